@@ -66,9 +66,9 @@ def _json_values(lines: list[bytes], first: int) -> Iterator[bytes | None]:
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            raise MalformedRequestError(
-                f"line {number} is not JSON: {json_fault(text, error)}"
-            ) from None
+            # For the parser each line is the first.
+            fault = json_fault(text, error).replace("line 1 column", "column")
+            raise MalformedRequestError(f"line {number} is not JSON: {fault}") from None
         yield None if value is None else text
 
 

@@ -61,6 +61,8 @@ class Consumer:
             raise ValueError("a pattern needs a group, whose coordinator matches it")
         self.options = options
         self._subscription = subscription
+        self._is_told_what = subscription is not None
+        """Somebody said what it reads, be it nothing."""
         self._ports = ports
         self._clock = ports.clock
         self._new_id = new_id
@@ -145,6 +147,7 @@ class Consumer:
         subscription = Subscription(topics=topics, pattern=pattern)
         assignment, link = self.active.assignment, self.active.link
         self._subscription = subscription
+        self._is_told_what = True
         if link is not None and isinstance(assignment, GroupMembership):
             assignment.subscribe(subscription)
             link.hurry()
@@ -159,6 +162,7 @@ class Consumer:
         wanted = frozenset(TopicPartition(*where) for where in partitions)
         assignment = self.active.assignment
         self._subscription = None
+        self._is_told_what = True
         if isinstance(assignment, StandaloneAssignment) and not self.active.is_growing:
             assignment.wanted = wanted
             self._call_attention()
@@ -177,6 +181,9 @@ class Consumer:
         Args:
             max_records: the most to give; None: ``max_poll_records``.
             timeout_s: how long to wait; None: until there are some.
+
+        Raises:
+            ValueError: nobody has said what it reads.
         """
         most = self.options.max_poll_records if max_records is None else max_records
         if most < 1:
@@ -215,6 +222,10 @@ class Consumer:
 
     async def _next(self, most: int, timeout_s: float | None, *, is_iterated: bool) -> list[Run]:
         self._check_open()
+        if not self._is_told_what:
+            raise ValueError(
+                "the consumer reads nothing yet: subscribe to topics, or assign partitions"
+            )
         if self.is_polling:
             raise RuntimeError("one poll at a time, and none from within a rebalance listener")
         deadline_ms = None if timeout_s is None else self._clock.now_ms() + timeout_s * 1000
@@ -400,7 +411,9 @@ class Consumer:
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise ClientClosedError("the consumer is not open")
+            raise ClientClosedError(
+                "the consumer is not open: use it in a block, with client.consumer(...) as consumer"
+            )
 
     def _group(self) -> str:
         if self.options.group is None:

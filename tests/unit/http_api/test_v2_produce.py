@@ -159,7 +159,12 @@ async def test_a_record_a_line(api, path, type_, body, values):
         ("text/plain", b"", (422, 422), "empty"),
         ("application/x-ndjson", b" \n\n", (422, 422), "no line"),
         ("application/x-ndjson", b"1\n\n{", (400, 400), "line 3 is not JSON"),
-        ("application/x-ndjson", b"1\nNaN", (400, 400), "line 2 is not JSON"),
+        (
+            "application/x-ndjson",
+            b"1\nNaN",
+            (400, 400),
+            "line 2 is not JSON: unexpected character, expected a JSON value: column 1 ",
+        ),
     ],
 )
 async def test_lines_that_are_none(api, type_, body, error, sentence):

@@ -731,6 +731,16 @@ async def test_without_a_group_all_partitions_are_read_also_those_that_are_added
 
 
 @within_an_hour
+async def test_one_that_was_told_nothing_to_read_says_so_and_does_not_wait():
+    world = World()
+    async with world.consumer(None, group=None) as consumer:
+        with pytest.raises(ValueError, match="subscribe to topics, or assign partitions"):
+            await consumer.poll(timeout_s=1)
+        await consumer.assign([])
+        assert await consumer.poll(timeout_s=1) == []
+
+
+@within_an_hour
 async def test_without_a_group_a_missing_topic_is_an_error():
     world = World()
     with pytest.raises(TargetNotFoundError):
@@ -752,7 +762,6 @@ async def test_partitions_assigned_by_hand_use_the_groups_offsets():
     world.topics.write("t", 1, 4)
     world.group.offsets[T1] = 2
     async with world.consumer(None) as consumer:
-        assert await consumer.poll(timeout_s=1) == []
         await consumer.assign([("t", 1)])
         assert [r.offset for r in await drain(consumer)] == [2, 3]
         await consumer.assign([T0])
