@@ -28,7 +28,7 @@ class PushedReader(DataSourceReader):
     def __init__(self):
         self.wanted = None
 
-    def pushFilters(self, filters):  # noqa: N802  (Spark's name)
+    def pushFilters(self, filters):
         for each in filters:
             if isinstance(each, EqualTo):
                 self.wanted = each.value
