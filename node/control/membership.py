@@ -167,6 +167,9 @@ class Membership:
                 if not is_waiting:
                     logger.warning("waiting for the metadata quorum: %s", error)
                 is_waiting = True
+                if isinstance(error, FateUnknownError):
+                    # Should it still come, it must not come after the next one, whose epoch is the one that is known.
+                    self._metadata.outlive_past_incarnations()
                 await self._clock.sleep(RETRY_MS)
                 continue
             assert isinstance(epoch, int)

@@ -206,11 +206,14 @@ class MetadataStore:
         return await asyncio.shield(self._barrier)
 
     def outlive_past_incarnations(self) -> None:
-        """Take an incarnation above every one that the image knows of this node."""
+        """Take an incarnation above its own, and above every one that the image knows of this node.
+
+        What was proposed before is refused once anything has been applied that is proposed from now on.
+        """
         known = self._machine.image.proposers.get(self.node_id)
-        if known is not None:
-            self.incarnation = max(self.incarnation, known.incarnation) + 1
-            self._sequences = itertools.count(1)
+        past = self.incarnation if known is None else max(self.incarnation, known.incarnation)
+        self.incarnation = past + 1
+        self._sequences = itertools.count(1)
 
     async def propose(
         self, command: Command, *, timeout_ms: int, is_answer_first: bool = False

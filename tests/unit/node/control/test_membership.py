@@ -152,6 +152,18 @@ class TestRegistration:
         assert await member.register() == member.metadata.image.brokers[2].broker_epoch
 
     @virtual
+    async def test_one_that_is_applied_after_the_next_one_changes_nothing(self) -> None:
+        """Its answer got lost, and so did it, for a while."""
+        member = await Member().ready()
+        member.quorum.faults = ["vanished"]
+        epoch = await member.register()
+        member.log.commit(member.quorum.proposed[0])
+        await settle()
+        broker = member.membership.me(member.metadata.image)
+        assert broker is not None
+        assert broker.broker_epoch == epoch
+
+    @virtual
     async def test_each_start_is_another_life(self) -> None:
         member = await Member().ready()
         first = await member.register()
