@@ -10,11 +10,11 @@ from http_api.access.quotas import Bound, Payer, payer_of
 from http_api.access.rights import Rights
 from http_api.answers import Pairs
 from http_api.body import RequestBody
+from http_api.describing.schemas import parse_json, parse_query
 from http_api.media import check_json_type
 from http_api.ports import Ports
-from http_api.schemas import parse_json, parse_query
 from http_api.shared import Shared
-from http_api.streams import pause
+from http_api.streaming.places import pause
 from milena.model.errors import QuotaExceededError
 from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey
 

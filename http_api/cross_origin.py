@@ -9,8 +9,8 @@ has no allow list.
 from collections.abc import Collection, Mapping
 
 from http_api.answers import Pairs
+from http_api.describing.openapi import HEADERS
 from http_api.media import JSON_TYPE, TEXT_TYPE
-from http_api.openapi import HEADERS
 from http_api.urls import host_of
 from milena.model.errors import UnsupportedMediaTypeError
 

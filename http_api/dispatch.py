@@ -26,15 +26,15 @@ from http_api.call import Call
 from http_api.connections import Connections
 from http_api.console.files import console_files
 from http_api.cross_origin import CrossOrigin
+from http_api.describing.openapi import encode_document
 from http_api.endpoint import Route
 from http_api.errors import SCRIPT_CHALLENGE
 from http_api.in_flight import InFlight
-from http_api.openapi import encode_document
 from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
 from http_api.shared import Shared
-from http_api.streams import Streams
+from http_api.streaming.places import Streams
 from http_api.unknown import check_known
 from milena.model.errors import MilenaError, RouteNotFoundError
 from milena.model.turns import Turns

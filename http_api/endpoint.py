@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 
 from http_api.access.needs import Access
+from http_api.describing.params import Param, ParamPlace
+from http_api.describing.path_params import names_in, params_in
 from http_api.media import JSON_TYPE, V2_TYPE
-from http_api.params import Param, ParamPlace
-from http_api.path_params import names_in, params_in
 from http_api.shapes.blocks import Part, Shape
 from milena.model.errors import MilenaError
 

@@ -15,7 +15,7 @@ from http_api.dispatch import Dispatcher
 from http_api.quick.connection import QuickConnection
 from http_api.quick.lane import QuickLane
 from http_api.quick.strangers import Strangers
-from http_api.unsent import UnsentAnswers, reset_when_closed, taken_bytes
+from http_api.streaming.unsent import UnsentAnswers, reset_when_closed, taken_bytes
 
 _log = logging.getLogger("http_api")
 

@@ -7,7 +7,7 @@ from http_api.connections import Connections
 from http_api.in_flight import InFlight
 from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
-from http_api.streams import Streams
+from http_api.streaming.places import Streams
 from milena.model.turns import Turns
 
 

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 
 from aiohttp import web
 
+from http_api.describing.schemas import parse_query
 from http_api.endpoint import Route
-from http_api.schemas import parse_query
 from milena.model.errors import MalformedRequestError
 
 CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range")

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
+from http_api.describing.schemas import is_integer, json_kind, parse_json, unknown_field
 from http_api.errors import InvalidFieldError
-from http_api.schemas import is_integer, json_kind, parse_json, unknown_field
 from milena.model.errors import (
     InvalidRecordError,
     MalformedRequestError,

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import orjson
 
-from http_api.schemas import parse_json
+from http_api.describing.schemas import parse_json
 from milena.model.errors import MalformedRequestError, MilenaError, RequestTooLargeError
 
 _SPACE = b" \t\r\n"

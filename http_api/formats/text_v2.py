@@ -8,10 +8,10 @@ from typing import Any
 
 import orjson
 
+from http_api.describing.schemas import json_kind
 from http_api.formats.envelope import Column, decode_envelope
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import Selection, Slice
-from http_api.schemas import json_kind
 from milena.model.errors import InvalidRecordError
 from milena.model.requests import Records
 from milena.model.turns import Steps

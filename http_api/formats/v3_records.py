@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import orjson
 
+from http_api.describing.schemas import Fields
 from http_api.errors import InvalidFieldError
 from http_api.formats.envelope import (
     Header,
@@ -18,7 +19,6 @@ from http_api.formats.envelope import (
     parse_headers,
     parse_timestamp,
 )
-from http_api.schemas import Fields
 from http_api.shapes.v3_records import DATA, RECORD
 from milena.model.errors import (
     MalformedRequestError,

@@ -12,8 +12,8 @@ from http_api.access.callers import Caller
 from http_api.access.port import RequestedToken
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
+from http_api.describing.schemas import Fields
 from http_api.errors import InvalidFieldError
-from http_api.schemas import Fields
 from http_api.shapes import access as shapes
 from milena.model.access import (
     CLUSTER_NAME,

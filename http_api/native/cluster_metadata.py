@@ -8,8 +8,8 @@ from aiohttp import web
 from http_api.access.rights import everything
 from http_api.answers import bytes_answer
 from http_api.call import Call
+from http_api.describing.params import IntegerParam
 from http_api.media import JSON_TYPE
-from http_api.params import IntegerParam
 from http_api.ports import ApiLimits, MetadataPort
 from milena.model.access import ResourceType
 from milena.model.errors import NoQuorumError

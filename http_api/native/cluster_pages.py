@@ -13,6 +13,7 @@ from aiohttp import web
 from http_api.access.rights import everything
 from http_api.answers import json_answer
 from http_api.call import Call
+from http_api.describing.params import ChoiceParam, IntegerParam, text_param
 from http_api.lookup import find_topic
 from http_api.native.cluster_metadata import broker_row, image_now, partition_row
 from http_api.native.tally import (
@@ -24,7 +25,6 @@ from http_api.native.tally import (
     tally,
     trouble_of,
 )
-from http_api.params import ChoiceParam, IntegerParam, text_param
 from http_api.ports import TopicHere
 from http_api.shapes.blocks import text
 from milena.model.access import ResourceType

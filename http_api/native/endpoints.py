@@ -1,8 +1,8 @@
 """The table of endpoints of our own."""
 
 from http_api.access.needs import IN_ANSWER, IN_REQUEST, PUBLIC, on_cluster, on_topic
+from http_api.describing.error_sets import CHANGE_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
 from http_api.endpoint import Answer, Body, Content, Handler, Route, Tag, json_content, ok, route
-from http_api.error_sets import CHANGE_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
 from http_api.errors import InvalidFieldError
 from http_api.media import BINARY_V2_TYPE, JSON_TYPE, JSON_V2_TYPE, TEXT_V2_TYPE
 from http_api.native import (

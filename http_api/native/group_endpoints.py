@@ -1,14 +1,14 @@
 """The table of endpoints of consumer groups."""
 
 from http_api.access.needs import IN_ANSWER, on_group
-from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
-from http_api.error_sets import (
+from http_api.describing.error_sets import (
     COORDINATOR_ERRORS,
     GROUP_CHANGE_ERRORS,
     GROUP_ERRORS,
     PARTITION_ERRORS,
     RESET_ERRORS,
 )
+from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.errors import InvalidFieldError
 from http_api.native import groups
 from http_api.shapes import groups as shapes

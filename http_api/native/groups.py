@@ -6,6 +6,8 @@ from aiohttp import web
 
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
+from http_api.describing.params import IntegerParam, text_param
+from http_api.describing.schemas import Fields, check_count, integer_text, is_integer, json_kind
 from http_api.errors import InvalidFieldError
 from http_api.formats.envelope import parse_time
 from http_api.group_ports import (
@@ -18,9 +20,7 @@ from http_api.group_ports import (
     ResetTarget,
     TopicPartition,
 )
-from http_api.params import IntegerParam, text_param
 from http_api.ports import ApiLimits
-from http_api.schemas import Fields, check_count, integer_text, is_integer, json_kind
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, RESET, TOPIC_PARTITIONS_IN
 from milena.model.access import Operation, ResourceType

@@ -4,9 +4,9 @@ from aiohttp import web
 
 from http_api.answers import bytes_answer, json_answer
 from http_api.call import Call
+from http_api.describing.params import ChoiceParam
+from http_api.describing.schemas import Fields
 from http_api.errors import InvalidFieldError
-from http_api.params import ChoiceParam
-from http_api.schemas import Fields
 from http_api.shapes.requests import DRAIN, DRAIN_MS_DEFAULT, DRAIN_MS_MAX
 
 _PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

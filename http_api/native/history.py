@@ -6,7 +6,7 @@ from aiohttp import web
 
 from http_api.answers import json_answer
 from http_api.call import Call
-from http_api.params import text_param
+from http_api.describing.params import text_param
 from http_api.ports import BusyPartition, HistorySeries, HistoryView
 from http_api.shapes.blocks import text
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType

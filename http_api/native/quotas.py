@@ -4,7 +4,7 @@ from aiohttp import web
 
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
-from http_api.schemas import Fields
+from http_api.describing.schemas import Fields
 from http_api.shapes import quotas as shapes
 from milena.model.quotas import QuotaKey
 from raft_meta.machine.image import Quota

@@ -4,9 +4,9 @@ from aiohttp import web
 
 from http_api.answers import json_answer
 from http_api.call import Call
+from http_api.describing.schemas import Fields
 from http_api.errors import InvalidFieldError
 from http_api.lookup import partition_number
-from http_api.schemas import Fields
 from http_api.shapes.requests import DELETE_RECORDS, LATEST
 from http_api.v2.produce_head import TIMEOUT_MS
 

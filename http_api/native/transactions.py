@@ -9,12 +9,12 @@ from aiohttp import web
 
 from http_api.answers import json_answer
 from http_api.call import Call
+from http_api.describing.params import IntegerParam
+from http_api.describing.schemas import Fields, integer_text, parse_json
 from http_api.errors import InvalidFieldError
 from http_api.formats import binary_v2, json_v2, text_v2
 from http_api.formats.envelope import ItemsDecoder, decode_parsed
 from http_api.media import RecordFormat, produce_format
-from http_api.params import IntegerParam
-from http_api.schemas import Fields, integer_text, parse_json
 from http_api.shapes import requests as shapes
 from http_api.v2.produce import idempotency_key
 from http_api.v2.produce_head import TIMEOUT_MS

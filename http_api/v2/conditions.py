@@ -4,8 +4,8 @@ What a partition holds never changes but at its end, so that the offset that com
 """
 
 from http_api.call import Call
-from http_api.params import Param, ParamPlace
-from http_api.schemas import integer_text
+from http_api.describing.params import Param, ParamPlace
+from http_api.describing.schemas import integer_text
 from http_api.shapes.blocks import text
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import Acks

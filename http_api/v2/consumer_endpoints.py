@@ -1,8 +1,13 @@
 """v2: the table of endpoints of REST consumers."""
 
 from http_api.access.needs import on_group
+from http_api.describing.error_sets import (
+    CONSUMER_ERRORS,
+    COORDINATOR_ERRORS,
+    LEADER_ERRORS,
+    PARTITION_ERRORS,
+)
 from http_api.endpoint import Answer, Body, Content, Tag, ok_v2, route, v2_content
-from http_api.error_sets import CONSUMER_ERRORS, COORDINATOR_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
 from http_api.errors import BodyTimeoutError, InvalidFieldError
 from http_api.media import (
     BINARY_V2_TYPE,

@@ -5,12 +5,12 @@ from aiohttp import web
 from http_api.access.callers import Caller
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
+from http_api.describing.schemas import Fields, check_count
 from http_api.errors import InvalidFieldError
 from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
 from http_api.group_ports import NewConsumer, Reset, Seek, TopicPartition
 from http_api.media import metadata_type
 from http_api.native.groups import authorize_subscription
-from http_api.schemas import Fields, check_count
 from http_api.shapes.groups import (
     NEW_CONSUMER,
     PARTITION_IN,

@@ -1,6 +1,13 @@
 """v2: the table of endpoints."""
 
 from http_api.access.needs import IN_ANSWER, IN_REQUEST, KNOWN, on_topic
+from http_api.describing.error_sets import (
+    CREATE_TOPIC_ERRORS,
+    LEADER_ERRORS,
+    PARTITION_ERRORS,
+    TOPIC_ERRORS,
+    WRITE_IN_TRANSACTION_ERRORS,
+)
 from http_api.endpoint import (
     Answer,
     Body,
@@ -10,13 +17,6 @@ from http_api.endpoint import (
     ok_v2,
     route,
     v2_content,
-)
-from http_api.error_sets import (
-    CREATE_TOPIC_ERRORS,
-    LEADER_ERRORS,
-    PARTITION_ERRORS,
-    TOPIC_ERRORS,
-    WRITE_IN_TRANSACTION_ERRORS,
 )
 from http_api.errors import InvalidFieldError, UnreadableRecordError
 from http_api.media import (

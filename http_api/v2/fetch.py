@@ -7,17 +7,17 @@ from functools import lru_cache
 from aiohttp import web
 
 from http_api.call import Call
+from http_api.describing.params import ChoiceParam, IntegerParam, Param, ParamPlace, text_param
+from http_api.describing.schemas import integer_text, parse_query
 from http_api.formats import arrow
 from http_api.formats.answers import RecordsBody, Wanted, encode_records
 from http_api.formats.envelope import parse_time
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat, StreamFraming, records_type, stream_type
-from http_api.params import ChoiceParam, IntegerParam, Param, ParamPlace, text_param
 from http_api.ports import ApiLimits
 from http_api.quick.plain_answer import PlainAnswer
-from http_api.schemas import integer_text, parse_query
 from http_api.shapes.blocks import text
-from http_api.streams import stream_answer
+from http_api.streaming.answer import stream_answer
 from http_api.v2.conditions import etag
 from http_api.v2.record_source import RecordSource, last_event_offset
 from milena.model.errors import MalformedRequestError

@@ -12,9 +12,9 @@ from aiohttp import web
 
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
+from http_api.describing.params import Param, ParamPlace
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat
-from http_api.params import Param, ParamPlace
 from http_api.quick.plain_answer import PlainAnswer
 from http_api.shapes.blocks import text
 from http_api.v2.conditions import expected_end

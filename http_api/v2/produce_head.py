@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from http_api.access.callers import Caller
+from http_api.describing.params import ChoiceParam, IntegerParam
+from http_api.describing.schemas import parse_query
 from http_api.formats import binary_v2, json_v2, lines, text_v2
 from http_api.lookup import parse_partition
 from http_api.media import RecordFormat, metadata_type, names_record_format, produce_format
-from http_api.params import ChoiceParam, IntegerParam
 from http_api.ports import ApiLimits, Ports
-from http_api.schemas import parse_query
 from http_api.v2.receipts import encode_receipts
 from milena.model.pending import Pending
 from milena.model.requests import (

@@ -1,6 +1,6 @@
 """The records of one partition, piece by piece, for an answer that follows it.
 
-Reads a little at a time, waits where there is nothing, and outlives a change of leader. Driven by ``http_api.streams``.
+Reads a little at a time, waits where there is nothing, and outlives a change of leader. Driven by ``streaming.answer``.
 """
 
 import asyncio
@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from http_api.describing.schemas import integer_text
 from http_api.formats.answers import rows_of
 from http_api.formats.framing import frame
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import select
 from http_api.media import RecordFormat, StreamFraming
 from http_api.ports import Ports
-from http_api.schemas import integer_text
-from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
+from http_api.streaming.places import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
 from milena.model.errors import MalformedRequestError, NotLeaderError, UnavailableError
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from http_api.params import text_param
+from http_api.describing.params import text_param
 from http_api.shapes.blocks import text
 from milena.model.errors import MalformedRequestError
 

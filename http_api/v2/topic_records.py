@@ -16,12 +16,13 @@ from typing import NamedTuple
 from aiohttp import web
 
 from http_api.call import Call
+from http_api.describing.params import Param, ParamPlace, text_param
+from http_api.describing.schemas import integer_text, parse_query
 from http_api.lookup import no_such_partition
 from http_api.media import EVENTS_TYPE, NDJSON_TYPE, RecordFormat, StreamFraming, records_type
-from http_api.params import Param, ParamPlace, text_param
-from http_api.schemas import integer_text, parse_query
 from http_api.shapes.blocks import text
-from http_api.streams import KEEP_ALIVE_MS, PIECE_BYTES, stream_answer
+from http_api.streaming.answer import stream_answer
+from http_api.streaming.places import KEEP_ALIVE_MS, PIECE_BYTES
 from http_api.v2.fetch import (
     COUNT,
     FOLLOW,

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from http_api.call import Call
-from http_api.params import Param, ParamPlace
-from http_api.schemas import integer_text
+from http_api.describing.params import Param, ParamPlace
+from http_api.describing.schemas import integer_text
 from http_api.shapes.blocks import text
 from http_api.unknown import TRANSACTION_HEADER
 from milena.model.errors import MalformedRequestError

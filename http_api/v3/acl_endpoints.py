@@ -1,8 +1,8 @@
 """v3: the table of endpoints of access control entries."""
 
 from http_api.access.needs import on_cluster
+from http_api.describing.error_sets import CHANGE_ERRORS
 from http_api.endpoint import Answer, Body, Tag, json_content, ok
-from http_api.error_sets import CHANGE_ERRORS
 from http_api.errors import InvalidFieldError
 from http_api.shapes import access as shapes
 from http_api.v3 import acls

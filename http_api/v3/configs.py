@@ -7,9 +7,9 @@ from aiohttp import web
 from http_api.access.needs import ALL_TOPICS
 from http_api.answers import empty_answer
 from http_api.call import Call
+from http_api.describing.schemas import Fields
 from http_api.errors import InvalidFieldError
 from http_api.lookup import find_topic
-from http_api.schemas import Fields
 from http_api.shapes.requests import CONFIG_CHANGE, CONFIG_CHANGES, CONFIG_VALUE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.access import Operation, ResourceType

@@ -1,14 +1,14 @@
 """v3: the table of endpoints."""
 
 from http_api.access.needs import IN_ANSWER, IN_REQUEST, KNOWN, on_cluster, on_topic
-from http_api.endpoint import Answer, Body, Tag, json_content, ok
-from http_api.error_sets import (
+from http_api.describing.error_sets import (
     CHANGE_ERRORS,
     CREATE_TOPIC_ERRORS,
     LEADER_ERRORS,
     PARTITION_ERRORS,
     TOPIC_ERRORS,
 )
+from http_api.endpoint import Answer, Body, Tag, json_content, ok
 from http_api.errors import InvalidFieldError, ResourceNotFoundError
 from http_api.shapes import requests, v3, v3_records
 from http_api.v2.produce_head import ACKS, TIMEOUT_MS

@@ -1,8 +1,7 @@
 """v3: the table of endpoints of consumer groups."""
 
 from http_api.access.needs import IN_ANSWER, on_group
-from http_api.endpoint import Body, Tag, json_content, ok
-from http_api.error_sets import (
+from http_api.describing.error_sets import (
     COORDINATOR_ERRORS,
     GROUP_CHANGE_ERRORS,
     GROUP_ERRORS,
@@ -10,6 +9,7 @@ from http_api.error_sets import (
     PARTITION_ERRORS,
     RESET_ERRORS,
 )
+from http_api.endpoint import Body, Tag, json_content, ok
 from http_api.errors import ResourceNotFoundError
 from http_api.shapes import groups as shapes
 from http_api.shapes import v3

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from http_api.answers import json_answer
 from http_api.call import Call
-from http_api.schemas import Fields
+from http_api.describing.schemas import Fields
 from http_api.shapes.v3_records import BATCH
 from http_api.v3.receipts import Item, append, item_of, job_of
 from milena.model.errors import InvalidRecordError, MalformedRequestError

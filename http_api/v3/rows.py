@@ -1,8 +1,8 @@
 """v3: what all rows of its tables of endpoints have in common."""
 
 from http_api.access.needs import Access
+from http_api.describing.params import Param
 from http_api.endpoint import Answer, Body, Handler, Route, Tag, route
-from http_api.params import Param
 from milena.model import errors as e
 from milena.model.errors import MilenaError
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from itertools import pairwise
 from typing import TypeVar
 
-from http_api.openapi import MILENA_VERSION
+from http_api.describing.openapi import MILENA_VERSION
 from http_api.ports import BusyPartition, HistorySeries, HistoryView, TopicHere
 from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError, MilenaError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from http_api.openapi import encode_document
+from http_api.describing.openapi import encode_document
 from http_api.routes import ROUTES
 from http_api.routing import Router
 from tests.support.http.console import Place, Step, blocks, started, steps

@@ -3,7 +3,10 @@
 When this fails Spark has mended it, and ``docs/spark.md`` may promise more.
 """
 
+import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, InputPartition
+
+pytestmark = pytest.mark.integration
 
 ROWS = 10
 

@@ -4,6 +4,7 @@ import copy
 import itertools
 import time
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from pyspark.errors import PySparkException
@@ -56,7 +57,13 @@ def test_complete_mode_is_refused_in_words():
 def test_a_transaction_begins_where_a_batch_is_planned_and_not_where_it_is_committed(monkeypatch):
     """Spark plans with a data source that it makes, and commits with one that it has kept as bytes."""
     begun = []
-    monkeypatch.setattr("spark_ext.transaction.begin", begun.append)
+
+    def begin(options, *, is_stream):
+        assert is_stream
+        begun.append(options)
+        return SimpleNamespace(shipped=lambda options: options)
+
+    monkeypatch.setattr("spark_ext.transaction.begin", begin)
     made = MilenaDataSource({"url": "a", "topic": "t", "checkpointLocation": "c"})
     kept = copy.copy(made)
     kept.streamWriter(SCHEMA, overwrite=False)

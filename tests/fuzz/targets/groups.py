@@ -2,9 +2,9 @@
 
 import msgpack
 
+from http_api.describing.schemas import parse_json
 from http_api.formats.json_texts import JsonTexts
 from http_api.formats.v3_records import columns_of, parse_record, texts_of
-from http_api.schemas import parse_json
 from http_api.v2.consumers import parse_partitions
 from milena.model.errors import (
     MalformedRequestError,

@@ -276,9 +276,8 @@ async def test_without_a_majority_nothing_is_changed_and_that_is_said(closed):
     assert "her password" not in answer.json["message"]
 
 
-async def test_a_stream_ends_when_its_reader_may_not_read_any_more(closed, monkeypatch):
+async def test_a_stream_ends_when_its_reader_may_not_read_any_more(closed):
     api, node = closed
-    monkeypatch.setattr("http_api.streams.KEEP_ALIVE_MS", 10)
     node.user("ann", Allowed("READ", "TOPIC", "orders"))
     node.node.append("orders", 0, [b"1"])
     url = f"{api.base_url}/topics/orders/partitions/0/records"

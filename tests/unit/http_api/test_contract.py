@@ -9,8 +9,8 @@ import pytest
 from aiohttp import encode_basic_auth
 
 from http_api import errors as api_errors
+from http_api.describing.openapi import encode_document, errors_of
 from http_api.errors import ERROR_TABLE, InvalidFieldError, ResourceNotFoundError
-from http_api.openapi import encode_document, errors_of
 from http_api.ports import ApiLimits
 from http_api.routes import ROUTES
 from milena.model import errors as e

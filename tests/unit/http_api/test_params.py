@@ -2,8 +2,8 @@
 
 import pytest
 
-from http_api.params import ChoiceParam, IntegerParam, ParamPlace
-from http_api.path_params import params_in
+from http_api.describing.params import ChoiceParam, IntegerParam, ParamPlace
+from http_api.describing.path_params import params_in
 from milena.model.errors import MalformedRequestError
 
 SIZE = IntegerParam(name="size", description="how large", least=1, default=7)

@@ -3,9 +3,9 @@
 import pytest
 
 from http_api.access.needs import KNOWN
+from http_api.describing.params import ParamPlace
 from http_api.endpoint import Route, Tag
 from http_api.errors import MethodNotAllowedError
-from http_api.params import ParamPlace
 from http_api.routes import ROUTES
 from http_api.routing import Router
 from milena.model.errors import MalformedRequestError, RouteNotFoundError

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from http_api.errors import InvalidFieldError
-from http_api.schemas import (
+from http_api.describing.schemas import (
     Fields,
     integer_text,
     parse_json,
     parse_query,
 )
+from http_api.errors import InvalidFieldError
 from milena.model.errors import MalformedRequestError
 
 KNOWN = frozenset({"name", "count", "flag", "items"})

@@ -8,9 +8,9 @@ import orjson
 import pytest
 from aiohttp import web
 
-from http_api import streams
 from http_api.app import build_runner
 from http_api.ports import ApiLimits
+from http_api.streaming import places
 from http_api.v2 import record_source
 from milena.model.errors import NoLeaderError, OffsetOutOfRangeError
 from milena.model.types import Codec
@@ -248,7 +248,7 @@ async def test_waiting_is_one_question(api):
     async with following(api, "?offset=latest") as response:
         await until(response, b"retry")
         await turns()
-        assert [r.timeout_ms for r in api.node.fetch_requests] == [0, streams.KEEP_ALIVE_MS]
+        assert [r.timeout_ms for r in api.node.fetch_requests] == [0, places.KEEP_ALIVE_MS]
 
 
 # -- errors ----------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ async def test_what_is_wrong_from_the_start_is_answered_as_ever(filled):
 
 
 async def test_a_change_of_leader_is_waited_out(filled, monkeypatch):
-    monkeypatch.setattr(streams, "RETRY_S_FIRST", 0.001)
+    monkeypatch.setattr(places, "RETRY_S_FIRST", 0.001)
     async with following(filled, "?offset=9") as response:
         await until(response, b'"offset":9')
         filled.node.errors["fetch"] = NoLeaderError("none now")
@@ -278,7 +278,7 @@ async def test_a_change_of_leader_is_waited_out(filled, monkeypatch):
 
 
 async def test_an_error_that_stays_ends_the_stream_and_is_told(filled, monkeypatch):
-    monkeypatch.setattr(streams, "RETRY_S_TOTAL", 0.0)
+    monkeypatch.setattr(places, "RETRY_S_TOTAL", 0.0)
     for error, code in ((NoLeaderError("none"), 50302), (OffsetOutOfRangeError("gone"), 40002)):
         filled.node.errors.clear()
         async with following(filled, "?offset=9") as response:
@@ -302,7 +302,7 @@ async def test_damaged_records_are_waited_for_and_none_is_left_out(
     filled, monkeypatch, piece_bytes
 ):
     monkeypatch.setattr(record_source, "PIECE_BYTES", piece_bytes)
-    monkeypatch.setattr(streams, "RETRY_S_FIRST", 0.001)
+    monkeypatch.setattr(places, "RETRY_S_FIRST", 0.001)
     log = filled.node.log("t", 0)
     log.rot(2)
     async with following(filled, "?offset=0") as response:
@@ -316,7 +316,7 @@ async def test_damaged_records_are_waited_for_and_none_is_left_out(
 
 
 async def test_records_that_stay_damaged_end_the_stream_and_are_told(filled, monkeypatch):
-    monkeypatch.setattr(streams, "RETRY_S_TOTAL", 0.0)
+    monkeypatch.setattr(places, "RETRY_S_TOTAL", 0.0)
     filled.node.log("t", 0).rot(2)
     *found, last = lines((await filled.records("t", accept=LINES)).body)
     assert offsets(found) == [0, 1, 2, 3]

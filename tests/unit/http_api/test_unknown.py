@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from http_api.params import ParamPlace
+from http_api.describing.params import ParamPlace
 from http_api.routes import ROUTES
 from http_api.unknown import CONDITIONS, TRANSACTION_HEADER
 from tests.support.fakes.ports import CLUSTER_ID

@@ -49,7 +49,7 @@ ACCESS: tuple[Mutation, ...] = (
     Mutation(
         name="stream-goes-on",
         guard="a piece of a stream is for who may read it when it is sent",
-        module="http_api.streams",
+        module="http_api.streaming.answer",
         old="                    call.rights.check_again()\n",
         new="",
         by="tests/unit/http_api/test_access_endpoints.py",

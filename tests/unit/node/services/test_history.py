@@ -5,8 +5,8 @@ import struct
 
 import pytest
 
+from http_api.describing.openapi import MILENA_VERSION
 from http_api.group_ports import OffsetToCommit
-from http_api.openapi import MILENA_VERSION
 from http_api.ports import HistoryView
 from milena.model.clock import Clock
 from node.metrics.series import POINTS, STEP_MS

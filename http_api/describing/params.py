@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Generic, TypeVar
 
-from http_api.schemas import integer_text
+from http_api.describing.schemas import integer_text
 from http_api.shapes.blocks import Json, Schema, integer, text
 from milena.model.errors import MalformedRequestError
 

@@ -2,7 +2,7 @@
 
 import re
 
-from http_api.params import Param, path_param
+from http_api.describing.params import Param, path_param
 from http_api.shapes.blocks import count, text
 from http_api.shapes.requests import TOPIC_NAME
 

@@ -1,0 +1,1 @@
+"""What requests may say: parameters, bodies, errors; read, checked, and written down as OpenAPI."""

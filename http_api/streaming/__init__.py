@@ -1,0 +1,1 @@
+"""Answers without an end, and answers that nobody takes."""
