@@ -13,7 +13,17 @@
 The first three are raised on the driver, before a task starts.
 """
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from milena.model.errors import MilenaError
+
+_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
+"""PySpark's own switch; its Python workers read it when they report an error."""
+
+_WORKER_MARK = "PYTHON_WORKER_FACTORY_SECRET"
+"""Set by the JVM in the Python processes that it starts, the one where data sources are made among them."""
 
 
 class SparkError(MilenaError):
@@ -68,3 +78,18 @@ class BatchAbortedError(SparkError):
     """The message says why, and what to do: a batch that is written again is written anew."""
 
     code = "spark_batch_aborted"
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Errors of Milena reach the user as their messages alone, without the traceback of Spark's worker.
+
+    A worker process that reports an error ends, so that nobody else misses a traceback.
+    """
+    try:
+        yield
+    except MilenaError as error:
+        if _WORKER_MARK in os.environ:
+            os.environ[_HIDE_TRACEBACK] = "1"
+        # Spark prints causes too.
+        raise error from None

@@ -9,15 +9,13 @@ module in every process that merely looks for data sources.
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from milena.model.errors import MilenaError
-from spark_ext.errors import OptionError
+from spark_ext.errors import OptionError, one_line_errors
 from spark_ext.options import (
     ReadOptions,
     includes_headers,
@@ -35,12 +33,6 @@ if TYPE_CHECKING:
     from spark_ext.transactional_sink import MilenaBatchWriter, MilenaStreamWriter
 
 FORMAT = "milena"
-
-_HIDE_TRACEBACK = "SPARK_HIDE_TRACEBACK"
-"""PySpark's own switch; its Python workers read it when they report an error."""
-
-_WORKER_MARK = "PYTHON_WORKER_FACTORY_SECRET"
-"""Set by the JVM in the Python processes that it starts, the one where data sources are made among them."""
 
 
 def register(spark: SparkSession) -> None:
@@ -179,18 +171,3 @@ class MilenaReader(DataSourceReader):
         if partition.value is not None:
             with one_line_errors():
                 yield from read_task(partition.value)
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Errors of Milena reach the user as their messages alone, without the traceback of Spark's worker.
-
-    A worker process that reports an error ends, so that nobody else misses a traceback.
-    """
-    try:
-        yield
-    except MilenaError as error:
-        if _WORKER_MARK in os.environ:
-            os.environ[_HIDE_TRACEBACK] = "1"
-        # Spark prints causes too.
-        raise error from None

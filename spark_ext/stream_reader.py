@@ -26,10 +26,10 @@ from milena.client import Client
 from milena.errors import ClientError
 from milena.fields import Json
 from milena.model.clock import SystemClock
+from spark_ext.errors import one_line_errors
 from spark_ext.options import Fetching, StreamOptions, parse_stream_options
 from spark_ext.reading import ReadTask, read_task
 from spark_ext.row_schema import project
-from spark_ext.source import one_line_errors
 from spark_ext.stream_offsets import initial_symbol, parse_offset, tasks_between
 from spark_ext.stream_progress import Admission, StreamProgress
 from spark_ext.stream_watch import METADATA_AGE_MS, StreamWatch

@@ -15,8 +15,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from spark_ext.errors import one_line_errors
 from spark_ext.options import WriteOptions
-from spark_ext.source import one_line_errors
 from spark_ext.task_input import whole
 from spark_ext.task_writes import write_task
 from spark_ext.transaction import (
