@@ -87,6 +87,8 @@ class StreamOptions:
     read: ReadOptions
     offsets_max: int | None
     offsets_min: int | None
+    bytes_max: int | None
+    """Stored ones, about."""
     trigger_delay_ms_max: int
 
 
@@ -115,7 +117,12 @@ _SELECTIONS: dict[str, Callable[[str], Selection]] = {
 }
 _STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
 _ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
 _GROUP = ("groupIdPrefix", "kafka.group.id")
 
 READ_OPTIONS = (
@@ -190,6 +197,7 @@ def parse_stream_options(
         read=_read_options(given, _starting(given, Edge.LATEST), Edge.LATEST, STREAM_TOKEN_MS),
         offsets_max=offsets_max,
         offsets_min=offsets_min,
+        bytes_max=given.positive("maxBytesPerTrigger", None),
         trigger_delay_ms_max=given.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
     )
 

@@ -92,6 +92,19 @@ def _doubts(start: StreamOffset, seen: Sighting, selection: Selection) -> Iterat
     yield from missing_of(selection, start.ends.keys() | seen.ends.keys())
 
 
+def offsets_within(
+    ranges: Sequence[PlannedRange], record_bytes: Sequence[float], bytes_max: int
+) -> int:
+    """How many offsets of the ranges together take about so many bytes; one at least.
+
+    ``record_bytes``: of an offset of each range, about. Who ``admit``-s as many has of each range the same part.
+    """
+    counts = [r.record_count for r in ranges]
+    total_bytes = sum(count * size for count, size in zip(counts, record_bytes, strict=True))
+    total = max(1, sum(counts))
+    return total if total_bytes <= bytes_max else max(1, int(total * bytes_max / total_bytes))
+
+
 def admit(ranges: Sequence[PlannedRange], offsets_max: int | None) -> tuple[PlannedRange, ...]:
     """The ranges, cut so that they have ``offsets_max`` offsets together.
 

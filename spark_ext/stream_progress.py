@@ -8,6 +8,7 @@ from typing import Protocol
 from milena.fields import Json
 from milena.model.clock import Clock
 from milena.reading.patience import Patience
+from milena.records import TopicPartition
 from spark_ext.errors import DataLossError, OffsetError
 from spark_ext.options import StreamOptions
 from spark_ext.planner import PlannedRange, TimeQuery, resolve, time_queries
@@ -22,7 +23,7 @@ from spark_ext.stream_offsets import (
     offset_json,
     parse_offset,
 )
-from spark_ext.stream_plan import Resumption, Sighting, admit, resume
+from spark_ext.stream_plan import Resumption, Sighting, admit, offsets_within, resume
 
 POLL_MS = 1_000
 """How long Spark may wait for news: it asks again at once, and asks for nothing else meanwhile."""
@@ -32,10 +33,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Bounds of a batch in offsets, of which None is none. Below ``offsets_min`` it waits for more."""
+    """Bounds of a batch, of which None is none. Below ``offsets_min`` it waits for more."""
 
     offsets_max: int | None = None
     offsets_min: int | None = None
+    bytes_max: int | None = None
+    """Stored ones, about."""
 
 
 class WatchPort(Protocol):
@@ -46,6 +49,9 @@ class WatchPort(Protocol):
 
     async def offsets_at(self, queries: Sequence[TimeQuery]) -> list[int | None]:
         """The first record at or after each time; None without one."""
+
+    async def record_bytes(self, places: Sequence[tuple[TopicPartition, int]]) -> list[float]:
+        """How many stored bytes an offset takes from each place on, about; 0: nobody can tell."""
 
     async def wait(self, timeout_ms: float) -> None:
         """Wait until some partition may have more than when it was looked at, or for so long."""
@@ -95,13 +101,25 @@ class StreamProgress:
         """
         parsed = parse_offset(start)
         if parsed is None:
-            end = offset_after(None, admit(await self._begin(), admission.offsets_max), self._hints)
+            admitted = await self._admitted(await self._begin(), admission)
+            end = offset_after(None, admitted, self._hints)
         else:
             end = await self._next(parsed, admission)
         if end is None:
             return dict(start)
         self._batch_ms = self._clock.now_ms()
         return offset_json(end)
+
+    async def _admitted(
+        self, ranges: Sequence[PlannedRange], admission: Admission
+    ) -> Sequence[PlannedRange]:
+        offsets_max = admission.offsets_max
+        if admission.bytes_max is not None:
+            full = [r for r in ranges if r.record_count]
+            sizes = await self._watch.record_bytes([(r.partition, r.start) for r in full])
+            within = offsets_within(full, sizes, admission.bytes_max)
+            offsets_max = within if offsets_max is None else min(offsets_max, within)
+        return admit(ranges, offsets_max)
 
     # -- batch 0 -----------------------------------------------------------------------------------
 
@@ -130,7 +148,7 @@ class StreamProgress:
             ranges = await self._resume(start)
             rest_ms = self._rest_ms(ranges, admission)
             if rest_ms <= 0:
-                admitted = admit(ranges, admission.offsets_max)
+                admitted = await self._admitted(ranges, admission)
                 if (end := offset_after(start, admitted, self._hints)) is not None:
                     return end
             left_ms = end_ms - self._clock.now_ms()

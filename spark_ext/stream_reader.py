@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -60,6 +61,8 @@ class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(options.offsets_max)
         if options.offsets_min is not None:
             return ReadMinRows(options.offsets_min)
+        if options.bytes_max is not None:
+            return ReadMaxBytes(options.bytes_max)
         return ReadAllAvailable()
 
     def initialOffset(self) -> dict[str, Json]:  # noqa: N802
@@ -141,11 +144,18 @@ class _StreamRun:
         return self._thread.run(self.progress.latest(start, self._admission(limit)))
 
     def _admission(self, limit: ReadLimit) -> Admission:
+        options = self._options
         match limit:
             case ReadMaxRows(max_rows):
-                return Admission(offsets_max=max_rows, offsets_min=self._options.offsets_min)
+                return Admission(
+                    offsets_max=max_rows,
+                    offsets_min=options.offsets_min,
+                    bytes_max=options.bytes_max,
+                )
             case ReadMinRows(min_rows):
-                return Admission(offsets_min=min_rows)
+                return Admission(offsets_min=min_rows, bytes_max=options.bytes_max)
+            case ReadMaxBytes(max_bytes):
+                return Admission(bytes_max=max_bytes)
             case _:
                 # Spark itself wants all that there is, whatever the options say.
                 return Admission()

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from milena.client import Client
 from milena.cluster.first_of import first_of
 from milena.cluster.view import TopicView
-from milena.errors import ClientError, TargetNotFoundError
+from milena.errors import ClientError, OutOfRangeError, TargetNotFoundError
 from milena.model.clock import Clock
 from milena.reading.patience import Patience
 from milena.records import TopicPartition
@@ -37,6 +37,9 @@ EMPTY_REST_MS = 50
 
 FAILED_REST_MS = 1_000
 """After a watch that failed its partition is asked again, but not sooner than this."""
+
+SAMPLE_BYTES = 32 << 10
+"""Of a partition, to tell how large its records are; at least a batch."""
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +119,22 @@ class StreamWatch:
     async def offsets_at(self, queries: Sequence[TimeQuery]) -> list[int | None]:
         """The first record at or after each time; None without one."""
         return await self._questions.ask_all(self._questions.offset_at, queries)
+
+    async def record_bytes(self, places: Sequence[tuple[TopicPartition, int]]) -> list[float]:
+        """How many stored bytes an offset takes from each place on, as the first ones there do; 0: nobody can tell."""
+        return await self._questions.ask_all(self._record_bytes, places)
+
+    async def _record_bytes(self, place: tuple[TopicPartition, int]) -> float:
+        partition, offset = place
+        try:
+            answer = await self._client.transport.fetch(
+                *partition, offset=offset, max_bytes=SAMPLE_BYTES, wait_ms=0
+            )
+        # Gone since it was looked at: who reads there will say so.
+        except (OutOfRangeError, TargetNotFoundError):
+            return 0.0
+        count = answer.next_offset - answer.start_offset
+        return len(answer.data) / count if count > 0 else 0.0
 
     async def wait(self, timeout_ms: float) -> None:
         """Wait until some partition may have more than when it was looked at, or for so long."""

@@ -216,6 +216,15 @@ def test_available_now_reads_what_was_there_in_batches_and_ends(available, clust
     assert available(topic, minOffsetsPerTrigger=100).rows == offsets(topic, (1, 0, 4))
 
 
+def test_available_now_reads_in_batches_of_so_many_bytes(available, cluster):
+    topic = create_topic(cluster.node(1), "bytes-stream")
+    for _ in range(6):
+        put(cluster.node(1), topic, 0, [b"x" * 50_000] * 2)
+    batches = available(topic, startingOffsets="earliest", maxBytesPerTrigger=210_000)
+    assert batches.rows == offsets(topic, (0, 0, 12))
+    assert batches.sizes == [4, 4, 4]
+
+
 def test_a_batch_waits_for_enough_records(stream, cluster):
     topic = create_topic(cluster.node(1), "patient-stream")
     given = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 20, "maxTriggerDelay": "1h"}

@@ -8,7 +8,7 @@ from milena.records import TopicPartition
 from spark_ext.planner import PartitionEnds, PlannedRange
 from spark_ext.selection import Assign, Subscribe, SubscribePattern
 from spark_ext.stream_offsets import StreamOffset, TaskHints
-from spark_ext.stream_plan import Sighting, admit, resume
+from spark_ext.stream_plan import Sighting, admit, offsets_within, resume
 
 HINTS = TaskHints(target_records=1000, tasks_min=None, records_max=None)
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -125,6 +125,24 @@ def shares(lags, offsets_max):
     found = admit(ranges_of(*lags), offsets_max)
     assert [(r.partition.partition, r.start) for r in found] == [(n, 10) for n in range(len(lags))]
     return [r.record_count for r in found]
+
+
+@pytest.mark.parametrize(
+    ("lags", "sizes", "bytes_max", "offsets_max"),
+    [
+        ([10, 0, 20], [100, 0, 100], 1_500, 15),
+        ([10, 10], [10, 190], 1_000, 10),
+        ([10], [100], 1_000, 10),
+        ([10], [100], 999, 9),
+        ([10], [1e9], 1, 1),
+        ([10, 5], [0, 0], 1, 15),
+        ([], [], 1, 1),
+    ],
+)
+def test_a_limit_in_bytes_is_one_in_offsets_by_how_large_they_are(
+    lags, sizes, bytes_max, offsets_max
+):
+    assert offsets_within(ranges_of(*lags), sizes, bytes_max) == offsets_max
 
 
 def test_no_limit_admits_all():

@@ -26,6 +26,7 @@ class FakeWatch:
         self.ends = ends
         self.ids = {"t": "1"}
         self.times = {}
+        self.sizes = {}
         self.looks = 0
         self.waits = []
         self.news = asyncio.Event()
@@ -43,6 +44,9 @@ class FakeWatch:
 
     async def offsets_at(self, queries):
         return [self.times[query] for query in queries]
+
+    async def record_bytes(self, places):
+        return [self.sizes[partition] for partition, _ in places]
 
     async def wait(self, timeout_ms):
         self.waits.append(timeout_ms)
@@ -164,6 +168,18 @@ async def test_a_limit_is_kept_in_every_batch():
     assert await stream.batch(limit) == {T0: (0, 4), T1: (0, 1)}
     assert await stream.batch(limit) == {T0: (4, 9), T1: (1, 1)}
     assert await stream.batch(limit) is None
+
+
+async def test_a_limit_in_bytes_is_kept_by_what_records_take_where_the_batch_begins():
+    stream = Stream({T0: (0, 90), T1: (0, 10)}, startingOffsets="earliest")
+    limit = Admission(bytes_max=1_000)
+    stream.watch.sizes = {T0: 10, T1: 110}
+    assert await stream.batch(limit) == {T0: (0, 44), T1: (0, 6)}
+    stream.watch.sizes = {T0: 50, T1: 50}
+    assert await stream.batch(limit) == {T0: (44, 61), T1: (6, 9)}
+    both = Admission(bytes_max=1_000, offsets_max=3)
+    assert await stream.batch(both) == {T0: (61, 63), T1: (9, 10)}
+    assert await stream.batch(Admission(bytes_max=1)) == {T0: (63, 64), T1: (10, 10)}
 
 
 async def test_a_batch_waits_for_enough_but_not_for_ever():

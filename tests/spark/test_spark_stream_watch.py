@@ -7,14 +7,15 @@ import pytest
 
 from milena.cluster.transport import FetchAnswer
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
-from milena.errors import NotNowError, TargetNotFoundError
+from milena.errors import NotNowError, OutOfRangeError, TargetNotFoundError
 from milena.records import StartAt, TopicPartition
 from spark_ext.options import parse_stream_options
 from spark_ext.planner import PartitionEnds
-from spark_ext.stream_watch import WATCHES_MAX, StreamWatch
+from spark_ext.stream_watch import SAMPLE_BYTES, WATCHES_MAX, StreamWatch
 from tests.support.time.fake_clock import FakeClock
 
-T0 = TopicPartition("t", 0)
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+RECORD_BYTES = 7
 
 
 class FakeCluster:
@@ -60,8 +61,8 @@ class FakeCluster:
         return self._view_of(name)
 
     async def fetch(self, topic, partition, *, offset, max_bytes, wait_ms):
-        assert max_bytes == 1
-        self.asked.append("end" if offset is StartAt.LATEST else "wait")
+        assert max_bytes == (1 if offset is StartAt.LATEST or wait_ms else SAMPLE_BYTES)
+        self.asked.append("end" if offset is StartAt.LATEST else "wait" if wait_ms else "sample")
         if self.is_down:
             raise NotNowError("no leader", status=503, error_code=50301)
         if topic not in self.logs:
@@ -70,8 +71,14 @@ class FakeCluster:
             await self._something_new((topic, partition), wait_ms)
         end = self.logs[topic][partition]
         start = end if offset is StartAt.LATEST else offset
+        if start > end:
+            raise OutOfRangeError("no such offset", status=400, error_code=40002)
         return FetchAnswer(
-            data=b"", start_offset=start, next_offset=end, high_watermark=end, log_start_offset=0
+            data=b"x" * (RECORD_BYTES * (end - start)),
+            start_offset=start,
+            next_offset=end,
+            high_watermark=end,
+            log_start_offset=0,
         )
 
     async def _something_new(self, place, wait_ms):
@@ -117,6 +124,13 @@ async def watching(cluster, clock):
 
 def ends_of(seen):
     return {p: ends.high_watermark for p, ends in seen.ends.items()}
+
+
+async def test_records_are_as_large_as_the_first_ones_that_are_to_be_read(cluster, watching):
+    cluster.create("t", 9, 5)
+    places = [(T0, 2), (T1, 5), (T1, 7), (TopicPartition("gone", 0), 0)]
+    assert await watching().record_bytes(places) == [RECORD_BYTES, 0, 0, 0]
+    assert cluster.taken() == ["sample"] * 4
 
 
 async def waited(clock, watch, timeout_ms=1_000):
