@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from milena.model.batch.decode import records_in
 from milena.model.clock import Clock
-from milena.model.errors import MilenaError
+from milena.model.errors import MilenaError, NotReadyError
 from milena.model.requests import (
     Acks,
     FetchRequest,
@@ -141,7 +141,10 @@ class AuditWriter:
             )
         )
         values = [value for _, _, _, value, _ in records_in(result.batches, last, last + 1)]
-        return LogEnd(topic.topic_id, last + 1, number_in(values[-1]) if values else 0)
+        if not values:
+            # A leader that has just begun may not know yet how much is committed.
+            raise NotReadyError(f"the last record of {topic.name} cannot be read yet")
+        return LogEnd(topic.topic_id, last + 1, number_in(values[-1]))
 
     async def _append(self, topic: Topic, end: LogEnd, entries: Sequence[AuditEntry]) -> LogEnd:
         receipts = await self._write(

@@ -1,11 +1,12 @@
 """The audit topic: what was changed stands there once and in order, whoever dies; nobody else writes it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from http_api.access import on_behalf
-from milena.model.errors import ForbiddenError
+from milena.model.errors import FateUnknownError, ForbiddenError
 from node.metadata.audit_records import number_in
 from node.services import audit_writer
 from raft_meta.machine.access import audit
@@ -112,6 +113,41 @@ async def test_what_was_written_and_not_forgotten_is_not_written_again(
         await put(other, "bob")
         found = await written(cluster)
         assert [entry["action"] for entry in found] == ["create_topic", "put_user", "put_user"]
+
+
+@virtual
+async def test_a_last_record_that_cannot_be_read_yet_is_not_taken_for_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new leader may know less of what is committed than the one that said where the log ends."""
+    async with cluster_of() as cluster:
+        await with_topic(cluster)
+        await written(cluster)
+        controller = cluster.image.controller_id
+        assert controller is not None
+        writer = cluster.nodes[controller].audit_writer
+        propose, fetch = writer._metadata.propose, writer._fetch
+        unlucky = ["forget", "fetch"]
+
+        async def gets_no_answer(command, **options):
+            if isinstance(command, ForgetAudited) and "forget" in unlucky:
+                unlucky.remove("forget")
+                raise FateUnknownError("no answer")
+            return await propose(command, **options)
+
+        async def finds_nothing(request):
+            result = await fetch(request)
+            if unlucky == ["fetch"]:
+                unlucky.remove("fetch")
+                return replace(result, batches=b"")
+            return result
+
+        monkeypatch.setattr(writer._metadata, "propose", gets_no_answer)
+        monkeypatch.setattr(writer, "_fetch", finds_nothing)
+        await put(cluster.any, "ann")
+        found = numbers(await written(cluster))
+        assert not unlucky
+        assert found == sorted(set(found))
 
 
 @virtual
