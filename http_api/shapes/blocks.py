@@ -95,7 +95,11 @@ def nullable(part: Part) -> Schema:
     kind = part["type"]
     kinds = [kind] if isinstance(kind, str) else kind
     assert isinstance(kinds, list), kinds
-    return {**part, "type": [*kinds, "null"]}
+    words = part.get("enum")
+    assert words is None or isinstance(words, list | tuple), words
+    # A list of words is all that there may be, whatever the type says.
+    more: Schema = {} if words is None else {"enum": [*words, None]}
+    return {**part, "type": [*kinds, "null"], **more}
 
 
 def listing(items: Part, description: str = "", **more: SchemaPart) -> Schema:
