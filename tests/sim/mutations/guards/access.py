@@ -74,7 +74,7 @@ ACCESS: tuple[Mutation, ...] = (
         name="audit-from-memory",
         guard="who does not know what the audit topic has last reads it there",
         module="node.services.audit_writer",
-        old="return LogEnd(topic.topic_id, last + 1, number_in(values[-1]) if values else 0)",
+        old="return LogEnd(topic.topic_id, last + 1, number_in(values[-1]))",
         new="return LogEnd(topic.topic_id, last + 1, 0)",
         by="tests/unit/node/services/test_audit_writer.py",
     ),
