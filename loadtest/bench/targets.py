@@ -155,17 +155,16 @@ FETCH = "binary fetch of 1 MB"
 NATS_PULL = "NATS JetStream R3, pull, 100 B"
 CONSUMER = "Python consumer, batches of records, 100 B"
 CONSUMER_EACH = "Python consumer, one record at a time, 100 B"
+GROUP_CONSUMER = "Python consumer of a group, polls of 500 records, 100 B"
 
 READY_BATCHES = "bare client, finished batches of 2,240 x 100 B"
 READY_JSON = "bare client, finished JSON of 1,000 x 100 B"
-READY_FETCH = "bare client, stored batches of 100 B"
 PRODUCER = "Python producer, send, 100 B"
 PRODUCER_BLOCKING = f"{PRODUCER}, blocking"
 PRODUCER_MANY = "Python producer, send_many, 100 B"
 PRODUCER_MANY_BLOCKING = f"{PRODUCER_MANY}, blocking"
 PRODUCE_LINES = "milena produce, 500,000 lines of 100 B"
 PRODUCE_START = "milena produce, 10,000 lines of 100 B"
-GROUP_CONSUMER = "Python consumer of a group, polls, 100 B"
 
 BARE_LOCUST = "bare locust users, requests for a second of processor"
 LOCUST = "the load test's users, requests for a second of processor"
@@ -446,6 +445,16 @@ TARGETS: tuple[Target, ...] = (
         durability=_NOTHING,
     ),
     Target(
+        name="group-consumer",
+        what="the same, a member of a group that polls / NATS pull",
+        stage="consumer",
+        subject=GROUP_CONSUMER,
+        reference=NATS_PULL,
+        durability=_NOTHING,
+        floor=1.5,
+        ambition=3,
+    ),
+    Target(
         name="producer-many",
         what="Python producer, send_many of 1,000 x 100 B / the same batches, finished",
         stage="clients",
@@ -505,16 +514,6 @@ TARGETS: tuple[Target, ...] = (
         floor=600,
         ambition=300,
         is_less_better=True,
-    ),
-    Target(
-        name="group-consumer",
-        what="Python consumer of a group, records of 100 B / stored batches as they are",
-        stage="clients",
-        subject=GROUP_CONSUMER,
-        reference=READY_FETCH,
-        durability=_NOTHING,
-        floor=0.05,
-        ambition=0.15,
     ),
     Target(
         name="locust",

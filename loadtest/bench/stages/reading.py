@@ -1,4 +1,4 @@
-"""Reading: stored batches as they are, beside a file by sendfile; and a Python consumer beside NATS."""
+"""Reading: stored batches as they are, beside a file by sendfile; and Python consumers beside NATS."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -20,6 +20,7 @@ from loadtest.bench.servers.peers import (
 from loadtest.bench.servers.subject import Subject, batch_ask, fetch_ask, http_turn
 from loadtest.bench.stages.produce import SMALL, http_contender, start_milena, start_nats
 from milena.client import Client
+from milena.records import StartAt
 
 FETCH_BYTES = 1 << 20
 FETCH_CLIENTS = 2
@@ -98,13 +99,14 @@ async def _body_bytes(url: str, ask: Ask) -> int:
 
 
 async def consumer(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """Records of 100 B, read from the first to the last by one consumer."""
+    """Records of 100 B, read from the first to the last by one consumer, with a group and without."""
     subject = await start_milena(plan, stack)
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
     stored = await _fill(url, "stored", records=_STORED_RECORDS)
     contenders = [
         _reader(targets.CONSUMER, url, stored, subject.pids, is_each=False),
         _reader(targets.CONSUMER_EACH, url, stored, subject.pids, is_each=True),
+        _member(url, stored, subject.pids),
     ]
     nats = start_nats(plan, stack, rounds, targets.NATS_PULL, is_synced=False)
     if nats is not None:
@@ -130,6 +132,30 @@ def _reader(name: str, url: str, stored: int, pids: tuple[int, ...], *, is_each:
         return Turn(latencies_s=[took_s], units=count, seconds=took_s)
 
     return Contender(name=name, turn=turn, pids=pids)
+
+
+def _member(url: str, stored: int, pids: tuple[int, ...]) -> Contender:
+    async def turn(seconds: float) -> Turn:
+        """As often through the log as there is time, and to its end each time; joining the group is not counted in."""
+        count, took_s = 0, 0.0
+        async with (
+            Client(url) as client,
+            client.consumer(
+                "stored", group="bench", start=StartAt.EARLIEST, auto_commit=False
+            ) as consumer,
+        ):
+            while not consumer.assignment:
+                await consumer.poll(timeout_s=_SETTLE_S)
+            while took_s < seconds:
+                consumer.seek("stored", 0, 0)
+                left, began_s = stored, perf_counter()
+                while left > 0:
+                    left -= len(await consumer.poll())
+                took_s += perf_counter() - began_s
+                count += stored
+        return Turn(latencies_s=[took_s], units=count, seconds=took_s)
+
+    return Contender(name=targets.GROUP_CONSUMER, turn=turn, pids=pids)
 
 
 async def _nats_pull(nats: NatsCluster) -> Contender:
