@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter
 
-from loadtest.bench import targets
 from loadtest.bench.clients.http_load import Ask, HttpLoadError
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import clients as clients_rows
 from loadtest.bench.servers.subject import batch_ask, http_turn, json_ask
 from loadtest.bench.stages.produce import SMALL, start_milena
 from milena import sync
@@ -50,17 +50,17 @@ async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
     many, few = (_lines(plan.directory, count) for count in (LINES, FEW_LINES))
     pids, url = subject.pids, urls[0]
     return [
-        bare_client(targets.READY_BATCHES, _batches(urls, "plain"), 1, pids),
-        bare_client(targets.READY_JSON, _json(urls, "plain"), JSON_CONNECTIONS, pids),
-        _sending(targets.PRODUCER, url, _send, pids),
-        _sending(targets.PRODUCER_BLOCKING, url, _send_blocking, pids),
-        _sending(targets.PRODUCER_MANY, url, _send_many, pids),
-        _sending(targets.PRODUCER_MANY_BLOCKING, url, _send_many_blocking, pids),
-        _command(targets.PRODUCE_LINES, url, many, LINES, pids),
-        _command(targets.PRODUCE_START, url, few, FEW_LINES, pids),
-        _locust(targets.BARE_LOCUST, url, [_METERED], ["BareUser"], plan.directory, pids),
+        bare_client(clients_rows.READY_BATCHES, _batches(urls, "plain"), 1, pids),
+        bare_client(clients_rows.READY_JSON, _json(urls, "plain"), JSON_CONNECTIONS, pids),
+        _sending(clients_rows.PRODUCER, url, _send, pids),
+        _sending(clients_rows.PRODUCER_BLOCKING, url, _send_blocking, pids),
+        _sending(clients_rows.PRODUCER_MANY, url, _send_many, pids),
+        _sending(clients_rows.PRODUCER_MANY_BLOCKING, url, _send_many_blocking, pids),
+        _command(clients_rows.PRODUCE_LINES, url, many, LINES, pids),
+        _command(clients_rows.PRODUCE_START, url, few, FEW_LINES, pids),
+        _locust(clients_rows.BARE_LOCUST, url, [_METERED], ["BareUser"], plan.directory, pids),
         _locust(
-            targets.LOCUST,
+            clients_rows.LOCUST,
             url,
             [_LOCUSTFILE, _METERED],
             ["JsonOne", "--topic", "plain", "--ledger", str(plan.directory / "ledger")],

@@ -5,11 +5,11 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from time import perf_counter
 
-from loadtest.bench import targets
 from loadtest.bench.clients.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import reading as reading_rows
 from loadtest.bench.servers.peers import (
     NatsCluster,
     PeerMissingError,
@@ -48,7 +48,7 @@ async def fetch(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
     url, ask, size = await stored_topic(subject)
     rounds.facts["a fetch"] = f"{size:,} bytes"
     contenders = [
-        http_contender(targets.FETCH, url, ask, connections=FETCH_CLIENTS, pids=subject.pids)
+        http_contender(reading_rows.FETCH, url, ask, connections=FETCH_CLIENTS, pids=subject.pids)
     ]
     return contenders + await _copier(plan, stack, size) + await _nginx(plan, stack, rounds, size)
 
@@ -69,7 +69,7 @@ async def _copier(plan: BenchPlan, stack: AsyncExitStack, size: int) -> list[Con
     url, pids = stack.enter_context(bare_server(plan.directory / "bare", b"x" * size))
     await listening(int(url.rpartition(":")[2]), "bare aiohttp")
     ask = Ask(requests=[encode_request(url, "GET", "/")], units=size / _MB)
-    return [http_contender(targets.COPIER, url, ask, connections=FETCH_CLIENTS, pids=pids)]
+    return [http_contender(reading_rows.COPIER, url, ask, connections=FETCH_CLIENTS, pids=pids)]
 
 
 async def _nginx(
@@ -80,11 +80,11 @@ async def _nginx(
     try:
         url, pids = stack.enter_context(nginx(plan.directory / "nginx", b"x" * size))
     except PeerMissingError as error:
-        rounds.failures[targets.NGINX] = str(error)
+        rounds.failures[reading_rows.NGINX] = str(error)
         return []
     await listening(int(url.rpartition(":")[2]), "nginx")
     ask = Ask(requests=[encode_request(url, "GET", "/content")], units=size / _MB)
-    return [http_contender(targets.NGINX, url, ask, connections=FETCH_CLIENTS, pids=pids)]
+    return [http_contender(reading_rows.NGINX, url, ask, connections=FETCH_CLIENTS, pids=pids)]
 
 
 async def _body_bytes(url: str, ask: Ask) -> int:
@@ -104,11 +104,11 @@ async def consumer(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
     stored = await _fill(url, "stored", records=_STORED_RECORDS)
     contenders = [
-        _reader(targets.CONSUMER, url, stored, subject.pids, is_each=False),
-        _reader(targets.CONSUMER_EACH, url, stored, subject.pids, is_each=True),
+        _reader(reading_rows.CONSUMER, url, stored, subject.pids, is_each=False),
+        _reader(reading_rows.CONSUMER_EACH, url, stored, subject.pids, is_each=True),
         _member(url, stored, subject.pids),
     ]
-    nats = start_nats(plan, stack, rounds, targets.NATS_PULL, is_synced=False)
+    nats = start_nats(plan, stack, rounds, reading_rows.NATS_PULL, is_synced=False)
     if nats is not None:
         contenders.append(await _nats_pull(nats))
     return contenders
@@ -155,7 +155,7 @@ def _member(url: str, stored: int, pids: tuple[int, ...]) -> Contender:
                 count += stored
         return Turn(latencies_s=[took_s], units=count, seconds=took_s)
 
-    return Contender(name=targets.GROUP_CONSUMER, turn=turn, pids=pids)
+    return Contender(name=reading_rows.GROUP_CONSUMER, turn=turn, pids=pids)
 
 
 async def _nats_pull(nats: NatsCluster) -> Contender:
@@ -181,4 +181,4 @@ async def _nats_pull(nats: NatsCluster) -> Contender:
             load.close()
         return Turn(latencies_s=[took_s], units=count, seconds=took_s)
 
-    return Contender(name=targets.NATS_PULL, turn=turn, pids=nats.pids)
+    return Contender(name=reading_rows.NATS_PULL, turn=turn, pids=nats.pids)
