@@ -109,14 +109,21 @@ class MemberDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
-    """A group as the quorum knows it. ``coordinator``: broker id, None while there is none."""
+class GroupHead:
+    """A group as the quorum knows it, in brief. ``coordinator``: broker id, None while there is none."""
 
     group_id: str
     state: GroupState
     generation: int
     assignor: str
     coordinator: int | None
+    member_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription(GroupHead):
+    """A group with its members, and what it has committed."""
+
     members: Sequence[MemberDescription]
     offsets: Sequence[PartitionCommit]
 
@@ -178,8 +185,8 @@ class GroupsPort(Protocol):
             GroupNotFoundError: there is no such group.
         """
 
-    async def groups(self) -> Sequence[GroupDescription]:
-        """All groups, in order of their ids, without their offsets."""
+    async def groups(self) -> Sequence[GroupHead]:
+        """All groups, in order of their ids, without members and offsets."""
 
     async def delete(self, group: str) -> None:
         """Forget the group and its offsets.

@@ -215,9 +215,11 @@ class _Components:
     def _param(self, param: Param) -> Object:
         if id(param) not in self._shared:
             return self._written(param)
-        known = self._parameters.setdefault(param.name, param)
-        assert known is param, f"two shared parameters are named {param.name}"
-        return {"$ref": f"#/components/parameters/{param.name}"}
+        name, turn = param.name, 1
+        while self._parameters.setdefault(name, param) is not param:
+            turn += 1
+            name = f"{param.name}-{turn}"
+        return {"$ref": f"#/components/parameters/{name}"}
 
     def _written(self, param: Param) -> Object:
         written: Object = {

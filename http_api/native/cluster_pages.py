@@ -3,19 +3,18 @@
 ``/metadata`` has all of it in one answer, for clients that must know where everything is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeVar
 
 from aiohttp import web
 
 from http_api.access.rights import everything
 from http_api.answers import json_answer
 from http_api.call import Call
-from http_api.describing.params import ChoiceParam, IntegerParam, text_param
 from http_api.lookup import find_topic
 from http_api.native.cluster_metadata import broker_row, image_now, partition_row
+from http_api.native.pages import LIMIT, RowPage, matching, sort_param
 from http_api.native.tally import (
     BrokerTally,
     ClusterTally,
@@ -26,36 +25,12 @@ from http_api.native.tally import (
     trouble_of,
 )
 from http_api.ports import TopicHere
-from http_api.shapes.blocks import text
 from milena.model.access import ResourceType
 from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.topics.configs import min_insync
 
-N = TypeVar("N")
-R = TypeVar("R")
-
-ROWS_MAX = 1_000
 WORST_MAX = 100
 """Partitions in trouble that the summary names."""
-
-SKIP = IntegerParam(
-    name="skip", description="leave out so many from the first on", least=0, default=0
-)
-LIMIT = IntegerParam(
-    name="limit",
-    description=f"at most so many; more than {ROWS_MAX} is taken as that",
-    least=1,
-    default=50,
-)
-ORDER = ChoiceParam(
-    name="order",
-    description="the least, or the most, comes first",
-    words={"asc": False, "desc": True},
-    hint="asc or desc",
-)
-CONTAINS = text_param(
-    "contains", "those alone whose name has this in it, in whatever case", text(), "ord"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,41 +73,10 @@ _PARTITION_KEYS: Mapping[str, _PartitionKey | None] = {
     "in_sync": lambda row: len(row.state.isr),
     "stored_bytes": lambda row: -1 if row.stored_bytes is None else row.stored_bytes,
 }
-TOPIC_SORT = ChoiceParam(
-    name="sort",
-    description="by what; those that are alike come by name",
-    words=_TOPIC_KEYS,
-    hint=", ".join(_TOPIC_KEYS),
-)
-PARTITION_SORT = ChoiceParam(
-    name="sort",
-    description="by what; those that are alike come by number",
-    words=_PARTITION_KEYS,
-    hint=", ".join(_PARTITION_KEYS),
-)
+TOPIC_SORT = sort_param(_TOPIC_KEYS, "name")
+PARTITION_SORT = sort_param(_PARTITION_KEYS, "number")
 
 _last = LastTally()
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    skip: int
-    limit: int
-    is_descending: bool
-
-    @classmethod
-    def of(cls, query: Mapping[str, str]) -> "_Page":
-        limit = min(LIMIT.read(query), ROWS_MAX)
-        return cls(SKIP.read(query), limit, ORDER.read(query))
-
-    def rows(
-        self, names: Sequence[N], row: Callable[[N], R], key: Callable[[R], Any] | None
-    ) -> list[R]:
-        """Those of this page, of all names in their own order."""
-        part = slice(self.skip, self.skip + self.limit)
-        if key is None:
-            return [row(name) for name in (names[::-1] if self.is_descending else names)[part]]
-        return sorted(map(row, names), key=key, reverse=self.is_descending)[part]
 
 
 async def get_summary(call: Call) -> web.Response:
@@ -178,11 +122,10 @@ async def _tally(image: Image, is_seen: Callable[[str], bool]) -> ClusterTally:
 async def list_topics(call: Call) -> web.Response:
     """Some topics, with how their partitions are, and what this node has of them."""
     query = call.query()
-    wanted = query.get(CONTAINS.name, "").lower()
-    key, page = TOPIC_SORT.read(query), _Page.of(query)
+    key, page = TOPIC_SORT.read(query), RowPage.of(query, LIMIT)
     image, is_current = await image_now(call.ports.metadata)
     is_seen = call.rights.seen(ResourceType.TOPIC)
-    names = sorted(name for name in image.topic_ids if wanted in name.lower() and is_seen(name))
+    names = matching(sorted(filter(is_seen, image.topic_ids)), str, query)
     # Of each topic by itself: what the caller may not see is not in it.
     tallies, here = (await _last.of_all(image)).topics, call.ports.history.topics_here()
 
@@ -203,7 +146,7 @@ async def list_topics(call: Call) -> web.Response:
 async def get_topic(call: Call) -> web.Response:
     """A topic with some of its partitions."""
     query, metadata, history = call.query(), call.ports.metadata, call.ports.history
-    key, page = PARTITION_SORT.read(query), _Page.of(query)
+    key, page = PARTITION_SORT.read(query), RowPage.of(query, LIMIT)
     _, is_current = await image_now(metadata)
     topic = await find_topic(call)
     topic_id, least = topic.topic_id, min_insync(topic)

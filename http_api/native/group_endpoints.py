@@ -10,7 +10,7 @@ from http_api.describing.error_sets import (
 )
 from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.errors import InvalidFieldError
-from http_api.native import groups
+from http_api.native import groups, pages
 from http_api.shapes import groups as shapes
 from milena.model.access import Operation
 from milena.model.errors import (
@@ -31,6 +31,7 @@ GROUP_ROUTES = (
         groups.list_groups,
         "All consumer groups",
         ok(shapes.GROUPS, "The groups, without members and offsets"),
+        *pages.page_params(groups.SORT),
         access=IN_ANSWER,
         tag=Tag.GROUPS,
         errors=(NoQuorumError,),
@@ -43,6 +44,32 @@ GROUP_ROUTES = (
         ok(shapes.GROUP, "The group"),
         access=on_group(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.GROUPS,
+        errors=GROUP_ERRORS,
+    ),
+    route(
+        "GET /groups/{group}/members",
+        "listGroupMembers",
+        groups.list_members,
+        "A group, and a page of its members",
+        ok(shapes.MEMBER_PAGE, "The group, with the members of the page"),
+        *pages.page_params(groups.MEMBER_SORT, is_whole=False),
+        pages.PARTITIONS_PARAM,
+        access=on_group(Operation.DESCRIBE),
+        tag=Tag.GROUPS,
+        errors=GROUP_ERRORS,
+    ),
+    route(
+        "GET /groups/{group}/lags",
+        "listGroupLags",
+        groups.list_lags,
+        "A group, and how far it is behind in a page of its partitions",
+        ok(shapes.LAG_PAGE, "The group, with the partitions of the page"),
+        *pages.page_params(groups.LAG_SORT, is_whole=False),
+        access=on_group(Operation.DESCRIBE, is_filtered=True),
+        tag=Tag.GROUPS,
+        description=(
+            "By `lag` and `end_offset` the leaders of all its partitions are asked; else of those of the page alone."
+        ),
         errors=GROUP_ERRORS,
     ),
     route(

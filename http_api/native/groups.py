@@ -1,6 +1,6 @@
 """Native: consumer groups: members' heartbeats, commits, descriptions, resets."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from aiohttp import web
 
@@ -11,7 +11,7 @@ from http_api.describing.schemas import Fields, check_count, integer_text, is_in
 from http_api.errors import InvalidFieldError
 from http_api.formats.envelope import parse_time
 from http_api.group_ports import (
-    GroupDescription,
+    GroupHead,
     Heartbeat,
     MemberDescription,
     OffsetToCommit,
@@ -20,6 +20,8 @@ from http_api.group_ports import (
     ResetTarget,
     TopicPartition,
 )
+from http_api.native.lags import GroupPlace, Lag, places_of, with_ends
+from http_api.native.pages import LIMIT, PARTITIONS, RowPage, matching, sort_param
 from http_api.ports import ApiLimits
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, RESET, TOPIC_PARTITIONS_IN
@@ -162,12 +164,24 @@ def _offsets(offsets: Iterable[PartitionCommit]) -> Mapping[str, Mapping[str, ob
     return found
 
 
+_GROUP_KEYS: Mapping[str, Callable[[GroupHead], int | str] | None] = {
+    "group": None,
+    "state": lambda group: group.state.value,
+    "members": lambda group: group.member_count,
+    "coordinator": lambda group: -1 if group.coordinator is None else group.coordinator,
+}
+SORT = sort_param(_GROUP_KEYS, "id")
+
+
 async def list_groups(call: Call) -> web.Response:
-    """All groups, without their members and offsets."""
+    """All groups, or some of them, without their members and offsets."""
+    query = call.query()
+    key, page = SORT.read(query), RowPage.of(query)
     is_seen = call.rights.seen(ResourceType.GROUP)
-    groups = [one for one in await call.ports.groups.groups() if is_seen(one.group_id)]
+    groups = (one for one in await call.ports.groups.groups() if is_seen(one.group_id))
+    found = matching(groups, lambda group: group.group_id, query)
     return json_answer(
-        {"groups": [{**_head(group), "member_count": len(group.members)} for group in groups]}
+        {"total": len(found), "groups": [_head(group) for group in page.cut(found, key)]}
     )
 
 
@@ -184,17 +198,18 @@ async def get_group(call: Call) -> web.Response:
     )
 
 
-def _head(group: GroupDescription) -> dict[str, object]:
+def _head(group: GroupHead) -> dict[str, object]:
     return {
         "group_id": group.group_id,
         "state": group.state.value,
         "generation": group.generation,
         "assignor": group.assignor,
         "coordinator": group.coordinator,
+        "member_count": group.member_count,
     }
 
 
-def _member(member: MemberDescription) -> dict[str, object]:
+def _member(member: MemberDescription, partitions_max: int | None = None) -> dict[str, object]:
     return {
         "member_id": member.member_id,
         "instance_id": member.instance_id,
@@ -204,9 +219,84 @@ def _member(member: MemberDescription) -> dict[str, object]:
         "topics": list(member.topics),
         "pattern": member.pattern,
         "member_epoch": member.member_epoch,
-        "assignment": by_topic(member.assignment),
-        "revoking": by_topic(member.revoking),
-        "pending": by_topic(member.pending),
+        "assignment": by_topic(member.assignment[:partitions_max]),
+        "revoking": by_topic(member.revoking[:partitions_max]),
+        "pending": by_topic(member.pending[:partitions_max]),
+    }
+
+
+_MEMBER_KEYS: Mapping[str, Callable[[MemberDescription], int | str] | None] = {
+    "member": None,
+    "epoch": lambda member: member.member_epoch,
+    "partitions": lambda member: len(member.assignment),
+}
+MEMBER_SORT = sort_param(_MEMBER_KEYS, "id")
+
+
+async def list_members(call: Call) -> web.Response:
+    """A group with some of its members."""
+    query = call.query()
+    key, page = MEMBER_SORT.read(query), RowPage.of(query, LIMIT)
+    partitions_max = PARTITIONS.read(query)
+    group = await call.ports.groups.describe(call.names["group"])
+    members = sorted(group.members, key=lambda member: member.member_id)
+    found = matching(members, lambda member: member.member_id, query)
+    return json_answer(
+        {
+            **_head(group),
+            "total": len(found),
+            "members": [
+                {
+                    **_member(member, partitions_max),
+                    "assignment_count": len(member.assignment),
+                    "revoking_count": len(member.revoking),
+                    "pending_count": len(member.pending),
+                }
+                for member in page.cut(found, key)
+            ],
+        }
+    )
+
+
+_PLACE_KEYS: Mapping[str, Callable[[GroupPlace], int | str] | None] = {
+    "partition": None,
+    "offset": lambda place: place.committed.offset,
+    "member": lambda place: place.member_id or "",
+    "committed": lambda place: place.committed.commit_ms,
+}
+_END_KEYS: Mapping[str, Callable[[Lag], int]] = {
+    "end_offset": lambda lag: lag.end_offset if lag.is_known else -1,
+    "lag": lambda lag: lag.lag if lag.is_known else -1,
+}
+LAG_SORT = sort_param({name: name for name in (*_PLACE_KEYS, *_END_KEYS)}, "topic and number")
+
+
+async def list_lags(call: Call) -> web.Response:
+    """A group with some of the partitions where it has committed something, and how far it is behind there."""
+    query = call.query()
+    sort, page = LAG_SORT.read(query), RowPage.of(query, LIMIT)
+    group = await call.ports.groups.describe(call.names["group"])
+    is_seen = call.rights.seen(ResourceType.TOPIC)
+    found = matching(places_of(group, is_seen), lambda place: place.committed.topic, query)
+    if sort in _END_KEYS:
+        lags = page.cut(await with_ends(call, found), _END_KEYS[sort])
+    else:
+        # Who reads some is not kept waiting for the leaders of others.
+        lags = await with_ends(call, page.cut(found, _PLACE_KEYS[sort]))
+    return json_answer({**_head(group), "total": len(found), "lags": [_lag(lag) for lag in lags]})
+
+
+def _lag(lag: Lag) -> dict[str, object]:
+    committed = lag.place.committed
+    return {
+        "topic": committed.topic,
+        "partition": committed.partition,
+        "offset": committed.offset,
+        "end_offset": lag.end_offset if lag.is_known else None,
+        "lag": lag.lag if lag.is_known else None,
+        "member_id": lag.place.member_id,
+        "commit_timestamp": committed.commit_ms,
+        "metadata": committed.metadata,
     }
 
 

@@ -1,5 +1,7 @@
 """Native: moving replicas between brokers."""
 
+from collections.abc import Callable, Mapping
+
 from aiohttp import web
 
 from http_api.answers import json_answer
@@ -7,6 +9,7 @@ from http_api.call import Call
 from http_api.describing.params import IntegerParam, text_param
 from http_api.describing.schemas import Fields, json_kind
 from http_api.errors import InvalidFieldError, row_of
+from http_api.native.pages import RowPage, matching, sort_param
 from http_api.ports import (
     PlannedReassignment,
     ReassignmentRequest,
@@ -25,6 +28,13 @@ TOPIC = text_param("topic", "only partitions of this topic", text(), "orders")
 PARTITION = IntegerParam(
     name="partition", description="only this one; needs `topic`", least=0, default=None
 )
+
+_KEYS: Mapping[str, Callable[[RunningReassignment], int | str] | None] = {
+    "partition": None,
+    "state": lambda row: row.state.value,
+    "bytes_left": lambda row: sum(added.bytes_left or 0 for added in row.added),
+}
+SORT = sort_param(_KEYS, "topic and number")
 
 
 async def reassign(call: Call) -> web.Response:
@@ -90,9 +100,24 @@ def _planned(row: PlannedReassignment) -> dict[str, object]:
 
 async def list_reassignments(call: Call) -> web.Response:
     """Partitions on the move, and how far they are."""
-    rows = await call.ports.reassignments.running()
+    query = call.query()
+    key, page = SORT.read(query), RowPage.of(query)
     is_seen = call.rights.seen(ResourceType.TOPIC)
-    return json_answer({"reassignments": [_running(row) for row in rows if is_seen(row.topic)]})
+    running = await call.ports.reassignments.running()
+    rows = sorted(
+        matching((row for row in running if is_seen(row.topic)), _topic_of, query),
+        key=lambda row: (row.topic, row.partition),
+    )
+    return json_answer(
+        {
+            "total": len(rows),
+            "reassignments": [_running(row) for row in page.cut(rows, key)],
+        }
+    )
+
+
+def _topic_of(row: RunningReassignment) -> str:
+    return row.topic
 
 
 def _running(row: RunningReassignment) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """Native: transactions, whole ones in one request and sessions that are written step by step."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import orjson
@@ -15,6 +16,7 @@ from http_api.errors import InvalidFieldError
 from http_api.formats import binary_v2, json_v2, text_v2
 from http_api.formats.envelope import ItemsDecoder, decode_parsed
 from http_api.media import RecordFormat, produce_format
+from http_api.native.pages import PARTITIONS, RowPage, matching, sort_param
 from http_api.shapes import requests as shapes
 from http_api.v2.produce import idempotency_key
 from http_api.v2.produce_head import TIMEOUT_MS
@@ -319,9 +321,44 @@ def _named(call: Call) -> ProducerTransaction:
     return transaction_of(producer_id, producer_epoch)
 
 
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A transaction, by what leaders hold of it."""
+
+    parts: Sequence[OpenTransaction]
+
+    @property
+    def first(self) -> OpenTransaction:
+        return self.parts[0]
+
+    @property
+    def name(self) -> str:
+        return self.first.producer_name or ""
+
+    @property
+    def began_ms(self) -> int:
+        return min(part.began_ms for part in self.parts)
+
+    @property
+    def deadline_ms(self) -> int:
+        return self.began_ms + self.first.timeout_ms
+
+
+_KEYS: Mapping[str, Callable[[_Open], int | str] | None] = {
+    "began": None,
+    "transaction": lambda row: row.name,
+    "timeout": lambda row: row.first.timeout_ms,
+    "deadline": lambda row: row.deadline_ms,
+    "partitions": lambda row: len(row.parts),
+}
+SORT = sort_param(_KEYS, "their beginning")
+
+
 async def list_transactions(call: Call) -> web.Response:
     """Transactions that leaders hold open, the oldest first."""
-    age_ms = OLDER_THAN_MS.read(call.query())
+    query = call.query()
+    age_ms, key, page = OLDER_THAN_MS.read(query), SORT.read(query), RowPage.of(query)
+    partitions_max = PARTITIONS.read(query)
     grouped: dict[tuple[int, int], list[OpenTransaction]] = {}
     open_ones = await call.ports.transactions.open_transactions(older_than_ms=age_ms)
     is_seen = call.rights.seen(ResourceType.TOPIC)
@@ -329,19 +366,26 @@ async def list_transactions(call: Call) -> web.Response:
         if not is_seen(found.topic):
             continue
         grouped.setdefault((found.producer_id, found.producer_epoch), []).append(found)
-    rows = [_row(parts) for parts in grouped.values()]
-    return json_answer({"transactions": rows})
+    rows = matching((_Open(parts) for parts in grouped.values()), lambda row: row.name, query)
+    return json_answer(
+        {
+            "total": len(rows),
+            "transactions": [_row(row, partitions_max) for row in page.cut(rows, key)],
+        }
+    )
 
 
-def _row(parts: list[OpenTransaction]) -> dict[str, object]:
-    first = parts[0]
+def _row(row: _Open, partitions_max: int | None) -> dict[str, object]:
+    first = row.first
+    parts = sorted(row.parts, key=lambda part: (part.topic, part.partition))
     return {
         "producer_id": first.producer_id,
         "producer_epoch": first.producer_epoch,
         "transactional_id": first.producer_name,
         "state": "open" if any(part.state == "open" for part in parts) else "ending",
-        "began_ms": min(part.began_ms for part in parts),
+        "began_ms": row.began_ms,
         "timeout_ms": first.timeout_ms,
+        "partition_count": len(parts),
         "partitions": [
             {
                 "topic": part.topic,
@@ -350,6 +394,6 @@ def _row(parts: list[OpenTransaction]) -> dict[str, object]:
                 "records": part.records,
                 "leader": part.leader,
             }
-            for part in sorted(parts, key=lambda part: (part.topic, part.partition))
+            for part in parts[:partitions_max]
         ],
     }

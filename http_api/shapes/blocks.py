@@ -132,3 +132,6 @@ def fields(
 
 def _described(schema: dict[str, SchemaPart], description: str) -> Schema:
     return {**schema, "description": description} if description else schema
+
+
+TOTAL = count("of those that are looked for, on all pages")

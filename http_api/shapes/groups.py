@@ -1,6 +1,7 @@
 """Consumer groups and REST consumers: bodies of requests, and answers."""
 
 from http_api.shapes.blocks import (
+    TOTAL,
     Part,
     Schema,
     Shape,
@@ -312,49 +313,83 @@ _HEAD: dict[str, Part] = {
     "generation": count("grows with each rebalance"),
     "assignor": text("how partitions are shared out; empty before the first time"),
     "coordinator": nullable(integer("the broker that decides for the group; null: none now")),
+    "member_count": count(),
+}
+_MEMBER: dict[str, Part] = {
+    "member_id": text(),
+    "instance_id": nullable(text()),
+    "client_id": text(),
+    "host": text(),
+    "is_rest": boolean("a REST consumer, whose name is the member's id"),
+    "topics": listing(text()),
+    "pattern": nullable(text()),
+    "member_epoch": integer("the generation that it has reached"),
+    "assignment": _TOPIC_PARTITIONS,
+    "revoking": {**_TOPIC_PARTITIONS, "description": "what it has yet to give back"},
+    "pending": {**_TOPIC_PARTITIONS, "description": "what others have yet to give back"},
 }
 GROUP = Shape(
     "Group",
     fields(
-        {
-            **_HEAD,
-            "members": listing(
-                Shape(
-                    "GroupMember",
-                    fields(
-                        {
-                            "member_id": text(),
-                            "instance_id": nullable(text()),
-                            "client_id": text(),
-                            "host": text(),
-                            "is_rest": boolean("a REST consumer, whose name is the member's id"),
-                            "topics": listing(text()),
-                            "pattern": nullable(text()),
-                            "member_epoch": integer("the generation that it has reached"),
-                            "assignment": _TOPIC_PARTITIONS,
-                            "revoking": {
-                                **_TOPIC_PARTITIONS,
-                                "description": "what it has yet to give back",
-                            },
-                            "pending": {
-                                **_TOPIC_PARTITIONS,
-                                "description": "what others have yet to give back",
-                            },
-                        }
-                    ),
-                )
-            ),
-            "offsets": _OFFSETS,
-        }
+        {**_HEAD, "members": listing(Shape("GroupMember", fields(_MEMBER))), "offsets": _OFFSETS}
     ),
 )
 GROUPS = Shape(
     "Groups",
     fields(
         {
+            "total": TOTAL,
             "groups": listing(
-                Shape("GroupSummary", fields({**_HEAD, "member_count": count()})), "by id"
-            )
+                Shape("GroupSummary", fields(_HEAD)), "by id, unless another order is asked for"
+            ),
+        }
+    ),
+)
+MEMBER_PAGE = Shape(
+    "GroupMembers",
+    fields(
+        {
+            **_HEAD,
+            "total": TOTAL,
+            "members": listing(
+                Shape(
+                    "GroupMemberSummary",
+                    fields(
+                        {
+                            **_MEMBER,
+                            "assignment_count": count("partitions"),
+                            "revoking_count": count("partitions"),
+                            "pending_count": count("partitions"),
+                        }
+                    ),
+                )
+            ),
+        }
+    ),
+)
+LAG_PAGE = Shape(
+    "GroupLags",
+    fields(
+        {
+            **_HEAD,
+            "total": TOTAL,
+            "lags": listing(
+                Shape(
+                    "GroupLag",
+                    fields(
+                        {
+                            "topic": text(),
+                            "partition": count(),
+                            "offset": count("of the next record to read"),
+                            "end_offset": nullable(count("null: its leader does not answer")),
+                            "lag": nullable(count("what is left to read")),
+                            "member_id": nullable(text("who reads it; null: nobody now")),
+                            "commit_timestamp": count("ms since 1970"),
+                            "metadata": text(),
+                        }
+                    ),
+                )
+            ),
         }
     ),
 )

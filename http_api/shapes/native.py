@@ -2,6 +2,7 @@
 
 from http_api.shapes import v2
 from http_api.shapes.blocks import (
+    TOTAL,
     Part,
     Shape,
     anything,
@@ -75,6 +76,7 @@ OPEN_TRANSACTIONS = Shape(
     "OpenTransactions",
     fields(
         {
+            "total": TOTAL,
             "transactions": listing(
                 Shape(
                     "OpenTransaction",
@@ -86,6 +88,7 @@ OPEN_TRANSACTIONS = Shape(
                             "state": choice("open", "ending"),
                             "began_ms": count("of its first record"),
                             "timeout_ms": count("after that it is aborted"),
+                            "partition_count": count(),
                             "partitions": listing(
                                 Shape(
                                     "OpenTransactionPart",
@@ -103,8 +106,8 @@ OPEN_TRANSACTIONS = Shape(
                         }
                     ),
                 ),
-                "the oldest first",
-            )
+                "the oldest first, unless another order is asked for",
+            ),
         }
     ),
 )
@@ -143,6 +146,7 @@ RUNNING_MOVES = Shape(
     "RunningMoves",
     fields(
         {
+            "total": TOTAL,
             "reassignments": listing(
                 Shape(
                     "RunningMove",
@@ -175,7 +179,7 @@ RUNNING_MOVES = Shape(
                         }
                     ),
                 )
-            )
+            ),
         }
     ),
 )
@@ -295,7 +299,7 @@ TOPIC_PAGE = Shape(
         {
             "version": _VERSION,
             "is_current": _IS_CURRENT,
-            "total": count("topics that were asked for, on all pages"),
+            "total": TOTAL,
             "topics": listing(Shape("TopicSummary", fields(_TOPIC_SUMMARY))),
         }
     ),

@@ -1,31 +1,25 @@
 """v3: consumer groups, their members, and how far they are behind."""
 
-import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 from aiohttp import web
 
 from http_api.call import Call
 from http_api.errors import ResourceNotFoundError
 from http_api.group_ports import (
     GroupDescription,
+    GroupHead,
     MemberDescription,
-    PartitionCommit,
     TopicPartition,
 )
 from http_api.native import groups as native
+from http_api.native.lags import Lag, lags_of, places_of, with_ends
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.access import ResourceType
-from milena.model.errors import MemberNotFoundError, PartitionNotFoundError, TopicNotFoundError
-
-_AT_ONCE = 32
-"""Partitions whose leaders are asked at a time."""
+from milena.model.errors import MemberNotFoundError
 
 _ROOT = "consumer-groups"
 
 
-def _group(links: Links, group: GroupDescription) -> Resource:
+def _group(links: Links, group: GroupHead) -> Resource:
     parts = (_ROOT, group.group_id)
     coordinator = group.coordinator
     return {
@@ -166,56 +160,15 @@ async def get_assignment(call: Call) -> web.Response:
 # -- lag -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Lag:
-    """How far the group is behind in one partition. ``reader``: the member that reads it now."""
-
-    committed: PartitionCommit
-    end_offset: int
-    reader: MemberDescription | None
-
-    @property
-    def lag(self) -> int:
-        return max(0, self.end_offset - self.committed.offset)
-
-
-async def _lags(call: Call, group: GroupDescription) -> Sequence[_Lag]:
-    """Of all partitions that the caller is shown and where something is committed, in order."""
-    is_seen = call.rights.seen(ResourceType.TOPIC)
-    readers = {where: member for member in group.members for where in member.assignment}
-    turns = asyncio.Semaphore(_AT_ONCE)
-
-    async def lag_of(committed: PartitionCommit) -> _Lag | None:
-        where = (committed.topic, committed.partition)
-        try:
-            async with turns:
-                offsets = await call.ports.reads.offsets(*where)
-        except (TopicNotFoundError, PartitionNotFoundError):
-            # Deleted since; what was committed there goes, too.
-            return None
-        return _Lag(committed, offsets.high_watermark, readers.get(where))
-
-    offsets = sorted(
-        (offset for offset in group.offsets if is_seen(offset.topic)),
-        key=lambda offset: (offset.topic, offset.partition),
-    )
-    waiting = [asyncio.ensure_future(lag_of(offset)) for offset in offsets]
-    try:
-        return [lag for lag in await asyncio.gather(*waiting) if lag is not None]
-    finally:
-        for task in waiting:
-            task.cancel()
-
-
-def _reader(lag: _Lag) -> tuple[str, str | None, str]:
-    reader = lag.reader
+def _reader(lag: Lag) -> tuple[str, str | None, str]:
+    reader = lag.place.reader
     if reader is None:
         return "", None, ""
     return reader.member_id, reader.instance_id, reader.client_id
 
 
-def _lag(links: Links, group_id: str, lag: _Lag) -> Resource:
-    topic, partition = lag.committed.topic, lag.committed.partition
+def _lag(links: Links, group_id: str, lag: Lag) -> Resource:
+    topic, partition = lag.place.committed.topic, lag.place.committed.partition
     parts = (_ROOT, group_id, "lags", topic, "partitions", partition)
     name = f"/consumer-group={group_id}/lag={topic}/partition={partition}"
     consumer_id, instance_id, client_id = _reader(lag)
@@ -227,7 +180,7 @@ def _lag(links: Links, group_id: str, lag: _Lag) -> Resource:
         "consumer_id": consumer_id,
         "instance_id": instance_id,
         "client_id": client_id,
-        "current_offset": lag.committed.offset,
+        "current_offset": lag.place.committed.offset,
         "log_end_offset": lag.end_offset,
         "lag": lag.lag,
     }
@@ -237,7 +190,7 @@ async def list_lags(call: Call) -> web.Response:
     """How far a group is behind, partition by partition."""
     links = Links(call)
     group = await _describe(call)
-    items = [_lag(links, group.group_id, lag) for lag in await _lags(call, group)]
+    items = [_lag(links, group.group_id, lag) for lag in await lags_of(call, group)]
     url = links.url(_ROOT, group.group_id, "lags")
     return item_answer(links.listing("KafkaConsumerLagList", url, items))
 
@@ -248,14 +201,10 @@ async def get_lag(call: Call) -> web.Response:
     group = await _describe(call)
     topic, partition = call.names["topic"], call.names["partition"]
     is_seen = call.rights.seen(ResourceType.TOPIC)
-    for committed in group.offsets:
-        if committed.topic == topic and str(committed.partition) == partition and is_seen(topic):
-            offsets = await call.ports.reads.offsets(topic, committed.partition)
-            reader = next(
-                (m for m in group.members if (topic, committed.partition) in m.assignment), None
-            )
-            lag = _Lag(committed, offsets.high_watermark, reader)
-            return item_answer(_lag(links, group.group_id, lag))
+    for place in places_of(group, is_seen):
+        if place.committed.topic == topic and str(place.committed.partition) == partition:
+            for lag in await with_ends(call, [place]):
+                return item_answer(_lag(links, group.group_id, lag))
     raise ResourceNotFoundError(
         f"Consumer lags not found: group '{group.group_id}' has committed nothing in '{topic}-{partition}'"
     )
@@ -265,14 +214,14 @@ async def get_lag_summary(call: Call) -> web.Response:
     """How far a group is behind in all, and where most."""
     links = Links(call)
     group = await _describe(call)
-    lags = await _lags(call, group)
+    lags = await lags_of(call, group)
     if not lags:
         raise ResourceNotFoundError(
             f"Consumer lags not found: group '{group.group_id}' has committed nothing"
         )
     most = max(lags, key=lambda lag: lag.lag)
     consumer_id, instance_id, client_id = _reader(most)
-    at = (most.committed.topic, "partitions", most.committed.partition)
+    at = (most.place.committed.topic, "partitions", most.place.committed.partition)
     parts = (_ROOT, group.group_id, "lag-summary")
     consumer = (_ROOT, group.group_id, "consumers", consumer_id)
     return item_answer(
@@ -286,8 +235,8 @@ async def get_lag_summary(call: Call) -> web.Response:
             "max_lag_consumer_id": consumer_id,
             "max_lag_instance_id": instance_id,
             "max_lag_client_id": client_id,
-            "max_lag_topic_name": most.committed.topic,
-            "max_lag_partition_id": most.committed.partition,
+            "max_lag_topic_name": most.place.committed.topic,
+            "max_lag_partition_id": most.place.committed.partition,
             "max_lag": most.lag,
             "total_lag": sum(lag.lag for lag in lags),
             "max_lag_consumer": links.related(*consumer) if consumer_id else None,

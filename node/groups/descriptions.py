@@ -4,6 +4,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 
 from http_api.group_ports import (
     GroupDescription,
+    GroupHead,
     GroupState,
     MemberDescription,
     PartitionCommit,
@@ -44,18 +45,30 @@ class TopicNames:
         )
 
 
-def describe(
-    image: Image, group: Group, coordinators: Coordinators, *, has_offsets: bool
-) -> GroupDescription:
-    """The group, with its offsets or without."""
-    return GroupDescription(
+def head_of(group: Group, coordinators: Coordinators) -> GroupHead:
+    """The group without its members and offsets."""
+    return GroupHead(
         group_id=group.group_id,
         state=_state(group),
         generation=group.generation,
         assignor=group.assignor,
         coordinator=coordinators.of(group.group_id),
+        member_count=len(group.members),
+    )
+
+
+def describe(image: Image, group: Group, coordinators: Coordinators) -> GroupDescription:
+    """The group with its members and offsets."""
+    head = head_of(group, coordinators)
+    return GroupDescription(
+        group_id=head.group_id,
+        state=head.state,
+        generation=head.generation,
+        assignor=head.assignor,
+        coordinator=head.coordinator,
+        member_count=head.member_count,
         members=[_member(image, member) for member in group.members],
-        offsets=offsets_of(image, group.group_id) if has_offsets else (),
+        offsets=offsets_of(image, group.group_id),
     )
 
 

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from http_api.access import on_behalf
 from http_api.group_ports import (
     GroupDescription,
+    GroupHead,
     Heartbeat,
     HeartbeatAnswer,
     OffsetToCommit,
@@ -27,8 +28,9 @@ from milena.model.errors import (
     RequestTooLargeError,
 )
 from milena.model.requests import FetchRequest, FetchResult
+from milena.model.turns import one_turn
 from node.groups.coordinator_calls import CoordinatorCalls, Repeat
-from node.groups.descriptions import describe, offsets_of
+from node.groups.descriptions import describe, head_of, offsets_of
 from node.groups.group_messages import (
     COMMIT,
     DELETE,
@@ -51,6 +53,8 @@ BARRIER_TIMEOUT_MS = 3_000
 FETCH_TIMEOUT_MS = 0
 LOOKS_AT_ONCE = 32
 """Partitions whose logs are asked at a time when offsets are reset."""
+STEP = 1_000
+"""Groups that are described in one turn of the loop: a millisecond or two."""
 
 Fetch = Callable[[FetchRequest], Awaitable[FetchResult]]
 
@@ -240,16 +244,17 @@ class GroupService:
     async def describe(self, group: str) -> GroupDescription:
         """The group, its members and offsets."""
         image, coordinators = await self._current(group)
-        return describe(image, image.groups[group], coordinators, has_offsets=True)
+        return describe(image, image.groups[group], coordinators)
 
-    async def groups(self) -> Sequence[GroupDescription]:
-        """All groups, without their offsets."""
+    async def groups(self) -> Sequence[GroupHead]:
+        """All groups, without their members and offsets; thousands take milliseconds, in steps."""
         image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
-        coordinators = Coordinators(image)
-        return [
-            describe(image, image.groups[group_id], coordinators, has_offsets=False)
-            for group_id in sorted(image.groups)
-        ]
+        coordinators, heads = Coordinators(image), []
+        for at, group_id in enumerate(sorted(image.groups), 1):
+            heads.append(head_of(image.groups[group_id], coordinators))
+            if at % STEP == 0:
+                await one_turn()
+        return heads
 
     async def delete(self, group: str) -> None:
         """Forget the group and its offsets."""

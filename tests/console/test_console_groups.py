@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.support.clusters.live_cluster import call, create_topic, ok, partition_state
+from tests.support.clusters.live_cluster import call, cluster_id, create_topic, ok, partition_state
 from tests.support.http.console_forms import open_form, until_enabled
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -160,6 +160,33 @@ async def test_a_move_is_shown_before_it_is_made(browser, node):
     await page.until_shown("1 partition on the way")
     while (await asyncio.to_thread(partition_state, node, "moved"))["replicas"] != after:
         await asyncio.sleep(0.05)
+    assert not page.faults
+
+
+async def test_a_move_says_how_far_it_is_and_is_taken_back(browser, node):
+    where = f"/v3/clusters/{cluster_id(node)}/topics"
+    wanted = {"topic_name": "slow", "partitions_count": 1, "replication_factor": 2}
+    ok(await asyncio.to_thread(call, node, f"POST {where}", wanted))
+    # A fetch brings a batch, whatever the bound: the next ones wait.
+    body = {"records": [{"value": "x" * 100_000}] * 10}
+    for _ in range(8):
+        ok(await asyncio.to_thread(call, node, "POST /topics/slow/partitions/0", body))
+    before = (await asyncio.to_thread(partition_state, node, "slow"))["replicas"]
+    (other,) = {1, 2, 3} - set(before)
+    moved = {"topic": "slow", "partition": 0, "replicas": [before[0], other]}
+    asked = {"partitions": [moved], "throttle_bytes_per_s": 1}
+    ok(await asyncio.to_thread(call, node, "POST /reassignments", asked))
+    page = await browser.open(f"{node.url}/console/#/moves")
+    await page.until(f"{ROWS.format(0)}[0]?.[5].startsWith('node {other}: ')")
+    row = (await page.run(ROWS.format(0)))[0]
+    told = ok(await asyncio.to_thread(call, node, "GET /reassignments"))["reassignments"][0]
+    ids = [" ".join(str(one) for one in told[name]) for name in ("replicas_before", "replicas")]
+    assert row[:5] == ["slow", "0", told["state"].replace("_", " "), *ids]
+    form = await open_form(page, "Take all moves back")
+    await page.fill(f"{form} input", "moves")
+    await page.click(f"{form} form button", "Take back")
+    await page.until_shown("Nothing is on the move")
+    assert (await asyncio.to_thread(partition_state, node, "slow"))["replicas"] == before
     assert not page.faults
 
 

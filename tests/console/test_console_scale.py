@@ -6,6 +6,7 @@ import base64
 import pytest
 
 from tests.support.clusters.live_cluster import call, create_topic, ok, running_cluster
+from tests.support.fakes.listed import committed, open_part
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
 
@@ -28,6 +29,7 @@ VIEW_BYTES_MAX = 256 << 10
 ELEMENTS_MAX = 2_000
 """Of a page with 50 rows."""
 WIDE = 10_000
+OPEN = 5_000
 
 
 @pytest.fixture
@@ -110,6 +112,88 @@ async def test_every_page_of_a_large_cluster_is_small(browser, large):
     await page.until_shown("10,000 partitions offline")
 
 
+@pytest.fixture
+async def busy():
+    """10,001 groups, of which one reads 10,000 partitions; 5,000 open transactions, of which one has 1,000 of them."""
+    node = FakeNode()
+    node.add_topic("wide", WIDE)
+    for number in range(WIDE):
+        node.groups.put(f"group-{number:05}", [committed("wide", number)])
+        node.groups.put("reads-all", [committed("wide", number)])
+    for member in range(100):
+        node.groups.join("reads-all", f"member-{member:03}", ["wide"], None)
+    node.transactions.open = [
+        *(open_part(number, "wide", number) for number in range(OPEN - 1)),
+        *(open_part(OPEN, "wide", number) for number in range(1_000)),
+    ]
+    async with serving(node) as api:
+        yield api
+
+
+async def test_ten_thousand_groups_are_shown_a_page_at_a_time(browser, busy):
+    page = await browser.open(f"{busy.base_url}/console/#/groups")
+    await page.until_shown("1\u201350 of 10,001")
+    await page.click("nav.pager button", "Next")
+    await page.until("document.querySelector('tbody a').textContent === 'group-00050'")
+    await page.click("button.sort", "Members")
+    await page.click("button.sort", "Members")
+    await page.until("document.querySelector('tbody a').textContent === 'reads-all'")
+    assert await page.run("location.hash") == "#/groups?sort=members&order=desc"
+    await page.fill("input[type=search]", "OUP-0999")
+    await page.until_shown("10 rows")
+    await check_bounds(page)
+
+
+async def test_a_group_that_reads_ten_thousand_partitions_is_shown_a_page_at_a_time(browser, busy):
+    await busy.post("/topics/wide/partitions/7777", {"records": [{"value": 1}]})
+    page = await browser.open(f"{busy.base_url}/console/#/groups/reads-all")
+    await page.until_shown("1\u201350 of 10,000")
+    await page.until_shown("1\u201350 of 100")
+    await page.until_shown("and 80 more")
+    await page.click("button.sort", "Lag")
+    await page.click("button.sort", "Lag")
+    await page.until("document.querySelector('tbody').rows[0].cells[1].textContent === '7777'")
+    # Each table has its own page, and both are in the address.
+    await page.run(
+        "document.querySelectorAll('nav.pager')[1].querySelectorAll('button')[1].click()"
+    )
+    await page.until_shown("51\u2013100 of 100")
+    await page.until_shown("1\u201350 of 10,000")
+    assert await page.run("location.hash") == (
+        "#/groups/reads-all?sort=lag&order=desc&members.skip=50"
+    )
+    await check_bounds(page)
+
+
+async def test_five_thousand_open_transactions_are_shown_a_page_at_a_time(browser, busy):
+    page = await browser.open(f"{busy.base_url}/console/#/transactions")
+    await page.until_shown("1\u201350 of 5,000")
+    await page.click("button.sort", "Holds up")
+    await page.click("button.sort", "Holds up")
+    await page.until_shown("and 995 more")
+    await check_bounds(page)
+    page = await browser.open(f"{busy.base_url}/console/#/")
+    await page.until_shown("50 or more transactions past their time")
+    await page.until("document.querySelector('dl.facts').innerText.includes('5,000')")
+    await page.until("document.querySelector('dl.facts').innerText.includes('10,001')")
+    await check_bounds(page)
+
+
+async def test_ten_thousand_moves_are_shown_a_page_at_a_time(browser, busy):
+    for broker_id in (4, 5, 6):
+        busy.node.add_broker(broker_id, is_fenced=False)
+    targets = [
+        {"topic": "wide", "partition": n, "replicas": [1, 2, 4 + n % 3]} for n in range(WIDE)
+    ]
+    assert (await busy.post("/reassignments", {"partitions": targets})).status == 200
+    page = await browser.open(f"{busy.base_url}/console/#/moves")
+    await page.until_shown("1\u201350 of 10,000")
+    await page.until_shown("node 4: ")
+    await page.fill("input[type=search]", "narrow")
+    await page.until_shown("Nothing of such a topic is on the move")
+    await check_bounds(page)
+
+
 async def test_a_flood_that_is_followed_leaves_the_page_in_the_readers_hands(browser, cluster):
     node = cluster.nodes[0]
     await asyncio.to_thread(create_topic, node, "flood", partitions=1)
@@ -152,8 +236,14 @@ async def test_without_a_quorum_every_page_says_so_and_shows_what_was_known(brow
     for gone in others:
         gone.process.kill()
     await page.until_shown("No majority of the metadata quorum answers")
-    for place in ("#/topics", "#/nodes", "#/messages"):
+    for place, also in (
+        ("#/topics", "known"), ("#/topics/known", "Leader"), ("#/nodes", "Address"),
+        ("#/messages", "known"), ("#/groups", "This cannot be told, or changed, without one"),
+        ("#/transactions", "This cannot be told"), ("#/moves", "This cannot be told"),
+        ("#/access", "This cannot be told"), ("#/api", "Ids of live brokers"),
+    ):  # fmt: skip
         lost = await browser.open(f"{node.url}/console/{place}")
         await lost.until_shown("What is shown is what this node knew last")
+        await lost.until_shown(also)
         assert not lost.faults
     assert not page.faults

@@ -9,20 +9,18 @@ import { Badge, Facts, Head, Ids, Nothing, Table, Topic, href, html } from "./ui
 
 const orError = (promise) => promise.catch((error) => ({ error }));
 
+// Of transactions those whose time is over first; of what has a page of its own, how many there are.
+const LATEST = "transactions?sort=deadline&limit=50&partitions=0";
+const CALLS = ["readyz", LATEST, "groups?limit=1", "reassignments?limit=1"];
+
 /** Whether this node is ready, and how many there are of what has a page of its own. */
 async function look(signal) {
-  const [ready, transactions, groups, moves] = await Promise.all([
-    get("readyz", signal).catch((error) => error),
-    orError(get("transactions", signal)),
-    orError(get("groups", signal)),
-    orError(get("reassignments", signal)),
+  const [ready, ...pages] = await Promise.all([
+    get(CALLS[0], signal).catch((error) => error),
+    ...CALLS.slice(1).map((call) => orError(get(call, signal))),
   ]);
-  return {
-    ready,
-    transactions: transactions.transactions,
-    groups: groups.groups,
-    moves: moves.reassignments,
-  };
+  const [transactions, groups, moves] = pages.map((page) => page.total);
+  return { ready, latest: pages[0].transactions, counts: { transactions, groups, moves } };
 }
 
 const TROUBLES = { offline: ["bad", "offline"], below_min_insync: ["bad", "below min.insync"], under_replicated: ["warn", "under-replicated"] };
@@ -45,12 +43,12 @@ export function Cluster({ cluster: { view } }) {
   if (!view) return html`<${Head} title="Cluster" />`;
   const seen = own.data ?? {};
   const free = newest(history, "disk_free_bytes");
-  const found = findings({ view, free, ...seen, now: Date.now() });
+  const found = findings({ view, free, ready: seen.ready, latest: seen.latest, transactions: seen.counts?.transactions, now: Date.now() });
   const count = view.offline + view.below_min_insync + view.under_replicated;
   const up = view.brokers.filter((b) => !b.is_fenced).length;
   const isKnown = view.is_current;
   return html`
-    <${Head} title="Cluster" calls=${["metadata/summary", "readyz", "transactions", "groups", "reassignments", historyCall()]} />
+    <${Head} title="Cluster" calls=${["metadata/summary", ...CALLS, historyCall()]} />
     <${Verdict} found=${found} view=${view} />
     <${Facts} facts=${[
       ["Nodes up", html`<a href=${href("nodes")}>${isKnown ? number(up) : "?"} of ${number(view.brokers.length)}</a>`],
@@ -59,9 +57,9 @@ export function Cluster({ cluster: { view } }) {
       ["Partitions", number(view.partition_count)],
       ["Offline", isKnown ? number(view.offline) : "?"],
       ["Under-replicated", isKnown ? number(view.below_min_insync + view.under_replicated) : "?"],
-      ["Groups", html`<a href=${href("groups")}>${number(seen.groups?.length)}</a>`],
-      ["Open transactions", html`<a href=${href("transactions")}>${number(seen.transactions?.length)}</a>`],
-      ["Moves", html`<a href=${href("moves")}>${number(seen.moves?.length)}</a>`],
+      ["Groups", html`<a href=${href("groups")}>${number(seen.counts?.groups)}</a>`],
+      ["Open transactions", html`<a href=${href("transactions")}>${number(seen.counts?.transactions)}</a>`],
+      ["Moves", html`<a href=${href("moves")}>${number(seen.counts?.moves)}</a>`],
       ["Records in", rate(total(newest(history, "records_in_per_second")))],
       ["Records out", rate(total(newest(history, "records_out_per_second")))],
       ["Least free disk", size(free.size ? Math.min(...free.values()) : null)],

@@ -27,10 +27,11 @@ async function placeOf(topic, partition, form) {
 async function preview(group, form) {
   const rows = [];
   const topic = await get(path`metadata/topics/${form.topic}?limit=1`);
+  const { offsets } = await get(withQuery(path`groups/${group.group_id}/offsets`, { topic: topic.name }));
   const partitions = Array.from({ length: topic.partition_count }, (_, partition) => partition);
   for (let at = 0; at < partitions.length; at += TOGETHER) {
     rows.push(...(await Promise.all(partitions.slice(at, at + TOGETHER).map(async (partition) => {
-      const now = group.offsets[topic.name]?.[partition]?.offset;
+      const now = offsets[topic.name]?.[partition]?.offset;
       return { partition, now, ...(await placeOf(topic.name, partition, form)) };
     }))));
   }
@@ -44,8 +45,7 @@ const difference = ({ now, to }) => {
 };
 
 export function GroupReset({ group, onDone }) {
-  const read = Object.keys(group.offsets);
-  const [form, setForm] = useState({ topic: read[0] ?? "", place: "earliest", at: "" });
+  const [form, setForm] = useState({ topic: group.lags[0]?.topic ?? "", place: "earliest", at: "" });
   const [seen, setSeen] = useState(null);
   const set = (name) => (value) => {
     setForm((last) => ({ ...last, [name]: value }));
@@ -63,7 +63,7 @@ export function GroupReset({ group, onDone }) {
     return "done";
   };
   return html`<${Action} summary="Go on elsewhere" verb=${seen ? "Reset" : "Preview"} kind=${seen ? "danger" : ""} act=${act} isReady=${isComplete}>
-    ${group.members.length > 0 && html`<p class="box warn">It has ${plural(group.members.length, "member")}: stop them first, a reset is refused until then.</p>`}
+    ${group.member_count > 0 && html`<p class="box warn">It has ${plural(group.member_count, "member")}: stop them first, a reset is refused until then.</p>`}
     <${TopicField} id="reset-topics" value=${form.topic} onValue=${set("topic")} />
     <label>Go on at <select value=${form.place} onChange=${(e) => set("place")(e.target.value)}>
       ${Object.entries(PLACES).map(([name, words]) => html`<option value=${name}>${words}</option>`)}

@@ -1,101 +1,106 @@
 // Consumer groups, and one of them: its members (REST consumers among them), how far it is behind, and where it goes on.
 
-import { useState } from "./vendor/hooks.js";
 import { get, path, post } from "./api.js";
 import { GroupReset } from "./group_reset.js";
 import { Charts, OF_GROUP, historyCall, useHistory } from "./history.js";
-import { useAnswer, useAnswers, useLook } from "./live.js";
+import { useAnswers, useLook } from "./live.js";
+import { PagedFilter, PagedTable, usePaged } from "./paged.js";
 import { number, time } from "./text.js";
-import { Answered, Badge, Danger, Facts, Filter, Head, Name, Table, Topic, href, html } from "./ui.js";
+import { Badge, Danger, Facts, Failure, Head, Name, Topic, href, html } from "./ui.js";
 
 const SUMMARY_MS = 10000;
+const NAMED = 20; // Partitions of a member that are named; the table of partitions has them all.
 
 const state = (group) => html`<${Badge} kind=${group.state === "STABLE" ? "ok" : group.state === "EMPTY" ? "" : "warn"}>${group.state.toLowerCase()}<//>`;
 const lagBadge = (lag) => (lag === undefined ? "–" : html`<span class=${lag > 0 ? "set" : ""}>${number(lag)}</span>`);
 
-export function Groups({ names, cluster }) {
+export function Groups({ names, query, cluster }) {
   if (!cluster.view) return html`<${Head} title="Groups" />`;
-  return names.length ? html`<${One} group_id=${names[0]} view=${cluster.view} />` : html`<${List} view=${cluster.view} />`;
+  return names.length ? html`<${One} group_id=${names[0]} query=${query} view=${cluster.view} />` : html`<${List} query=${query} view=${cluster.view} />`;
 }
 
-function List({ view }) {
-  const [wanted, setWanted] = useState("");
-  const [shown, setShown] = useState([]);
-  const answer = useAnswer("groups");
-  const summaries = useAnswers(shown.map((id) => path`v3/clusters/${view.cluster_id}/consumer-groups/${id}/lag-summary`), SUMMARY_MS);
-  const noticed = (rows) => {
-    // What a browser cannot ask for by its name has no summary here.
-    const now = rows.map((group) => group.group_id).filter((id) => !/^\.{1,2}$/.test(id));
-    if (JSON.stringify(now) !== JSON.stringify(shown)) queueMicrotask(() => setShown(now));
-  };
+const lagCall = (view, id) => path`v3/clusters/${view.cluster_id}/consumer-groups/${id}/lag-summary`;
+
+function List({ query, view }) {
+  const paged = usePaged("groups", ["groups"], query);
+  const { total = 0, groups = [] } = paged.data ?? {};
+  // What a browser cannot ask for by its name has no summary here.
+  const shown = groups.map((group) => group.group_id).filter((id) => !/^\.{1,2}$/.test(id));
+  const summaries = useAnswers(shown.map((id) => lagCall(view, id)), SUMMARY_MS);
   const summary = (group) => summaries.data?.[shown.indexOf(group.group_id)]?.data;
-  return html`<${Head} title="Groups" calls=${["groups"]} />
-    <${Answered} answer=${answer}>${({ groups }) => {
-      const rows = groups.filter((group) => group.group_id.includes(wanted));
-      return html`<div class="tools"><${Filter} label="Filter" value=${wanted} onValue=${setWanted} count=${rows.length} of=${groups.length} /></div>
-      <${Table} caption="Groups" rows=${rows} keyOf=${(g) => g.group_id} shown=${noticed} empty=${groups.length ? "No group is called so." : "No groups yet: one begins with its first member, or commit."} columns=${[
-        { head: "Group", cell: (g) => html`<a href=${href("groups", g.group_id)}><${Name} text=${g.group_id} /></a>`, by: (g) => g.group_id },
-        { head: "State", cell: state, by: (g) => g.state },
-        { head: "Members", num: true, cell: (g) => number(g.member_count), by: (g) => g.member_count },
-        { head: "Lag", num: true, cell: (g) => lagBadge(summary(g)?.total_lag) },
-        { head: "Most behind", cell: (g) => { const most = summary(g); return most?.max_lag > 0 ? html`<${Topic} name=${most.max_lag_topic_name} /> ${most.max_lag_partition_id}: ${number(most.max_lag)}` : "–"; } },
-        { head: "Assignor", cell: (g) => g.assignor || "–" },
-        { head: "Coordinator", num: true, cell: (g) => g.coordinator ?? "none", by: (g) => g.coordinator ?? -1 },
-      ]} />`;
-    }}<//>`;
+  return html`<${Head} title="Groups" calls=${[paged.path]} />
+    <div class="tools"><${PagedFilter} label="Filter" paged=${paged} count=${total} /></div>
+    <${PagedTable} caption="Groups" paged=${paged} rows=${groups} total=${total} keyOf=${(g) => g.group_id} empty=${paged.asked.contains ? "No group is called so." : "No groups yet: one begins with its first member, or commit."} columns=${[
+      { head: "Group", cell: (g) => html`<a href=${href("groups", g.group_id)}><${Name} text=${g.group_id} /></a>`, by: "group" },
+      { head: "State", cell: state, by: "state" },
+      { head: "Members", num: true, cell: (g) => number(g.member_count), by: "members" },
+      { head: "Lag", num: true, cell: (g) => lagBadge(summary(g)?.total_lag) },
+      { head: "Most behind", cell: (g) => { const most = summary(g); return most?.max_lag > 0 ? html`<${Topic} name=${most.max_lag_topic_name} /> ${most.max_lag_partition_id}: ${number(most.max_lag)}` : "–"; } },
+      { head: "Assignor", cell: (g) => g.assignor || "–" },
+      { head: "Coordinator", num: true, cell: (g) => g.coordinator ?? "none", by: "coordinator" },
+    ]} />`;
 }
 
-function One({ group_id, view }) {
-  const where = path`groups/${group_id}`;
-  const lagsPath = path`v3/clusters/${view.cluster_id}/consumer-groups/${group_id}/lags`;
-  const answer = useAnswer(where);
+function One({ group_id, query, view }) {
+  const names = ["groups", group_id];
+  const lags = usePaged(path`groups/${group_id}/lags`, names, query);
+  const members = usePaged(path`groups/${group_id}/members`, names, query, { more: { partitions: NAMED }, prefix: "members." });
+  const sum = lagCall(view, group_id);
   // Nothing committed is no lag, not a failure.
-  const lags = useLook(lagsPath, (signal) => get(lagsPath, signal).catch((error) => { if (error.status !== 404) throw error; return { data: [] }; }));
+  const summary = useLook(sum, (signal) => get(sum, signal).catch((error) => { if (error.status !== 404) throw error; return { total_lag: 0 }; }), SUMMARY_MS);
   const history = useHistory({ group: group_id });
-  const again = () => (answer.again(), lags.again());
-  return html`<${Head} title=${html`Group <${Name} text=${group_id} />`} calls=${[where, lagsPath, historyCall({ group: group_id })]}><a href=${href("groups")}>All groups</a><//>
-    <${Answered} answer=${answer}>${(group) => html`
+  const again = () => (lags.again(), members.again(), summary.again());
+  const group = lags.data;
+  const calls = [lags.path, members.path, ...(group?.total ? [sum] : []), historyCall({ group: group_id })];
+  return html`<${Head} title=${html`Group <${Name} text=${group_id} />`} calls=${calls}><a href=${href("groups")}>All groups</a><//>
+    ${!group ? (lags.answer.error ? html`<${Failure} error=${lags.answer.error} />` : html`<p class="dim" role="status">Asking …</p>`) : html`
       <${Facts} facts=${[
         ["State", state(group)],
-        ["Members", number(group.members.length)],
-        ["Lag", lags.data ? number(lags.data.data.reduce((all, one) => all + one.lag, 0)) : "–"],
+        ["Members", number(group.member_count)],
+        ["Lag", number(summary.data?.total_lag)],
         ["Generation", number(group.generation)],
         ["Assignor", group.assignor || "–"],
         ["Coordinator", group.coordinator === null ? "none" : `node ${group.coordinator}`],
       ]} />
       <section><h2>Where it stands</h2>
-        <${Answered} answer=${lags}>${({ data }) => html`<${Table} caption="Where it stands" rows=${data} keyOf=${(l) => `${l.topic_name}/${l.partition_id}`} empty="It has committed nothing." columns=${[
-          { head: "Topic", cell: (l) => html`<${Topic} name=${l.topic_name} />`, by: (l) => l.topic_name },
-          { head: "Partition", num: true, cell: (l) => l.partition_id, by: (l) => l.partition_id },
-          { head: "Goes on at", num: true, cell: (l) => html`<a href=${href("messages", l.topic_name, { partition: l.partition_id, from: "offset", at: l.current_offset })}>${l.current_offset}</a>`, by: (l) => l.current_offset },
-          { head: "End", num: true, cell: (l) => number(l.log_end_offset), by: (l) => l.log_end_offset },
-          { head: "Lag", num: true, cell: (l) => lagBadge(l.lag), by: (l) => l.lag },
-          { head: "Member", cell: (l) => (l.consumer_id ? html`<${Name} text=${l.consumer_id} />` : "–"), by: (l) => l.consumer_id },
-          { head: "Committed", kind: "when", cell: (l) => time(committed(group, l)?.commit_timestamp) },
-          { head: "Note", cell: (l) => html`<${Name} text=${committed(group, l)?.metadata ?? ""} />` },
-        ]} />`}<//>
+        <div class="tools"><${PagedFilter} label="Topic" paged=${lags} count=${group.total} /></div>
+        <${PagedTable} caption="Where it stands" paged=${lags} rows=${group.lags} total=${group.total} keyOf=${(l) => `${l.topic}/${l.partition}`} empty=${lags.asked.contains ? "No topic is called so." : "It has committed nothing."} columns=${[
+          { head: "Topic", cell: (l) => html`<${Topic} name=${l.topic} />`, by: "partition" },
+          { head: "Partition", num: true, cell: (l) => l.partition },
+          { head: "Goes on at", num: true, cell: (l) => html`<a href=${href("messages", l.topic, { partition: l.partition, from: "offset", at: l.offset })}>${l.offset}</a>`, by: "offset" },
+          { head: "End", num: true, cell: (l) => (l.end_offset === null ? html`<${Badge} kind="bad">not read<//>` : number(l.end_offset)), by: "end_offset" },
+          { head: "Lag", num: true, cell: (l) => lagBadge(l.lag ?? undefined), by: "lag" },
+          { head: "Member", cell: (l) => (l.member_id ? html`<${Name} text=${l.member_id} />` : "–"), by: "member" },
+          { head: "Committed", kind: "when", cell: (l) => time(l.commit_timestamp), by: "committed" },
+          { head: "Note", cell: (l) => html`<${Name} text=${l.metadata} />` },
+        ]} />
       </section>
       <${Charts} answer=${history} charts=${OF_GROUP} />
       <section><h2>Members</h2>
-        <${Table} caption="Members" rows=${group.members} keyOf=${(m) => m.member_id} empty="Nobody reads as this group now." columns=${[
-          { head: "Member", cell: (m) => html`<${Name} text=${m.member_id} /> ${m.is_rest ? html`<${Badge}>REST consumer<//>` : ""}`, by: (m) => m.member_id },
+        ${group.member_count > 0 && html`<div class="tools"><${PagedFilter} label="Member" paged=${members} count=${members.data?.total ?? 0} of=${group.member_count} /></div>`}
+        <${PagedTable} caption="Members" paged=${members} rows=${members.data?.members ?? []} total=${members.data?.total ?? 0} keyOf=${(m) => m.member_id} empty=${group.member_count ? "No member is called so." : "Nobody reads as this group now."} columns=${[
+          { head: "Member", cell: (m) => html`<${Name} text=${m.member_id} /> ${m.is_rest ? html`<${Badge}>REST consumer<//>` : ""}`, by: "member" },
           { head: "Client", cell: (m) => html`<${Name} text=${m.instance_id ?? m.client_id} />` },
           { head: "From", cell: (m) => html`<${Name} text=${m.host || "–"} />` },
-          { head: "Reads", cell: (m) => parts(m.assignment) },
-          { head: "Gives back", cell: (m) => parts(m.revoking) },
-          { head: "Waits for", cell: (m) => parts(m.pending) },
-          { head: "Epoch", num: true, cell: (m) => number(m.member_epoch) },
+          { head: "Reads", cell: (m) => parts(m.assignment, m.assignment_count), by: "partitions" },
+          { head: "Gives back", cell: (m) => parts(m.revoking, m.revoking_count) },
+          { head: "Waits for", cell: (m) => parts(m.pending, m.pending_count) },
+          { head: "Epoch", num: true, cell: (m) => number(m.member_epoch), by: "epoch" },
         ]} />
       </section>
       <section><h2>Change it</h2><div class="actions">
         <${GroupReset} group=${group} onDone=${again} />
         <${Forget} group=${group} />
-        ${group.members.filter((m) => m.is_rest).map((m) => html`<${EndConsumer} key=${m.member_id} group_id=${group_id} name=${m.member_id} onDone=${again} />`)}
-      </div></section>`}<//>`;
+        ${(members.data?.members ?? []).filter((m) => m.is_rest).map((m) => html`<${EndConsumer} key=${m.member_id} group_id=${group_id} name=${m.member_id} onDone=${again} />`)}
+      </div></section>`}`;
 }
 
-const committed = (group, lag) => group.offsets[lag.topic_name]?.[lag.partition_id];
-const parts = (assigned) => (assigned.length ? assigned.map(({ topic, partitions }) => html`<div><${Topic} name=${topic} /> ${partitions.join(" ")}</div>`) : "–");
+/** Partitions by topic, and how many of all are not named. */
+function parts(assigned, count) {
+  if (!count) return "–";
+  const left = count - assigned.reduce((named, { partitions }) => named + partitions.length, 0);
+  return html`${assigned.map(({ topic, partitions }) => html`<div><${Topic} name=${topic} /> ${partitions.join(" ")}</div>`)}${left > 0 && html`<div class="dim">and ${number(left)} more</div>`}`;
+}
 
 function Forget({ group }) {
   const act = async () => {

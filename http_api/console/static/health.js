@@ -1,6 +1,6 @@
 // What is wrong with a cluster, the worst first, and what to do about it. Pure; the same judgement as `milena doctor`.
 
-import { duration, plural, size } from "./text.js";
+import { duration, number, plural, size } from "./text.js";
 
 export const DISK_FREE_MIN = 2 ** 30; // Some segments' room, as `milena doctor` has it.
 
@@ -9,8 +9,11 @@ export const isLate = (transaction, now) => now - transaction.began_ms > transac
 const wrong = (title, advice, href) => ({ severity: "bad", title, advice, href });
 const warning = (title, advice, href) => ({ severity: "warn", title, advice, href });
 
-/** `free`: bytes left on the disks of nodes, by their ids. */
-export function findings({ view, free, ready, transactions, now }) {
+/**
+ * `free`: bytes left on the disks of nodes, by their ids; `latest`: transactions that are longest past their time, or next
+ * to be, of how many there are, `transactions`.
+ */
+export function findings({ view, free, ready, latest = [], transactions, now }) {
   const found = [];
   const gone = view.brokers.filter((b) => b.is_fenced).map((b) => b.broker_id);
   const draining = view.brokers.filter((b) => b.is_draining && !b.is_fenced).map((b) => b.broker_id);
@@ -32,10 +35,11 @@ export function findings({ view, free, ready, transactions, now }) {
     if (bytes >= DISK_FREE_MIN) continue;
     found.push(wrong(`The disk of node ${id} has ${size(bytes)} left`, "Lower retention.ms or retention.bytes of large topics, or delete records; a node whose disk is full refuses writes.", "#/nodes"));
   }
-  const late = (transactions ?? []).filter((one) => isLate(one, now));
+  const late = latest.filter((one) => isLate(one, now));
   if (late.length) {
     const longest = Math.max(...late.map((one) => now - one.began_ms));
-    found.push(warning(`${plural(late.length, "transaction")} past their time, the oldest open for ${duration(longest)}`, "Leaders end them within a second. One that stays is held up by a partition that cannot be written, or by the quorum; committed reading waits for it.", "#/transactions"));
+    const more = late.length === latest.length && transactions > late.length ? " or more" : "";
+    found.push(warning(`${number(late.length)}${more} ${late.length === 1 ? "transaction" : "transactions"} past their time, the oldest open for ${duration(longest)}`, "Leaders end them within a second. One that stays is held up by a partition that cannot be written, or by the quorum; committed reading waits for it.", "#/transactions"));
   }
   if (ready?.status === 503) found.push(warning(`This node is not ready: ${ready.message}`, "Wait, or see its log."));
   if (draining.length) found.push(warning(`Draining: ${draining.join(", ")}`, "Such a node is about to stop, and leads nothing until it is started again.", "#/nodes"));

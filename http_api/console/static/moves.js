@@ -2,32 +2,34 @@
 
 import { useState } from "./vendor/hooks.js";
 import { post } from "./api.js";
-import { useAnswer } from "./live.js";
-import { TopicField } from "./paged.js";
+import { PagedFilter, PagedTable, TopicField, usePaged } from "./paged.js";
 import { number, plural, size } from "./text.js";
-import { Action, Answered, Badge, Danger, Field, Head, Ids, Table, Topic, html } from "./ui.js";
+import { Action, Badge, Danger, Field, Head, Ids, Table, Topic, html } from "./ui.js";
 
 const KINDS = { rebalance: "even out the cluster", drain: "empty a node", partitions: "move one partition" };
 const keyOf = (p) => `${p.topic}/${p.partition}`;
 
-export function Moves({ cluster: { view } }) {
-  const answer = useAnswer("reassignments");
+export function Moves({ query, cluster: { view } }) {
+  const paged = usePaged("reassignments", ["moves"], query);
   if (!view) return html`<${Head} title="Moves" />`;
-  return html`<${Head} title="Moves" calls=${["reassignments"]} />
-    <${Answered} answer=${answer}>${({ reassignments }) => html`
-      <${Table} caption="Partitions on the move" rows=${reassignments} keyOf=${keyOf} empty="Nothing is on the move." columns=${[
-        { head: "Topic", cell: (m) => html`<${Topic} name=${m.topic} />`, by: (m) => m.topic },
-        { head: "Partition", num: true, cell: (m) => m.partition, by: (m) => m.partition },
-        { head: "State", cell: (m) => html`<${Badge} kind=${m.state === "waiting" ? "" : "warn"}>${m.state.replace("_", " ")}<//>`, by: (m) => m.state },
-        { head: "Before", cell: (m) => html`<${Ids} ids=${m.replicas_before} />` },
-        { head: "After", cell: (m) => html`<${Ids} ids=${m.replicas} />` },
-        { head: "Left to copy", cell: (m) => m.adding.map((a) => html`<div>node ${a.broker}: ${number(a.offsets_left)} offsets, ${size(a.bytes_left)}</div>`) },
-      ]} />
-      <section><h2>Change it</h2><div class="actions">
-        <${Move} view=${view} onDone=${answer.again} />
-        ${reassignments.length > 0 && html`<${TakeBack} count=${reassignments.length} onDone=${answer.again} />`}
-      </div></section>`}<//>`;
+  const { total = 0, reassignments = [] } = paged.data ?? {};
+  return html`<${Head} title="Moves" calls=${[paged.path]} />
+    <div class="tools"><${PagedFilter} label="Topic" paged=${paged} count=${total} /></div>
+    <${PagedTable} caption="Partitions on the move" paged=${paged} rows=${reassignments} total=${total} keyOf=${keyOf} empty=${paged.asked.contains ? "Nothing of such a topic is on the move." : "Nothing is on the move."} columns=${[
+      { head: "Topic", cell: (m) => html`<${Topic} name=${m.topic} />`, by: "partition" },
+      { head: "Partition", num: true, cell: (m) => m.partition },
+      { head: "State", cell: (m) => html`<${Badge} kind=${m.state === "waiting" ? "" : "warn"}>${m.state.replace("_", " ")}<//>`, by: "state" },
+      { head: "Before", cell: (m) => html`<${Ids} ids=${m.replicas_before} />` },
+      { head: "After", cell: (m) => html`<${Ids} ids=${m.replicas} />` },
+      { head: "Left to copy", cell: (m) => m.added.map(left), by: "bytes_left" },
+    ]} />
+    <section><h2>Change it</h2><div class="actions">
+      <${Move} view=${view} onDone=${paged.again} />
+      ${reassignments.length > 0 && html`<${TakeBack} count=${total} onDone=${paged.again} />`}
+    </div></section>`;
 }
+
+const left = (added) => html`<div>node ${added.broker_id}: ${added.is_in_sync ? "in sync" : `${number(added.offsets_left)} offsets, ${size(added.bytes_left)}`}</div>`;
 
 /** What the API is asked, of the form; null: it is not complete. */
 function wish({ kind, node, topic, partition, replicas, throttle }) {

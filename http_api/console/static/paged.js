@@ -19,16 +19,20 @@ function useRested(value) {
 }
 
 /**
- * A page of rows below `where`, as the address says: {answer, data, calls, go, asked}. `data` is what was told last, of
- * this or the former page: who has pressed a button finds it where it was. `names`: the way to this view.
+ * A page of rows below `where`, as the address says: {answer, data, path, asked, go, again}. `data` is what was told last, of
+ * this or the former page: who has pressed a button finds it where it was. `names`: the way to this view; `query`: all that
+ * its address asks for. `more` is asked for besides; `prefix` is before the words of a view's second table.
  */
-export function usePaged(where, names, { contains, sort, order, skip }) {
-  const asked = { contains, sort, order, skip };
-  const path = withQuery(where, { ...asked, limit: PAGE });
+export function usePaged(where, names, query, { more = {}, prefix = "" } = {}) {
+  const asked = Object.fromEntries(["contains", "sort", "order", "skip"].map((word) => [word, query[prefix + word]]));
+  const path = withQuery(where, { ...asked, ...more, limit: PAGE });
   const answer = useAnswer(path);
   const kept = useRef();
   if (answer.data !== undefined) kept.current = answer.data;
-  const go = (change) => location.replace(href(...names, { ...asked, ...change }));
+  const go = (change) => {
+    const changed = Object.fromEntries(Object.entries(change).map(([word, value]) => [prefix + word, value]));
+    location.replace(href(...names, { ...query, ...changed }));
+  };
   return { answer, data: kept.current, path, asked, go, again: answer.again };
 }
 
@@ -53,7 +57,7 @@ export function PagedTable({ paged: { answer, data, asked, go }, rows, total, co
       : !answer.error && html`<p class="dim" role="status">Asking …</p>`}`;
 }
 
-/** The field of what is looked for in names. */
+/** The field of what is looked for in names; `of`: how many rows there are without it, where that is known. */
 export function PagedFilter({ label, paged: { asked, go }, count, of }) {
   const [wanted, setWanted] = useState(asked.contains ?? "");
   const rested = useRested(wanted);

@@ -120,24 +120,20 @@ export function Grid({ caption, columns, rows, keyOf, empty = "none", total, fir
     </nav>`}`;
 }
 
-/**
- * All rows, a page of them at a time; a column's `by(row)` is what it is sorted by. `shown` hears which rows are on the
- * page, for what is asked for them alone.
- */
-export function Table({ columns, rows, page = PAGE, shown, ...rest }) {
+/** All rows, a page of them at a time; a column's `by(row)` is what it is sorted by. */
+export function Table({ columns, rows, page = PAGE, ...rest }) {
   const [from, setFrom] = useState(0);
   const [order, setOrder] = useState(null);
   const sorted = order ? [...rows].sort((a, b) => order.sign * compare(columns[order.at].by(a), columns[order.at].by(b))) : rows;
   const first = Math.min(from, Math.max(0, Math.floor((rows.length - 1) / page) * page));
   const visibleRows = sorted.slice(first, first + page);
-  shown?.(visibleRows);
   const sort = (at) => setOrder(order?.at === at ? (order.sign > 0 ? { at, sign: -1 } : null) : { at, sign: 1 });
   return html`<${Grid} ...${rest} columns=${columns} rows=${visibleRows} total=${rows.length} first=${first} page=${page} onFirst=${setFrom} order=${order} onSort=${sort} />`;
 }
 
 export function Filter({ label, value, onValue, count, of }) {
   return html`<label class="filter">${label} <input type="search" value=${value} onInput=${(e) => onValue(e.target.value)} /></label>
-    <span class="dim" role="status">${value ? `${number(count)} of ${plural(of, "row")}` : plural(of, "row")}</span>`;
+    <span class="dim" role="status">${value && of !== undefined ? `${number(count)} of ${plural(of, "row")}` : plural(count, "row")}</span>`;
 }
 
 /** A named field of a form. */

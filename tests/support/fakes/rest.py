@@ -185,6 +185,7 @@ class FakeGroups:
             generation=found.generation,
             assignor="sticky" if found.generation else "",
             coordinator=self._node.coordinator,
+            member_count=len(found.members),
             members=list(found.members.values()),
             offsets=list(found.offsets.values()),
         )

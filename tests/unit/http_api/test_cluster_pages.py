@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from http_api.native import tally as tallies
-from http_api.native.cluster_pages import ROWS_MAX, WORST_MAX
+from http_api.native.cluster_pages import WORST_MAX
+from http_api.native.pages import ROWS_MAX
 from http_api.native.tally import LastTally, Trouble, tally
 from http_api.ports import TopicHere
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode

@@ -1,0 +1,111 @@
+"""Native: lists a page at a time: what is looked for, in which order, and which part of it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from http_api.describing.params import ChoiceParam, IntegerParam, Param, text_param
+from http_api.shapes.blocks import text
+
+N = TypeVar("N")
+R = TypeVar("R")
+
+ROWS_MAX = 1_000
+
+SKIP = IntegerParam(
+    name="skip", description="leave out so many from the first on", least=0, default=0
+)
+_LIMIT = f"at most so many; more than {ROWS_MAX} is taken as that"
+LIMIT = IntegerParam(name="limit", description=_LIMIT, least=1, default=50)
+LIMIT_OR_ALL = IntegerParam(
+    name="limit", description=f"{_LIMIT}, and all are told without it", least=1, default=None
+)
+"""Of lists that clients know without pages."""
+ORDER = ChoiceParam(
+    name="order",
+    description="the least, or the most, comes first",
+    words={"asc": False, "desc": True},
+    hint="asc or desc",
+)
+CONTAINS = text_param(
+    "contains", "those alone whose name has this in it, in whatever case", text(), "ord"
+)
+PARTITIONS = IntegerParam(
+    name="partitions",
+    description="of each, name at most so many partitions; all without it",
+    least=0,
+    default=None,
+)
+PARTITIONS_PARAM = PARTITIONS.param
+
+
+def sort_param(words: Mapping[str, R], alike: str) -> ChoiceParam[R]:
+    """The orders that a list may come in, the first by itself; ``alike``: how those come that are alike."""
+    return ChoiceParam(
+        name="sort",
+        description=f"by what; those that are alike come by {alike}",
+        words=words,
+        hint=", ".join(words),
+    )
+
+
+# Described once, whoever uses them.
+_SKIP, _ORDER, _ROWS, _ROWS_OR_ALL = SKIP.param, ORDER.param, LIMIT.param, LIMIT_OR_ALL.param
+
+
+def page_params(sort: ChoiceParam[R], *, is_whole: bool = True) -> tuple[Param, ...]:
+    """The parameters of a list that comes in pages; ``is_whole``: where it is asked for without a limit."""
+    return CONTAINS, *part_params(sort, is_whole=is_whole)
+
+
+def part_params(sort: ChoiceParam[R], *, is_whole: bool = True) -> tuple[Param, ...]:
+    """The same where nothing has a name to look for."""
+    return sort.param, _ORDER, _SKIP, _ROWS_OR_ALL if is_whole else _ROWS
+
+
+def matching(names: Iterable[N], name: Callable[[N], str], query: Mapping[str, str]) -> list[N]:
+    """Those whose name has in it what is looked for."""
+    wanted = query.get(CONTAINS.name, "").lower()
+    return [one for one in names if wanted in name(one).lower()]
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage:
+    """A part of a list. ``limit`` None: to its end."""
+
+    skip: int
+    limit: int | None
+    is_descending: bool
+
+    @classmethod
+    def of(
+        cls,
+        query: Mapping[str, str],
+        limit: IntegerParam[int] | IntegerParam[None] = LIMIT_OR_ALL,
+    ) -> "RowPage":
+        """The page that is asked for.
+
+        Raises:
+            MalformedRequestError: a parameter is none.
+        """
+        rows = limit.read(query)
+        return cls(
+            SKIP.read(query), None if rows is None else min(rows, ROWS_MAX), ORDER.read(query)
+        )
+
+    def rows(
+        self, names: Sequence[N], row: Callable[[N], R], key: Callable[[R], Any] | None
+    ) -> list[R]:
+        """Those of this page, of all names in their own order; without a key no others are looked at."""
+        part = slice(self.skip, None if self.limit is None else self.skip + self.limit)
+        if key is None:
+            return [row(name) for name in (names[::-1] if self.is_descending else names)[part]]
+        return sorted(map(row, names), key=key, reverse=self.is_descending)[part]
+
+    def cut(self, rows: Sequence[R], key: Callable[[R], Any] | None) -> list[R]:
+        """Those of this page, where all are there already."""
+        return self.rows(rows, _itself, key)
+
+
+def _itself(row: R) -> R:
+    return row

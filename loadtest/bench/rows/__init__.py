@@ -1,1 +1,0 @@
-"""The rows of the table, and the names of their contenders."""

@@ -1,0 +1,24 @@
+"""What a node in memory is given to list: commits of groups, open transactions."""
+
+from http_api.group_ports import OffsetToCommit
+from milena.model.requests import OpenTransaction
+
+
+def committed(topic, partition, offset=0):
+    return OffsetToCommit(topic=topic, partition=partition, offset=offset)
+
+
+def open_part(number, topic="t", partition=0, *, name=None, began_ms=None, timeout_ms=60_000):
+    return OpenTransaction(
+        topic=topic,
+        partition=partition,
+        producer_id=number,
+        producer_epoch=0,
+        first_offset=7,
+        records=2,
+        began_ms=number if began_ms is None else began_ms,
+        timeout_ms=timeout_ms,
+        leader=1,
+        state="open",
+        producer_name=f"payer-{number}" if name is None else name,
+    )
