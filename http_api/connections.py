@@ -36,6 +36,7 @@ class Connections:
         self._owners: dict[Closable, Owner] = {}
         """Of those that count against somebody's quota."""
         self._counts: Counter[Owner] = Counter()
+        self._distrusted: set[Closable] = set()
         self.closed_count = 0
         """How many made room for others."""
 
@@ -56,7 +57,7 @@ class Connections:
                     self._most,
                 )
             self.closed_count += 1
-            self._release(oldest)
+            self._forget(oldest)
             oldest.force_close()
 
     def work(self, connection: Closable) -> None:
@@ -75,7 +76,26 @@ class Connections:
         """Forget a connection that is closed."""
         self._resting.pop(connection, None)
         self._working.discard(connection)
+        self._forget(connection)
+
+    def _forget(self, connection: Closable) -> None:
         self._release(connection)
+        self._distrusted.discard(connection)
+
+    # -- what they brought -------------------------------------------------------------------------
+
+    def is_distrusted(self, connection: Closable) -> bool:
+        """Whether bad credentials came over it, and no good ones since, as far as that was looked at."""
+        return connection in self._distrusted
+
+    def distrust(self, connection: Closable) -> None:
+        """Bad credentials came over an open connection."""
+        if connection in self._resting or connection in self._working:
+            self._distrusted.add(connection)
+
+    def trust(self, connection: Closable) -> None:
+        """Good ones did."""
+        self._distrusted.discard(connection)
 
     # -- whose they are ----------------------------------------------------------------------------
 

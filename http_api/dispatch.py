@@ -34,9 +34,14 @@ from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
 from http_api.shared import Shared
-from http_api.streaming.places import Streams
+from http_api.streaming.places import Streams, pause
 from http_api.unknown import check_known
-from milena.model.errors import MilenaError, RouteNotFoundError
+from milena.model.errors import (
+    MilenaError,
+    RouteNotFoundError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
 from milena.model.turns import Turns
 
 _log = logging.getLogger("http_api")
@@ -166,7 +171,11 @@ class Dispatcher:
         access = route.access
         if not access.is_public:
             # Before anything is read of the rest, or said about it.
-            await call.rights.identify(access, call.names)
+            try:
+                await call.rights.identify(access, call.names)
+            except (UnauthenticatedError, TooManyRequestsError):
+                await self._distrust(call.request)
+                raise
             call.body.holder = call.rights.known_principal or call.body.holder
         check_known(route, call.request)
         if route.is_exempt:
@@ -180,6 +189,18 @@ class Dispatcher:
             # What was waited for is for those who may see it now.
             call.rights.check_again()
         return response
+
+    async def _distrust(self, request: web.BaseRequest) -> None:
+        """Let a refusal of bad credentials wait, unless its connection brings some for the first time."""
+        connections, connection = self.shared.connections, request.protocol
+        if "Authorization" not in request.headers:
+            return
+        if not connections.is_distrusted(connection):
+            connections.distrust(connection)
+            return
+        # It may be closed meanwhile, to make room.
+        connections.rest(connection)
+        await pause(self.shared.ports.limits.bad_credentials_delay_ms / 1000)
 
     async def _run_admitted(self, route: Route, call: Call) -> web.StreamResponse:
         if route.body is not None:

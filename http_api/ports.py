@@ -473,6 +473,8 @@ class ApiLimits:
     """How long a client may take nothing of its answer; then its connection is closed."""
     unsent_bytes_max: int = 512 << 20
     """Of answers that their clients have not taken; above it who took nothing for longest is closed."""
+    bad_credentials_delay_ms: int = 500
+    """Before bad credentials are refused on a connection that brought some before."""
     records_per_request_max: int = 100_000
     request_rate: int = 0
     """Requests/s of each caller on this node; 0: as many as it likes."""

@@ -7,7 +7,7 @@ from aiohttp.http import RawRequestMessage
 
 from http_api.access.certificates import ClientCertificate, certificate_of
 from http_api.quick.lane import QuickLane, QuickRequest
-from http_api.quick.strangers import Strangers
+from http_api.quick.strangers import RestingRefusal, Strangers
 
 _OF_AIOHTTP = frozenset(
     {
@@ -37,9 +37,10 @@ class QuickConnection(web.RequestHandler):
         self._lane = lane
         self._strangers = strangers
         self._left = 0 if _HAS_LANE else -1
-        self._quick: QuickRequest | None = None
+        self._quick: QuickRequest | RestingRefusal | None = None
+        """What is under way past aiohttp."""
         self._held = b""
-        """Bytes that came while a request of the lane was under way."""
+        """Bytes that came while something was under way so."""
         self.certificate: ClientCertificate | None = None
         """What its client showed; that does not change while it lasts."""
 
@@ -64,9 +65,8 @@ class QuickConnection(web.RequestHandler):
             if quick is not None:
                 self._quick = None if quick.is_over else quick
                 return
-            refusal = self._strangers.answer(self, data, self._loop.time())
-            if refusal:
-                self.finish_quick(refusal)
+            self._quick = self._strangers.turn_away(self, data, self._loop.time())
+            if self._quick is not None:
                 return
         self._parse(data)
 
@@ -108,7 +108,7 @@ class QuickConnection(web.RequestHandler):
             self.data_received(held)
 
     def _process_keepalive(self) -> None:
-        """To aiohttp the connection rests while a request of the lane is under way."""
+        """To aiohttp the connection rests while something is under way past it."""
         if self._quick is not None:
             self._keepalive_handle = None
             return

@@ -1,13 +1,23 @@
-"""Strangers who try passwords, turned away before anything is made of their requests.
+"""Strangers who try credentials, turned away before anything is made of their requests, and made to wait for it.
 
-Whoever guesses may not cost those who work much. From an address that was wrong too often, or while too many passwords
-wait, a password that nobody knows to be good is not looked at; the usual way would find the same and say the same, and
-cost more. Only a request that came whole, and whose end is beyond doubt, is answered here; of all others,
-and of those who bring anything but a password, the usual way decides.
+Whoever guesses may not cost those who work much. Two kinds of requests are looked at here, from their bytes: those of
+a connection that brought bad credentials last time, and those that bring a password from an address that was wrong
+too often, or while too many passwords wait. What the usual way would refuse is refused here, in the same words, for a
+tenth of the cost. Only a request that came whole, and whose end is beyond doubt, is answered here; of all others, and
+of whoever turns out to be good, the usual way decides.
+
+Such a refusal is given after a rest. So whoever waits for answers asks no faster than twice a second on a connection,
+and whoever does not wait is not read from meanwhile. It is refusals that rest, never anything else: those who are good
+and come from the same address, or through a proxy by the same connection, wait for nothing. Refusals that the usual
+way finds rest as long (``Dispatcher``), but for a connection's first.
 """
 
+import asyncio
 import logging
 import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 
 import orjson
@@ -19,21 +29,97 @@ from http_api.errors import error_headers, row_of
 from http_api.media import JSON_TYPE
 from http_api.quick.lane import HEAD_END, Resting, remote_of
 from http_api.quick.plain_answer import encode_answer
-from milena.model.errors import MilenaError, TooManyRequestsError
+from milena.model.errors import MilenaError, TooManyRequestsError, UnauthenticatedError
 
 _log = logging.getLogger("http_api.access")
 
+REST_STEP_S = 0.05
+"""Refusals that are due within it are given together: few timers, and few times that a loop must wake up for them."""
 TOLD_EVERY_S = 60.0
 ADDRESSES_MAX = 10_000
+SAID_MAX = 1_000
 _HEAD = re.compile(
     rb"(DELETE|GET|PATCH|POST|PUT) (/[A-Za-z0-9/._~%?&=,+:@-]*) HTTP/1\.1\r\n"
     rb"(?:[A-Za-z0-9_-]+:[\t -~\x80-\xff]*\r\n)+"
 )
 """Of a request as programs make them: what else may be said in HTTP is for a parser to find out."""
 _LENGTH = re.compile(rb"\r\ncontent-length: ?(\d{1,9})(?=\r\n)")
-_PASSWORD = re.compile(rb"\r\nauthorization: ?(basic [!-~]+)(?=\r\n)", re.IGNORECASE)
-_TELLING = re.compile(rb"\r\n(?:connection|expect|origin|transfer-encoding|upgrade|x-request-id):")
+_CREDENTIALS = re.compile(rb"\r\nauthorization: ?((?:basic|bearer) [!-~]+)(?=\r\n)", re.IGNORECASE)
+_TELLING = re.compile(
+    rb"\r\n(?:connection|expect|origin|sec-fetch-dest|transfer-encoding|upgrade|x-request-id):"
+)
 """What makes another answer of it, or leaves its end in doubt; in small letters."""
+_PASSWORD = b"asic "
+"""In whatever brings a password."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A refusal but for what differs each time."""
+
+    status: int
+    phrase: str
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class RestingRefusal:
+    """A refusal that is due; what ``QuickRequest`` is to a connection."""
+
+    __slots__ = ("_answer", "_connection", "_over", "due_s", "is_over")
+
+    def __init__(self, connection: Resting, answer: bytes, due_s: float) -> None:
+        self._connection: Resting | None = connection
+        self._answer = answer
+        self._over: asyncio.Future[None] | None = None
+        self.due_s = due_s
+        self.is_over = False
+
+    def cancel(self) -> None:
+        """Its client is gone: neither is kept any longer."""
+        self._connection, self._answer = None, b""
+        self._end()
+
+    def over(self) -> "asyncio.Future[None]":
+        """Done once it was given, for one who waits for that; it was not yet."""
+        self._over = asyncio.get_running_loop().create_future()
+        return self._over
+
+    def give(self) -> None:
+        """Say it."""
+        connection = self._connection
+        if connection is not None:
+            self._end()
+            connection.finish_quick(self._answer)
+
+    def _end(self) -> None:
+        self.is_over = True
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+
+class _Rest:
+    """Refusals in the order in which they are due, on one timer. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._resting: deque[RestingRefusal] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, refusal: RestingRefusal) -> None:
+        """One more, which is due after all others."""
+        self._resting.append(refusal)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(refusal.due_s, self._give)
+
+    def _give(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        while self._resting and self._resting[0].due_s <= now_s:
+            self._resting.popleft().give()
+        self._timer = None
+        if self._resting:
+            due_s = max(self._resting[0].due_s, now_s + REST_STEP_S)
+            self._timer = loop.call_at(due_s, self._give)
 
 
 class Strangers:
@@ -42,41 +128,76 @@ class Strangers:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._callers = dispatcher.shared.ports.callers
+        self._connections = dispatcher.shared.connections
+        self._rest_s = dispatcher.shared.ports.limits.bad_credentials_delay_ms / 1000
+        self._rest = _Rest()
+        self._said: dict[tuple[type[MilenaError], str], _Said] = {}
+        """By the error and its message."""
         self._told_s: dict[str, float] = {}
         """Address → when the log was last told of it."""
 
-    def answer(self, connection: Resting, data: bytes, now_s: float) -> bytes:
-        """What is said to a request that came whole on a connection that rests; empty: it goes the usual way."""
+    def turn_away(self, connection: Resting, data: bytes, now_s: float) -> RestingRefusal | None:
+        """The refusal of a request that came whole on a connection that rests; None: it goes the usual way."""
         host = remote_of(connection.peername) or ""
-        refusal = self._callers.turned_away(host)
-        if refusal is None:
-            return b""
+        if not self._connections.is_distrusted(connection) and (
+            _PASSWORD not in data or self._callers.turned_away(host) is None
+        ):
+            return None
+        refused = self._refused(connection, data, host)
+        if refused is None:
+            return None
+        error, route = refused
+        self._connections.distrust(connection)
+        self._tell(host, error, now_s)
+        refusal = RestingRefusal(connection, self._answer(error, route), now_s + self._rest_s)
+        self._rest.add(refusal)
+        return refusal
+
+    def _refused(
+        self, connection: Resting, data: bytes, host: str
+    ) -> tuple[MilenaError, Route] | None:
+        """Why a request is refused, as the usual way would refuse it, and what it asked for."""
         found = asked(data)
         if found is None:
-            return b""
+            return None
         method, target, authorization = found
+        route = self._closed_route(method, target)
+        if route is None:
+            return None
+        try:
+            if self._callers.known(authorization, host) is not None:
+                self._connections.trust(connection)
+                return None
+        except (UnauthenticatedError, TooManyRequestsError) as error:
+            return error, route
+        except MilenaError:
+            return None
+        is_password = authorization.encode()[1:].startswith(_PASSWORD)
+        refusal = self._callers.turned_away(host) if is_password else None
+        return None if refusal is None else (refusal, route)
+
+    def _closed_route(self, method: str, target: str) -> Route | None:
+        """What a request asks for, if that is there, and not for everybody."""
         try:
             route = self._dispatcher.find(method, target.partition("?")[0]).route
-            if route.access.is_public or self._callers.known(authorization, host) is not None:
-                return b""
         except MilenaError:
-            return b""
-        self._tell(host, refusal, now_s)
-        return self._refusal(refusal, route)
+            return None
+        return None if route.access.is_public else route
 
-    def _refusal(self, refusal: TooManyRequestsError, route: Route) -> bytes:
-        status = row_of(refusal).status
-        envelope = error_envelope(refusal, topic_missing_code=route.topic_missing_code)
-        headers = {
-            **dict(error_headers(refusal, status)),
-            "X-Request-Id": self._dispatcher.next_request_id(),
-            "Server": SERVER,
-        }
-        self._dispatcher.observe(route, status, 0.0)
-        phrase = HTTPStatus(status).phrase
-        return encode_answer(status, phrase, orjson.dumps(envelope), JSON_TYPE, headers)
+    def _answer(self, error: MilenaError, route: Route) -> bytes:
+        key = (type(error), error.message)
+        said = self._said.get(key)
+        if said is None:
+            if len(self._said) >= SAID_MAX:
+                del self._said[next(iter(self._said))]
+            said = self._said[key] = _said(error, route)
+        self._dispatcher.observe(route, said.status, 0.0)
+        own = {"X-Request-Id": self._dispatcher.next_request_id(), "Server": SERVER}
+        return encode_answer(
+            said.status, said.phrase, said.body, JSON_TYPE, {**said.headers, **own}
+        )
 
-    def _tell(self, host: str, refusal: TooManyRequestsError, now_s: float) -> None:
+    def _tell(self, host: str, refusal: MilenaError, now_s: float) -> None:
         """A line of the log for each address and minute: one for each request would cost more than the request."""
         told_s = self._told_s.get(host)
         if told_s is not None and now_s < told_s + TOLD_EVERY_S:
@@ -90,16 +211,23 @@ class Strangers:
         )
 
 
+def _said(error: MilenaError, route: Route) -> _Said:
+    status = row_of(error).status
+    envelope = error_envelope(error, topic_missing_code=route.topic_missing_code)
+    headers = dict(error_headers(error, status))
+    return _Said(status, HTTPStatus(status).phrase, orjson.dumps(envelope), headers)
+
+
 def asked(data: bytes) -> tuple[str, str, str] | None:
-    """Method, target and the password that a request brings; None: it is not clear, or it brings none."""
+    """Method, target and the credentials that a request brings; None: it is not clear, or it brings none."""
     end = data.find(HEAD_END)
     head = data[: end + 2]
     line = _HEAD.fullmatch(head)
     if end < 0 or line is None:
         return None
     small = head.lower()
-    passwords, lengths = _PASSWORD.findall(head), _LENGTH.findall(small)
-    if len(passwords) != 1 or small.count(b"authorization") != 1 or _TELLING.search(small):
+    credentials, lengths = _CREDENTIALS.findall(head), _LENGTH.findall(small)
+    if len(credentials) != 1 or small.count(b"authorization") != 1 or _TELLING.search(small):
         return None
     if len(lengths) != small.count(b"content-length") or len(lengths) > 1:
         return None
@@ -108,4 +236,4 @@ def asked(data: bytes) -> tuple[str, str, str] | None:
     body_bytes = int(lengths[0]) if lengths else 0
     if len(data) != end + len(HEAD_END) + body_bytes:
         return None
-    return line[1].decode(), line[2].decode(), passwords[0].decode()
+    return line[1].decode(), line[2].decode(), credentials[0].decode()

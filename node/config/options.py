@@ -643,6 +643,15 @@ class NodeConfig:
             LIMITS,
         ),
     )
+    bad_credentials_delay_ms: int = field(
+        default=_LIMITS.bad_credentials_delay_ms,
+        metadata=option(
+            kinds.integer(0, 10_000, "ms"),
+            "How long a refusal of bad credentials waits where the connection brought some before "
+            "(`connection.failed.authentication.delay.ms` of Kafka's brokers), so that who guesses is slow.",
+            LIMITS,
+        ),
+    )
     records_per_request_max: int = field(
         default=_LIMITS.records_per_request_max,
         metadata=option(kinds.integer(1, 10_000_000), "Most records in one request.", LIMITS),

@@ -177,7 +177,7 @@ class FakeNode:
             consumers=self.consumers,
             callers=self.callers,
             access=self.access.service,
-            limits=limits or ApiLimits(),
+            limits=limits or ApiLimits(bad_credentials_delay_ms=0),
         )
 
     def add_topic(

@@ -57,3 +57,24 @@ def test_what_is_gone_is_forgotten():
     connections.work(second)
     assert len(connections) == 0
     assert connections.closed_count == 0
+
+
+def test_distrust_ends_with_good_credentials_and_with_the_connection():
+    connections = Connections(2)
+    first, second = Connection(connections), Connection(connections)
+    connections.distrust(first)
+    connections.distrust(second)
+    connections.trust(first)
+    assert not connections.is_distrusted(first)
+    connections.discard(second)
+    assert not connections.is_distrusted(second)
+    connections.distrust(second)
+    assert not connections.is_distrusted(second)
+
+
+def test_one_that_makes_room_is_forgotten_with_its_distrust():
+    connections = Connections(1)
+    first = Connection(connections)
+    connections.distrust(first)
+    Connection(connections)
+    assert not connections.is_distrusted(first)

@@ -1,13 +1,19 @@
-"""Who tried too many wrong passwords is turned away at once, and told what the usual way would have told them."""
+"""Who brings bad credentials again is turned away, told what the usual way would tell them, and made to wait for it."""
+
+import asyncio
 
 import pytest
 
+from http_api import dispatch
 from http_api.dispatch import Dispatcher
-from http_api.quick.strangers import Strangers
+from http_api.ports import ApiLimits
+from http_api.quick.connection import QuickConnection
+from http_api.quick.strangers import Strangers, _Rest
 from http_api.routes import ROUTES
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
-from tests.support.http.credentials import Allowed, ClosedNode, basic
+from tests.support.http.credentials import Allowed, ClosedNode, basic, bearer
+from tests.support.time.virtual_time import VirtualLoop
 from tests.unit.http_api.quick.test_lane import connected, request
 
 HERE = "127.0.0.1"
@@ -139,6 +145,7 @@ UNCLEAR = [
     PLAIN.replace(b"Host: h", b"Host: h\r\nX-Request-Id: mine"),
     PLAIN.replace(b"Host: h", b"Host: h\r\nOrigin: http://elsewhere"),
     PLAIN.replace(b"Host: h", b"Host: h\r\nUpgrade: h2c"),
+    PLAIN.replace(b"Host: h", b"Host: h\r\nSec-Fetch-Dest: empty"),
     PLAIN.replace(b"Basic ", b"Basic"),
     PLAIN.replace(b"/topics", b"/no/such/path"),
     PLAIN.replace(b"Authorization", b"X-Authorization"),
@@ -146,9 +153,93 @@ UNCLEAR = [
 ]
 
 
+TOKEN = bearer("nothere1")["Authorization"]
+WITH_TOKEN = get("/topics", f"Authorization: {TOKEN}")
+
+
+@pytest.mark.parametrize("sent", [WITH_TOKEN, request(f"Authorization: {TOKEN}")])
+async def test_a_connection_that_brought_bad_credentials_is_turned_away_the_next_time(
+    asked, closed, sent
+):
+    api, _ = closed
+    async with connected(api) as client:
+        usual = await client.ask(sent)
+        assert len(asked) == 1
+        for _ in range(3):
+            quick = await client.ask(sent)
+            assert quick[0] == usual[0] == "HTTP/1.1 401 Unauthorized"
+            assert quick[2] == usual[2]
+            assert set(quick[1]) == set(usual[1])
+            assert quick[1]["WWW-Authenticate"] == usual[1]["WWW-Authenticate"]
+    assert len(asked) == 1
+
+
+async def test_good_credentials_on_such_a_connection_are_let_in_and_trusted_again(asked, closed):
+    api, node = closed
+    good = get("/topics", f"Authorization: {node.token('root')['Authorization']}")
+    async with connected(api) as client:
+        for count in (1, 2):
+            await client.ask(WITH_TOKEN)
+            await client.ask(WITH_TOKEN)
+            assert (await client.ask(good))[0] == "HTTP/1.1 200 OK"
+            assert len(asked) == 2 * count
+
+
+async def test_one_connections_bad_credentials_are_not_held_against_another(asked, closed):
+    api, _ = closed
+    async with connected(api) as client, connected(api) as other:
+        await client.ask(WITH_TOKEN)
+        await other.ask(WITH_TOKEN)
+    assert len(asked) == 2
+
+
+@pytest.fixture
+def rests(monkeypatch):
+    """How long refusals of the usual way rested."""
+    found = []
+
+    async def rested(seconds):
+        found.append(seconds)
+
+    monkeypatch.setattr(dispatch, "pause", rested)
+    return found
+
+
+async def test_who_brings_nothing_does_not_guess(asked, rests, closed):
+    api, _ = closed
+    async with connected(api) as client:
+        for _ in range(3):
+            assert (await client.ask(get("/topics")))[0] == "HTTP/1.1 401 Unauthorized"
+    assert len(asked) == 3
+    assert not rests
+
+
+async def test_the_usual_way_lets_a_refusal_rest_as_long_but_for_the_first(rests):
+    node = FakeNode()
+    ClosedNode(node)
+    unclear = get("/topics", f"Authorization: {TOKEN}", "X-Request-Id: mine")
+    limits = ApiLimits(bad_credentials_delay_ms=700)
+    async with serving(node, limits=limits) as api, connected(api) as client:
+        for count in range(3):
+            assert (await client.ask(unclear))[0] == "HTTP/1.1 401 Unauthorized"
+            assert rests == [0.7] * count
+
+
 class Connection:
+    """One that was refused, as ``Strangers`` sees it."""
+
     peername = (HERE, 1)
     certificate = None
+
+    def __init__(self, strangers: Strangers) -> None:
+        self.answers = []
+        strangers._connections.add(self)
+
+    def finish_quick(self, answer):
+        self.answers.append(answer)
+
+    def force_close(self):
+        self.answers.append(b"closed")
 
 
 @pytest.fixture
@@ -156,17 +247,89 @@ def strangers():
     node = FakeNode()
     ClosedNode(node)
     shut(node)
-    return Strangers(Dispatcher(node.ports(), ROUTES))
+    limits = ApiLimits(bad_credentials_delay_ms=500)
+    return Strangers(Dispatcher(node.ports(limits), ROUTES))
+
+
+def in_virtual_time(test):
+    """The loop's clock moves only when all wait."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(test)
+
+
+def test_refusals_rest_and_are_given_together(strangers):
+    async def check():
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        connections = [Connection(strangers) for _ in range(100)]
+        for connection in connections:
+            assert strangers.turn_away(connection, PLAIN, loop.time())
+            loop.stall(0.4)
+        turns = []
+        while not all(connection.answers for connection in connections):
+            await asyncio.sleep(0.001)
+            given = sum(bool(connection.answers) for connection in connections)
+            assert given == 0 or loop.time() >= began_s + 0.5
+            if not turns or turns[-1][1] != given:
+                turns.append((loop.time(), given))
+        assert loop.time() < began_s + 0.04 + 0.5 + 0.06
+        assert len(turns) <= 4
+        assert all(len(connection.answers) == 1 for connection in connections)
+
+    in_virtual_time(check())
+
+
+def test_nothing_is_kept_of_who_does_not_wait_for_it(strangers):
+    async def check():
+        connection = Connection(strangers)
+        refusal = strangers.turn_away(connection, PLAIN, asyncio.get_running_loop().time())
+        over = refusal.over()
+        refusal.cancel()
+        assert refusal.is_over
+        assert over.done()
+        assert refusal._connection is None
+        assert refusal._answer == b""
+        await asyncio.sleep(10)
+        assert not connection.answers
+        assert not strangers._rest._resting
+
+    in_virtual_time(check())
+
+
+async def test_who_sends_on_meanwhile_is_not_read_from(monkeypatch):
+    refused, held = asyncio.Event(), asyncio.Event()
+    add, hold = _Rest.add, QuickConnection._hold
+
+    def rest(self, refusal):
+        add(self, refusal)
+        refused.set()
+
+    def noted(self, data):
+        hold(self, data)
+        assert not self.transport.is_reading()
+        held.set()
+
+    monkeypatch.setattr(_Rest, "add", rest)
+    monkeypatch.setattr(QuickConnection, "_hold", noted)
+    node = FakeNode()
+    ClosedNode(node)
+    limits = ApiLimits(bad_credentials_delay_ms=10_000)
+    async with asyncio.timeout(60), serving(node, limits=limits) as api, connected(api) as client:
+        shut(node)
+        client.send(PLAIN)
+        await refused.wait()
+        client.send(PLAIN)
+        await held.wait()
 
 
 @pytest.mark.parametrize("data", UNCLEAR, ids=range(len(UNCLEAR)))
 async def test_whatever_is_unclear_goes_the_usual_way(strangers, data):
-    assert strangers.answer(Connection(), PLAIN, 0.0)
-    assert not strangers.answer(Connection(), data, 0.0)
+    assert strangers.turn_away(Connection(strangers), PLAIN, 0.0)
+    assert not strangers.turn_away(Connection(strangers), data, 0.0)
 
 
 async def test_the_log_hears_of_an_address_once_a_minute(strangers, caplog):
     caplog.set_level("INFO", "http_api.access")
     for now_s in (0.0, 1.0, 59.0, 60.0, 61.0):
-        assert strangers.answer(Connection(), PLAIN, now_s)
+        assert strangers.turn_away(Connection(strangers), PLAIN, now_s)
     assert len([line for line in caplog.messages if "turned away" in line]) == 2
