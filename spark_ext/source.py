@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_ext.errors import OptionError, one_line_errors
-from spark_ext.options import (
+from spark_ext.options.parsing import (
     ReadOptions,
     includes_headers,
     parse_read_options,
@@ -27,10 +27,10 @@ from spark_ext.options import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_ext.row_schema import Projection
-    from spark_ext.sink import MilenaWriter
-    from spark_ext.stream_reader import MilenaStreamReader
-    from spark_ext.transactional_sink import MilenaBatchWriter, MilenaStreamWriter
+    from spark_ext.rows.read_schema import Projection
+    from spark_ext.streaming.reader import MilenaStreamReader
+    from spark_ext.writing.plain_sink import MilenaWriter
+    from spark_ext.writing.transactional_sink import MilenaBatchWriter, MilenaStreamWriter
 
 FORMAT = "milena"
 
@@ -50,8 +50,8 @@ def check_write_stream(schema: StructType, options: Mapping[str, str]) -> None:
         OptionError, RowSchemaError: one line that names the option or the column.
         ClientError: the cluster does not answer.
     """
-    from spark_ext.cluster import check_can_write
-    from spark_ext.write_schema import write_columns
+    from spark_ext.rows.write_schema import write_columns
+    from spark_ext.writing.preparing import check_can_write
 
     found = parse_write_stream_options(options, os.environ)
     write_columns(schema, found)
@@ -76,14 +76,14 @@ class MilenaDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Asked for at ``load()``, unless the user gives a schema."""
-        from spark_ext.row_schema import row_schema
+        from spark_ext.rows.read_schema import row_schema
 
         with one_line_errors():
             return row_schema(include_headers=includes_headers(self.options, os.environ))
 
     def reader(self, schema: StructType) -> "MilenaReader":
         """Asked for when the query is planned."""
-        from spark_ext.row_schema import project
+        from spark_ext.rows.read_schema import project
 
         with one_line_errors():
             options = parse_read_options(self.options, os.environ)
@@ -92,17 +92,17 @@ class MilenaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "MilenaStreamReader":  # noqa: N802
         """Asked for when a stream starts, and to plan its tasks; must not fail."""
-        from spark_ext.stream_reader import MilenaStreamReader
+        from spark_ext.streaming.reader import MilenaStreamReader
 
         return MilenaStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "MilenaWriter | MilenaBatchWriter":
         """Asked for when a DataFrame is saved; Spark itself refuses modes but append and overwrite."""
-        from spark_ext.cluster import options_for_tasks
-        from spark_ext.sink import MilenaWriter
-        from spark_ext.transaction import begin
-        from spark_ext.transactional_sink import MilenaBatchWriter
-        from spark_ext.write_schema import write_columns
+        from spark_ext.rows.write_schema import write_columns
+        from spark_ext.writing.plain_sink import MilenaWriter
+        from spark_ext.writing.preparing import options_for_tasks
+        from spark_ext.writing.transaction import begin
+        from spark_ext.writing.transactional_sink import MilenaBatchWriter
 
         with one_line_errors():
             if overwrite:
@@ -118,9 +118,9 @@ class MilenaDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "MilenaStreamWriter":  # noqa: N802  (Spark's name)
         """Asked for twice a batch: to plan it, which begins its transaction, and to commit it or abort it."""
-        from spark_ext.transaction import begin
-        from spark_ext.transactional_sink import MilenaStreamWriter
-        from spark_ext.write_schema import write_columns
+        from spark_ext.rows.write_schema import write_columns
+        from spark_ext.writing.transaction import begin
+        from spark_ext.writing.transactional_sink import MilenaStreamWriter
 
         with one_line_errors():
             if overwrite:
@@ -144,9 +144,9 @@ class MilenaReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Pin the ranges and divide them among tasks; called once a query, on the driver."""
-        from spark_ext.cluster import pin
-        from spark_ext.planner import plan_tasks
-        from spark_ext.reading import ReadTask
+        from spark_ext.reading.pinning import pin
+        from spark_ext.reading.planner import plan_tasks
+        from spark_ext.reading.tasks import ReadTask
 
         options = self._options
         with one_line_errors():
@@ -166,7 +166,7 @@ class MilenaReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The records of one task. A query that reads nothing has one task without a value."""
-        from spark_ext.reading import read_task
+        from spark_ext.reading.tasks import read_task
 
         if partition.value is not None:
             with one_line_errors():

@@ -7,7 +7,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from milena.model.batch.decode import records_in
-from spark_ext.reading import ChunkStream
+from spark_ext.reading.tasks import ChunkStream
 from spark_ext.source import MilenaDataSource, MilenaReader
 
 FORMAT = "milena_tuples"

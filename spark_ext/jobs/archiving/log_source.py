@@ -12,15 +12,15 @@ from pyspark.sql import functions as sf
 from milena.cluster.view import TopicView
 from milena.errors import TargetNotFoundError, UnexpectedAnswerError
 from milena.model.batch.decode import iterate_headers
-from spark_ext.cluster import pin
 from spark_ext.jobs.archiving.directory import STAGED_PARTITION, STAGED_TOPIC
 from spark_ext.jobs.archiving.manifest import PartitionKey
 from spark_ext.jobs.archiving.plan import PartitionState, ReadRange, Runs
 from spark_ext.jobs.archiving.run import ClusterPartitions
 from spark_ext.jobs.running.cluster import JobCluster
 from spark_ext.jobs.running.errors import JobInputError
-from spark_ext.options import parse_read_options
-from spark_ext.planner import PlannedRange
+from spark_ext.options.parsing import parse_read_options
+from spark_ext.reading.pinning import pin
+from spark_ext.reading.planner import PlannedRange
 
 WRITERS_MAX = 64
 """Files that a task has open at once: Spark sorts what a task reads by partition when it has more of them."""

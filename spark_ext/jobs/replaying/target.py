@@ -19,13 +19,13 @@ from milena.client import Client
 from milena.cluster.transport import MemberOffsets
 from milena.cluster.view import TopicView
 from milena.records import ProducerIdentity, TopicPartition
-from spark_ext.cluster import QUESTIONS_AT_ONCE
+from spark_ext.cluster.patience import patiently
+from spark_ext.cluster.questions import QUESTIONS_AT_ONCE
 from spark_ext.jobs.archiving.log_source import TopicChoice, log_state, topic_facts
 from spark_ext.jobs.archiving.run import ClusterPartitions
 from spark_ext.jobs.running.cluster import JobCluster
 from spark_ext.jobs.running.errors import JobInputError
-from spark_ext.patience import patiently
-from spark_ext.transaction import (
+from spark_ext.writing.transaction import (
     GROUP_PREFIX,
     explained,
     offsets_of,

@@ -15,7 +15,7 @@ import click
 from milena.client import Client
 from milena.cluster.credentials import ANONYMOUS, FILES, Credentials, nearer, texts_of
 from milena.cluster.routing import NodeRoutes
-from spark_ext.credential_options import options_of
+from spark_ext.options.credentials import options_of
 
 DEFAULT_URL = "http://127.0.0.1:8082"
 

@@ -1,0 +1,1 @@
+"""What queries say: options as text, and what they mean together (pure)."""

@@ -1,0 +1,171 @@
+"""Options as the user gave them: text under names in any case, looked up as values (pure).
+
+What makes no sense here is refused with the reason, and so is a name that nobody knows: a misspelt option that is
+silently ignored reads the wrong records.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from milena.cluster.credentials import Credentials
+from milena.cluster.routing import USER_IN_URL, without_user
+from spark_ext.errors import OptionError
+from spark_ext.options.credentials import parse_credentials
+
+SERVERS = ("kafka.bootstrap.servers", "url")
+NOTHING: Mapping[str, str] = MappingProxyType({})
+"""Environment of those who are not told another: only options say who asks."""
+
+T = TypeVar("T")
+
+_DESERIALIZED = "keys and values are always binary; cast them in the query"
+_SERIALIZED = "keys and values are strings or binary; serialize them in the query"
+_SECURED = (
+    "say who asks with milena.token, milena.tokenFile, or milena.user and milena.password; of Kafka's, "
+    "kafka.sasl.jaas.config with a PlainLoginModule"
+)
+_CERTIFIED = "certificates are PEM files, named by milena.ca, milena.cert and milena.key"
+_REFUSED = {
+    "kafka.auto.offset.reset": "say where to begin with startingOffsets",
+    "kafka.enable.auto.commit": "the source commits no offsets",
+    "kafka.key.deserializer": _DESERIALIZED,
+    "kafka.value.deserializer": _DESERIALIZED,
+    "kafka.key.serializer": _SERIALIZED,
+    "kafka.value.serializer": _SERIALIZED,
+    "kafka.interceptor.classes": "interceptors would run in a Kafka client, and there is none",
+    "kafka.enable.idempotence": "a task's writes are always idempotent",
+    "kafka.acks": "a write is always acknowledged by every in-sync replica",
+    "path": "topics are named by subscribe, subscribePattern or assign, and by topic when writing",
+}
+_REFUSED_PREFIXES = {
+    "kafka.security.": _SECURED,
+    "kafka.sasl.": _SECURED,
+    "kafka.ssl.": _CERTIFIED,
+    "kafka.": "it would configure a Kafka client, and there is none; leave it out",
+}
+_SET_BY_SPARK = ("serialization.format",)
+_MS_PER_UNIT = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+"""As Spark reads times: a number alone is in ms."""
+
+
+class GivenOptions:
+    """Options that the user gave, looked up by any spelling of case; each look refuses what is no such value.
+
+    Raises:
+        OptionError: one line that names the option.
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], known: tuple[str, ...], environment: Mapping[str, str]
+    ) -> None:
+        self._environment = environment
+        self._values = {name.lower(): value for name, value in options.items()}
+        spelling = {name.lower(): name for name in known}
+        for name in self._values:
+            if name not in spelling and name not in _SET_BY_SPARK:
+                raise unknown_option(name, known)
+
+    def text(self, name: str) -> str | None:
+        """As it was given."""
+        return self._values.get(name.lower())
+
+    def present(self, names: tuple[str, ...]) -> list[str]:
+        """Those of the names that were given."""
+        return [name for name in names if name.lower() in self._values]
+
+    def urls(self) -> tuple[str, ...]:
+        """The nodes that were named, one at least."""
+        match self.present(SERVERS):
+            case []:
+                raise OptionError("kafka.bootstrap.servers: required; the URL of any node, or url")
+            case [name]:
+                text = self._values[name.lower()]
+            case names:
+                raise OptionError(f"{' and '.join(names)}: give one of the two")
+        urls = tuple(part.strip() for part in text.split(",") if part.strip())
+        if not urls:
+            raise OptionError(f"{name}: give the URL of a node, or several separated by commas")
+        for url in urls:
+            if "@" in url:
+                raise OptionError(
+                    f"{name}: {without_user(url)} is not a URL of a node: {USER_IN_URL}"
+                )
+        return urls
+
+    def credentials(self) -> Credentials:
+        """Who asks, by options or else by the environment."""
+        return parse_credentials(self.text, self.urls(), self._environment)
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """True or false."""
+        text = self.text(name)
+        if text is None:
+            return default
+        values = {"true": True, "false": False}
+        found = values.get(text.strip().lower())
+        if found is None:
+            raise OptionError(f"{name}: expected true or false, got {text!r}")
+        return found
+
+    def positive(self, name: str, default: T) -> int | T:
+        """A number of 1 or more."""
+        text = self.text(name)
+        return default if text is None else self._number(name, text, minimum=1)
+
+    def count(self, name: str, default: T) -> int | T:
+        """A number of 0 or more."""
+        text = self.text(name)
+        return default if text is None else self._number(name, text, minimum=0)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """A time with its unit."""
+        text = self.text(name)
+        if text is None:
+            return default
+        found = re.fullmatch(r"([0-9]{1,15}) *([a-z]*)", text.strip().lower())
+        unit = None if found is None else _MS_PER_UNIT.get(found[2])
+        if found is None or unit is None:
+            raise OptionError(
+                f"{name}: expected a time such as 500ms, 30s, 15m or 1h, got {text!r}"
+            )
+        return int(found[1]) * unit
+
+    @staticmethod
+    def _number(name: str, text: str, *, minimum: int) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = minimum - 1
+        if number < minimum:
+            raise OptionError(f"{name}: expected a number of {minimum} or more, got {text!r}")
+        return number
+
+
+SLIP_LIKENESS = 0.9
+"""From here on a name is an option's but for a letter or two, whatever its prefix says."""
+
+
+def unknown_option(name: str, known: tuple[str, ...]) -> OptionError:
+    """Why an option that is none of the known ones is refused."""
+    reason = _REFUSED.get(name)
+    near = difflib.get_close_matches(name, [option.lower() for option in known], n=1)
+    is_slip = bool(difflib.get_close_matches(name, near, cutoff=SLIP_LIKENESS))
+    if reason is None and not is_slip:
+        prefix = next((prefix for prefix in _REFUSED_PREFIXES if name.startswith(prefix)), None)
+        reason = None if prefix is None else _REFUSED_PREFIXES[prefix]
+    if reason is not None:
+        return OptionError(f"{name}: not possible: {reason}")
+    spelling = {option.lower(): option for option in known}
+    hint = f"; did you mean {spelling[near[0]]}?" if near else ""
+    return OptionError(f"{name}: no such option{hint}")

@@ -1,0 +1,395 @@
+"""The options of the source and the sink, from text to values (pure): which there are, and what they mean together.
+
+Names and meanings are those of Spark's Kafka source, so that a query moves over by its ``format`` and its servers.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from milena.cluster.credentials import ANONYMOUS, Credentials
+from milena.model.types import Codec
+from spark_ext.errors import OptionError
+from spark_ext.options.bounds import (
+    Bound,
+    Edge,
+    GlobalTimestamp,
+    NoMatch,
+    SpecificOffsets,
+    parse_offsets,
+    parse_timestamp,
+    parse_timestamps,
+)
+from spark_ext.options.credentials import (
+    CREDENTIAL_OPTIONS,
+    QUERY_TOKEN_MS,
+    STREAM_TOKEN_MS,
+    TASK_TOKEN,
+    TASK_TOKEN_LIFETIME,
+    TOKEN_MS_MIN,
+    TOKEN_OF_QUERY,
+    TaskToken,
+    TaskTokenRule,
+)
+from spark_ext.options.given import NOTHING, SERVERS, GivenOptions
+from spark_ext.options.selection import (
+    Selection,
+    parse_assign,
+    parse_subscribe,
+    parse_subscribe_pattern,
+)
+
+TARGET_RECORDS_PER_TASK = 1_000_000
+"""A Python task costs Spark 60-80 ms of CPU, as much as 100,000 records: at this size it is a tenth."""
+
+FETCH_BYTES = 1 << 20
+POLL_TIMEOUT_MS = 120_000
+FETCH_RETRIES = 3
+FETCH_RETRY_INTERVAL_MS = 10
+TRIGGER_DELAY_MS = 15 * 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetching:
+    """How tasks reach the cluster, and what they put up with."""
+
+    urls: tuple[str, ...]
+    credentials: Credentials = ANONYMOUS
+    task_token: TaskTokenRule = TOKEN_OF_QUERY
+    fetch_bytes: int = FETCH_BYTES
+    poll_timeout_ms: int = POLL_TIMEOUT_MS
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """A batch query. ``retries`` and ``retry_interval_ms`` are the driver's, when it asks for offsets."""
+
+    selection: Selection
+    start: Bound
+    end: Bound
+    on_no_match: NoMatch
+    fetching: Fetching
+    include_headers: bool
+    partitions_min: int | None
+    records_per_partition_max: int | None
+    target_records_per_task: int
+    retries: int
+    retry_interval_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """A stream. ``read`` is the batch query from the stream's start to now; limits are in offsets of a micro-batch.
+
+    Under ``offsets_min`` a micro-batch waits for so many, but no longer than ``trigger_delay_ms_max`` after the last.
+    """
+
+    read: ReadOptions
+    offsets_max: int | None
+    offsets_min: int | None
+    bytes_max: int | None
+    """Stored ones, about."""
+    trigger_delay_ms_max: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """An append. ``topic`` overrides that column; ``include_timestamps`` takes the column ``timestamp``.
+
+    ``transactional_id``: it is written in a transaction. ``batch_id``: once, after those of lower numbers; None: a
+    stream, whose batches Spark numbers, or as often as it is run.
+    """
+
+    urls: tuple[str, ...]
+    credentials: Credentials
+    task_token: TaskTokenRule
+    topic: str | None
+    include_timestamps: bool
+    compression: str
+    transactional_id: str | None
+    batch_id: int | None
+
+
+_SELECTIONS: dict[str, Callable[[str], Selection]] = {
+    "subscribe": parse_subscribe,
+    "subscribePattern": parse_subscribe_pattern,
+    "assign": parse_assign,
+}
+_STARTS = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDS = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
+_GROUP = ("groupIdPrefix", "kafka.group.id")
+
+READ_OPTIONS = (
+    *SERVERS,
+    *CREDENTIAL_OPTIONS,
+    *_SELECTIONS,
+    *_STARTS,
+    *_ENDS,
+    *_STREAM_ONLY,
+    *_GROUP,
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+    "includeHeaders",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "targetRecordsPerTask",
+    "fetchBytes",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs",
+)
+WRITE_OPTIONS = (
+    *SERVERS,
+    *CREDENTIAL_OPTIONS,
+    "topic",
+    "includeHeaders",
+    "includeTimestamps",
+    "compression",
+    "transactionalId",
+    "batchId",
+)
+_CHECKPOINT = "checkpointLocation"
+_QUERY_NAME = "queryName"
+"""Spark hands on what a query is called as if it were an option."""
+WRITE_STREAM_OPTIONS = (*WRITE_OPTIONS, _CHECKPOINT, _QUERY_NAME)
+TRANSACTIONAL_ID_CHARS_MAX = 200
+"""A node takes 255; a group is named after it."""
+
+
+def parse_read_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
+) -> ReadOptions:
+    """The options of ``spark.read``; their names in any case.
+
+    Raises:
+        OptionError: one line that names the option.
+    """
+    given = GivenOptions(options, READ_OPTIONS, environment)
+    start, end = _starting(given, Edge.EARLIEST, refused=Edge.LATEST), _ending(given)
+    _check_ends_fit(start, end)
+    return _read_options(given, start, end, QUERY_TOKEN_MS)
+
+
+def parse_stream_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
+) -> StreamOptions:
+    """The options of ``spark.readStream``; their names in any case.
+
+    Raises:
+        OptionError: one line that names the option.
+    """
+    given = GivenOptions(options, READ_OPTIONS, environment)
+    if ends := given.present(_ENDS):
+        raise OptionError(f"{ends[0]}: not possible in a stream, which does not end")
+    offsets_min = given.positive("minOffsetsPerTrigger", None)
+    offsets_max = given.positive("maxOffsetsPerTrigger", None)
+    if offsets_min is not None and offsets_max is not None and offsets_min > offsets_max:
+        raise OptionError(
+            f"minOffsetsPerTrigger and maxOffsetsPerTrigger: {offsets_min} is more than {offsets_max}"
+        )
+    return StreamOptions(
+        read=_read_options(given, _starting(given, Edge.LATEST), Edge.LATEST, STREAM_TOKEN_MS),
+        offsets_max=offsets_max,
+        offsets_min=offsets_min,
+        bytes_max=given.positive("maxBytesPerTrigger", None),
+        trigger_delay_ms_max=given.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
+    )
+
+
+def includes_headers(options: Mapping[str, str], environment: Mapping[str, str] = NOTHING) -> bool:
+    """Whether rows have headers, in a batch query or a stream: when Spark asks, it does not tell which it will be.
+
+    Raises:
+        OptionError: the options are those of neither.
+    """
+    try:
+        return parse_read_options(options, environment).include_headers
+    except OptionError as error:
+        in_batch = error.message
+    try:
+        return parse_stream_options(options, environment).read.include_headers
+    except OptionError as error:
+        if error.message == in_batch:
+            raise
+        raise OptionError(f"{in_batch}; and in a stream, {error.message}") from None
+
+
+def _read_options(
+    given: GivenOptions, start: Bound, end: Bound, token_lifetime_ms: int
+) -> ReadOptions:
+    return ReadOptions(
+        selection=_selection(given),
+        start=start,
+        end=end,
+        on_no_match=_on_no_match(given),
+        fetching=Fetching(
+            urls=given.urls(),
+            credentials=given.credentials(),
+            task_token=_task_token(given, token_lifetime_ms),
+            fetch_bytes=given.positive("fetchBytes", FETCH_BYTES),
+            poll_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
+            fail_on_data_loss=given.flag("failOnDataLoss", default=True),
+        ),
+        include_headers=given.flag("includeHeaders", default=False),
+        partitions_min=given.positive("minPartitions", None),
+        records_per_partition_max=given.positive("maxRecordsPerPartition", None),
+        target_records_per_task=given.positive("targetRecordsPerTask", TARGET_RECORDS_PER_TASK),
+        retries=given.count("fetchOffset.numRetries", FETCH_RETRIES),
+        retry_interval_ms=given.count("fetchOffset.retryIntervalMs", FETCH_RETRY_INTERVAL_MS),
+    )
+
+
+def parse_write_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
+) -> WriteOptions:
+    """The options of ``df.write``; their names in any case.
+
+    Raises:
+        OptionError: one line that names the option.
+    """
+    given = GivenOptions(options, WRITE_OPTIONS, environment)
+    found = _write_options(given, given.text("transactionalId"), QUERY_TOKEN_MS)
+    if found.batch_id is not None and found.transactional_id is None:
+        raise OptionError("batchId: give transactionalId too: it counts the batches of one program")
+    return found
+
+
+def parse_write_stream_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
+) -> WriteOptions:
+    """The options of ``df.writeStream``; their names in any case. There is a transactional id.
+
+    Raises:
+        OptionError: one line that names the option.
+    """
+    given = GivenOptions(options, WRITE_STREAM_OPTIONS, environment)
+    if given.present(("batchId",)):
+        raise OptionError("batchId: not possible: Spark numbers the batches of a stream")
+    name, checkpoint = given.text("transactionalId"), given.text(_CHECKPOINT)
+    if name is None and checkpoint is None:
+        raise OptionError(
+            f"transactionalId: required where {_CHECKPOINT} is not given as an option; a name of the query's own, the "
+            "same after each restart"
+        )
+    return _write_options(
+        given, name if name is not None else f"spark:{checkpoint}", STREAM_TOKEN_MS
+    )
+
+
+def _write_options(
+    given: GivenOptions, transactional_id: str | None, token_lifetime_ms: int
+) -> WriteOptions:
+    # Kafka's sink takes the option and needs it for nothing either: a column of headers is written when it is there.
+    given.flag("includeHeaders", default=False)
+    topic = given.text("topic")
+    if topic is not None and not topic.strip():
+        raise OptionError("topic: give the name of a topic")
+    if transactional_id is not None:
+        _check_transactional(given, transactional_id)
+    return WriteOptions(
+        urls=given.urls(),
+        credentials=given.credentials(),
+        task_token=_task_token(given, token_lifetime_ms),
+        topic=None if topic is None else topic.strip(),
+        include_timestamps=given.flag("includeTimestamps", default=False),
+        compression=_compression(given),
+        transactional_id=transactional_id,
+        batch_id=given.count("batchId", None),
+    )
+
+
+def _check_transactional(given: GivenOptions, name: str) -> None:
+    if not (1 <= len(name) <= TRANSACTIONAL_ID_CHARS_MAX and name.isprintable()):
+        raise OptionError(
+            f"transactionalId: expected 1 to {TRANSACTIONAL_ID_CHARS_MAX} printable characters, got {name!r}"
+        )
+
+
+def _task_token(given: GivenOptions, lifetime_ms: int) -> TaskTokenRule:
+    text = (given.text(TASK_TOKEN) or TaskToken.AUTO).strip().lower()
+    if text not in set(TaskToken):
+        raise OptionError(f"{TASK_TOKEN}: expected {', '.join(TaskToken)}, got {text!r}")
+    lifetime_ms = given.duration_ms(TASK_TOKEN_LIFETIME, lifetime_ms)
+    if lifetime_ms < TOKEN_MS_MIN:
+        raise OptionError(f"{TASK_TOKEN_LIFETIME}: expected a minute or more")
+    return TaskTokenRule(use=TaskToken(text), lifetime_ms=lifetime_ms)
+
+
+def _selection(given: GivenOptions) -> Selection:
+    match given.present(tuple(_SELECTIONS)):
+        case [name]:
+            return _SELECTIONS[name](given.text(name) or "")
+        case []:
+            raise OptionError("give one of subscribe, subscribePattern, assign")
+        case names:
+            raise OptionError(
+                f"{', '.join(names)}: give only one of subscribe, subscribePattern, assign"
+            )
+
+
+def _starting(given: GivenOptions, default: Edge, *, refused: Edge | None = None) -> Bound:
+    match given.present(_STARTS):
+        case ["startingTimestamp" as name, *_]:
+            return parse_timestamp(name, given.text(name) or "")
+        case ["startingOffsetsByTimestamp" as name, *_]:
+            return parse_timestamps(name, given.text(name) or "")
+        case [name, *_]:
+            return parse_offsets(name, given.text(name) or "", refused=refused)
+        case _:
+            return default
+
+
+def _ending(given: GivenOptions) -> Bound:
+    match given.present(_ENDS):
+        case ["endingTimestamp" as name, *_]:
+            return parse_timestamp(name, given.text(name) or "")
+        case ["endingOffsetsByTimestamp" as name, *_]:
+            return parse_timestamps(name, given.text(name) or "")
+        case [name, *_]:
+            return parse_offsets(name, given.text(name) or "", refused=Edge.EARLIEST)
+        case _:
+            return Edge.LATEST
+
+
+def _on_no_match(given: GivenOptions) -> NoMatch:
+    text = given.text("startingOffsetsByTimestampStrategy")
+    words = {strategy.value: strategy for strategy in NoMatch}
+    found = NoMatch.ERROR if text is None else words.get(text.strip().lower())
+    if found is None:
+        raise OptionError(
+            f"startingOffsetsByTimestampStrategy: expected {' or '.join(words)}, got {text!r}"
+        )
+    return found
+
+
+def _compression(given: GivenOptions) -> str:
+    text = (given.text("compression") or Codec.NONE.name).strip().lower()
+    names = [codec.name.lower() for codec in Codec]
+    if text not in names:
+        raise OptionError(f"compression: expected {', '.join(names)}, got {text!r}")
+    return text
+
+
+def _check_ends_fit(start: Bound, end: Bound) -> None:
+    if isinstance(start, Edge | GlobalTimestamp) or isinstance(end, Edge | GlobalTimestamp):
+        return
+    odd = sorted(start.partitions ^ end.partitions)
+    if odd:
+        raise OptionError(
+            f"{start.option} and {end.option} must name the same partitions; "
+            f"only one of them names {', '.join(map(str, odd))}"
+        )
+    if not (isinstance(start, SpecificOffsets) and isinstance(end, SpecificOffsets)):
+        return
+    for partition, first in start.offsets.items():
+        last = end.offsets[partition]
+        if isinstance(first, int) and isinstance(last, int) and first > last:
+            raise OptionError(
+                f"{start.option} and {end.option}: {partition} begins at {first} and ends at {last}"
+            )

@@ -1,0 +1,183 @@
+"""Chunks of pinned ranges, in order, a few ranges ahead (asyncio), and the judgement of what is missing.
+
+The client checks every checksum, follows leaders and repeats what can pass. Here it is judged whether the records that
+come are those that were planned: offsets may have been deleted since, and a topic of the same name may be another one.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import islice
+
+from milena.client import Client
+from milena.cluster.view import TopicView
+from milena.errors import ClientError, TargetNotFoundError, UnreadableOffsetError
+from milena.model.clock import SystemClock
+from milena.reading.patience import Patience
+from milena.records import FetchedChunk
+from spark_ext.errors import DataLossError, StalledReadError
+from spark_ext.options.parsing import Fetching
+from spark_ext.reading.planner import PlannedRange
+
+RANGES_AHEAD = 4
+CHUNKS_AHEAD = 2
+"""Bounds of what is fetched and not taken yet: this many ranges, and of each this many chunks of ``fetchBytes``."""
+
+CATCH_UP_MS = 2_000
+"""How far the metadata of two nodes that run may be apart; far more than it is."""
+
+logger = logging.getLogger(__name__)
+
+Deliver = Callable[[FetchedChunk], Awaitable[None]]
+
+_Line = asyncio.Queue[FetchedChunk | Exception | None]
+"""The chunks of one range; ends with None, or with the error that ended it."""
+
+
+async def fetch_ranges(
+    ranges: Sequence[PlannedRange], fetching: Fetching, deliver: Deliver
+) -> None:
+    """Deliver the chunks of each range, range after range; a chunk's offsets are cut to its range.
+
+    Raises:
+        DataLossError: records of a range are gone, and that is to fail the query.
+        StalledReadError: nothing of use was answered for as long as the query waits.
+    """
+    async with Client(fetching.urls, credentials=fetching.credentials) as client:
+        fetcher = _RangeFetcher(client, fetching)
+        waiting = iter(ranges)
+        tasks: list[asyncio.Task[None]] = []
+        lines: deque[_Line] = deque()
+        try:
+            while True:
+                for r in islice(waiting, RANGES_AHEAD - len(lines)):
+                    line: _Line = asyncio.Queue(CHUNKS_AHEAD)
+                    lines.append(line)
+                    tasks.append(asyncio.create_task(fetcher.fill(line, r)))
+                if not lines:
+                    break
+                await _empty(lines.popleft(), deliver)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        await fetcher.check_topics(ranges)
+
+
+async def _empty(line: _Line, deliver: Deliver) -> None:
+    while (found := await line.get()) is not None:
+        if isinstance(found, Exception):
+            raise found
+        await deliver(found)
+
+
+class _RangeFetcher:
+    """Fetches ranges with one client."""
+
+    def __init__(self, client: Client, fetching: Fetching) -> None:
+        self._client = client
+        self._fetching = fetching
+        self._clock = SystemClock()
+
+    async def fill(self, line: _Line, r: PlannedRange) -> None:
+        """Put the chunks of a range into its line."""
+        try:
+            if await self._is_same_topic(r):
+                await self._fill(line, r)
+        # Whatever it is, it belongs to this place of the stream.
+        except Exception as error:  # noqa: BLE001
+            await line.put(error)
+        else:
+            await line.put(None)
+
+    async def _fill(self, line: _Line, r: PlannedRange) -> None:
+        position: int | None = r.start
+        while position is not None and position < r.end:
+            position = await self._fill_from(line, r, position)
+
+    async def _fill_from(self, line: _Line, r: PlannedRange, start: int) -> int | None:
+        """Where to go on; None where nothing more is to be had."""
+        position = start
+        reader = self._client.reader(
+            *r.partition,
+            start=start,
+            end=r.end,
+            max_bytes=self._fetching.fetch_bytes,
+            prefetch_chunks=1,
+            patience_ms=self._fetching.poll_timeout_ms,
+        )
+        try:
+            async with reader:
+                async for chunk in reader.chunks():
+                    await line.put(chunk)
+                    position = chunk.next_offset
+        except UnreadableOffsetError as error:
+            return self._after_deletion(r, error)
+        except TargetNotFoundError as error:
+            self._lose(f"{r.partition} does not exist any more", error)
+            return None
+        except ClientError as error:
+            if not error.is_retriable:
+                raise
+            raise self._stalled(f"{r.partition}, offset {position}", error) from error
+        if position < r.end:
+            self._lose(f"{r.partition} ends at offset {position}; records up to {r.end} were there")
+            return None
+        return position
+
+    def _after_deletion(self, r: PlannedRange, error: UnreadableOffsetError) -> int | None:
+        self._lose(error.message, error)
+        first = error.log_start_offset
+        return first if error.offset < first < r.end else None
+
+    async def _is_same_topic(self, r: PlannedRange) -> bool:
+        """Whether the topic is still the one that was planned; a node may be a moment behind in either direction."""
+        topic = r.partition.topic
+        patience = Patience(CATCH_UP_MS)
+        while True:
+            try:
+                found = (await self._topic(topic)).topic_id
+            except TargetNotFoundError as error:
+                self._lose(f"topic {topic} was deleted since the query was planned", error)
+                return False
+            if found is None or r.topic_id in (None, found):
+                return True
+            wait_ms = patience.on_failure(self._clock.now_ms())
+            if wait_ms is None:
+                self._lose(f"topic {topic} was deleted and made again since the query was planned")
+                return False
+            self._client.metadata.mark_stale(topic)
+            await self._clock.sleep(wait_ms)
+
+    async def _topic(self, name: str) -> TopicView:
+        patience = Patience(self._fetching.poll_timeout_ms)
+        while True:
+            try:
+                return await self._client.metadata.topic(name)
+            except ClientError as error:
+                wait_ms = patience.on_failure(self._clock.now_ms())
+                if not error.is_retriable:
+                    raise
+                if wait_ms is None:
+                    raise self._stalled(f"topic {name}", error) from error
+            await self._clock.sleep(wait_ms)
+
+    async def check_topics(self, ranges: Iterable[PlannedRange]) -> None:
+        """After the last record: all came from the topics that were planned if those are still there."""
+        self._client.metadata.mark_stale()
+        for r in {r.partition.topic: r for r in ranges}.values():
+            await self._is_same_topic(r)
+
+    def _stalled(self, where: str, error: ClientError) -> StalledReadError:
+        return StalledReadError(
+            f"{where}: no answer for {self._fetching.poll_timeout_ms} ms "
+            f"(kafkaConsumer.pollTimeoutMs): {error.message}"
+        )
+
+    def _lose(self, message: str, cause: Exception | None = None) -> None:
+        if self._fetching.fail_on_data_loss:
+            raise DataLossError(
+                f"{message}; set failOnDataLoss to false to read what there is"
+            ) from cause
+        logger.warning("%s; what there is is read", message)

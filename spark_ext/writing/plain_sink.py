@@ -1,0 +1,119 @@
+"""The executor's side of a write: rows of a task through the client's producer.
+
+Within one attempt of a task every record is written once, however often a request is repeated: the producer is
+idempotent, and the attempt succeeds only when every in-sync replica has every record. Spark may run a task again, after
+a failure or speculatively, and what the former attempt wrote stays: the write as a whole is at least once.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from milena import sync
+from spark_ext.errors import RecordError
+from spark_ext.options.parsing import WriteOptions
+from spark_ext.rows.write_schema import WriteColumns, runs_in
+
+BATCHES_UNSETTLED = 2
+"""Arrow batches of which the outcomes are not looked at yet; Spark's have 10,000 rows."""
+
+FEW_ROWS = 6
+"""Of fewer together each costs more than by itself: rows with times of their own are seldom in runs."""
+
+logger = logging.getLogger(__name__)
+
+
+_Sent = sync.Delivery | sync.Deliveries
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """Count of the records that one task wrote."""
+
+    record_count: int
+
+
+class MilenaWriter(DataSourceArrowWriter):
+    """Appends the rows of a DataFrame to topics."""
+
+    def __init__(self, options: WriteOptions, columns: WriteColumns) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Write the rows of one task; returns once all are committed.
+
+        Raises:
+            RecordError: a row that cannot be a record.
+            ClientError: a record was not written, or nobody knows.
+        """
+        count = 0
+        unsettled: deque[list[_Sent]] = deque()
+        with (
+            sync.Client(self._options.urls, credentials=self._options.credentials) as client,
+            client.producer(compression=self._options.compression) as producer,
+        ):
+            for rows in iterator:
+                unsettled.append(self._send(producer, rows))
+                count += rows.num_rows
+                if len(unsettled) > BATCHES_UNSETTLED:
+                    _check(unsettled.popleft())
+            producer.flush()
+            for deliveries in unsettled:
+                _check(deliveries)
+        return Written(record_count=count)
+
+    def _send(self, producer: sync.Producer, rows: pa.RecordBatch) -> list[_Sent]:
+        sent: list[_Sent] = []
+        for run in runs_in(rows, self._columns):
+            topic = self._options.topic if run.topic is None else run.topic
+            if topic is None:
+                raise RecordError(
+                    "a row without a topic; give the option topic, or fill the column"
+                )
+            headers = run.headers or ()
+            if len(run.values) >= FEW_ROWS:
+                sent.append(
+                    producer.send_many(
+                        topic,
+                        run.values,
+                        keys=run.keys,
+                        partition=run.partition,
+                        headers=headers,
+                        timestamp_ms=run.timestamp_ms,
+                    )
+                )
+                continue
+            for key, value in zip(run.keys or repeat(None), run.values, strict=False):
+                sent.append(
+                    producer.send(
+                        topic,
+                        value,
+                        key=key,
+                        partition=run.partition,
+                        headers=headers,
+                        timestamp_ms=run.timestamp_ms,
+                    )
+                )
+        return sent
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks are done."""
+        count = sum(message.record_count for message in messages if isinstance(message, Written))
+        logger.info("%d records written", count)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """A log takes nothing back."""
+        count = sum(message.record_count for message in messages if isinstance(message, Written))
+        logger.warning("the write failed; at least %d records of it are in the log", count)
+
+
+def _check(sent: Sequence[_Sent]) -> None:
+    """Wait for the outcomes; raises the first error."""
+    for deliveries in sent:
+        deliveries.result()
