@@ -1,7 +1,7 @@
 """Which partition a key belongs to: murmur2, the same as Kafka's default partitioner, for server and client alike."""
 
-_SEED = 0x9747B28C
-_M = 0x5BD1E995
+MURMUR2_SEED = 0x9747B28C
+MURMUR2_M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
 
@@ -11,15 +11,15 @@ def murmur2(key: bytes) -> int:
     Source: Austin Appleby's MurmurHash2, with the seed of org.apache.kafka.common.utils.Utils.
     """
     length = len(key)
-    h = (_SEED ^ length) & _MASK
+    h = (MURMUR2_SEED ^ length) & _MASK
     whole = length & ~3
     for i in range(0, whole, 4):
-        k = int.from_bytes(key[i : i + 4], "little") * _M & _MASK
-        k = (k ^ k >> 24) * _M & _MASK
-        h = (h * _M & _MASK) ^ k
+        k = int.from_bytes(key[i : i + 4], "little") * MURMUR2_M & _MASK
+        k = (k ^ k >> 24) * MURMUR2_M & _MASK
+        h = (h * MURMUR2_M & _MASK) ^ k
     if length > whole:
-        h = (h ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
-    h = (h ^ h >> 13) * _M & _MASK
+        h = (h ^ int.from_bytes(key[whole:], "little")) * MURMUR2_M & _MASK
+    h = (h ^ h >> 13) * MURMUR2_M & _MASK
     return h ^ h >> 15
 
 

@@ -2,27 +2,33 @@
 
 A chunk is what one request writes, under a key: a task that is run again finds what the former attempt wrote, as long
 as its rows come in the same order. So all that a request says follows from the rows, the batch, the task, the topic and
-the time at which the transaction began: no other clock, no chance.
+the time at which the transaction began: no other clock, no chance, and not how Spark cuts the rows into Arrow batches.
 
 Records go to the partition that they name, else to that of their key. Those that may go anywhere go to one partition
-until a chunk of it is full, and then to the next, so that batches are few.
+until a chunk of it is full, and then to the next, so that batches are few. Each of these is a lane, which fills one
+chunk after the other; rows are sorted into lanes a block at a time, by numpy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import count, repeat
 from operator import attrgetter
 from typing import Protocol, TypeVar
+
+import numpy as np
 
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import Headers, RecordColumns
 from milena.model.types import Codec
-from milena.producing.partitioner import key_partition
 from milena.records import TopicPartition
 from spark_ext.errors import RecordError
-from spark_ext.rows.write_schema import RowRun
+from spark_ext.rows.blocks import Integers, RowBlock
+from spark_ext.rows.key_hashes import NO_KEY, positive_hashes
 
 T = TypeVar("T")
+
+ANYWHERE = -1 << 31
+"""In place of a partition: the record may go to any."""
 
 CHUNK_BYTES = 1 << 20
 """Keys, values and headers of a chunk: enough that a request costs little."""
@@ -54,10 +60,10 @@ class FindShape(Protocol):
 
 @dataclass(slots=True)
 class Chunk:
-    """Records for one partition, in the order of their rows; ``number`` counts the chunks of a task."""
+    """Records for one partition, in the order of their rows. No other chunk of a task for it has the same ``key``."""
 
     where: TopicPartition
-    number: int
+    key: str
     bytes_max: int
     size: int = 0
     keys: list[bytes | None] = field(default_factory=list)
@@ -65,6 +71,15 @@ class Chunk:
     headers: list[Headers | None] = field(default_factory=list)
     times_ms: list[int | None] = field(default_factory=list)
     """None: the record says no time of its own."""
+
+    def add(self, block: RowBlock, rows: Integers, size: int) -> None:
+        """Take some rows of a block, which are so large together."""
+        picked = rows.tolist()
+        self.size += size
+        self.keys.extend(_picked(block.keys, picked))
+        self.values.extend(_picked(block.values, picked))
+        self.headers.extend(_picked(block.headers, picked))
+        self.times_ms.extend(_picked(block.times_ms, picked))
 
     def batch(self, *, codec: Codec, time_ms: int) -> bytes:
         """The records encoded; ``time_ms`` is of those that say none."""
@@ -91,99 +106,172 @@ class Chunker:
         self._topic = topic
         self._seed = seed
         self._shape_of = shape_of
-        self._topics: dict[str, _TopicChunks] = {}
-        self._count = 0
+        self._topics: dict[str, _TopicLanes] = {}
         self._open_bytes = 0
 
-    def add(self, run: RowRun) -> Iterator[Chunk]:
+    def add(self, block: RowBlock) -> Iterator[Chunk]:
         """Chunks that are full with these rows.
 
         Raises:
             RecordError: a row without a topic.
         """
-        name = self._topic if run.topic is None else run.topic
-        if name is None:
-            raise RecordError("a row without a topic; give the option topic, or fill the column")
-        topic = self._topics.get(name)
-        if topic is None:
-            topic = self._topics[name] = _TopicChunks(name, self._shape_of(name), self._seed)
-        frame = RECORD_FRAME_BYTES + _size_of(run.headers)
-        headers, time_ms = run.headers or None, run.timestamp_ms
-        rows = zip(topic.places(run), run.keys or repeat(None), run.values, strict=False)
-        for place, key, value in rows:
-            partition = topic.turn if place is None else place
-            size = frame + len(key or b"") + len(value or b"")
-            chunk = topic.open.get(partition)
-            if chunk is not None and chunk.size + size > chunk.bytes_max:
-                yield self._close(topic, chunk)
-                chunk = None
-                if place is None:
-                    partition = topic.next_turn()
-                    chunk = topic.open.get(partition)
-            if chunk is None:
-                chunk = self._new(topic, partition)
-            chunk.size += size
-            chunk.keys.append(key)
-            chunk.values.append(value)
-            chunk.headers.append(headers)
-            chunk.times_ms.append(time_ms)
-            self._open_bytes += size
+        sizes = block.sizes + RECORD_FRAME_BYTES
+        ends = np.cumsum(sizes)
+        lanes = [*self._sorted(block)]
+        row = 0
+        while row < len(sizes):
+            # As many rows as fit whatever becomes full on the way; at least one.
+            room = OPEN_BYTES_MAX - self._open_bytes + (int(ends[row - 1]) if row else 0)
+            stop = max(row + 1, int(np.searchsorted(ends, room, side="right")))
+            for lane, rows in lanes:
+                first, last = np.searchsorted(rows, (row, stop)).tolist()
+                yield from self._fill(lane, block, rows[first:last], sizes)
             if self._open_bytes > OPEN_BYTES_MAX:
-                yield self._close_largest()
+                yield self._close(self._largest())
+            row = stop
 
     def finish(self) -> Iterator[Chunk]:
         """The rest."""
-        for topic in self._topics.values():
-            for chunk in [*topic.open.values()]:
-                yield self._close(topic, chunk)
+        for lane in self._lanes():
+            if lane.chunk is not None:
+                yield self._close(lane)
 
-    def _new(self, topic: "_TopicChunks", partition: int) -> Chunk:
-        number, self._count = self._count, self._count + 1
-        chunk = Chunk(TopicPartition(topic.name, partition), number, topic.chunk_bytes_max)
-        topic.open[partition] = chunk
+    def _sorted(self, block: RowBlock) -> Iterator[tuple["_Lane", Integers]]:
+        """The rows of each lane, in their order."""
+        for name, rows in self._by_topic(block):
+            topic = self._topics.get(name)
+            if topic is None:
+                topic = self._topics[name] = _TopicLanes(name, self._shape_of(name), self._seed)
+            places = topic.places(block)[rows]
+            order = np.argsort(places, kind="stable")
+            found, firsts = np.unique(places[order], return_index=True)
+            for place, mine in zip(found.tolist(), np.split(order, firsts[1:]), strict=True):
+                yield topic.lane(place), rows[mine]
+
+    def _by_topic(self, block: RowBlock) -> Iterable[tuple[str, Integers]]:
+        if block.topics is None and self._topic is not None:
+            return [(self._topic, np.arange(len(block.values)))]
+        found: dict[str, list[int]] = {}
+        for row, name in enumerate(block.topics or repeat(None, len(block.values))):
+            if name is None:
+                raise RecordError(
+                    "a row without a topic; give the option topic, or fill the column"
+                )
+            found.setdefault(name, []).append(row)
+        return [(name, np.array(rows)) for name, rows in found.items()]
+
+    def _fill(
+        self, lane: "_Lane", block: RowBlock, rows: Integers, sizes: Integers
+    ) -> Iterator[Chunk]:
+        ends = np.cumsum(sizes[rows])
+        row, taken = 0, 0
+        while row < len(rows):
+            chunk = lane.chunk or lane.begin()
+            stop = int(np.searchsorted(ends, taken + chunk.bytes_max - chunk.size, side="right"))
+            if stop <= row and chunk.size:
+                yield self._close(lane)
+                continue
+            # A record that is too large for a chunk is one of its own.
+            stop = max(stop, row + 1)
+            size = int(ends[stop - 1]) - taken
+            chunk.add(block, rows[row:stop], size)
+            self._open_bytes += size
+            row, taken = stop, taken + size
+
+    def _close(self, lane: "_Lane") -> Chunk:
+        chunk = lane.end()
+        self._open_bytes -= chunk.size
         return chunk
 
-    def _close(self, topic: "_TopicChunks", chunk: Chunk) -> Chunk:
-        self._open_bytes -= chunk.size
-        return topic.open.pop(chunk.where.partition)
+    def _lanes(self) -> Iterator["_Lane"]:
+        for topic in self._topics.values():
+            yield from topic.lanes
 
-    def _close_largest(self) -> Chunk:
-        chunks = (chunk for topic in self._topics.values() for chunk in topic.open.values())
-        largest = max(chunks, key=attrgetter("size"))
-        return self._close(self._topics[largest.where.topic], largest)
+    def _largest(self) -> "_Lane":
+        """The lane with the largest chunk; of several the same one, in whatever order they came to be."""
+        return max(
+            (lane for lane in self._lanes() if lane.chunk is not None), key=attrgetter("rank")
+        )
 
 
-class _TopicChunks:
-    """Chunks of one topic that have room, by partition, and whose turn it is to get records that may go anywhere."""
+class _Lane:
+    """Fills chunks of one partition, or of all in turns, which ``turns`` gives without end."""
 
-    __slots__ = ("chunk_bytes_max", "name", "open", "partition_count", "turn")
+    __slots__ = ("_bytes_max", "_count", "_prefix", "_topic", "_turns", "chunk")
+
+    def __init__(self, topic: str, prefix: str, turns: Iterator[int], bytes_max: int) -> None:
+        self._topic = topic
+        self._prefix = prefix
+        self._turns = turns
+        self._bytes_max = bytes_max
+        self._count = 0
+        self.chunk: Chunk | None = None
+
+    @property
+    def rank(self) -> tuple[int, TopicPartition, str]:
+        """The larger its chunk is, the higher; no two lanes have the same."""
+        assert self.chunk is not None, "asked of those that have one"
+        return self.chunk.size, self.chunk.where, self.chunk.key
+
+    def begin(self) -> Chunk:
+        """The next chunk."""
+        where = TopicPartition(self._topic, next(self._turns))
+        self.chunk = Chunk(where, f"{self._prefix}{self._count}", self._bytes_max)
+        self._count += 1
+        return self.chunk
+
+    def end(self) -> Chunk:
+        """It is full, or the last."""
+        chunk, self.chunk = self.chunk, None
+        assert chunk is not None, "it has begun"
+        return chunk
+
+
+class _TopicLanes:
+    """Lanes of one topic: of each partition that rows name or have keys for, and of those that may go anywhere."""
 
     def __init__(self, name: str, shape: TopicShape, seed: int) -> None:
-        self.name = name
-        self.partition_count = shape.partition_count
-        self.chunk_bytes_max = min(CHUNK_BYTES, shape.batch_bytes_max - BATCH_FRAME_BYTES)
-        self.turn = seed % shape.partition_count
-        self.open: dict[int, Chunk] = {}
+        self._name = name
+        self._partition_count = shape.partition_count
+        self._bytes_max = min(CHUNK_BYTES, shape.batch_bytes_max - BATCH_FRAME_BYTES)
+        self._seed = seed
+        self._lanes: dict[int, _Lane] = {}
 
-    def next_turn(self) -> int:
-        """The turn goes on."""
-        self.turn = (self.turn + 1) % self.partition_count
-        return self.turn
+    @property
+    def lanes(self) -> Iterable[_Lane]:
+        """All that there are."""
+        return self._lanes.values()
 
-    def places(self, run: RowRun) -> Iterator[int | None]:
-        """The partition of each row; None: any."""
-        if run.partition is not None or run.keys is None:
-            return repeat(run.partition)
-        count = self.partition_count
-        return (None if key is None else key_partition(key, count) for key in run.keys)
+    def lane(self, place: int) -> _Lane:
+        """The lane of a partition, or that of ``ANYWHERE``."""
+        lane = self._lanes.get(place)
+        if lane is None:
+            lane = self._lanes[place] = self._new(place)
+        return lane
+
+    def _new(self, place: int) -> _Lane:
+        if place != ANYWHERE:
+            return _Lane(self._name, "", repeat(place), self._bytes_max)
+        turns = (turn % self._partition_count for turn in count(self._seed))
+        return _Lane(self._name, "any-", turns, self._bytes_max)
+
+    def places(self, block: RowBlock) -> Integers:
+        """The partition of each row, or ``ANYWHERE``."""
+        places = np.full(len(block.values), ANYWHERE)
+        if block.key_column is not None:
+            hashes = positive_hashes(block.key_column)
+            places = np.where(hashes == NO_KEY, ANYWHERE, hashes % self._partition_count)
+        if block.partitions is not None:
+            named = (ANYWHERE if each is None else each for each in block.partitions)
+            given = np.fromiter(named, np.int64, len(places))
+            places = np.where(given == ANYWHERE, places, given)
+        return places
+
+
+def _picked(column: Sequence[T | None] | None, rows: list[int]) -> Iterable[T | None]:
+    return repeat(None, len(rows)) if column is None else map(column.__getitem__, rows)
 
 
 def _unless_none(column: list[T | None]) -> list[T | None] | None:
     """A column that says something."""
     return None if column.count(None) == len(column) else column
-
-
-def _size_of(headers: Headers | None) -> int:
-    return sum(
-        RECORD_FRAME_BYTES + len(name.encode()) + len(value or b"") for name, value in headers or ()
-    )

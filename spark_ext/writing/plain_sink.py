@@ -17,7 +17,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from milena import sync
 from spark_ext.errors import RecordError
 from spark_ext.options.parsing import WriteOptions
-from spark_ext.rows.write_schema import WriteColumns, runs_in
+from spark_ext.rows.blocks import block_of, runs_in
+from spark_ext.rows.write_schema import WriteColumns
 
 BATCHES_UNSETTLED = 2
 """Arrow batches of which the outcomes are not looked at yet; Spark's have 10,000 rows."""
@@ -70,7 +71,7 @@ class MilenaWriter(DataSourceArrowWriter):
 
     def _send(self, producer: sync.Producer, rows: pa.RecordBatch) -> list[_Sent]:
         sent: list[_Sent] = []
-        for run in runs_in(rows, self._columns):
+        for run in runs_in(block_of(rows, self._columns)):
             topic = self._options.topic if run.topic is None else run.topic
             if topic is None:
                 raise RecordError(

@@ -19,7 +19,8 @@ from milena.model.types import Codec
 from milena.producing.options import COMPRESSIONS, MESSAGE_BYTES_MAX
 from spark_ext.cluster.patience import patiently
 from spark_ext.options.parsing import WriteOptions
-from spark_ext.rows.write_schema import WriteColumns, runs_in
+from spark_ext.rows.blocks import block_of
+from spark_ext.rows.write_schema import WriteColumns
 from spark_ext.writing.chunks import Chunk, Chunker, TopicShape
 from spark_ext.writing.transaction import (
     BatchNumber,
@@ -117,7 +118,7 @@ class ChunkWriter:
                 timeout_ms=REQUEST_MS,
                 if_match=None,
                 transaction=self._transaction.header,
-                key=f"{self._task}/{chunk.number}",
+                key=f"{self._task}/{chunk.key}",
             )
         )
         assert answer.last_offset is not None, "with acks=all an answer says where records are"
@@ -174,9 +175,8 @@ def write_task(
             shape_of=writer.shape_of,
         )
         for batch in rows:
-            for run in runs_in(batch, columns):
-                for chunk in chunker.add(run):
-                    writer.put(chunk)
+            for chunk in chunker.add(block_of(batch, columns)):
+                writer.put(chunk)
         for chunk in chunker.finish():
             writer.put(chunk)
         writer.settle()

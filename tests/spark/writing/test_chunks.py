@@ -1,7 +1,9 @@
 """Rows of a task cut into batches: the same rows make the same bytes, and nothing is too large for its topic."""
 
 import random
+from operator import attrgetter
 
+import pyarrow as pa
 import pytest
 
 from milena.model.batch.decode import decode_columns
@@ -9,7 +11,9 @@ from milena.model.batch.header import decode_header
 from milena.model.partitioner import partition_for_key
 from milena.model.types import Codec
 from spark_ext.errors import RecordError
-from spark_ext.rows.write_schema import RowRun
+from spark_ext.rows.blocks import block_of
+from spark_ext.rows.read_schema import ARROW_HEADERS_ITEM
+from spark_ext.rows.write_schema import WriteColumns
 from spark_ext.writing.chunks import (
     BATCH_FRAME_BYTES,
     CHUNK_BYTES,
@@ -23,20 +27,25 @@ SHAPE = TopicShape(partition_count=3, batch_bytes_max=8 << 20)
 BEGAN_MS = 1_700_000_000_000
 
 
-def run(*values, topic=None, partition=None, headers=None, timestamp_ms=None, keys=None):
-    return RowRun(
-        topic=topic,
-        partition=partition,
-        headers=headers,
-        timestamp_ms=timestamp_ms,
-        keys=keys,
-        values=list(values),
-    )
+def block(*values, topic=None, partition=None, headers=None, timestamp_ms=None, keys=None):
+    """Rows that have everything but their values and keys in common."""
+    count = len(values)
+    fields = {
+        "key": (keys, pa.binary()),
+        "headers": (headers and [headers] * count, pa.list_(ARROW_HEADERS_ITEM)),
+        "topic": (topic and [topic] * count, pa.string()),
+        "partition": (None if partition is None else [partition] * count, pa.int32()),
+        "timestamp": (timestamp_ms and [timestamp_ms * 1000] * count, pa.int64()),
+    }
+    given = {name: pa.array(*field) for name, field in fields.items() if field[0] is not None}
+    rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary()), **given})
+    places = {name: rows.schema.get_field_index(name) for name in given}
+    return block_of(rows, WriteColumns(value=0, **(dict.fromkeys(fields) | places)))
 
 
-def chunks_of(*runs, topic="t", seed=0, shape=SHAPE):
+def chunks_of(*blocks, topic="t", seed=0, shape=SHAPE):
     chunker = Chunker(topic=topic, seed=seed, shape_of=lambda _: shape)
-    return [chunk for each in runs for chunk in chunker.add(each)] + [*chunker.finish()]
+    return [chunk for each in blocks for chunk in chunker.add(each)] + [*chunker.finish()]
 
 
 def batch_of(chunk, codec=Codec.NONE):
@@ -52,11 +61,11 @@ def columns_of(chunk, codec=Codec.NONE):
 def test_every_part_of_a_record_is_said():
     headers = [("h", b"1"), ('\u00fc"', None)]
     (chunk,) = chunks_of(
-        run(b"\xff", None, partition=2, keys=[b"k", None], headers=headers, timestamp_ms=17),
-        run(b"", partition=2, keys=[b"k"]),
+        block(b"\xff", None, partition=2, keys=[b"k", None], headers=headers, timestamp_ms=17),
+        block(b"", partition=2, keys=[b"k"]),
     )
     header, columns = columns_of(chunk, Codec.ZSTD)
-    assert (chunk.where, chunk.number) == (("t", 2), 0)
+    assert (chunk.where, chunk.key) == (("t", 2), "0")
     assert (header.codec, header.record_count, header.producer_id) == (Codec.ZSTD, 3, -1)
     assert (columns.keys, columns.values) == ([b"k", None, b"k"], [b"\xff", None, b""])
     assert columns.headers == [headers, headers, None]
@@ -65,7 +74,7 @@ def test_every_part_of_a_record_is_said():
 
 
 def test_records_that_say_little_make_batches_that_say_little():
-    (chunk,) = chunks_of(run(b"a", b"b"))
+    (chunk,) = chunks_of(block(b"a", b"b"))
     header, columns = columns_of(chunk)
     assert header.base_timestamp_ms == BEGAN_MS
     assert (columns.keys, columns.headers, columns.timestamp_deltas) == (None, None, None)
@@ -73,15 +82,15 @@ def test_records_that_say_little_make_batches_that_say_little():
 
 def test_chunks_take_turns_where_records_may_go_anywhere():
     large = [b"x" * CHUNK_BYTES] * 5
-    found = chunks_of(run(*large), seed=4)
-    assert [chunk.number for chunk in found] == [*range(5)]
+    found = chunks_of(block(*large), seed=4)
+    assert [chunk.key for chunk in found] == [f"any-{n}" for n in range(5)]
     assert [chunk.where.partition for chunk in found] == [1, 2, 0, 1, 2]
 
 
 def test_records_with_keys_go_where_keys_go_and_keep_their_order():
     keys = [b"%d" % (n % 50) for n in range(5000)]
     values = [b"%d" % n * 300 for n in range(5000)]
-    found = chunks_of(run(*values, keys=keys))
+    found = chunks_of(block(*values, keys=keys))
     assert len(found) > 3
     for partition in range(3):
         mine = [v for c in found if c.where.partition == partition for v in c.values]
@@ -91,6 +100,19 @@ def test_records_with_keys_go_where_keys_go_and_keep_their_order():
         assert mine == wanted
 
 
+def test_records_that_may_go_anywhere_keep_to_themselves_and_in_order():
+    """So that where they go depends on them alone, and not on what has filled a partition's chunk meanwhile."""
+    keys = [b"k" if n % 3 else None for n in range(3000)]
+    values = [b"%d" % n * 900 for n in range(3000)]
+    found = chunks_of(block(*values, keys=keys))
+    for is_keyed in (True, False):
+        mine = [v for c in found if c.key.isdecimal() == is_keyed for v in c.values]
+        assert mine == [v for k, v in zip(keys, values, strict=True) if (k is None) != is_keyed]
+    anywhere = [c.where.partition for c in found if not c.key.isdecimal()]
+    assert len(anywhere) > 2
+    assert anywhere == [n % 3 for n in range(len(anywhere))]
+
+
 def test_of_many_partitions_chunks_are_sent_before_they_are_full():
     """Else a task would hold a chunk of each."""
     shape = TopicShape(partition_count=300, batch_bytes_max=8 << 20)
@@ -98,7 +120,7 @@ def test_of_many_partitions_chunks_are_sent_before_they_are_full():
     chunker = Chunker(topic="t", seed=0, shape_of=lambda _: shape)
     held = sent = 0
     for n in range(count):
-        for chunk in chunker.add(run(value, keys=[b"%d" % n])):
+        for chunk in chunker.add(block(value, keys=[b"%d" % n])):
             sent += len(chunk.values)
         held = max(held, (n + 1 - sent) * len(value))
     assert OPEN_BYTES_MAX // 2 < held <= OPEN_BYTES_MAX
@@ -107,8 +129,8 @@ def test_of_many_partitions_chunks_are_sent_before_they_are_full():
 
 def test_rows_of_topics_that_alternate_share_the_chunks_of_each():
     names = ["a", "b"] * 10
-    found = chunks_of(*(run(b"%d" % n, topic=name) for n, name in enumerate(names)), topic=None)
-    assert [(chunk.where.topic, chunk.number) for chunk in found] == [("a", 0), ("b", 1)]
+    found = chunks_of(*(block(b"%d" % n, topic=name) for n, name in enumerate(names)), topic=None)
+    assert [(chunk.where.topic, chunk.key) for chunk in found] == [("a", "any-0"), ("b", "any-0")]
     assert found[0].values == [b"%d" % n for n in range(0, 20, 2)]
 
 
@@ -117,14 +139,14 @@ def test_a_chunk_is_cut_before_it_is_too_large_for_a_batch_of_the_topic():
     fit = 5
     limit = BATCH_FRAME_BYTES + fit * (RECORD_FRAME_BYTES + size)
     rows = [b"%d" % n * size for n in range(9)] + [b"9" * 10 * size]
-    found = chunks_of(run(*rows), shape=TopicShape(partition_count=1, batch_bytes_max=limit))
+    found = chunks_of(block(*rows), shape=TopicShape(partition_count=1, batch_bytes_max=limit))
     assert [len(chunk.values) for chunk in found] == [fit, 4, 1]
     assert [value for chunk in found for value in chunk.values] == rows
     assert all(len(batch_of(chunk)) <= limit for chunk in found[:2])
 
 
 def test_records_of_nothing_are_counted_too():
-    found = chunks_of(run(*[None] * 100_000))
+    found = chunks_of(block(*[None] * 100_000))
     assert sum(len(chunk.values) for chunk in found) == 100_000
     assert max(len(chunk.values) for chunk in found) == CHUNK_BYTES // RECORD_FRAME_BYTES
 
@@ -135,15 +157,17 @@ def test_the_same_rows_make_the_same_bytes_however_spark_cuts_them():
     shape = TopicShape(partition_count=40, batch_bytes_max=8 << 20)
     keys = [dice.choice([None, b"%d" % n]) for n in range(4000)]
     rows = [b"%d" % n * dice.randrange(3000) for n in range(4000)]
-    whole = chunks_of(run(*rows, keys=keys), shape=shape)
+    whole = chunks_of(block(*rows, keys=keys), shape=shape)
     cuts = (slice(n, n + 7) for n in range(0, 4000, 7))
-    pieces = chunks_of(*(run(*rows[cut], keys=keys[cut]) for cut in cuts), shape=shape)
+    pieces = chunks_of(*(block(*rows[cut], keys=keys[cut]) for cut in cuts), shape=shape)
     assert len(whole) > 45
-    assert [(c.where, c.number, batch_of(c)) for c in whole] == [
-        (c.where, c.number, batch_of(c)) for c in pieces
+    # What of one partition follows on what is the same; which partition comes first need not be.
+    by_key = attrgetter("where", "key")
+    assert [(by_key(c), batch_of(c)) for c in sorted(whole, key=by_key)] == [
+        (by_key(c), batch_of(c)) for c in sorted(pieces, key=by_key)
     ]
 
 
 def test_a_row_without_a_topic_is_refused():
     with pytest.raises(RecordError, match="a row without a topic"):
-        chunks_of(run(b"v"), topic=None)
+        chunks_of(block(b"v"), topic=None)

@@ -20,7 +20,7 @@ from milena.model.partitioner import partition_for_key
 from spark_ext.errors import RowSchemaError
 from spark_ext.options.parsing import parse_write_options
 from spark_ext.rows.read_schema import HEADERS_TYPE, row_schema
-from spark_ext.rows.write_schema import RUN_BYTES_MAX, WriteColumns, runs_in, write_columns
+from spark_ext.rows.write_schema import WriteColumns, write_columns
 from spark_ext.writing.plain_sink import FEW_ROWS, MilenaWriter
 from tests.support.clusters.live_cluster import (
     create_topic,
@@ -60,34 +60,6 @@ def test_the_topic_of_the_option_wins_and_timestamps_are_asked_for():
 
 def rows_of(**columns):
     return pa.RecordBatch.from_pydict(columns)
-
-
-def test_rows_that_follow_one_another_to_the_same_place_are_sent_together():
-    rows = rows_of(
-        value=["a", "b", "c", None, "e"],
-        topic=["t", "t", "u", "t", "t"],
-        partition=pa.array([None, None, None, None, 1], pa.int32()),
-    )
-    columns = columns_of(
-        ("value", StringType()), ("topic", StringType()), ("partition", IntegerType())
-    )
-    found = [(run.topic, run.partition, run.keys, run.values) for run in runs_in(rows, columns)]
-    assert found == [
-        ("t", None, None, [b"a", b"b"]),
-        ("u", None, None, [b"c"]),
-        ("t", None, None, [None]),
-        ("t", 1, None, [b"e"]),
-    ]
-
-
-def test_a_run_is_cut_where_it_is_large():
-    values = [b"x" * (RUN_BYTES_MAX // 2 - 1), b"y", b"z", b"w" * 2 * RUN_BYTES_MAX, b"v"]
-    rows = rows_of(value=values, key=[b"kk"] * 5)
-    columns = columns_of(("value", BinaryType()), ("key", BinaryType()), topic="t")
-    runs = list(runs_in(rows, columns))
-    assert [len(run.values) for run in runs] == [4, 1]
-    assert [value for run in runs for value in run.values] == values
-    assert [run.keys for run in runs] == [[b"kk"] * 4, [b"kk"]]
 
 
 class NotingProducer:

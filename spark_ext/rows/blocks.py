@@ -1,0 +1,151 @@
+"""Records out of Arrow batches, a column at a time (pure): columns become Python lists in C, sizes arrays of numpy."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, repeat
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from milena.model.columns import Headers
+from spark_ext.rows.write_schema import WriteColumns
+
+RUN_BYTES_MAX = 1 << 20
+"""Keys and values that are sent together: much less than a producer holds, and enough that a row costs little."""
+
+HEADER_FRAME_BYTES = 32
+"""A header in a batch, without name and value."""
+
+_US_PER_MS = 1000
+
+Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBlock:
+    """Records by column, all of as many items; None: there is no such column.
+
+    ``sizes``: bytes of each record's key, value and headers. ``key_column``: the keys as they came.
+    """
+
+    topics: Sequence[str | None] | None
+    partitions: Sequence[int | None] | None
+    headers: Sequence[Headers | None] | None
+    times_ms: Sequence[int | None] | None
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    sizes: Integers
+    key_column: pa.Array | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRun:
+    """Records that follow one another and go to the same place, with the same headers and time."""
+
+    topic: str | None
+    partition: int | None
+    headers: Headers | None
+    timestamp_ms: int | None
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+
+
+def block_of(rows: pa.RecordBatch, columns: WriteColumns) -> RowBlock:
+    """The records of an Arrow batch, in their order."""
+    key_column = None if columns.key is None else _binaries(rows.column(columns.key))
+    value_column = _binaries(rows.column(columns.value))
+    headers = None if columns.headers is None else _headers(rows.column(columns.headers))
+    sizes = _lengths(value_column)
+    if key_column is not None:
+        sizes = sizes + _lengths(key_column)
+    if headers is not None:
+        sizes = sizes + np.fromiter(map(_size_of, headers), np.int64, len(headers))
+    return RowBlock(
+        topics=None if columns.topic is None else rows.column(columns.topic).to_pylist(),
+        partitions=None
+        if columns.partition is None
+        else rows.column(columns.partition).to_pylist(),
+        headers=headers,
+        times_ms=None if columns.timestamp is None else _times_ms(rows.column(columns.timestamp)),
+        keys=None if key_column is None else _items(key_column),
+        values=_items(value_column),
+        sizes=sizes,
+        key_column=key_column,
+    )
+
+
+def runs_in(block: RowBlock) -> Iterator[RowRun]:
+    """The same records in runs, which are cut where they pass ``RUN_BYTES_MAX``."""
+    ends = np.cumsum(block.sizes)
+    first = 0
+    for (topic, partition, headers, timestamp_ms), last in _places(block):
+        while first < last:
+            before = int(ends[first - 1]) if first else 0
+            cut = min(last, int(np.searchsorted(ends, before + RUN_BYTES_MAX)) + 1)
+            yield RowRun(
+                topic=topic,
+                partition=partition,
+                headers=headers,
+                timestamp_ms=timestamp_ms,
+                keys=None if block.keys is None else block.keys[first:cut],
+                values=block.values[first:cut],
+            )
+            first = cut
+
+
+_Place = tuple[str | None, int | None, Headers | None, int | None]
+"""Topic, partition, headers and time."""
+
+
+def _places(block: RowBlock) -> Iterator[tuple[_Place, int]]:
+    """Each place, and where the rows end that follow one another to it."""
+    columns = (block.topics, block.partitions, block.headers, block.times_ms)
+    count = len(block.values)
+    if not any(columns):
+        yield (None, None, None, None), count
+        return
+    places: Iterator[_Place] = zip(
+        block.topics or repeat(None, count),
+        block.partitions or repeat(None, count),
+        block.headers or repeat(None, count),
+        block.times_ms or repeat(None, count),
+        strict=True,
+    )
+    end = 0
+    for place, same in groupby(places):
+        end += sum(1 for _ in same)
+        yield place, end
+
+
+def _binaries(column: pa.Array) -> pa.Array:
+    if pa.types.is_string(column.type):
+        return column.cast(pa.binary())
+    if pa.types.is_large_string(column.type):
+        return column.cast(pa.large_binary())
+    return column
+
+
+def _items(column: pa.Array) -> list[bytes | None]:
+    found: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
+    return found
+
+
+def _lengths(column: pa.Array) -> Integers:
+    found: Integers = pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
+    return found
+
+
+def _headers(column: pa.Array) -> list[Headers | None]:
+    return [None if row is None else [tuple(p.values()) for p in row] for row in column.to_pylist()]
+
+
+def _size_of(headers: Headers | None) -> int:
+    return sum(
+        HEADER_FRAME_BYTES + len(name.encode()) + len(value or b"") for name, value in headers or ()
+    )
+
+
+def _times_ms(column: pa.Array) -> list[int | None]:
+    micros = column.cast(pa.int64()).to_pylist()
+    return [None if each is None else each // _US_PER_MS for each in micros]
