@@ -27,7 +27,7 @@ from milena.cluster.admin import TIMEOUT_S
 from milena.cluster.credentials import Credentials, nearer, texts_of
 from milena.cluster.routing import without_user
 from milena.commands import output
-from milena.commands.options import CommandGroup, FiniteRange
+from milena.commands.options import CommandGroup, FiniteRange, explained
 from milena.commands.profiles import complete_profile, own_profiles
 from milena.commands.standard_streams import drop_unwritten, fill_closed
 from milena.commands.target import (
@@ -277,7 +277,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"milena: {told(error)}", err=True)
         return exit_code(error)
     except click.UsageError as error:
-        error.show()
+        (explained(error) if isinstance(error, click.NoSuchOption) else error).show()
         return EXIT_USAGE
     except click.ClickException as error:
         click.echo(f"milena: {error.format_message()}", err=True)

@@ -61,8 +61,12 @@ def parse_query(raw: str) -> Mapping[str, str]:
         pairs = parse_qsl(
             raw, keep_blank_values=True, errors="strict", max_num_fields=_QUERY_FIELDS_MAX
         )
-    except ValueError as error:
-        raise MalformedRequestError(f"the query string is malformed: {error}") from None
+    except UnicodeDecodeError:
+        raise MalformedRequestError("the query string is not UTF-8, percent-encoded") from None
+    except ValueError:
+        raise MalformedRequestError(
+            f"the query string has more than {_QUERY_FIELDS_MAX} parameters"
+        ) from None
     return MappingProxyType(dict(pairs))
 
 

@@ -316,9 +316,9 @@ async def abort(call: Call) -> web.Response:
 
 
 def _named(call: Call) -> ProducerTransaction:
-    numbers = [call.names["producer_id"], call.names["producer_epoch"]]
-    producer_id, producer_epoch = (integer_text("the transaction", text) for text in numbers)
-    return transaction_of(producer_id, producer_epoch)
+    return transaction_of(
+        *(integer_text(name, call.names[name]) for name in ("producer_id", "producer_epoch"))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from collections.abc import Iterator
 from difflib import get_close_matches
 
 import click
@@ -32,6 +33,39 @@ class CommandGroup(click.Group):
             )
             ctx.fail(f"No such command '{name}': {told}")
         return super().resolve_command(ctx, args)
+
+
+_OTHERS_WORDS_FOR_URL = re.compile(r"--(bootstrap-?)?(servers?|brokers?|hosts?|endpoints?|address)")
+
+
+def explained(error: click.NoSuchOption) -> click.UsageError:
+    """The error, with what was probably meant: an option that stands before the command, or one that begins so."""
+    ctx, name = error.ctx, error.option_name
+    if ctx is None:
+        return error
+    meant = "--url" if _OTHERS_WORDS_FOR_URL.fullmatch(name) else name
+    for place in _upwards(ctx):
+        if meant in _option_names(place) and (place is not ctx or meant != name):
+            told = f"No such option '{name}': {place.command_path} {meant} …"
+            if place is not ctx:
+                told += f" {ctx.command_path.removeprefix(place.command_path).strip()}"
+            return click.UsageError(f"{told} is how it is said", ctx=ctx)
+    # Click looks for what is spelt alike; who leaves out the end of a word is far from it by that.
+    if begun := [option for option in _option_names(ctx) if option.startswith(name)]:
+        told = f"No such option '{name}': did you mean {' or '.join(begun)}?"
+        return click.UsageError(told, ctx=ctx)
+    return error
+
+
+def _upwards(ctx: click.Context) -> Iterator[click.Context]:
+    place: click.Context | None = ctx
+    while place is not None:
+        yield place
+        place = place.parent
+
+
+def _option_names(ctx: click.Context) -> list[str]:
+    return [name for param in ctx.command.get_params(ctx) for name in param.opts]
 
 
 class FiniteRange(click.FloatRange):

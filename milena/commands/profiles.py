@@ -117,6 +117,9 @@ def parse_profiles(text: str, path: Path) -> ProfileFile:
     """
     parsing = _Parsing(text, path)
     table = tomllib.loads(text)
+    for name in table.keys() - set(_FILE_KEYS):
+        if isinstance(table[name], dict):
+            raise parsing.wrong(f"a profile is a table [profiles.{name}], not [{name}]", name)
     parsing.refuse_others(table, _FILE_KEYS, "")
     named = table.get("profiles", {})
     if not isinstance(named, dict):

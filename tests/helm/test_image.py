@@ -1,6 +1,5 @@
 """The image: built for real, unpacked, and run read-only without rights as the chart runs it."""
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +7,14 @@ import pytest
 
 from tests.helm.certificates import issue
 from tests.helm.charts import ROOT, Document, Rendering, nested, render
-from tests.helm.image_build import SECRET_FILE, VERSION, BuiltImage, build_image, missing_tools
+from tests.helm.image_build import (
+    SECRET_FILE,
+    VERSION,
+    BuiltImage,
+    build_image,
+    discard,
+    missing_tools,
+)
 from tests.helm.image_node import ImageNode, data_folder, describe
 
 pytestmark = [pytest.mark.long, pytest.mark.integration]
@@ -24,8 +30,10 @@ READY = "import urllib.request as u; u.urlopen('http://127.0.0.1:8082/readyz', t
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuiltImage]:
     assert not missing_tools(), f"needs {', '.join(missing_tools())}"
     work = tmp_path_factory.mktemp("image")
-    yield build_image(work)
-    shutil.rmtree(work, ignore_errors=True)
+    try:
+        yield build_image(work)
+    finally:
+        discard(work)
 
 
 def write_config(rendering: Rendering, folder: Path) -> None:

@@ -265,16 +265,18 @@ class TestSessions:
         assert (await api.post("/transactions/8/0:commit", body, JSON)).error == (404, 40412)
 
     @pytest.mark.parametrize(
-        "path",
+        ("path", "told"),
         [
-            "/transactions/x/0:commit",
-            "/transactions/1/-1:commit",
-            "/transactions/1/32767:commit",
-            "/transactions/1/99999999999999999999:abort",
+            ("/transactions/x/0:commit", "'producer_id' got 'x': not an integer"),
+            ("/transactions/1/-1:commit", ""),
+            ("/transactions/1/32767:commit", ""),
+            ("/transactions/1/99999999999999999999:abort", "'producer_epoch' got"),
         ],
     )
-    async def test_names_that_are_no_numbers_are_malformed(self, api, path):
-        assert (await api.post(path, {}, JSON)).error == (400, 400)
+    async def test_names_that_are_no_numbers_are_malformed(self, api, path, told):
+        answer = await api.post(path, {}, JSON)
+        assert answer.error == (400, 400)
+        assert told in answer.json["message"]
 
     @pytest.mark.parametrize("body", [{}, {"writes": None}, {"offsets": []}])
     async def test_a_commit_says_what_was_written_even_if_nothing_was(self, api, body):

@@ -237,6 +237,28 @@ def test_who_asks_for_a_command_that_is_not_there_is_told_which_are(capsys, word
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["status", "--url", "http://x"], "'--url': milena --url … status is how it is said"),
+        (
+            ["topics", "list", "--token-file", "x"],
+            "'--token-file': milena --token-file … topics list is how it is said",
+        ),
+        (["--server", "x", "status"], "'--server': milena --url … is how it is said"),
+        (
+            ["consume", "t", "--bootstrap-servers", "x"],
+            "'--bootstrap-servers': milena --url … consume is how it is said",
+        ),
+        (["consume", "t", "--from", "x"], "'--from': did you mean --from-beginning?"),
+        (["status", "--wach"], "'--wach'. Did you mean '--watch'?"),
+    ],
+)
+def test_who_says_an_option_elsewhere_or_in_part_is_told_how_it_is_said(capsys, words, told):
+    assert cli.run(words) == 64
+    assert f"No such option {told}\n" in capsys.readouterr().err
+
+
 def test_version_is_printed(capsys):
     assert cli.run(["--version"]) == 0
     said = capsys.readouterr().out

@@ -68,6 +68,7 @@ def test_without_a_file_there_are_none(tmp_path):
         ("[profiles.a\n", "is no TOML: Expected ']' at the end of a table declaration (at line 1"),
         ("\nprofile = 1\n", ", line 2: unknown key 'profile'; known: default, profiles"),
         ("profiles = 1\n", ", line 1: profiles must be tables"),
+        ("\n[a]\nurl = 'x'\n", ": a profile is a table [profiles.a], not [a]"),
         ("[profiles]\na = 1\n", ", line 2: profile a must be a table: [profiles.a]"),
         ("[profiles.a]\n[profiles.b]\nurl = 'x'\n", ", line 1: profile a: say url = "),
         ("[profiles.b]\nurl = 'x'\n[profiles.a]\nurl = 7\n", ", line 4: profile a: say url = "),
