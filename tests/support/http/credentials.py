@@ -19,8 +19,9 @@ from raft_meta.machine.image import Acl, Grant
 from tests.support.fakes.ports import FakeNode
 
 PASSWORD = "a good password"
-VERIFIER = argon2.PasswordHasher(memory_cost=8, time_cost=1, parallelism=1).hash(PASSWORD)
-"""Quick to look at: what a hash costs is tested elsewhere."""
+QUICK_HASHER = argon2.PasswordHasher(memory_cost=8, time_cost=1, parallelism=1)
+"""What a hash costs is tested elsewhere."""
+VERIFIER = QUICK_HASHER.hash(PASSWORD)
 SECRET = "s3cret"
 
 Headers = Mapping[str, str]
