@@ -2,42 +2,110 @@
 
 ``URL RATE probes`` asks as often whether the node lives, which needs no credentials: what as many requests cost that
 bring nothing.
+
+The rate is kept, or it is no measurement: a request is sent when it is due, by whoever waits for nothing, however long
+others are made to wait for their answers. Should all of them wait when one is due, or answers break off, it ends with a
+word of that.
 """
 
 import asyncio
 import base64
 import sys
+from collections import deque
 from itertools import count
-from time import perf_counter
+from typing import cast
 from urllib.parse import urlsplit
 
 import uvloop
 
-from loadtest.bench.clients.http_load import encode_request
+from loadtest.bench.clients.http_load import HttpLoadError, encode_request
 from loadtest.cluster.node_process import die_with_parent
 
-CONNECTIONS = 200
-"""More than passwords may wait, so that most are answered at once, and the rate is what it should be."""
+CONNECTIONS = 800
+"""A node lets each wait for half a second, and up to 64 for the passwords before theirs."""
 HOSTS = 200
 """Of loopback, so that they are as many addresses."""
+LAG_S_MAX = 0.5
+"""Behind what is due; more is not the rate that was asked for."""
 GUESSES, PROBES = "guesses", "probes"
+READY = "ready"
+"""Said once all are connected."""
+_STEP_S = 0.005
+_HEAD_END = b"\r\n\r\n"
+_LENGTH = b"\r\ncontent-length: "
 
 
-async def knock(url: str, number: int, gap_s: float, *, is_guessing: bool) -> None:
-    """One of them, who waits for each answer; what it is does not matter."""
-    place = urlsplit(url)
-    reader, writer = await asyncio.open_connection(
-        place.hostname, place.port, local_addr=(f"127.0.0.{2 + number % HOSTS}", 0)
-    )
+class Stranger(asyncio.Protocol):
+    """One of them, who waits for each answer; what it is does not matter. It costs as little as it can."""
+
+    def __init__(self, idle: "deque[Stranger]") -> None:
+        self._idle = idle
+        self._transport: asyncio.Transport | None = None
+        self._got = b""
+        self.is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The node is there."""
+        # uvloop's transports act like asyncio's without being any.
+        self._transport = cast("asyncio.Transport", transport)
+        self._idle.append(self)
+
+    def ask(self, request: bytes) -> None:
+        """Send it."""
+        assert self._transport is not None, "it is connected"
+        self._transport.write(request)
+
+    def data_received(self, data: bytes) -> None:
+        """An answer, or a piece of one."""
+        self._got += data
+        end = self._got.find(_HEAD_END)
+        if end < 0:
+            return
+        head = self._got[:end].lower() + b"\r\n"
+        at = head.index(_LENGTH) + len(_LENGTH)
+        if len(self._got) - end - len(_HEAD_END) >= int(head[at : head.index(b"\r", at)]):
+            self._got = b""
+            self._idle.append(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The node closed it."""
+        self.is_lost = True
+
+
+async def connect(url: str) -> "deque[Stranger]":
+    """All of them, who wait for nothing yet."""
+    place, idle = urlsplit(url), deque[Stranger]()
+    for number in range(CONNECTIONS):
+        await asyncio.get_running_loop().create_connection(
+            lambda: Stranger(idle),
+            place.hostname,
+            place.port,
+            local_addr=(f"127.0.0.{2 + number % HOSTS}", 0),
+        )
+    return idle
+
+
+async def knock(idle: "deque[Stranger]", url: str, rate: float, *, is_guessing: bool) -> None:
+    """All of them together so many times a second.
+
+    Raises:
+        HttpLoadError: it cannot be kept.
+    """
+    clock = asyncio.get_running_loop().time
     probe = encode_request(url, "GET", "/livez")
-    due_s = perf_counter() + gap_s * number / CONNECTIONS
+    began_s = clock()
     for turn in count():
-        await asyncio.sleep(max(0.0, due_s - perf_counter()))
-        due_s += gap_s
-        writer.write(_guess(url, f"{number} {turn}") if is_guessing else probe)
-        head = await reader.readuntil(b"\r\n\r\n")
-        at = head.lower().index(b"content-length: ") + 16
-        await reader.readexactly(int(head[at:].split(b"\r", 1)[0]))
+        due_s = began_s + turn / rate
+        while not idle or clock() < due_s:
+            await asyncio.sleep(_STEP_S)
+            if clock() - due_s > LAG_S_MAX:
+                raise HttpLoadError(
+                    f"{turn} requests of {rate:g} a second are late, and {len(idle)} wait for nothing"
+                )
+        stranger = idle.popleft()
+        if stranger.is_lost:
+            raise HttpLoadError("the node closed a connection")
+        stranger.ask(_guess(url, str(turn)) if is_guessing else probe)
 
 
 def _guess(url: str, password: str) -> bytes:
@@ -45,12 +113,11 @@ def _guess(url: str, password: str) -> bytes:
     return encode_request(url, "GET", "/topics", Authorization=f"Basic {given}")
 
 
-async def knock_all(url: str, rate: float, *, is_guessing: bool) -> None:
-    """All of them together so many times a second."""
-    gap_s = CONNECTIONS / rate
-    await asyncio.gather(
-        *(knock(url, number, gap_s, is_guessing=is_guessing) for number in range(CONNECTIONS))
-    )
+async def _knock_all(url: str, rate: float, *, is_guessing: bool) -> None:
+    idle = await connect(url)
+    # Whoever measures begins then.
+    print(READY, flush=True)
+    await knock(idle, url, rate, is_guessing=is_guessing)
 
 
 def main() -> None:
@@ -58,7 +125,10 @@ def main() -> None:
     die_with_parent()
     url, rate, what = sys.argv[1:]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(knock_all(url, float(rate), is_guessing=what == GUESSES))
+        try:
+            runner.run(_knock_all(url, float(rate), is_guessing=what == GUESSES))
+        except HttpLoadError as error:
+            sys.exit(str(error))
 
 
 if __name__ == "__main__":

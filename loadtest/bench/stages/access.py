@@ -4,7 +4,7 @@ import asyncio
 import base64
 import ssl
 import sys
-from asyncio.subprocess import DEVNULL
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -35,7 +35,7 @@ SOMEBODY = "ann"
 PASSWORD = "a password of the bench"  # noqa: S105 (of nodes that live for a minute)
 ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
 _SETTLE_S = 0.5
-_QUEUE_S = 2.5
+_QUEUE_S = 3.5
 """In which a node looks at the passwords that still wait: the next turn is not to pay for them."""
 
 
@@ -175,13 +175,17 @@ def _beside(name: str, what: str, way: Way, ask: Ask) -> Contender:
         knocking = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", strangers.__name__, way.url, str(STRANGERS_PER_S), what),
             stdin=DEVNULL,
+            stdout=PIPE,
             start_new_session=True,
         )
+        assert knocking.stdout is not None, "it is piped"
         try:
+            if (await knocking.stdout.readline()).decode().strip() != strangers.READY:
+                raise HttpLoadError("the strangers could not connect")
             await asyncio.sleep(_SETTLE_S)
             done = await undisturbed.turn(seconds)
             if knocking.returncode is not None:
-                raise HttpLoadError("the strangers went away")
+                raise HttpLoadError("the strangers did not keep their rate; they say why")
         finally:
             if knocking.returncode is None:
                 knocking.kill()
