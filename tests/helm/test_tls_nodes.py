@@ -1,7 +1,7 @@
 """The chart with TLS everywhere, on real nodes: the certificates are those that it asks cert-manager for."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import yaml
 from tests.helm.certificates import issue
 from tests.helm.charts import CHART, helm
 from tests.helm.podlab.manifest import Document
-from tests.helm.podlab.release import NAME, SET, Release, milena_lab, unclean
+from tests.helm.podlab.release import HEADLESS, NAME, SET, Release, milena_lab, unclean
 from tests.helm.podlab.store import NAMESPACE
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
@@ -88,6 +88,60 @@ def test_who_shows_a_certificate_is_the_user_that_it_names(release: Release) -> 
     assert release.lab.execute(f"{SET}-1", "milena", *allowed)
     made = release.lab.execute(f"{SET}-0", *AS_ANN, "topics", "create", "hers")
     assert made, made.out + made.err
+
+
+def test_authorities_are_exchanged_without_a_restart(release: Release, tmp_path: Path) -> None:
+    """The way of docs/security.md, of the API and of peers at once: both, new certificates, the new alone."""
+    mark = release.mark()
+    new = {made["metadata"]["name"]: made["data"] for made in issued(tmp_path)}
+    del new["person"]
+    old = {name: release.lab.get("Secret", name).raw["data"] for name in new}
+    both = {name: joined(old[name]["ca.crt"], new[name]["ca.crt"]) for name in new}
+    for name, data in old.items():
+        change(release, name, {**data, "ca.crt": both[name]})
+    for name, data in new.items():
+        change(release, name, {**data, "ca.crt": both[name]})
+    for name, data in new.items():
+        change(release, name, data)
+    for pod in release.node_pods(3):
+        release.lab.wait_for(lambda pod=pod: is_in(release, pod), 60, f"{pod} is believed")
+    assert not release.stops_since(mark)
+    # One that begins anew has heard of the old ones never: the others let it in, and it lets them.
+    uid = release.lab.get("Pod", f"{SET}-2").uid
+    release.lab.delete_pod(f"{SET}-2", 60)
+    release.wait_replaced(f"{SET}-2", uid, within_s=120)
+    assert [stop.pod for stop in release.stops_since(mark)] == [f"{SET}-2"]
+    assert "Succeeded" in release.lab.helm("test", NAME)
+
+
+def joined(*encoded: str) -> str:
+    return base64.b64encode(b"".join(base64.b64decode(part) for part in encoded)).decode()
+
+
+def change(release: Release, name: str, data: Mapping[str, str]) -> None:
+    """Another content of a secret, when all pods that have it see it and have had time to take it."""
+    raw = release.lab.get("Secret", name).raw
+    release.lab.cluster.read(lambda store: store.replace({**raw, "data": dict(data)}))
+    folder = "/etc/milena-tls/" + ("peer" if "peer" in name else "api")
+    see = ("sh", "-c", f"cd {folder} && cat ca.crt tls.crt")
+    told = "".join(base64.b64decode(data[file]).decode() for file in ("ca.crt", "tls.crt"))
+    for pod in release.node_pods(3):
+        release.lab.wait_for(
+            lambda pod=pod: release.lab.execute(pod, *see).out == told, 60, f"{pod} sees {name}"
+        )
+        release.lab.wait_for(lambda pod=pod: is_in(release, pod), 60, f"{pod} is believed")
+
+
+def is_in(release: Release, pod: str) -> bool:
+    """Whether every node is reached from a pod by the names and authorities that it has."""
+    return all(
+        bool(
+            release.lab.execute(
+                pod, "milena", "--url", f"https://{other}.{HEADLESS}:8082", "status"
+            )
+        )
+        for other in release.node_pods(3)
+    )
 
 
 def test_nodes_drain_by_https_and_rejoin(release: Release) -> None:

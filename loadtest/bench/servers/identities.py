@@ -50,6 +50,9 @@ class Authority:
         signed = (
             self._builder(self._name, self._key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
             .sign(self._key, hashes.SHA256())
         )
         self.file = folder / f"{name}-ca.pem"
@@ -64,7 +67,9 @@ class Authority:
     ) -> CertificateFiles:
         """A certificate with these common names and alternative names, for these usages or any."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(_subject(common_names), key)
+        # By it one tells authorities of the same name apart (RFC 5280, 4.2.1.1).
+        whose = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = self._builder(_subject(common_names), key).add_extension(whose, critical=False)
         if others:
             builder = builder.add_extension(x509.SubjectAlternativeName(others), critical=False)
         if usages:
