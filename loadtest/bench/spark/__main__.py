@@ -24,6 +24,8 @@ from loadtest.bench.spark.reading import read_operations
 from loadtest.bench.spark.session import VALUE_BYTES, fill, one_node, warm_session
 from loadtest.bench.spark.sinks import SinkWays
 from loadtest.bench.spark.ways import (
+    BARE,
+    MILENA,
     RATE,
     SparkComparison,
     compare,
@@ -70,7 +72,7 @@ def main(
             measured = take_turns(operations, rounds)
             batches = _batches(spark, url, folder, rounds, seconds)
             delays = delays_ms(spark, url, folder, seconds=seconds)
-    comparisons = [*compare(operations, measured), _batch_comparison(batches)]
+    comparisons = [*compare(operations, measured), *_batch_comparisons(batches)]
     title = (
         f"{records:,} records of {VALUE_BYTES} B in {partitions} partitions, {sink_records:,} to sinks, "
         f"{rounds} rounds, local[{cores}] on {os.cpu_count()} cores"
@@ -103,11 +105,17 @@ def _batches(
     return [batch_ms(spark, url, folder, turn=n, seconds=seconds / turns) for n in range(turns)]
 
 
-def _batch_comparison(batches: Sequence[dict[str, float]]) -> SparkComparison:
-    ratio = statistics.median(each["rate"] / each["milena"] for each in batches)
-    return SparkComparison(
-        operation="small batch", other=RATE, wall=ratio, cpu=None, target=BATCH_TARGET
-    )
+def _batch_comparisons(batches: Sequence[dict[str, float]]) -> list[SparkComparison]:
+    return [
+        SparkComparison(
+            operation="small batch",
+            other=other,
+            wall=statistics.median(each[other] / each[MILENA] for each in batches),
+            cpu=None,
+            target=target,
+        )
+        for other, target in ((RATE, BATCH_TARGET), (BARE, None))
+    ]
 
 
 def _batches_line(batches: Sequence[dict[str, float]]) -> str:

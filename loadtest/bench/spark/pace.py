@@ -17,6 +17,9 @@ from threading import Event
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from loadtest.bench.spark.bare import FORMAT as BARE_FORMAT
+from loadtest.bench.spark.session import VALUE_BYTES
+from loadtest.bench.spark.ways import BARE, MILENA, RATE
 from milena import sync
 
 RATE_PER_S = 500
@@ -49,15 +52,20 @@ def _paced(url: str, topic: str, per_second: float) -> Iterator[None]:
 def batch_ms(
     spark: SparkSession, url: str, folder: Path, *, turn: int, seconds: float
 ) -> dict[str, float]:
-    """Medians of a small micro-batch's duration: of a topic, and of ``rate`` at the same pace."""
+    """Medians of a small micro-batch's duration: of a topic, of ``rate`` at the same pace, of a bare Python source."""
     name = f"paced-{turn}"
     with sync.Client(url) as client:
         client.admin.create_topic(name, partitions=1, replication_factor=1)
     rate = spark.readStream.format("rate").option("rowsPerSecond", RATE_PER_S).load()
     topic = spark.readStream.format("milena").options(url=url, subscribe=name).load()
-    found = {"rate": _durations_ms(rate, folder, seconds)}
+    few = {"records": RATE_PER_S // 4, "valueBytes": VALUE_BYTES}
+    bare = spark.readStream.format(BARE_FORMAT).options(**few).load()
+    found = {
+        RATE: _durations_ms(rate, folder, seconds),
+        BARE: _durations_ms(bare, folder, seconds),
+    }
     with _paced(url, name, RATE_PER_S):
-        found["milena"] = _durations_ms(topic, folder, seconds)
+        found[MILENA] = _durations_ms(topic, folder, seconds)
     return {way: statistics.median(durations) for way, durations in found.items()}
 
 

@@ -1,4 +1,4 @@
-"""Reads of a topic, as tables and as streams, beside the same rows as JSON lines files, Parquet and tuples."""
+"""Reads of a topic, as tables and as streams, beside as many rows of JSON lines files, Parquet, tuples, or nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,8 +6,17 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from loadtest.bench.spark.bare import FORMAT as BARE_FORMAT
+from loadtest.bench.spark.session import VALUE_BYTES
 from loadtest.bench.spark.tuples import FORMAT as TUPLES
-from loadtest.bench.spark.ways import JSON_LINES, MILENA, PARQUET, TUPLES_WAY, MeasuredOperation
+from loadtest.bench.spark.ways import (
+    BARE,
+    JSON_LINES,
+    MILENA,
+    PARQUET,
+    TUPLES_WAY,
+    MeasuredOperation,
+)
 
 Frame = Callable[[], DataFrame]
 Action = Callable[[DataFrame], int]
@@ -25,9 +34,11 @@ def read_operations(
     json_folder, parquet_folder = str(folder / "json"), str(folder / "parquet")
     text.write.json(json_folder)
     rows(MILENA).write.parquet(parquet_folder)
+    bare = {"records": records, "valueBytes": VALUE_BYTES}
     tables: dict[str, Frame] = {
         MILENA: lambda: rows(MILENA),
         JSON_LINES: lambda: spark.read.schema(text.schema).json(json_folder),
+        BARE: lambda: spark.read.format(BARE_FORMAT).options(**bare).load(),
         TUPLES_WAY: lambda: rows(TUPLES),
         PARQUET: lambda: spark.read.parquet(parquet_folder),
     }
@@ -38,6 +49,7 @@ def read_operations(
             .load()
         ),
         JSON_LINES: lambda: spark.readStream.schema(text.schema).json(json_folder),
+        BARE: lambda: spark.readStream.format(BARE_FORMAT).options(**bare).load(),
     }
 
     def table(name: str, action: Action, targets: dict[str, float]) -> MeasuredOperation:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from loadtest.bench.spark.bare import BareDataSource
 from loadtest.bench.spark.tuples import TupleDataSource
 from loadtest.cluster.local_cluster import LocalCluster
 from milena import sync
@@ -32,7 +33,7 @@ def one_node(folder: Path) -> Iterator[LocalCluster]:
 
 @contextmanager
 def warm_session(folder: Path, cores: int) -> Iterator[SparkSession]:
-    """A session that knows the source, and the reader of tuples."""
+    """A session that knows the source, and those that it is measured beside."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
@@ -54,6 +55,7 @@ def warm_session(folder: Path, cores: int) -> Iterator[SparkSession]:
     try:
         register(spark)
         spark.dataSource.register(TupleDataSource)
+        spark.dataSource.register(BareDataSource)
         yield spark
     finally:
         spark.stop()

@@ -1,11 +1,12 @@
-"""A stream of files to a topic, exactly once, beside the same to Parquet files, to nothing, and a plain write."""
+"""A stream of files to a topic, exactly once, beside ones to Parquet, nothing and bare Python, and a plain write."""
 
 from pathlib import Path
 from tempfile import mkdtemp
 
 from pyspark.sql import DataFrame, SparkSession
 
-from loadtest.bench.spark.ways import MILENA, PARQUET, MeasuredOperation
+from loadtest.bench.spark.bare import FORMAT as BARE_FORMAT
+from loadtest.bench.spark.ways import BARE, MILENA, PARQUET, MeasuredOperation
 from milena import sync
 
 NOTHING, PLAIN = "no sink", "plain write"
@@ -35,6 +36,7 @@ class SinkWays:
                 MILENA: self._to_topic,
                 PARQUET: self._to_files,
                 NOTHING: self._to_nothing,
+                BARE: self._to_bare,
                 PLAIN: self._written,
             },
             records=self._records,
@@ -67,6 +69,9 @@ class SinkWays:
 
     def _to_nothing(self) -> int:
         return self._run("noop")
+
+    def _to_bare(self) -> int:
+        return self._run(BARE_FORMAT)
 
     def _written(self) -> int:
         rows = self._spark.read.parquet(self._input)

@@ -15,6 +15,8 @@ from loadtest.bench.measuring.process_cpu import tree_cpu_s
 
 MILENA, JSON_LINES, PARQUET, RATE = "milena", "json lines", "parquet", "rate"
 TUPLES_WAY = "tuples"
+BARE = "bare python"
+"""A Python data source that does nothing: no other can be faster."""
 
 Way = Callable[[], int]
 """Does it once; how many records it met."""
