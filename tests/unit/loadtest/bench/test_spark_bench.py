@@ -4,6 +4,7 @@ import click
 import pytest
 
 from loadtest.bench.spark import ways
+from loadtest.bench.spark.bare import BareReader, BareStreamReader
 from loadtest.bench.spark.chart import draw_spark
 from loadtest.bench.spark.memory import MemoryWatch
 from loadtest.bench.spark.ways import (
@@ -18,6 +19,7 @@ from loadtest.bench.spark.ways import (
     runs_text,
     take_turns,
 )
+from spark_ext.rows.read_schema import project, row_schema
 from tests.support.pictures import cut_off, saved_figures
 
 
@@ -65,6 +67,18 @@ def comparison(wall: float, target: float | None) -> SparkComparison:
 def test_a_target_that_is_missed_is_marked():
     text = comparisons_text([comparison(0.6, 0.7), comparison(0.8, 0.7), comparison(0.1, None)])
     assert [line.endswith("MISSED") for line in text.splitlines()] == [False, True, False, False]
+
+
+@pytest.mark.parametrize("kind", [BareReader, BareStreamReader])
+def test_the_bare_source_has_as_many_rows_of_the_same_columns(kind):
+    schema = row_schema(include_headers=False)
+    reader = kind({"records": "2700003", "valueBytes": "2"}, schema)
+    tasks = reader.partitions(*[{}] * (2 if kind is BareStreamReader else 0))
+    assert len(tasks) == 3
+    batches = [batch for task in tasks for batch in reader.read(task)]
+    assert sum(batch.num_rows for batch in batches) == 2_700_003
+    arrow_schema = project(schema, include_headers=False).arrow_schema()
+    assert all(batch.schema == arrow_schema for batch in batches)
 
 
 @pytest.mark.parametrize(
