@@ -136,7 +136,7 @@ def cancel_reassignments(
     if is_json:
         click.echo(output.as_json(_planned_json(moves, dry_run=False)))
     else:
-        click.echo(_planned_text(moves, dry_run=False))
+        click.echo(_planned_text(moves, dry_run=False) if moves else "nothing is on the move")
     _exit_if_refused(moves)
 
 

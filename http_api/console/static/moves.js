@@ -29,7 +29,8 @@ export function Moves({ query, cluster: { view } }) {
     </div></section>`;
 }
 
-const left = (added) => html`<div>node ${added.broker_id}: ${added.is_in_sync ? "in sync" : `${number(added.offsets_left)} offsets, ${size(added.bytes_left)}`}</div>`;
+const left = ({ broker_id, is_in_sync, offsets_left, bytes_left }) =>
+  html`<div>node ${broker_id}: ${is_in_sync ? "in sync" : offsets_left === null ? "not told" : `${number(offsets_left)} offsets, ${size(bytes_left)}`}</div>`;
 
 /** What the API is asked, of the form; null: it is not complete. */
 function wish({ kind, node, topic, partition, replicas, throttle }) {

@@ -109,4 +109,6 @@ async def test_moves_are_taken_back(api, milena):
     code, out, _ = await milena("reassignments", "cancel", "--topic", "t", "-p", "0")
     assert (code, out.splitlines()[-1]) == (0, "cancelled 1 partitions")
     assert asked(api)[:2] == ("DELETE", "/reassignments")
+    api.planned = []
+    assert (await milena("reassignments", "cancel"))[1] == "nothing is on the move\n"
     assert (await milena("reassignments", "cancel", "--partition", "0"))[0] == 64
