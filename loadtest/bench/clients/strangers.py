@@ -78,8 +78,8 @@ async def connect(url: str) -> "deque[Stranger]":
     for number in range(CONNECTIONS):
         await asyncio.get_running_loop().create_connection(
             lambda: Stranger(idle),
-            place.hostname,
-            place.port,
+            place.hostname or "localhost",
+            place.port or 80,
             local_addr=(f"127.0.0.{2 + number % HOSTS}", 0),
         )
     return idle
