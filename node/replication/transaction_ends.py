@@ -13,6 +13,7 @@ from milena.model.errors import (
     MemberNotFoundError,
     MilenaError,
     PartitionNotFoundError,
+    StaleLeaderEpochError,
     StaleMemberEpochError,
     StaleProducerEpochError,
     TooManyTransactionsError,
@@ -73,6 +74,7 @@ class TransactionEnds:
             StaleProducerEpochError, TransactionNotFoundError: no transaction of this identity is open.
             TransactionAbortedError, TransactionCommittedError: it was ended otherwise.
             TooManyTransactionsError, RequestTooLargeError, InvalidRequestError: it is still open.
+            StaleLeaderEpochError: so it is; a partition has another leader than the end names.
             MilenaError of another kind: by the state machine; a commit was aborted for it.
             NoQuorumError, DrainingError: nothing was decided.
             FateUnknownError: it may be ended.
@@ -187,6 +189,7 @@ _WHYS = {
     TransactionCommittedError.code: "is committed, and stays so",
     TransactionNotFoundError.code: "was never begun, or is forgotten",
     StaleProducerEpochError.code: "is over: another one was begun under its id since",
+    StaleLeaderEpochError.code: "is still open: a partition has another leader by now; commit it again",
     TooManyTransactionsError.code: "is still open: too many are just being ended; try again",
     InvalidProducerError.code: "has the last epoch of its producer, which carries none: begin again",
     TopicNotTransactionalError.code: "was aborted: one of its topics takes no transactions by now",

@@ -104,21 +104,30 @@ class SequencesAnswer(Message, frozen=True, kw_only=True):
     rows: tuple[SequenceRow, ...]
 
 
-class OpenTransactionRequest(Message, frozen=True, kw_only=True):
-    """Say how far a transaction has come in a partition, as leader under this epoch, or one of a later epoch."""
+class OpenTransactionRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Say how far a transaction has come in a partition, as leader under this epoch, or one of a later epoch.
+
+    ``is_bound``: the answer is to count only if the answer's leader epoch is still the partition's when it is used, so
+    that the quorum need not be asked whether it is now.
+    """
 
     topic_id: str = field(name="topic")
     partition: int
     leader_epoch: int = field(name="epoch")
     producer_id: int = field(name="id")
     producer_epoch: int = field(name="producer_epoch")
+    is_bound: bool = field(name="bound", default=False)
 
 
-class OpenTransactionAnswer(Message, frozen=True, kw_only=True):
-    """The end (exclusive) of its last batch, and the number of its records; -1 and 0: it is not open there."""
+class OpenTransactionAnswer(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """The end (exclusive) of its last batch, and the number of its records; -1 and 0: it is not open there.
+
+    ``leader_epoch``: under which that was said, where the request asks to be bound to it.
+    """
 
     end_offset: int = field(name="end")
     records: int
+    leader_epoch: int = field(name="epoch", default=-1)
 
 
 class KeyedTransactionRequest(Message, frozen=True, kw_only=True):

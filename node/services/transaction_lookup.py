@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import astuple
 
@@ -71,6 +71,17 @@ class KeyOutcome:
     extents: tuple[TransactionExtent, ...] | None
 
 
+class LedExtent(NamedTuple):
+    """The end of a transaction's last batch in a partition, and how many records it has there; -1 and 0: none.
+
+    ``leader_epoch``: under which that was said; -1: the quorum has confirmed the leader.
+    """
+
+    end_offset: int
+    records: int
+    leader_epoch: int
+
+
 class TransactionLookup:
     """Asks leaders, and answers as one. Owned by the data loop."""
 
@@ -86,8 +97,13 @@ class TransactionLookup:
         self.on_keyed_transaction = peer_handler(KEYED_TRANSACTION, self._tell_keyed)
         self.on_open_transactions = peer_handler(OPEN_TRANSACTIONS, self._tell_open)
 
-    async def extent(self, extent: TransactionExtent, identity: Identity) -> tuple[int, int]:
-        """The end of a transaction's last batch in a partition, and the number of its records; (-1, 0): not open there.
+    async def extent(
+        self, extent: TransactionExtent, identity: Identity, *, is_bound: bool
+    ) -> LedExtent:
+        """How far a transaction has come in a partition.
+
+        ``is_bound``: whoever asks has the quorum see to it that the leader epoch which is answered is still the
+        partition's; else the quorum confirms the leader now.
 
         Raises:
             NoLeaderError, NoQuorumError: nobody could tell.
@@ -100,13 +116,14 @@ class TransactionLookup:
                 leader_epoch=leader_epoch,
                 producer_id=identity[0],
                 producer_epoch=identity[1],
+                is_bound=is_bound,
             )
             if leader_id == self._metadata.node_id:
                 return await self._tell_extent(request)
             return await ask(self._peer, leader_id, OPEN_TRANSACTION, request, timeout_ms=ANSWER_MS)
 
         answer = await self._of_leader((extent.topic_id, extent.partition), ask_leader)
-        return answer.end_offset, answer.records
+        return LedExtent(answer.end_offset, answer.records, answer.leader_epoch)
 
     async def keyed(self, topic: Topic, partition: int, key_hash: bytes) -> KeyOutcome | None:
         """The transaction that came under a key whose home is this partition.
@@ -252,25 +269,34 @@ class TransactionLookup:
 
     # -- as leader -------------------------------------------------------------------------------
 
-    async def _leading(self, key: PartitionKey, leader_epoch: int) -> PartitionRunner:
-        """The replica that leads the partition, which the quorum has confirmed."""
+    async def _leading(
+        self, key: PartitionKey, leader_epoch: int, *, is_confirmed: bool = True
+    ) -> PartitionRunner:
+        """The replica that leads the partition, which the quorum has confirmed unless somebody else will."""
         runner = await self._replicas.leading(*key, leader_epoch, timeout_ms=LEADER_WAIT_MS)
         if runner is None or runner.leader is None:
             raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
         if not runner.leader.is_established:
             raise NotReadyError(f"{runner.name}: the new leader does not know its log end yet")
-        try:
-            await self._ends.confirm(runner, runner.leader_epoch)
-        except MovedError as moved:
-            raise NotLeaderError(moved.message) from moved
+        if is_confirmed:
+            try:
+                await self._ends.confirm(runner, runner.leader_epoch)
+            except MovedError as moved:
+                raise NotLeaderError(moved.message) from moved
         return runner
 
     async def _tell_extent(self, request: OpenTransactionRequest) -> OpenTransactionAnswer:
-        runner = await self._leading((request.topic_id, request.partition), request.leader_epoch)
+        runner = await self._leading(
+            (request.topic_id, request.partition),
+            request.leader_epoch,
+            is_confirmed=not request.is_bound,
+        )
         found = runner.log.transactions.open.get((request.producer_id, request.producer_epoch))
-        if found is None:
-            return OpenTransactionAnswer(end_offset=-1, records=0)
-        return OpenTransactionAnswer(end_offset=found.end_offset, records=found.records)
+        return OpenTransactionAnswer(
+            end_offset=-1 if found is None else found.end_offset,
+            records=0 if found is None else found.records,
+            leader_epoch=runner.leader_epoch if request.is_bound else -1,
+        )
 
     async def _tell_keyed(self, request: KeyedTransactionRequest) -> KeyedTransactionAnswer:
         await self._know_growth(request.topic_id, request.partition_count)

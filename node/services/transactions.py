@@ -31,6 +31,7 @@ from milena.model.errors import (
     NoLeaderError,
     NoQuorumError,
     RequestTooLargeError,
+    StaleLeaderEpochError,
     StaleProducerEpochError,
     TransactionAbortedError,
     TransactionChangedError,
@@ -86,6 +87,7 @@ from raft_meta.machine.groups import offsets
 from raft_meta.machine.image import Image, PartitionKey, TransactionExtent
 from raft_meta.machine.transactions import (
     ITEMS_PER_TRANSACTION_MAX,
+    LEADER_EPOCHS_LEVEL,
     NotCommitted,
     outcome_of,
 )
@@ -476,29 +478,24 @@ class TransactionService:
         identity = (named.producer_id, named.producer_epoch)
         commits = await self._commits_of(request.offsets)
         extents = [await self._extent(written) for written in request.writes]
-        producer = self._metadata.image.producers.get(identity[0])
-        # Of epochs that have passed this node's own image is certain, however old it is; of all else the quorum is.
-        if producer is None or producer.producer_epoch <= identity[1]:
+        while True:
+            end = TransactionEnd(
+                producer_id=identity[0],
+                producer_epoch=identity[1],
+                is_commit=True,
+                is_keyed=False,
+                extents=tuple(extents),
+                offsets=commits,
+                leader_epochs=await self._leaders_of(request.writes, extents, identity),
+            )
             try:
-                await _all(
-                    [
-                        self._confirm(written, extent, identity)
-                        for written, extent in zip(request.writes, extents, strict=True)
-                    ]
-                )
-            except MilenaError:
-                # Or it is decided, and partitions say so already, or cannot be asked: the machine is to answer.
-                if not _is_over(await self._metadata.current_image(), identity):
+                await self._decide(end, deadline)
+                break
+            except StaleLeaderEpochError:
+                # The next leader is to say what it holds.
+                if self._clock.now_ms() >= deadline:
                     raise
-        end = TransactionEnd(
-            producer_id=identity[0],
-            producer_epoch=identity[1],
-            is_commit=True,
-            is_keyed=False,
-            extents=tuple(extents),
-            offsets=commits,
-        )
-        await self._decide(end, deadline)
+            await self._clock.sleep(RETRY_MS)
         self._counts.transactions.committed += 1
         return TransactionEnded(
             next_epoch=identity[1] + 1,
@@ -535,16 +532,54 @@ class TransactionService:
             end_offset=written.end_offset,
         )
 
+    async def _leaders_of(
+        self,
+        writes: Sequence[WrittenExtent],
+        extents: Sequence[TransactionExtent],
+        identity: Identity,
+    ) -> tuple[int, ...]:
+        """The epochs under which leaders say that they hold the very records that a commit names.
+
+        Empty where the quorum had those confirmed, or is to answer by itself, as the transaction is over.
+        """
+        image = self._metadata.image
+        is_bound = image.feature_level >= LEADER_EPOCHS_LEVEL
+        producer = image.producers.get(identity[0])
+        # Of epochs that have passed this node's own image is certain, however old it is; of all else the quorum is.
+        if producer is not None and producer.producer_epoch > identity[1]:
+            return ()
+        try:
+            epochs = await _all(
+                [
+                    self._confirm(written, extent, identity, is_bound=is_bound)
+                    for written, extent in zip(writes, extents, strict=True)
+                ]
+            )
+        except MilenaError:
+            # Or it is decided, and partitions say so already, or cannot be asked: the machine is to answer.
+            if not _is_over(await self._metadata.current_image(), identity):
+                raise
+            return ()
+        return tuple(epochs) if is_bound else ()
+
     async def _confirm(
-        self, written: WrittenExtent, extent: TransactionExtent, identity: Identity
-    ) -> None:
-        end_offset, records = await self._lookup.extent(extent, identity)
+        self,
+        written: WrittenExtent,
+        extent: TransactionExtent,
+        identity: Identity,
+        *,
+        is_bound: bool,
+    ) -> int:
+        end_offset, records, leader_epoch = await self._lookup.extent(
+            extent, identity, is_bound=is_bound
+        )
         if (end_offset, records) != (written.end_offset, written.records):
             raise TransactionChangedError(
                 f"{written.topic}-{written.partition} has {records} records of transaction {identity[0]}:{identity[1]} "
                 f"up to offset {end_offset}, and the commit names {written.records} up to {written.end_offset}: a "
                 "write whose answer was lost is in, or one is named that is not. Abort it, and begin again"
             )
+        return leader_epoch
 
     # -- the end ---------------------------------------------------------------------------------
 

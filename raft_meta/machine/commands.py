@@ -446,6 +446,9 @@ class TransactionEnd:
     ``extents``: what it wrote, at most one for each partition. What a commit does not name is aborted. ``is_keyed``: it
     was written under an idempotency key, whose home is the partition of the first extent. ``offsets`` are committed
     along with it. An abort has neither.
+
+    ``leader_epochs``: of each extent, under which its leader said what it holds; the end counts only while that one
+    leads. Empty: the quorum confirmed the leaders when they said so.
     """
 
     producer_id: int
@@ -454,6 +457,7 @@ class TransactionEnd:
     is_keyed: bool
     extents: tuple[TransactionExtent, ...]
     offsets: tuple[GroupCommit, ...]
+    leader_epochs: tuple[int, ...] = field(default=(), metadata={"since": 9})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -462,7 +466,8 @@ class EndTransactions:
 
     An end that was carried out already is answered "" again; the other one after it, ``transaction_committed`` or
     ``transaction_aborted``. An end that makes no sense or is above a bound (``invalid_request``, ``request_too_large``,
-    ``too_many_transactions``) leaves the transaction open; a commit that topics or groups refuse aborts it.
+    ``too_many_transactions``) leaves the transaction open, and so does one whose leaders have changed
+    (``stale_leader_epoch``); a commit that topics or groups refuse aborts it.
     """
 
     ends: tuple[TransactionEnd, ...]

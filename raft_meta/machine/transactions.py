@@ -18,6 +18,7 @@ from milena.model.errors import (
     InvalidRequestError,
     PartitionNotFoundError,
     RequestTooLargeError,
+    StaleLeaderEpochError,
     StaleProducerEpochError,
     TooManyTransactionsError,
     TopicNotFoundError,
@@ -47,6 +48,8 @@ TransactionCommand = EndTransactions | FinishMarkers
 
 LEVEL = 6
 """The feature level from which on there are transactions."""
+LEADER_EPOCHS_LEVEL = 9
+"""From which on an end may say under which leaders it counts."""
 
 COMMITTED, ABORTED = "committed", "aborted"
 """Values of ``AllocatedProducer.last``."""
@@ -142,6 +145,7 @@ class _Ends:
                 f"Producer {end.producer_id} is at epoch {producer.producer_epoch}, not {end.producer_epoch}."
             )
         check_end(end)
+        self._check_leaders(end)
         if self._count + len(end.extents) > ENDINGS_MAX:
             raise TooManyTransactionsError(
                 f"{self._count} markers of committed transactions are to be written; try again later."
@@ -173,6 +177,21 @@ class _Ends:
                 extents=end.extents if end.is_keyed and at == 0 else (),
             )
         self._count += len(end.extents)
+
+    def _check_leaders(self, end: TransactionEnd) -> None:
+        """Refuse an end whose partitions are led by others than those who said what they hold; it stays open.
+
+        What has no leader's epoch any more is gone with its topic, which is for ``_commit`` to say.
+        """
+        if end.leader_epochs and self._before.feature_level < LEADER_EPOCHS_LEVEL:
+            raise InvalidRequestError("Nodes of an earlier release know no leaders of an end.")
+        for extent, leader_epoch in zip(end.extents, end.leader_epochs, strict=False):
+            partition = self._before.partitions.get((extent.topic_id, extent.partition))
+            if partition is not None and partition.leader_epoch != leader_epoch:
+                raise StaleLeaderEpochError(
+                    f"Partition {extent.partition} of topic {extent.topic_id} is in leader epoch "
+                    f"{partition.leader_epoch}, not {leader_epoch}."
+                )
 
     def _check_extent(self, extent: TransactionExtent) -> None:
         topic = self._before.topics.get(extent.topic_id)
@@ -242,6 +261,8 @@ def check_end(end: TransactionEnd) -> None:
         raise InvalidRequestError("An abort names neither partitions nor offsets.")
     if end.is_keyed and not end.extents:
         raise InvalidRequestError("A transaction under an idempotency key needs a partition.")
+    if end.leader_epochs and len(end.leader_epochs) != len(end.extents):
+        raise InvalidRequestError("An end names the leader of each of its partitions, or of none.")
     if len({(extent.topic_id, extent.partition) for extent in end.extents}) < len(end.extents):
         raise InvalidRequestError("A transaction names a partition twice.")
     for extent in end.extents:

@@ -125,10 +125,10 @@ class GroupCluster(Cluster):
 
 
 class TransactionCluster(GroupCluster):
-    """As ``GroupCluster``, at the feature level of transactions."""
+    """As ``GroupCluster``, at the feature level of transactions or a later one."""
 
-    def __init__(self) -> None:
-        super().__init__(level=6)
+    def __init__(self, *, level: int = 6) -> None:
+        super().__init__(level=level)
 
     def begin(self, name: str | None = None) -> TransactionKey:
         """A transaction that is open."""

@@ -155,6 +155,14 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         by=f"{SERVICES_TESTS}/test_transactions.py",
     ),
     Mutation(
+        name="end-led",
+        guard="a commit counts only while those lead who said what their partitions hold",
+        module=TRANSACTIONS,
+        old="if partition is not None and partition.leader_epoch != leader_epoch:",
+        new="if partition is not None and False:",
+        by="tests/unit/raft_meta/machine/test_transactions.py",
+    ),
+    Mutation(
         name="request-ended-by-others",
         guard="a client of one request hears of no transaction that it did not begin",
         module=SERVICE,

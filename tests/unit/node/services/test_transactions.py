@@ -41,8 +41,10 @@ from milena.model.requests import (
     TransactionWrite,
     WrittenExtent,
 )
+from node.services.log_ends import LogEnds
 from raft_meta.machine import producers
 from raft_meta.machine.commands import ForgetProducers, TransactionEnd
+from raft_meta.machine.transactions import LEADER_EPOCHS_LEVEL
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.runners import batch, values_of
 from tests.support.time.virtual_time import after, virtual
@@ -537,6 +539,47 @@ class TestSessions:
             with pytest.raises(TransactionChangedError):
                 await service.commit(commit_of(one, ("t", end, 1)))
             assert (await service.commit(commit_of(one, ("t", end, 2)))).is_visible
+
+    @virtual
+    async def test_a_leader_that_goes_while_it_is_committed_leaves_the_word_to_the_next(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            node = cluster.nodes[3]
+            one = await node.transactions.begin("me", timeout_ms=30_000)
+            end = await send(cluster, 3, one, "t", "a")
+            ask, asked = node.transaction_ends.end, []
+
+            async def moved_first(told: TransactionEnd) -> None:
+                asked.append(told.leader_epochs)
+                if len(asked) == 1:
+                    await move_leader(cluster, 2)
+                await ask(told)
+
+            monkeypatch.setattr(node.transaction_ends, "end", moved_first)
+            ended = await node.transactions.commit(commit_of(one, ("t", end, 1)))
+            assert ended.is_visible
+            assert [len(epochs) for epochs in asked] == [1, 1]
+            assert asked[1][0] == asked[0][0] + 1
+            assert await read(cluster, 1, "t") == ["a"]
+
+    @virtual
+    async def test_leaders_are_confirmed_by_the_commit_itself(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            await cluster.until(lambda: cluster.image.feature_level >= LEADER_EPOCHS_LEVEL)
+            one = await cluster.nodes[1].transactions.begin("me", timeout_ms=30_000)
+            end = await send(cluster, 1, one, "t", "a")
+
+            async def never(*_: object) -> None:
+                raise AssertionError("the quorum is asked twice")
+
+            monkeypatch.setattr(LogEnds, "confirm", never)
+            ended = await cluster.nodes[2].transactions.commit(commit_of(one, ("t", end, 1)))
+            assert ended.is_visible
 
     @virtual
     async def test_a_partition_that_the_commit_leaves_out_is_aborted_there(self) -> None:

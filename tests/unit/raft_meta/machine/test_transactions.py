@@ -145,6 +145,76 @@ def test_what_makes_no_sense_leaves_the_transaction_open(
     assert cluster.end(committed((1, 0), {0: 9})) == ("",)
 
 
+class TestLeaders:
+    """An end that names leaders counts only while they lead; else it may be asked again."""
+
+    def test_it_counts_while_they_lead(self) -> None:
+        cluster = TransactionCluster(level=9)
+        one = cluster.begin()
+        assert cluster.end(led(cluster, committed(one, {0: 9, 2: 4}))) == ("",)
+        assert outcome(cluster, one, 2) == Ending(end_offset=4)
+
+    @pytest.mark.parametrize("moved", [0, 2])
+    def test_another_leader_of_one_partition_leaves_it_open(self, moved: int) -> None:
+        cluster = TransactionCluster(level=9)
+        one = cluster.begin()
+        end = led(cluster, committed(one, {0: 9, 2: 4}, commit_of("g", {0: 1})))
+        lead(cluster, moved, 2)
+        assert cluster.end(end) == ("stale_leader_epoch",)
+        assert outcome(cluster, one) is NotCommitted.OPEN
+        assert not cluster.image.ending_count
+        assert not cluster.image.offset_count
+        assert cluster.end(led(cluster, end)) == ("",)
+
+    def test_once_it_is_committed_it_stays_so_whoever_leads(self) -> None:
+        cluster = TransactionCluster(level=9)
+        one = cluster.begin()
+        end = led(cluster, committed(one, {0: 9}))
+        assert cluster.end(end) == ("",)
+        lead(cluster, 0, 2)
+        assert cluster.end(end) == ("",)
+
+    def test_a_partition_that_is_not_there_aborts_whoever_is_said_to_lead_it(self) -> None:
+        cluster = TransactionCluster(level=9)
+        one = cluster.begin()
+        end = replace(committed(one, {9: 9}), leader_epochs=(0,))
+        assert cluster.end(end) == ("partition_not_found",)
+        assert outcome(cluster, one) is NotCommitted.ABORTED
+
+    def test_each_partition_has_one_or_none_has(self) -> None:
+        end = committed((1, 0), {0: 9, 2: 4})
+        for epochs in ((0,), (0, 0, 0)):
+            with pytest.raises(InvalidRequestError, match="each of its partitions"):
+                check_end(replace(end, leader_epochs=epochs))
+
+    def test_before_all_nodes_know_of_it_none_is_named(self) -> None:
+        cluster = TransactionCluster(level=8)
+        one = cluster.begin()
+        assert cluster.end(led(cluster, committed(one, {0: 9}))) == ("invalid_request",)
+        assert outcome(cluster, one) is NotCommitted.OPEN
+
+
+def led(cluster: TransactionCluster, end: c.TransactionEnd) -> c.TransactionEnd:
+    """The same under the leaders that there are."""
+    partitions = cluster.image.partitions
+    epochs = (partitions[extent.topic_id, extent.partition].leader_epoch for extent in end.extents)
+    return replace(end, leader_epochs=tuple(epochs))
+
+
+def lead(cluster: TransactionCluster, partition: int, leader: int) -> None:
+    state = cluster.image.partitions[TOPIC_ID, partition]
+    change = c.LeaderChange(
+        topic_id=TOPIC_ID,
+        partition=partition,
+        partition_epoch=state.partition_epoch,
+        leader=leader,
+        isr=state.isr,
+    )
+    elected = c.ElectLeaders(controller_epoch=cluster.image.controller_epoch, changes=(change,))
+    assert cluster.do(elected).error is None
+    assert cluster.image.partitions[TOPIC_ID, partition].leader_epoch == state.leader_epoch + 1
+
+
 @pytest.mark.parametrize("partition", [-1, 4])
 def test_a_partition_that_is_not_there_aborts(cluster: TransactionCluster, partition: int) -> None:
     one = cluster.begin()
