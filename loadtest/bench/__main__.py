@@ -26,8 +26,9 @@ from loadtest.bench.plan import BenchPlan
 from loadtest.bench.reports.chart import draw
 from loadtest.bench.reports.curve_chart import draw_curves
 from loadtest.bench.reports.report import Machine, contender_table, exit_code, figures, table
+from loadtest.bench.rows.table import TARGETS
 from loadtest.bench.stages import STAGES
-from loadtest.bench.targets import TARGETS, Target, judge
+from loadtest.bench.targets import Target, judge
 from loadtest.cluster.local_cluster import ClusterError
 from milena.commands import output
 from milena.commands.options import FiniteRange

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-from loadtest.bench import targets
 from loadtest.bench.measuring.samples import Rounds, Spread
 from loadtest.bench.reports.curves import (
     ALL_REPLICAS,
@@ -24,6 +23,7 @@ from loadtest.bench.reports.curves import (
     distribution,
     points,
 )
+from loadtest.bench.rows import produce as produce_rows
 
 DPI = 100
 PANELS: tuple[RatePanel | LatencyPanel, ...] = (
@@ -39,18 +39,18 @@ PANELS: tuple[RatePanel | LatencyPanel, ...] = (
         stage="latency",
         title="One client that waits, unsynced",
         contenders={
-            "acks=all": targets.SINGLE_ALL,
-            "acks=1": targets.SINGLE_LEADER,
-            "NATS": targets.NATS_SYNC,
+            "acks=all": produce_rows.SINGLE_ALL,
+            "acks=1": produce_rows.SINGLE_LEADER,
+            "NATS": produce_rows.NATS_SYNC,
         },
     ),
     LatencyPanel(
         stage="latency-durable",
         title="One client that waits, durable",
         contenders={
-            "acks=all": targets.SINGLE_ALL_DURABLE,
-            "acks=1": targets.SINGLE_LEADER_DURABLE,
-            "NATS": targets.NATS_SYNC_SYNCED,
+            "acks=all": produce_rows.SINGLE_ALL_DURABLE,
+            "acks=1": produce_rows.SINGLE_LEADER_DURABLE,
+            "NATS": produce_rows.NATS_SYNC_SYNCED,
         },
     ),
     RatePanel(

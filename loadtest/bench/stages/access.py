@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
-from loadtest.bench import targets
 from loadtest.bench.clients import strangers
 from loadtest.bench.clients.http_load import Ask, HttpLoadError, encode_request
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import access as access_rows
 from loadtest.bench.servers.identities import Authority, Issuer
 from loadtest.bench.servers.subject import Subject, json_ask
 from loadtest.bench.stages.produce import SMALL, http_contender
@@ -108,13 +108,15 @@ async def access(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list
     over_tls = Way(subject=encrypted, authorization=f"Bearer {other_token}", tls=authority.client())
     given = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
     writers = {
-        targets.ACCESS_OPEN: is_open,
-        targets.ACCESS_BEARER: bearer,
-        targets.ACCESS_BASIC: Way(subject=closed, authorization=f"Basic {given}"),
-        targets.ACCESS_ENTRIES: Way(subject=closed, authorization=f"Bearer {loaded}"),
-        targets.ACCESS_JWT: Way(subject=closed, authorization=f"Bearer {issuer.token(SOMEBODY)}"),
-        targets.ACCESS_TLS: over_tls,
-        targets.ACCESS_MUTUAL: Way(
+        access_rows.ACCESS_OPEN: is_open,
+        access_rows.ACCESS_BEARER: bearer,
+        access_rows.ACCESS_BASIC: Way(subject=closed, authorization=f"Basic {given}"),
+        access_rows.ACCESS_ENTRIES: Way(subject=closed, authorization=f"Bearer {loaded}"),
+        access_rows.ACCESS_JWT: Way(
+            subject=closed, authorization=f"Bearer {issuer.token(SOMEBODY)}"
+        ),
+        access_rows.ACCESS_TLS: over_tls,
+        access_rows.ACCESS_MUTUAL: Way(
             subject=encrypted, tls=authority.client(authority.issue("client", "admin"))
         ),
     }
@@ -123,13 +125,13 @@ async def access(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list
     look = Ask(requests=[encode_request("http://node", "GET", f"/topics/{TOPIC}/partitions/0")])
     return [
         *(way.contender(name, write, CONNECTIONS) for name, way in writers.items()),
-        is_open.contender(targets.ACCESS_OPEN_BATCHES, batch, BATCH_CONNECTIONS),
-        bearer.contender(targets.ACCESS_BEARER_BATCHES, batch, BATCH_CONNECTIONS),
-        over_tls.contender(targets.ACCESS_TLS_BATCHES, batch, BATCH_CONNECTIONS),
-        is_open.contender(targets.ACCESS_OPEN_LOOKS, look, CONNECTIONS),
-        bearer.contender(targets.ACCESS_BEARER_LOOKS, look, CONNECTIONS),
-        _beside(targets.ACCESS_STRANGERS, strangers.GUESSES, bearer, write),
-        _beside(targets.ACCESS_PROBES, strangers.PROBES, bearer, write),
+        is_open.contender(access_rows.ACCESS_OPEN_BATCHES, batch, BATCH_CONNECTIONS),
+        bearer.contender(access_rows.ACCESS_BEARER_BATCHES, batch, BATCH_CONNECTIONS),
+        over_tls.contender(access_rows.ACCESS_TLS_BATCHES, batch, BATCH_CONNECTIONS),
+        is_open.contender(access_rows.ACCESS_OPEN_LOOKS, look, CONNECTIONS),
+        bearer.contender(access_rows.ACCESS_BEARER_LOOKS, look, CONNECTIONS),
+        _beside(access_rows.ACCESS_STRANGERS, strangers.GUESSES, bearer, write),
+        _beside(access_rows.ACCESS_PROBES, strangers.PROBES, bearer, write),
     ]
 
 

@@ -13,16 +13,15 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter
 
-from loadtest.bench import targets
 from loadtest.bench.clients.http_load import Ask, HttpLoadError
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
-from loadtest.bench.servers.subject import Subject, batch_ask, fetch_ask, http_turn, json_ask
+from loadtest.bench.rows import clients as clients_rows
+from loadtest.bench.servers.subject import batch_ask, http_turn, json_ask
 from loadtest.bench.stages.produce import SMALL, start_milena
 from milena import sync
 from milena.client import Client
-from milena.records import StartAt
 
 PARTITIONS = 6
 BATCH_RECORDS = 2_240
@@ -31,9 +30,6 @@ LIST_RECORDS = 1_000
 """What a program gives to ``send_many`` at a time."""
 JSON_CONNECTIONS = 2
 """To each leader: six in all, as many as there are partitions."""
-FETCH_BYTES = 1 << 20
-STORED_S = 1.0
-"""How long the topic is written to that consumers read."""
 LINES, FEW_LINES = 500_000, 10_000
 _VALUE = b"x" * SMALL
 
@@ -47,27 +43,24 @@ Sending = Callable[[str, float], Awaitable[int]]
 
 
 async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """Records of 100 B into six partitions, and out of six others."""
+    """Records of 100 B into six partitions."""
     subject = await start_milena(plan, stack)
-    urls = await _partitioned(subject, "plain", is_bounded=True)
-    stored = await _partitioned(subject, "stored", is_bounded=False)
-    await spread(_batches(stored, "stored"), connections=1, seconds=STORED_S)
+    await subject.create_topic("plain", is_durable=False, is_bounded=True, partitions=PARTITIONS)
+    urls = await subject.leader_urls("plain")
     many, few = (_lines(plan.directory, count) for count in (LINES, FEW_LINES))
     pids, url = subject.pids, urls[0]
     return [
-        bare_client(targets.READY_BATCHES, _batches(urls, "plain"), 1, pids),
-        bare_client(targets.READY_JSON, _json(urls, "plain"), JSON_CONNECTIONS, pids),
-        bare_client(targets.READY_FETCH, _fetches(stored, "stored"), 1, pids),
-        _sending(targets.PRODUCER, url, _send, pids),
-        _sending(targets.PRODUCER_BLOCKING, url, _send_blocking, pids),
-        _sending(targets.PRODUCER_MANY, url, _send_many, pids),
-        _sending(targets.PRODUCER_MANY_BLOCKING, url, _send_many_blocking, pids),
-        _sending(targets.GROUP_CONSUMER, url, _poll, pids),
-        _command(targets.PRODUCE_LINES, url, many, LINES, pids),
-        _command(targets.PRODUCE_START, url, few, FEW_LINES, pids),
-        _locust(targets.BARE_LOCUST, url, [_METERED], ["BareUser"], plan.directory, pids),
+        bare_client(clients_rows.READY_BATCHES, _batches(urls, "plain"), 1, pids),
+        bare_client(clients_rows.READY_JSON, _json(urls, "plain"), JSON_CONNECTIONS, pids),
+        _sending(clients_rows.PRODUCER, url, _send, pids),
+        _sending(clients_rows.PRODUCER_BLOCKING, url, _send_blocking, pids),
+        _sending(clients_rows.PRODUCER_MANY, url, _send_many, pids),
+        _sending(clients_rows.PRODUCER_MANY_BLOCKING, url, _send_many_blocking, pids),
+        _command(clients_rows.PRODUCE_LINES, url, many, LINES, pids),
+        _command(clients_rows.PRODUCE_START, url, few, FEW_LINES, pids),
+        _locust(clients_rows.BARE_LOCUST, url, [_METERED], ["BareUser"], plan.directory, pids),
         _locust(
-            targets.LOCUST,
+            clients_rows.LOCUST,
             url,
             [_LOCUSTFILE, _METERED],
             ["JsonOne", "--topic", "plain", "--ledger", str(plan.directory / "ledger")],
@@ -75,12 +68,6 @@ async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
             pids,
         ),
     ]
-
-
-async def _partitioned(subject: Subject, name: str, *, is_bounded: bool) -> list[str]:
-    """A topic; the URLs of its partitions' leaders."""
-    await subject.create_topic(name, is_durable=False, is_bounded=is_bounded, partitions=PARTITIONS)
-    return await subject.leader_urls(name)
 
 
 # -- the bare client -----------------------------------------------------------------------------------
@@ -114,18 +101,6 @@ def _json(urls: Sequence[str], topic: str) -> list[tuple[str, Ask]]:
     return [
         (url, json_ask(url, topic, records=LIST_RECORDS, size=SMALL, acks="all"))
         for url in dict.fromkeys(urls)
-    ]
-
-
-def _fetches(urls: Sequence[str], topic: str) -> list[tuple[str, Ask]]:
-    """The first batches of each partition that go into a fetch."""
-    records = FETCH_BYTES // (BATCH_RECORDS * SMALL) * BATCH_RECORDS
-    return [
-        (
-            url,
-            fetch_ask(url, topic, [0], max_bytes=FETCH_BYTES, units=records, partition=partition),
-        )
-        for partition, url in enumerate(urls)
     ]
 
 
@@ -197,24 +172,6 @@ async def _send_many_blocking(url: str, seconds: float) -> int:
         return count
 
     return await asyncio.to_thread(send)
-
-
-async def _poll(url: str, seconds: float) -> int:
-    """As often through the log as there is time; joining the group is counted in."""
-    count, ends_s = 0, perf_counter() + seconds
-    async with (
-        Client(url) as client,
-        client.consumer(
-            "stored", group="bench", start=StartAt.EARLIEST, auto_commit=False
-        ) as consumer,
-    ):
-        while perf_counter() < ends_s:
-            records = await consumer.poll(timeout_s=0.05)
-            count += len(records)
-            if not records:
-                for topic, partition in consumer.assignment:
-                    consumer.seek(topic, partition, StartAt.EARLIEST)
-    return count
 
 
 # -- the command ---------------------------------------------------------------------------------------

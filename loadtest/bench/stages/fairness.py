@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
 
-from loadtest.bench import targets
 from loadtest.bench.clients import greedy
 from loadtest.bench.clients.http_load import Ask, HttpLoadError
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import access as access_rows
 from loadtest.bench.servers.subject import Subject, http_turn, json_ask
 from loadtest.bench.stages.access import ADMIN, PASSWORD, with_authorization
 from loadtest.bench.stages.produce import SMALL
@@ -62,8 +62,8 @@ async def fairness(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
         return await _beside_greedy(url, greedy_token, modest, seconds)
 
     return [
-        Contender(name=targets.MODEST_ALONE, turn=alone, pids=subject.pids),
-        Contender(name=targets.MODEST_BESIDE, turn=beside, pids=subject.pids),
+        Contender(name=access_rows.MODEST_ALONE, turn=alone, pids=subject.pids),
+        Contender(name=access_rows.MODEST_BESIDE, turn=beside, pids=subject.pids),
     ]
 
 

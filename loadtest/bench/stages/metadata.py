@@ -4,11 +4,11 @@ import json
 from base64 import b64encode
 from contextlib import AsyncExitStack
 
-from loadtest.bench import targets
 from loadtest.bench.clients.http_load import Ask, encode_request
 from loadtest.bench.measuring.rounds import Contender
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import cluster as cluster_rows
 from loadtest.bench.servers.peers import PeerMissingError, etcd_cluster
 from loadtest.bench.stages.produce import CLIENTS, http_contender, start_milena
 from milena.cluster.admin import AdminClient
@@ -27,7 +27,7 @@ async def commits(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
     url = await subject.controller_url()
     ask = await config_ask(url)
     contenders = await _etcd(plan, stack, rounds)
-    for name, connections in ((targets.COMMIT_ONE, 1), (targets.COMMIT_MANY, CLIENTS)):
+    for name, connections in ((cluster_rows.COMMIT_ONE, 1), (cluster_rows.COMMIT_MANY, CLIENTS)):
         contenders.append(
             http_contender(name, url, ask, connections=connections, pids=subject.pids)
         )
@@ -56,7 +56,7 @@ async def config_ask(url: str) -> Ask:
 async def _etcd(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     if not plan.has_peers:
         return []
-    names = {targets.ETCD_ONE: 1, targets.ETCD_MANY: CLIENTS}
+    names = {cluster_rows.ETCD_ONE: 1, cluster_rows.ETCD_MANY: CLIENTS}
     try:
         etcd = stack.enter_context(etcd_cluster(plan.directory / "etcd"))
     except PeerMissingError as error:

@@ -6,7 +6,6 @@ import ssl
 from contextlib import AsyncExitStack
 from time import perf_counter
 
-from loadtest.bench import targets
 from loadtest.bench.clients import one_client
 from loadtest.bench.clients.http_load import Ask, encode_request
 from loadtest.bench.clients.nats_wire import publish_each
@@ -14,6 +13,7 @@ from loadtest.bench.clients.record_stream import RecordStream
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import produce as produce_rows
 from loadtest.bench.servers.peers import (
     NatsCluster,
     PeerMissingError,
@@ -59,15 +59,15 @@ async def start_milena(plan: BenchPlan, stack: AsyncExitStack) -> Subject:
 
 async def requests(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One record of 100 B a request, from 64 clients."""
-    contenders = await _bare(plan, stack, targets.BARE, connections=CLIENTS)
+    contenders = await _bare(plan, stack, produce_rows.BARE, connections=CLIENTS)
     subject = await start_milena(plan, stack)
     plain = await subject.create_topic("plain", is_durable=False)
     synced = await subject.create_topic("synced", is_durable=True)
     for name, url, topic, acks in (
-        (targets.ONE_LEADER, plain, "plain", "1"),
-        (targets.ONE_ALL, plain, "plain", "all"),
-        (targets.ONE_LEADER_DURABLE, synced, "synced", "1"),
-        (targets.ONE_ALL_DURABLE, synced, "synced", "all"),
+        (produce_rows.ONE_LEADER, plain, "plain", "1"),
+        (produce_rows.ONE_ALL, plain, "plain", "all"),
+        (produce_rows.ONE_LEADER_DURABLE, synced, "synced", "1"),
+        (produce_rows.ONE_ALL_DURABLE, synced, "synced", "all"),
     ):
         ask = json_ask(url, topic, records=1, size=SMALL, acks=acks)
         contenders.append(http_contender(name, url, ask, connections=CLIENTS, pids=subject.pids))
@@ -92,11 +92,11 @@ async def batches(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
     synced = await subject.create_topic("synced", is_durable=True)
     contenders = _nats_async(plan, stack, rounds)
     for name, url, topic, size, is_json in (
-        (targets.JSON_1000, plain, "plain", SMALL, True),
-        (targets.BINARY_100, plain, "plain", SMALL, False),
-        (targets.BINARY_1K, plain, "plain", LARGE, False),
-        (targets.JSON_1000_DURABLE, synced, "synced", SMALL, True),
-        (targets.BINARY_100_DURABLE, synced, "synced", SMALL, False),
+        (produce_rows.JSON_1000, plain, "plain", SMALL, True),
+        (produce_rows.BINARY_100, plain, "plain", SMALL, False),
+        (produce_rows.BINARY_1K, plain, "plain", LARGE, False),
+        (produce_rows.JSON_1000_DURABLE, synced, "synced", SMALL, True),
+        (produce_rows.BINARY_100_DURABLE, synced, "synced", SMALL, False),
     ):
         if is_json:
             ask = json_ask(url, topic, records=1000, size=size, acks="all")
@@ -123,11 +123,11 @@ async def _v3_streams(subject: Subject, url: str, topic: str) -> Contender:
         took_s = perf_counter() - began_s
         return Turn(latencies_s=[took_s], units=sum(counts), seconds=took_s)
 
-    return Contender(name=targets.STREAM_100, turn=turn, pids=subject.pids)
+    return Contender(name=produce_rows.STREAM_100, turn=turn, pids=subject.pids)
 
 
 def _nats_async(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    names = {targets.NATS_100: SMALL, targets.NATS_1K: LARGE}
+    names = {produce_rows.NATS_100: SMALL, produce_rows.NATS_1K: LARGE}
     nats = start_nats(plan, stack, rounds, *names, is_synced=False)
     if nats is None:
         return []
@@ -168,9 +168,9 @@ async def latency(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
         plan,
         stack,
         rounds,
-        nats_name=targets.NATS_SYNC,
-        names={targets.SINGLE_ALL: "all", targets.SINGLE_LEADER: "1"},
-        awake_names={targets.SINGLE_ALL_AWAKE: "all", targets.SINGLE_LEADER_AWAKE: "1"},
+        nats_name=produce_rows.NATS_SYNC,
+        names={produce_rows.SINGLE_ALL: "all", produce_rows.SINGLE_LEADER: "1"},
+        awake_names={produce_rows.SINGLE_ALL_AWAKE: "all", produce_rows.SINGLE_LEADER_AWAKE: "1"},
         is_durable=False,
     )
 
@@ -183,8 +183,8 @@ async def latency_durable(
         plan,
         stack,
         rounds,
-        nats_name=targets.NATS_SYNC_SYNCED,
-        names={targets.SINGLE_ALL_DURABLE: "all", targets.SINGLE_LEADER_DURABLE: "1"},
+        nats_name=produce_rows.NATS_SYNC_SYNCED,
+        names={produce_rows.SINGLE_ALL_DURABLE: "all", produce_rows.SINGLE_LEADER_DURABLE: "1"},
         is_durable=True,
     )
 
@@ -207,7 +207,9 @@ async def _latency(
     elif awake_names:
         settings = {**plan.settings, **_AWAKE_SETTINGS}
         clusters.append((Subject(plan.directory / "awake", settings=settings), awake_names))
-    contenders = [] if is_durable else await _bare(plan, stack, targets.BARE_ONE, connections=1)
+    contenders = (
+        [] if is_durable else await _bare(plan, stack, produce_rows.BARE_ONE, connections=1)
+    )
     nats = start_nats(plan, stack, rounds, nats_name, is_synced=is_durable)
     if nats is not None:
         contenders.append(_nats_each(nats_name, nats))

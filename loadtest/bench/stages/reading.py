@@ -1,15 +1,15 @@
-"""Reading: stored batches as they are, beside a file by sendfile; and a Python consumer beside NATS."""
+"""Reading: stored batches as they are, beside a file by sendfile; and Python consumers beside NATS."""
 
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from time import perf_counter
 
-from loadtest.bench import targets
 from loadtest.bench.clients.http_load import Ask, HttpLoad, encode_request
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import reading as reading_rows
 from loadtest.bench.servers.peers import (
     NatsCluster,
     PeerMissingError,
@@ -20,6 +20,7 @@ from loadtest.bench.servers.peers import (
 from loadtest.bench.servers.subject import Subject, batch_ask, fetch_ask, http_turn
 from loadtest.bench.stages.produce import SMALL, http_contender, start_milena, start_nats
 from milena.client import Client
+from milena.records import StartAt
 
 FETCH_BYTES = 1 << 20
 FETCH_CLIENTS = 2
@@ -47,7 +48,7 @@ async def fetch(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
     url, ask, size = await stored_topic(subject)
     rounds.facts["a fetch"] = f"{size:,} bytes"
     contenders = [
-        http_contender(targets.FETCH, url, ask, connections=FETCH_CLIENTS, pids=subject.pids)
+        http_contender(reading_rows.FETCH, url, ask, connections=FETCH_CLIENTS, pids=subject.pids)
     ]
     return contenders + await _copier(plan, stack, size) + await _nginx(plan, stack, rounds, size)
 
@@ -68,7 +69,7 @@ async def _copier(plan: BenchPlan, stack: AsyncExitStack, size: int) -> list[Con
     url, pids = stack.enter_context(bare_server(plan.directory / "bare", b"x" * size))
     await listening(int(url.rpartition(":")[2]), "bare aiohttp")
     ask = Ask(requests=[encode_request(url, "GET", "/")], units=size / _MB)
-    return [http_contender(targets.COPIER, url, ask, connections=FETCH_CLIENTS, pids=pids)]
+    return [http_contender(reading_rows.COPIER, url, ask, connections=FETCH_CLIENTS, pids=pids)]
 
 
 async def _nginx(
@@ -79,11 +80,11 @@ async def _nginx(
     try:
         url, pids = stack.enter_context(nginx(plan.directory / "nginx", b"x" * size))
     except PeerMissingError as error:
-        rounds.failures[targets.NGINX] = str(error)
+        rounds.failures[reading_rows.NGINX] = str(error)
         return []
     await listening(int(url.rpartition(":")[2]), "nginx")
     ask = Ask(requests=[encode_request(url, "GET", "/content")], units=size / _MB)
-    return [http_contender(targets.NGINX, url, ask, connections=FETCH_CLIENTS, pids=pids)]
+    return [http_contender(reading_rows.NGINX, url, ask, connections=FETCH_CLIENTS, pids=pids)]
 
 
 async def _body_bytes(url: str, ask: Ask) -> int:
@@ -98,15 +99,16 @@ async def _body_bytes(url: str, ask: Ask) -> int:
 
 
 async def consumer(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """Records of 100 B, read from the first to the last by one consumer."""
+    """Records of 100 B, read from the first to the last by one consumer, with a group and without."""
     subject = await start_milena(plan, stack)
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
     stored = await _fill(url, "stored", records=_STORED_RECORDS)
     contenders = [
-        _reader(targets.CONSUMER, url, stored, subject.pids, is_each=False),
-        _reader(targets.CONSUMER_EACH, url, stored, subject.pids, is_each=True),
+        _reader(reading_rows.CONSUMER, url, stored, subject.pids, is_each=False),
+        _reader(reading_rows.CONSUMER_EACH, url, stored, subject.pids, is_each=True),
+        _member(url, stored, subject.pids),
     ]
-    nats = start_nats(plan, stack, rounds, targets.NATS_PULL, is_synced=False)
+    nats = start_nats(plan, stack, rounds, reading_rows.NATS_PULL, is_synced=False)
     if nats is not None:
         contenders.append(await _nats_pull(nats))
     return contenders
@@ -132,6 +134,30 @@ def _reader(name: str, url: str, stored: int, pids: tuple[int, ...], *, is_each:
     return Contender(name=name, turn=turn, pids=pids)
 
 
+def _member(url: str, stored: int, pids: tuple[int, ...]) -> Contender:
+    async def turn(seconds: float) -> Turn:
+        """As often through the log as there is time, and to its end each time; joining the group is not counted in."""
+        count, took_s = 0, 0.0
+        async with (
+            Client(url) as client,
+            client.consumer(
+                "stored", group="bench", start=StartAt.EARLIEST, auto_commit=False
+            ) as consumer,
+        ):
+            while not consumer.assignment:
+                await consumer.poll(timeout_s=_SETTLE_S)
+            while took_s < seconds:
+                consumer.seek("stored", 0, 0)
+                left, began_s = stored, perf_counter()
+                while left > 0:
+                    left -= len(await consumer.poll())
+                took_s += perf_counter() - began_s
+                count += stored
+        return Turn(latencies_s=[took_s], units=count, seconds=took_s)
+
+    return Contender(name=reading_rows.GROUP_CONSUMER, turn=turn, pids=pids)
+
+
 async def _nats_pull(nats: NatsCluster) -> Contender:
     load = await nats.stream()
     try:
@@ -155,4 +181,4 @@ async def _nats_pull(nats: NatsCluster) -> Contender:
             load.close()
         return Turn(latencies_s=[took_s], units=count, seconds=took_s)
 
-    return Contender(name=targets.NATS_PULL, turn=turn, pids=nats.pids)
+    return Contender(name=reading_rows.NATS_PULL, turn=turn, pids=nats.pids)

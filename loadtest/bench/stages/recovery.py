@@ -6,10 +6,10 @@ each time.
 
 from time import perf_counter
 
-from loadtest.bench import targets
 from loadtest.bench.clients.http_load import HttpLoadError
 from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import cluster as cluster_rows
 from loadtest.bench.servers.subject import Subject, batch_ask, http_turn
 from loadtest.bench.stages.produce import BATCH_BYTES, BATCH_CLIENTS, LARGE
 from milena.client import Client
@@ -42,11 +42,11 @@ async def recover(plan: BenchPlan) -> Rounds:
             await subject.cluster.wait_ready(node)
             seconds = perf_counter() - began_s
             await _check(url, written)
-            rounds.note(targets.RECOVERY, Sample(figures={Quantity.SECONDS: seconds}))
+            rounds.note(cluster_rows.RECOVERY, Sample(figures={Quantity.SECONDS: seconds}))
             plan.say(f"round {number + 1} of {plan.rounds}")
     if plan.recovery_bytes < _WHOLE_BYTES:
         size = f"{written * LARGE / 1e9:.1f} GB"
-        rounds.reduced[targets.RECOVERY] = f"with {size}; --recovery-gb 10 judges it"
+        rounds.reduced[cluster_rows.RECOVERY] = f"with {size}; --recovery-gb 10 judges it"
     rounds.facts["log"] = f"{written * LARGE / 1e9:.1f} GB in one partition"
     return rounds
 

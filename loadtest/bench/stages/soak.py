@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from loadtest.bench import targets
 from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import cluster as cluster_rows
 from loadtest.bench.servers.subject import Subject, http_turn, json_ask
 from loadtest.bench.stages.produce import SMALL
 from milena.client import Client
@@ -30,7 +30,7 @@ async def soak(plan: BenchPlan) -> Rounds:
     """Three nodes for as long as the plan says; nothing when it says 0."""
     rounds = Rounds()
     if plan.soak_s <= 0:
-        rounds.failures[targets.SOAK] = "a soak takes long; --soak-minutes 20 runs it"
+        rounds.failures[cluster_rows.SOAK] = "a soak takes long; --soak-minutes 20 runs it"
         return rounds
     async with Subject(plan.directory / "milena") as subject:
         url = await subject.create_topic("soaked", is_durable=True)
@@ -49,17 +49,17 @@ async def soak(plan: BenchPlan) -> Rounds:
     rounds.facts["memory at the end"] = ", ".join(f"{m[-1]:.0f} MB" for m in memory.values())
     growths = [growth for values in memory.values() if (growth := growth_of(values)) is not None]
     if not growths:
-        rounds.failures[targets.SOAK] = "the soak was too short to tell"
+        rounds.failures[cluster_rows.SOAK] = "the soak was too short to tell"
         return rounds
     if plan.soak_s < _WHOLE_S:
-        rounds.reduced[targets.SOAK] = (
+        rounds.reduced[cluster_rows.SOAK] = (
             f"after {plan.soak_s / 60:g} minutes; --soak-minutes {_WHOLE_S // 60} judges it"
         )
     figures = {
         Quantity.GROWTH: max(growths),
         Quantity.MEMORY: max(max(values) for values in memory.values()),
     }
-    rounds.note(targets.SOAK, Sample(figures=figures))
+    rounds.note(cluster_rows.SOAK, Sample(figures=figures))
     return rounds
 
 

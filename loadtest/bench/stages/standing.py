@@ -2,10 +2,10 @@
 
 import asyncio
 
-from loadtest.bench import targets
 from loadtest.bench.many_partitions import Phases, measure
 from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import cluster as cluster_rows
 from loadtest.bench.servers.subject import Subject
 from loadtest.cluster.local_cluster import LocalCluster
 
@@ -28,7 +28,7 @@ async def idle(plan: BenchPlan) -> Rounds:
                 Quantity.CPU: phase.cpu_percent,
                 Quantity.MEMORY: max(phase.rss_mb.values()),
             }
-            rounds.note(targets.IDLE, Sample(figures=figures))
+            rounds.note(cluster_rows.IDLE, Sample(figures=figures))
             plan.say(f"round {number + 1} of {plan.rounds}")
     return rounds
 
@@ -41,7 +41,11 @@ async def partitions(plan: BenchPlan) -> Rounds:
             cluster, partitions=plan.partitions, topics=1, replication=3, idle_s=plan.idle_s
         )
     if plan.partitions < _MANY:
-        for name in (targets.PARTITIONS_CREATED, targets.PARTITIONS_IDLE, targets.FAILOVER):
+        for name in (
+            cluster_rows.PARTITIONS_CREATED,
+            cluster_rows.PARTITIONS_IDLE,
+            cluster_rows.FAILOVER,
+        ):
             rounds.reduced[name] = (
                 f"with {plan.partitions} partitions; --partitions {_MANY} judges it"
             )
@@ -50,7 +54,7 @@ async def partitions(plan: BenchPlan) -> Rounds:
     (quiet,) = (phase for phase in phases if phase.phase == "idle")
     created_s = sum(phase.wall_s for phase in phases if phase.phase.startswith("create"))
     failover_s = sum(phase.wall_s for phase in phases if phase.phase.startswith("kill -9"))
-    rounds.note(targets.PARTITIONS_CREATED, Sample(figures={Quantity.SECONDS: created_s}))
-    rounds.note(targets.PARTITIONS_IDLE, Sample(figures={Quantity.CPU: quiet.cpu_percent}))
-    rounds.note(targets.FAILOVER, Sample(figures={Quantity.SECONDS: failover_s}))
+    rounds.note(cluster_rows.PARTITIONS_CREATED, Sample(figures={Quantity.SECONDS: created_s}))
+    rounds.note(cluster_rows.PARTITIONS_IDLE, Sample(figures={Quantity.CPU: quiet.cpu_percent}))
+    rounds.note(cluster_rows.FAILOVER, Sample(figures={Quantity.SECONDS: failover_s}))
     return rounds

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from loadtest.bench import targets
 from loadtest.bench.clients.cold_readers import FETCH_BYTES, make_cold, segments_in
 from loadtest.bench.clients.http_load import HttpLoadError
 from loadtest.bench.clients.paced_load import PacedLoad
 from loadtest.bench.measuring.rounds import WARM_UP_S, Watch
 from loadtest.bench.measuring.samples import Rounds, sample_of
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import reading as reading_rows
 from loadtest.bench.servers.subject import Subject, batch_ask, http_turn
 from loadtest.bench.stages.produce import LARGE, SMALL
 from loadtest.cluster.local_cluster import LocalNode
@@ -101,17 +101,25 @@ class _Stage:
     def scenes(self) -> list[Scene]:
         """In the order of the first round."""
         return [
-            Scene(acknowledged=targets.TAIL_ACK, delivered=targets.TAIL_DELIVERY, turn=self._alone),
-            Scene(acknowledged=targets.COLD_ACK, delivered=targets.COLD_DELIVERY, turn=self._cold),
             Scene(
-                acknowledged=targets.BEHIND_ACK,
-                delivered=targets.BEHIND_DELIVERY,
+                acknowledged=reading_rows.TAIL_ACK,
+                delivered=reading_rows.TAIL_DELIVERY,
+                turn=self._alone,
+            ),
+            Scene(
+                acknowledged=reading_rows.COLD_ACK,
+                delivered=reading_rows.COLD_DELIVERY,
+                turn=self._cold,
+            ),
+            Scene(
+                acknowledged=reading_rows.BEHIND_ACK,
+                delivered=reading_rows.BEHIND_DELIVERY,
                 turn=self._catch_up,
             ),
         ]
 
     async def _alone(self, seconds: float) -> None:
-        async with self._measured(targets.TAIL_ACK, targets.TAIL_DELIVERY):
+        async with self._measured(reading_rows.TAIL_ACK, reading_rows.TAIL_DELIVERY):
             await asyncio.sleep(seconds)
 
     async def _cold(self, seconds: float) -> None:
@@ -120,7 +128,7 @@ class _Stage:
         try:
             before = disk_bytes(self._leader)
             began_s = perf_counter()
-            async with self._measured(targets.COLD_ACK, targets.COLD_DELIVERY):
+            async with self._measured(reading_rows.COLD_ACK, reading_rows.COLD_DELIVERY):
                 await asyncio.sleep(seconds)
             output, _ = await readers.communicate(b"")
             took_s = perf_counter() - began_s
@@ -170,7 +178,7 @@ class _Stage:
         self._follower.process.start()
         await self._wait(lambda: stored_bytes(theirs) > _BEGUN_BYTES, "the follower does not begin")
         began_s, begun = perf_counter(), stored_bytes(theirs)
-        async with self._measured(targets.BEHIND_ACK, targets.BEHIND_DELIVERY):
+        async with self._measured(reading_rows.BEHIND_ACK, reading_rows.BEHIND_DELIVERY):
             await self._wait(lambda: stored_bytes(theirs) >= total, "the follower does not end")
         rate = (total - begun) / (perf_counter() - began_s)
         self._fact("follower", f"{rate / 1e6:,.0f} MB/s of {total / 1e6:,.0f} MB")

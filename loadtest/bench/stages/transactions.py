@@ -8,12 +8,12 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from loadtest.bench import targets
 from loadtest.bench.clients.http_load import Ask, HttpLoadError, encode_request
 from loadtest.bench.clients.one_client import OneClient, http_is_whole
 from loadtest.bench.measuring.rounds import Contender, Turn
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import transactions as transactions_rows
 from loadtest.bench.servers.subject import JSON_TYPE, json_ask
 from loadtest.bench.stages.metadata import ALTERED, config_ask
 from loadtest.bench.stages.produce import (
@@ -46,11 +46,11 @@ async def transactions(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -
     six = _transaction_ask(url, partitions=PARTITIONS, records=BATCH_RECORDS)
     batch = json_ask(url, TOPIC, records=BATCH_RECORDS, size=SMALL, acks="all")
     asks = {
-        targets.PLAIN_WRITES: (plain, CLIENTS),
-        targets.TRANSACTIONS: (two, CLIENTS),
-        targets.KEYED_TRANSACTIONS: (keyed, CLIENTS),
-        targets.PLAIN_BATCHES: (batch, BATCH_CLIENTS),
-        targets.TRANSACTION_BATCHES: (six, BATCH_CLIENTS),
+        transactions_rows.PLAIN_WRITES: (plain, CLIENTS),
+        transactions_rows.TRANSACTIONS: (two, CLIENTS),
+        transactions_rows.KEYED_TRANSACTIONS: (keyed, CLIENTS),
+        transactions_rows.PLAIN_BATCHES: (batch, BATCH_CLIENTS),
+        transactions_rows.TRANSACTION_BATCHES: (six, BATCH_CLIENTS),
     }
     contenders = [
         http_contender(name, url, ask, connections=connections, pids=subject.pids)
@@ -59,7 +59,7 @@ async def transactions(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -
     altering = await config_ask(controller)
     contenders.append(
         http_contender(
-            targets.CONFIG_COMMITS, controller, altering, connections=1, pids=subject.pids
+            transactions_rows.CONFIG_COMMITS, controller, altering, connections=1, pids=subject.pids
         )
     )
     contenders.append(_commits(url, subject.pids))
@@ -90,7 +90,7 @@ def _commits(url: str, pids: tuple[int, ...]) -> Contender:
     async def turn(seconds: float) -> Turn:
         return await asyncio.to_thread(_commit_for, url, seconds)
 
-    return Contender(name=targets.SESSION_COMMITS, turn=turn, pids=pids)
+    return Contender(name=transactions_rows.SESSION_COMMITS, turn=turn, pids=pids)
 
 
 def _commit_for(url: str, seconds: float) -> Turn:

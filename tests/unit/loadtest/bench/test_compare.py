@@ -23,9 +23,10 @@ from loadtest.bench.reports.comparison import (
     table,
 )
 from loadtest.bench.reports.report import Machine
+from loadtest.bench.rows.produce import ONE_ALL, SINGLE_ALL_AWAKE
 from loadtest.bench.servers.base_tree import BaseTreeError, check_out, environment_of
 from loadtest.bench.stages import IN_TURNS
-from loadtest.bench.targets import ONE_ALL, SINGLE_ALL_AWAKE, Durability, Target
+from loadtest.bench.targets import Durability, Target
 
 ROW = Target(name="row", what="", stage="fetch", subject="ours", durability=Durability.NONE)
 NOISE = [0.97, 1.03, 1.01, 0.99, 1.02, 0.98, 1.0, 1.04]

@@ -2,12 +2,13 @@
 
 import os
 
-from loadtest.bench import targets
 from loadtest.bench.clients.cold_readers import ColdLoad, make_cold
 from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
+from loadtest.bench.rows import reading as reading_rows
+from loadtest.bench.rows.table import TARGETS
 from loadtest.bench.servers.subject import fetch_ask
 from loadtest.bench.stages.tail import stored_bytes
-from loadtest.bench.targets import TARGETS, TargetVerdict, judge
+from loadtest.bench.targets import TargetVerdict, judge
 
 
 def test_only_segments_count_as_stored(tmp_path):
@@ -37,7 +38,7 @@ def test_a_cold_reader_drops_the_pages_before_every_request(tmp_path, monkeypatc
 
 def test_a_tail_that_is_held_up_is_below_the_floor():
     rounds = Rounds()
-    for name, p50, p99 in ((targets.TAIL_ACK, 4.0, 10.0), (targets.COLD_ACK, 13.0, 40.0)):
+    for name, p50, p99 in ((reading_rows.TAIL_ACK, 4.0, 10.0), (reading_rows.COLD_ACK, 13.0, 40.0)):
         rounds.note(name, Sample(figures={Quantity.P50: p50, Quantity.P99: p99}))
     rows = {t.name: judge(t, rounds, is_disk_real=True) for t in TARGETS if t.stage == "tail"}
     assert rows["cold-ack"].verdict is TargetVerdict.BELOW

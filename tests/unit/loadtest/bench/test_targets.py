@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from loadtest.bench.measuring.samples import Quantity, Rounds, Sample
+from loadtest.bench.rows.table import TARGETS
 from loadtest.bench.stages import STAGES
-from loadtest.bench.targets import TARGETS, Durability, Target, TargetVerdict, judge
+from loadtest.bench.targets import Durability, Target, TargetVerdict, judge
 
 MORE = Target(
     name="more",

@@ -2,7 +2,8 @@
 
 from loadtest.bench.measuring.samples import Spread
 from loadtest.bench.reports.chart import draw
-from loadtest.bench.targets import TARGETS, TargetOutcome, TargetVerdict
+from loadtest.bench.rows.table import TARGETS
+from loadtest.bench.targets import TargetOutcome, TargetVerdict
 from tests.support.pictures import cut_off, saved_figures
 
 TITLE = "5 rounds of 5 s, compiled nodes, Python 3.11.9 (CPython), 16 cores, ext4 on a disk whose syncs cost something"

@@ -1,0 +1,1 @@
+"""The rows of the table, and the names of their contenders."""

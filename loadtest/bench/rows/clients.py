@@ -1,0 +1,90 @@
+"""Rows of programs in front: the Python producer, ``milena produce``, the load test's users."""
+
+from loadtest.bench.measuring.samples import Quantity
+from loadtest.bench.targets import Durability, Target
+
+READY_BATCHES = "bare client, finished batches of 2,240 x 100 B"
+READY_JSON = "bare client, finished JSON of 1,000 x 100 B"
+PRODUCER = "Python producer, send, 100 B"
+PRODUCER_BLOCKING = f"{PRODUCER}, blocking"
+PRODUCER_MANY = "Python producer, send_many, 100 B"
+PRODUCER_MANY_BLOCKING = f"{PRODUCER_MANY}, blocking"
+PRODUCE_LINES = "milena produce, 500,000 lines of 100 B"
+PRODUCE_START = "milena produce, 10,000 lines of 100 B"
+
+BARE_LOCUST = "bare locust users, requests for a second of processor"
+LOCUST = "the load test's users, requests for a second of processor"
+
+ROWS: tuple[Target, ...] = (
+    Target(
+        name="producer-many",
+        what="Python producer, send_many of 1,000 x 100 B / the same batches, finished",
+        stage="clients",
+        subject=PRODUCER_MANY,
+        reference=READY_BATCHES,
+        durability=Durability.UNSYNCED,
+        floor=0.3,
+        ambition=0.6,
+    ),
+    Target(
+        name="producer-many-blocking",
+        what="the same, blocking",
+        stage="clients",
+        subject=PRODUCER_MANY_BLOCKING,
+        reference=READY_BATCHES,
+        durability=Durability.UNSYNCED,
+        floor=0.3,
+        ambition=0.6,
+    ),
+    Target(
+        name="producer",
+        what="Python producer, send of 100 B / the same batches, finished",
+        stage="clients",
+        subject=PRODUCER,
+        reference=READY_BATCHES,
+        durability=Durability.UNSYNCED,
+        floor=0.12,
+        ambition=0.6,
+    ),
+    Target(
+        name="producer-blocking",
+        what="the same, blocking",
+        stage="clients",
+        subject=PRODUCER_BLOCKING,
+        reference=READY_BATCHES,
+        durability=Durability.UNSYNCED,
+        floor=0.12,
+        ambition=0.6,
+    ),
+    Target(
+        name="produce-lines",
+        what="milena produce, lines of 100 B, its start included / the same as finished JSON",
+        stage="clients",
+        subject=PRODUCE_LINES,
+        reference=READY_JSON,
+        durability=Durability.UNSYNCED,
+        floor=0.6,
+        ambition=0.8,
+    ),
+    Target(
+        name="produce-start",
+        what="milena produce of 10,000 lines, from start to end, ms",
+        stage="clients",
+        subject=PRODUCE_START,
+        quantity=Quantity.P50,
+        durability=Durability.UNSYNCED,
+        floor=600,
+        ambition=300,
+        is_less_better=True,
+    ),
+    Target(
+        name="locust",
+        what="requests a second of processor of the load test's users / users that check nothing",
+        stage="clients",
+        subject=LOCUST,
+        reference=BARE_LOCUST,
+        durability=Durability.UNSYNCED,
+        floor=0.5,
+        ambition=0.7,
+    ),
+)

@@ -1,0 +1,47 @@
+"""Rows of curves: the end of each over its beginning."""
+
+from loadtest.bench.reports.curves import BATCHES, JSON, ONE_REPLICA, PARTITIONS, READERS
+from loadtest.bench.targets import Durability, Target
+
+ROWS: tuple[Target, ...] = (
+    Target(
+        name="curve-json",
+        what="records/s as JSON, 10,000 a request / one",
+        stage="curves",
+        subject=JSON[10_000],
+        reference=JSON[1],
+        durability=Durability.UNSYNCED,
+    ),
+    Target(
+        name="curve-batches",
+        what="records/s as encoded batches, 10,000 a request / one",
+        stage="curves",
+        subject=BATCHES[10_000],
+        reference=BATCHES[1],
+        durability=Durability.UNSYNCED,
+    ),
+    Target(
+        name="curve-partitions",
+        what="records/s of 24 clients, 24 partitions / one",
+        stage="curves",
+        subject=PARTITIONS[24],
+        reference=PARTITIONS[1],
+        durability=Durability.UNSYNCED,
+    ),
+    Target(
+        name="curve-nodes",
+        what="records/s of 24 clients, one replica, 3 nodes / one",
+        stage="curves",
+        subject=ONE_REPLICA[3],
+        reference=ONE_REPLICA[1],
+        durability=Durability.UNSYNCED,
+    ),
+    Target(
+        name="curve-readers",
+        what="MB/s fetched, 4 readers of a topic / one",
+        stage="curves",
+        subject=READERS[4],
+        reference=READERS[1],
+        durability=Durability.NONE,
+    ),
+)

@@ -1,0 +1,216 @@
+"""Rows of writes: small ones and batches, at full load and of one client that waits."""
+
+from loadtest.bench.measuring.samples import Quantity
+from loadtest.bench.targets import Durability, Target
+
+BARE = "bare aiohttp, 64 clients"
+BARE_ONE = "bare aiohttp, one client"
+
+ONE_LEADER = "JSON 1 x 100 B, acks=1, 64 clients"
+ONE_ALL = "JSON 1 x 100 B, acks=all, 64 clients"
+ONE_LEADER_DURABLE = f"{ONE_LEADER}, durable"
+ONE_ALL_DURABLE = f"{ONE_ALL}, durable"
+
+NATS_100 = "NATS JetStream R3, async, 100 B"
+NATS_1K = "NATS JetStream R3, async, 1 KB"
+JSON_1000 = "JSON 1000 x 100 B, acks=all"
+STREAM_100 = "v3 streams, a 100 B record an object, acks=all"
+BINARY_100 = "binary batches of 100 B, acks=all"
+BINARY_1K = "binary batches of 1 KB, acks=all"
+JSON_1000_DURABLE = f"{JSON_1000}, durable"
+BINARY_100_DURABLE = f"{BINARY_100}, durable"
+
+NATS_SYNC = "NATS JetStream R3, one client"
+SINGLE_ALL = "JSON 1 x 100 B, acks=all, one client"
+SINGLE_LEADER = "JSON 1 x 100 B, acks=1, one client"
+SINGLE_ALL_AWAKE = f"{SINGLE_ALL}, processors awake"
+SINGLE_LEADER_AWAKE = f"{SINGLE_LEADER}, processors awake"
+"""Nodes with ``cpu_awake_ms``."""
+NATS_SYNC_SYNCED = "NATS JetStream R3, synced, one client"
+SINGLE_ALL_DURABLE = f"{SINGLE_ALL}, durable"
+SINGLE_LEADER_DURABLE = f"{SINGLE_LEADER}, durable"
+
+ROWS: tuple[Target, ...] = (
+    Target(
+        name="json-leader",
+        what="JSON 1 x 100 B, acks=1, 64 clients / bare aiohttp",
+        stage="requests",
+        subject=ONE_LEADER,
+        reference=BARE,
+        durability=Durability.UNSYNCED,
+        floor=0.60,
+        ambition=0.80,
+    ),
+    Target(
+        name="json-all",
+        what="JSON 1 x 100 B, acks=all, 3 replicas, 64 clients / bare aiohttp",
+        stage="requests",
+        subject=ONE_ALL,
+        reference=BARE,
+        durability=Durability.UNSYNCED,
+        floor=0.45,
+        ambition=0.70,
+    ),
+    Target(
+        name="json-leader-durable",
+        what="the same, acks=1",
+        stage="requests",
+        subject=ONE_LEADER_DURABLE,
+        reference=BARE,
+        durability=Durability.DURABLE,
+    ),
+    Target(
+        name="json-all-durable",
+        what="the same, acks=all, 3 replicas",
+        stage="requests",
+        subject=ONE_ALL_DURABLE,
+        reference=BARE,
+        durability=Durability.DURABLE,
+    ),
+    Target(
+        name="durable",
+        what="acks=all, 64 clients, durable / unsynced",
+        stage="requests",
+        subject=ONE_ALL_DURABLE,
+        reference=ONE_ALL,
+        durability=Durability.DURABLE,
+        floor=0.4,
+        ambition=0.7,
+    ),
+    Target(
+        name="json-1000",
+        what="JSON 1000 x 100 B, acks=all / NATS R3 async 100 B",
+        stage="batches",
+        subject=JSON_1000,
+        reference=NATS_100,
+        durability=Durability.UNSYNCED,
+        floor=2.5,
+        ambition=4,
+    ),
+    Target(
+        name="stream",
+        what="v3 streams, a receipt a record of 100 B, acks=all / NATS R3 async 100 B",
+        stage="batches",
+        subject=STREAM_100,
+        reference=NATS_100,
+        durability=Durability.UNSYNCED,
+        floor=0.5,
+        ambition=1.5,
+    ),
+    Target(
+        name="binary-100",
+        what="binary batches of 100 B, acks=all / NATS R3 async 100 B",
+        stage="batches",
+        subject=BINARY_100,
+        reference=NATS_100,
+        durability=Durability.UNSYNCED,
+        floor=6,
+        ambition=10,
+    ),
+    Target(
+        name="binary-1k",
+        what="binary batches of 1 KB, acks=all / NATS R3 async 1 KB",
+        stage="batches",
+        subject=BINARY_1K,
+        reference=NATS_1K,
+        durability=Durability.UNSYNCED,
+        floor=2.5,
+        ambition=4,
+    ),
+    Target(
+        name="json-1000-durable",
+        what="JSON 1000 x 100 B, acks=all, durable / unsynced",
+        stage="batches",
+        subject=JSON_1000_DURABLE,
+        reference=JSON_1000,
+        durability=Durability.DURABLE,
+    ),
+    Target(
+        name="binary-100-durable",
+        what="binary batches of 100 B, acks=all, durable / unsynced",
+        stage="batches",
+        subject=BINARY_100_DURABLE,
+        reference=BINARY_100,
+        durability=Durability.DURABLE,
+    ),
+    Target(
+        name="latency",
+        what="acks=all, p50 of one client, processors awake / NATS R3",
+        stage="latency",
+        subject=SINGLE_ALL_AWAKE,
+        reference=NATS_SYNC,
+        quantity=Quantity.P50,
+        durability=Durability.UNSYNCED,
+        floor=1.0,
+        ambition=0.6,
+        is_less_better=True,
+    ),
+    Target(
+        name="latency-host",
+        what="acks=all, p50 of one client / bare aiohttp",
+        stage="latency",
+        subject=SINGLE_ALL,
+        reference=BARE_ONE,
+        quantity=Quantity.P50,
+        durability=Durability.UNSYNCED,
+        floor=5.0,
+        ambition=3.0,
+        is_less_better=True,
+    ),
+    Target(
+        name="latency-all",
+        what="p50 of one client, acks=all / acks=1, processors awake",
+        stage="latency",
+        subject=SINGLE_ALL_AWAKE,
+        reference=SINGLE_LEADER_AWAKE,
+        quantity=Quantity.P50,
+        durability=Durability.UNSYNCED,
+        floor=2.5,
+        ambition=1.6,
+        is_less_better=True,
+    ),
+    Target(
+        name="latency-default",
+        what="acks=all, p50 of one client, processors that sleep / NATS R3",
+        stage="latency",
+        subject=SINGLE_ALL,
+        reference=NATS_SYNC,
+        quantity=Quantity.P50,
+        durability=Durability.UNSYNCED,
+        is_less_better=True,
+    ),
+    Target(
+        name="latency-all-default",
+        what="p50 of one client, acks=all / acks=1, processors that sleep",
+        stage="latency",
+        subject=SINGLE_ALL,
+        reference=SINGLE_LEADER,
+        quantity=Quantity.P50,
+        durability=Durability.UNSYNCED,
+        is_less_better=True,
+    ),
+    Target(
+        name="latency-durable",
+        what="acks=all, p50 of one client / NATS R3",
+        stage="latency-durable",
+        subject=SINGLE_ALL_DURABLE,
+        reference=NATS_SYNC_SYNCED,
+        quantity=Quantity.P50,
+        durability=Durability.DURABLE,
+        floor=1.0,
+        ambition=0.6,
+        is_less_better=True,
+    ),
+    Target(
+        name="latency-all-durable",
+        what="p50 of one client, acks=all / acks=1",
+        stage="latency-durable",
+        subject=SINGLE_ALL_DURABLE,
+        reference=SINGLE_LEADER_DURABLE,
+        quantity=Quantity.P50,
+        durability=Durability.DURABLE,
+        floor=2.5,
+        ambition=1.6,
+        is_less_better=True,
+    ),
+)

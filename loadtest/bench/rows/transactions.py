@@ -1,0 +1,57 @@
+"""Rows of transactions, beside the same writes without."""
+
+from loadtest.bench.measuring.samples import Quantity
+from loadtest.bench.targets import Durability, Target
+
+PLAIN_WRITES = "JSON 1 x 100 B, six partitions, acks=all, 64 clients"
+TRANSACTIONS = "transactions of two partitions, 64 clients"
+KEYED_TRANSACTIONS = f"{TRANSACTIONS}, each under a key"
+PLAIN_BATCHES = "JSON 1000 x 100 B, six partitions, acks=all"
+TRANSACTION_BATCHES = "transactions of 1000 x 100 B for each of six partitions"
+CONFIG_COMMITS = "metadata commit, one client, beside transactions"
+SESSION_COMMITS = "commit of a session's transaction, until it is read"
+
+ROWS: tuple[Target, ...] = (
+    Target(
+        name="transactions",
+        what="transactions of two partitions, 64 clients / plain writes",
+        stage="transactions",
+        subject=TRANSACTIONS,
+        reference=PLAIN_WRITES,
+        durability=Durability.DURABLE,
+        floor=0.1,
+        ambition=0.5,
+    ),
+    Target(
+        name="transactions-keyed",
+        what="transactions of two partitions, each under a key / plain writes",
+        stage="transactions",
+        subject=KEYED_TRANSACTIONS,
+        reference=PLAIN_WRITES,
+        durability=Durability.DURABLE,
+        floor=0.1,
+        ambition=0.5,
+    ),
+    Target(
+        name="transaction-batches",
+        what="JSON 1000 x 100 B for each of six partitions / plain writes",
+        stage="transactions",
+        subject=TRANSACTION_BATCHES,
+        reference=PLAIN_BATCHES,
+        durability=Durability.DURABLE,
+        floor=0.3,
+        ambition=0.7,
+    ),
+    Target(
+        name="transaction-commit",
+        what="commit of a session, p50 of one client / metadata commit",
+        stage="transactions",
+        subject=SESSION_COMMITS,
+        reference=CONFIG_COMMITS,
+        quantity=Quantity.P50,
+        durability=Durability.DURABLE,
+        floor=5,
+        ambition=2,
+        is_less_better=True,
+    ),
+)
