@@ -81,6 +81,7 @@ class Client:
         transactional_id: str,
         *,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        until_visible: bool = True,
         **options: Unpack[ProducerKeywords],
     ) -> TransactionalProducer:
         """Transactions, one after the other, under an id of the program's own; ``ProducerOptions`` lists the keywords.
@@ -89,12 +90,18 @@ class Client:
             transactional_id: a program that comes back under it takes over, and what its former life left open is
                 aborted; 1 to 255 characters.
             timeout_ms: how long a transaction may be open, 1 to 900,000; then the cluster aborts it.
+            until_visible: leave the block of one once readers see it; else once it is decided, which is sooner.
 
         Raises:
             ValueError: an option out of its range, or acks other than ``all``, or not idempotent.
         """
         return TransactionalProducer(
-            TransactionalId(transactional_id, timeout_ms=timeout_ms, calls=self.transport),
+            TransactionalId(
+                transactional_id,
+                timeout_ms=timeout_ms,
+                until_visible=until_visible,
+                calls=self.transport,
+            ),
             ProducerOptions(**options),
             metadata=self.metadata,
             clock=self._clock,

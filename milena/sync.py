@@ -118,6 +118,7 @@ class Client:
         transactional_id: str,
         *,
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
+        until_visible: bool = True,
         **options: Unpack[ProducerKeywords],
     ) -> "TransactionalProducer":
         """Transactions under an id of the program's own; parameters as ``Client.transactional_producer``'s.
@@ -127,7 +128,9 @@ class Client:
         """
         thread, client = self._open()
         return TransactionalProducer(
-            client.transactional_producer(transactional_id, timeout_ms=timeout_ms, **options),
+            client.transactional_producer(
+                transactional_id, timeout_ms=timeout_ms, until_visible=until_visible, **options
+            ),
             thread,
             on_open=self._users.add,
             on_exit=self._users.discard,

@@ -175,6 +175,7 @@ NATIVE_ROUTES = (
         "Let what a transaction wrote take effect, and offsets with it",
         ok(native.SESSION_COMMITTED, "It is committed; asked again, the same"),
         TIMEOUT_MS.param,
+        transactions.UNTIL.param,
         access=IN_REQUEST,
         tag=Tag.TRANSACTIONS,
         description=(

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from http_api.answers import json_answer
 from http_api.call import Call
-from http_api.describing.params import IntegerParam
+from http_api.describing.params import ChoiceParam, IntegerParam
 from http_api.describing.schemas import Fields, integer_text, parse_json
 from http_api.errors import InvalidFieldError
 from http_api.formats import binary_v2, json_v2, text_v2
@@ -51,6 +51,15 @@ OLDER_THAN_MS = IntegerParam(
     description="only those whose first record is this old",
     least=0,
     default=0,
+)
+UNTIL = ChoiceParam(
+    name="until",
+    description=(
+        "when to answer: `visible`, once readers see it in every partition; `committed`, once it is decided, which is "
+        "sooner: readers see it soon, and certainly"
+    ),
+    words={"visible": True, "committed": False},
+    hint="visible or committed",
 )
 
 
@@ -298,7 +307,11 @@ async def commit(call: Call) -> web.Response:
     _authorize(call, (write.topic for write in writes), offsets)
     ended = await call.ports.transactions.commit(
         TransactionCommit(
-            transaction=transaction, writes=writes, offsets=offsets, timeout_ms=_timeout_ms(call)
+            transaction=transaction,
+            writes=writes,
+            offsets=offsets,
+            timeout_ms=_timeout_ms(call),
+            until_visible=UNTIL.read(call.query()),
         )
     )
     return json_answer(

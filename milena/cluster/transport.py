@@ -247,8 +247,12 @@ class ClusterTransport:
         identity: ProducerIdentity,
         parts: Mapping[TopicPartition, WrittenPart],
         offsets: Sequence[MemberOffsets],
+        *,
+        until_visible: bool = True,
     ) -> int:
         """Commit what was written and acknowledged, and offsets; returns the epoch of the id's next transaction.
+
+        ``until_visible``: once readers see it, or the node has waited for that long enough; else once it is decided.
 
         Raises:
             TransactionAbortedError: nothing of it counts.
@@ -266,7 +270,8 @@ class ClusterTransport:
             for where, part in sorted(parts.items())
         ]
         body: dict[str, Json] = {"writes": writes, "offsets": list(_offset_rows(offsets))}
-        return await self._end_transaction(identity, "commit", body)
+        query = "" if until_visible else "?until=committed"
+        return await self._end_transaction(identity, "commit", body, query)
 
     async def abort_transaction(self, identity: ProducerIdentity) -> int:
         """Let nothing count of it; returns the epoch of the id's next transaction.
@@ -278,9 +283,9 @@ class ClusterTransport:
         return await self._end_transaction(identity, "abort", {})
 
     async def _end_transaction(
-        self, identity: ProducerIdentity, verb: str, body: dict[str, Json]
+        self, identity: ProducerIdentity, verb: str, body: dict[str, Json], query: str = ""
     ) -> int:
-        path = f"/transactions/{identity.producer_id}/{identity.producer_epoch}:{verb}"
+        path = f"/transactions/{identity.producer_id}/{identity.producer_epoch}:{verb}{query}"
         return AnswerFields(await self._http.post(path, body), verb).integer("next_epoch")
 
     async def can_make_topic(self, topic: str) -> bool:

@@ -307,6 +307,8 @@ class TransactionCommit:
     offsets: tuple[GroupOffsets, ...]
     timeout_ms: int
     """How long its client waits."""
+    until_visible: bool = True
+    """It waits for readers to see it; else for the decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,6 +70,8 @@ class TransactionCallsPort(Protocol):
         identity: ProducerIdentity,
         parts: Mapping[TopicPartition, WrittenPart],
         offsets: Sequence[MemberOffsets],
+        *,
+        until_visible: bool,
     ) -> int:
         """Commit; the next transaction's epoch."""
 
@@ -114,9 +116,12 @@ class ConsumerPort(Protocol):
 class TransactionalId:
     """One transactional id, and the transaction that is open under it or the next one; of one program at a time."""
 
-    def __init__(self, name: str, *, timeout_ms: int, calls: TransactionCallsPort) -> None:
+    def __init__(
+        self, name: str, *, timeout_ms: int, until_visible: bool, calls: TransactionCallsPort
+    ) -> None:
         self.name = name
         self.timeout_ms = timeout_ms
+        self.until_visible = until_visible
         self.calls = calls
         self._next: ProducerIdentity | None = None
         self.is_in_use = False
@@ -340,7 +345,9 @@ class Transaction(Producer):
                 )
         try:
             next_epoch = await self._decide(
-                lambda: self._owner.calls.commit_transaction(identity, self._writes.parts, offsets),
+                lambda: self._owner.calls.commit_transaction(
+                    identity, self._writes.parts, offsets, until_visible=self._owner.until_visible
+                ),
                 certain=TransactionAbortedError,
             )
         except (ProducerFencedError, UnknownResultError):

@@ -497,10 +497,8 @@ class TransactionService:
                     raise
             await self._clock.sleep(RETRY_MS)
         self._counts.transactions.committed += 1
-        return TransactionEnded(
-            next_epoch=identity[1] + 1,
-            is_visible=await self._is_seen(identity, extents, deadline),
-        )
+        is_visible = request.until_visible and await self._is_seen(identity, extents, deadline)
+        return TransactionEnded(next_epoch=identity[1] + 1, is_visible=is_visible)
 
     async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
         """Let nothing count of what was written; asking again is harmless.

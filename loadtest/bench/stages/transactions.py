@@ -62,7 +62,7 @@ async def transactions(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -
             transactions_rows.CONFIG_COMMITS, controller, altering, connections=1, pids=subject.pids
         )
     )
-    contenders.append(_commits(url, subject.pids))
+    contenders += [_commits(url, subject.pids, is_read=is_read) for is_read in (False, True)]
     return contenders
 
 
@@ -84,16 +84,17 @@ def _post(url: str, path: str, body: object, **headers: str) -> bytes:
     return encode_request(url, "POST", path, encoded, Content_Type=JSON_TYPE, **headers)
 
 
-def _commits(url: str, pids: tuple[int, ...]) -> Contender:
-    """A program that begins, writes one record and commits; the commits count, until readers see the record."""
+def _commits(url: str, pids: tuple[int, ...], *, is_read: bool) -> Contender:
+    """A program that begins, writes one record and commits; commits count, where wanted until the record is read."""
 
     async def turn(seconds: float) -> Turn:
-        return await asyncio.to_thread(_commit_for, url, seconds)
+        return await asyncio.to_thread(_commit_for, url, seconds, is_read=is_read)
 
-    return Contender(name=transactions_rows.SESSION_COMMITS, turn=turn, pids=pids)
+    name = transactions_rows.SESSION_READ if is_read else transactions_rows.SESSION_COMMITS
+    return Contender(name=name, turn=turn, pids=pids)
 
 
-def _commit_for(url: str, seconds: float) -> Turn:
+def _commit_for(url: str, seconds: float, *, is_read: bool) -> Turn:
     latencies_s: list[float] = []
     with closing(OneClient.to(url)) as client:
         ask = partial(_answer, client)
@@ -111,12 +112,13 @@ def _commit_for(url: str, seconds: float) -> Turn:
             )
             end_offset = written["offsets"][0]["offset"] + 1
             extent = {"topic": TOPIC, "partition": 0, "end_offset": end_offset, "records": 1}
-            path = f"/transactions/{producer_id}/{epoch}:commit"
+            until = "visible" if is_read else "committed"
+            path = f"/transactions/{producer_id}/{epoch}:commit?until={until}"
             commit = _post(url, path, {"writes": [extent]})
             sent_s = perf_counter()
             ended = ask(commit)
             latencies_s.append(perf_counter() - sent_s)
-            if not ended["visible"]:
+            if ended["visible"] != is_read:
                 raise HttpLoadError(f"it answered {ended}")
             epoch = ended["next_epoch"]
     return Turn(latencies_s=latencies_s, units=len(latencies_s), seconds=perf_counter() - began_s)

@@ -22,6 +22,7 @@ class TransactionalCluster(ScriptedCluster):
         self.begun = []
         self.named = []
         self.committed = []
+        self.waits = []
         self.aborted = []
         self.ends = []
         self.beginnings = []
@@ -49,8 +50,9 @@ class TransactionalCluster(ScriptedCluster):
         if error is not None:
             raise error
 
-    async def commit_transaction(self, identity, parts, offsets):
+    async def commit_transaction(self, identity, parts, offsets, *, until_visible):
         self.end()
+        self.waits.append(until_visible)
         self.committed.append((identity, parts, list(offsets)))
         for found in offsets:
             self.groups.setdefault(found.group, {}).update(found.offsets)

@@ -256,6 +256,7 @@ class TestSessions:
             assert answer.json == {"committed": True, "visible": True, "next_epoch": 3}
         commit = api.node.transactions.commits[0]
         assert commit.writes == (WrittenExtent(topic="t", partition=0, end_offset=9, records=2),)
+        assert commit.until_visible
         assert (await api.post("/transactions/7/2:abort", {}, JSON)).error == (409, 40927)
         assert (await api.post("/transactions/7/3:abort", {}, JSON)).json == {
             "aborted": True,
@@ -286,6 +287,14 @@ class TestSessions:
         assert "'writes'" in answer.json["message"]
         assert not api.node.transactions.commits
         assert (await api.post("/transactions/7/2:commit", {"writes": []}, JSON)).status == 200
+
+    async def test_a_commit_may_be_answered_once_it_is_decided(self, api):
+        path = "/transactions/7/2:commit?until="
+        assert (await api.post(path + "committed", {"writes": []}, JSON)).status == 200
+        assert not api.node.transactions.commits[0].until_visible
+        answer = await api.post(path + "soon", {"writes": []}, JSON)
+        assert answer.error == (400, 400)
+        assert "use visible or committed" in answer.json["message"]
 
     async def test_a_commit_that_names_a_partition_twice_is_refused(self, api):
         row = {"topic": "t", "partition": 0, "end_offset": 9, "records": 2}

@@ -25,7 +25,7 @@ HOME = TopicPartition("t", 0)
 
 def producer_of(cluster, **options):
     transactions = TransactionalProducer(
-        TransactionalId("loader", timeout_ms=500, calls=cluster),
+        TransactionalId("loader", timeout_ms=500, until_visible=True, calls=cluster),
         ProducerOptions(linger_ms=0, **options),
         metadata=cluster,
         clock=ScriptedClock(),

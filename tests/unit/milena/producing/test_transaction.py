@@ -42,9 +42,9 @@ class Reader:
         self.rewound += 1
 
 
-def producer_of(cluster, **options):
+def producer_of(cluster, *, until_visible=True, **options):
     return TransactionalProducer(
-        TransactionalId("me", timeout_ms=500, calls=cluster),
+        TransactionalId("me", timeout_ms=500, until_visible=until_visible, calls=cluster),
         ProducerOptions(linger_ms=0, **options),
         metadata=cluster,
         clock=ScriptedClock(),
@@ -70,6 +70,14 @@ async def test_the_commit_names_what_was_acknowledged_and_writes_name_the_transa
     )
     assert cluster.committed == [(ProducerIdentity(7, 4), parts, [offsets])]
     assert set(cluster.named) == {"7:4:500"}
+
+
+@pytest.mark.parametrize("until_visible", [True, False])
+async def test_a_commit_waits_for_readers_or_for_the_decision_alone(until_visible):
+    cluster = TransactionalCluster()
+    async with producer_of(cluster, until_visible=until_visible).transaction() as tx:
+        await tx.send("t", b"a")
+    assert cluster.waits == [until_visible]
 
 
 async def test_the_next_one_goes_on_under_the_next_epoch_without_a_question():

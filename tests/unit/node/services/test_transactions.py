@@ -582,6 +582,19 @@ class TestSessions:
             assert ended.is_visible
 
     @virtual
+    async def test_a_commit_may_be_answered_once_it_is_decided(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            service = cluster.nodes[2].transactions
+            one = await service.begin("me", timeout_ms=30_000)
+            end = await send(cluster, 1, one, "t", "a")
+            commit = replace(commit_of(one, ("t", end, 1)), until_visible=False)
+            ended = await service.commit(commit)
+            assert not ended.is_visible
+            assert (await service.commit(replace(commit, until_visible=True))).is_visible
+            assert await read(cluster, 3, "t") == ["a"]
+
+    @virtual
     async def test_a_partition_that_the_commit_leaves_out_is_aborted_there(self) -> None:
         async with cluster_of() as cluster:
             await two_topics(cluster)
