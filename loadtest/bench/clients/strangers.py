@@ -75,6 +75,8 @@ class Stranger(asyncio.Protocol):
 async def connect(url: str) -> "deque[Stranger]":
     """All of them, who wait for nothing yet."""
     place, idle = urlsplit(url), deque[Stranger]()
+    assert place.hostname is not None, "URLs here name their host"
+    assert place.port is not None, "and port"
     for number in range(CONNECTIONS):
         await asyncio.get_running_loop().create_connection(
             lambda: Stranger(idle),
