@@ -15,6 +15,9 @@ from milena.model.errors import ForbiddenError, NotReadyError, UnauthenticatedEr
 _log = logging.getLogger("http_api.access")
 _audit_log = logging.getLogger("http_api.audit")
 
+HEADER_KEPT_MAX = 1024
+"""Of credentials that a connection remembers: 10 MB, of as many connections as there may be."""
+
 
 def everything(_: str) -> bool:
     """``Rights.seen`` of a caller from whom nothing is hidden."""
@@ -46,10 +49,33 @@ class Rights:
         callers = self._callers
         if not callers.holds(self._caller):
             given = self._credentials()
-            self._caller = callers.known(*given) or await callers.identify(*given)
+            seen = self._seen_before(given[0])
+            self._caller = seen or callers.known(*given) or await callers.identify(*given)
+            if seen is None:
+                self._remember(given[0])
         # One connection's requests share a context: what the one before said must not stay.
         on_behalf.principal.set(self._caller.known_principal)
-        self._authorize_path()
+        self._authorize_path(self._caller)
+
+    def _seen_before(self, header: str | None) -> Caller | None:
+        """Who came with this very header over this very connection last time, if that still holds.
+
+        Whatever else it follows from, address and certificate, stays as long as a connection.
+        """
+        last = getattr(self._request.protocol, "last_caller", None)
+        if last is None or header is None or last[0] != header:
+            return None
+        caller: Caller = last[1]
+        return caller if self._callers.holds(caller) else None
+
+    def _remember(self, header: str | None) -> None:
+        protocol = self._request.protocol
+        if (
+            header is not None
+            and len(header) <= HEADER_KEPT_MAX
+            and hasattr(protocol, "last_caller")
+        ):
+            protocol.last_caller = (header, self._caller)
 
     def check_again(self) -> None:
         """What was asked of the path, asked again if the answer may be another one by now.
@@ -58,7 +84,7 @@ class Rights:
             UnauthenticatedError, ForbiddenError, NotReadyError: they may not any more.
         """
         if self._access is not None and not self._callers.holds(self._caller):
-            self._authorize_path()
+            self._authorize_path(self.caller)
 
     @property
     def caller(self) -> Caller:
@@ -99,7 +125,7 @@ class Rights:
         certificate = getattr(self._request.protocol, "certificate", None)
         return header, self._request.remote or "", certificate
 
-    def _authorize_path(self) -> None:
+    def _authorize_path(self, caller: Caller) -> None:
         assert self._access is not None
         needs = self._access.needs
         if needs is not None:
@@ -107,7 +133,7 @@ class Rights:
             if self._access.is_filtered and name == ALL_TOPICS:
                 return
             self._require(
-                self.caller.may(needs.operation, needs.resource_type, name),
+                caller.may(needs.operation, needs.resource_type, name),
                 needs.operation,
                 needs.resource_type,
                 name,

@@ -1,6 +1,7 @@
 """A connection whose requests may take the quick lane: aiohttp's handler, past which they go while it rests."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
@@ -8,6 +9,9 @@ from aiohttp.http import RawRequestMessage
 from http_api.access.certificates import ClientCertificate, certificate_of
 from http_api.quick.lane import QuickLane, QuickRequest
 from http_api.quick.strangers import RestingRefusal, Strangers
+
+if TYPE_CHECKING:
+    from http_api.access.callers import Caller
 
 _OF_AIOHTTP = frozenset(
     {
@@ -30,7 +34,7 @@ class QuickConnection(web.RequestHandler):
     between two requests, so that the next bytes may go past it.
     """
 
-    __slots__ = ("_held", "_lane", "_left", "_quick", "_strangers", "certificate")
+    __slots__ = ("_held", "_lane", "_left", "_quick", "_strangers", "certificate", "last_caller")
 
     def open_lane(self, lane: QuickLane, strangers: Strangers) -> None:
         """Let requests take it, or be turned away."""
@@ -43,6 +47,8 @@ class QuickConnection(web.RequestHandler):
         """Bytes that came while something was under way so."""
         self.certificate: ClientCertificate | None = None
         """What its client showed; that does not change while it lasts."""
+        self.last_caller: tuple[str, Caller] | None = None
+        """The header that came last, and who that was (``Rights``)."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there, and TLS has shaken hands with it."""
