@@ -195,6 +195,15 @@ class GroupsPort(Protocol):
             GroupNotFoundError, GroupNotEmptyError: nothing was deleted.
         """
 
+    async def places(
+        self, topic: str, partitions: Sequence[int], target: ResetTarget
+    ) -> Sequence[OffsetToCommit]:
+        """Where a reset would let a group go on in these partitions, in their order; nothing is changed.
+
+        Raises:
+            TopicNotFoundError, PartitionNotFoundError: there is no such place.
+        """
+
     async def reset(
         self, group: str, topic: str, partitions: Sequence[int] | None, target: ResetTarget
     ) -> Sequence[PartitionCommit]:

@@ -5,6 +5,7 @@ from http_api.describing.error_sets import (
     COORDINATOR_ERRORS,
     GROUP_CHANGE_ERRORS,
     GROUP_ERRORS,
+    LEADER_ERRORS,
     PARTITION_ERRORS,
     RESET_ERRORS,
 )
@@ -137,6 +138,19 @@ GROUP_ROUTES = (
             GroupChangedError,
             *COORDINATOR_ERRORS,
         ),
+    ),
+    route(
+        "GET /groups/{group}/offsets:reset",
+        "previewGroupReset",
+        groups.preview_reset,
+        "Where a reset would let a group go on",
+        ok(shapes.RESET_PREVIEW, "Of the page's partitions, now and then; nothing is changed"),
+        groups.RESET_TOPIC,
+        groups.TO,
+        *pages.CUT_PARAMS,
+        access=on_group(Operation.DESCRIBE, has_more=True),
+        tag=Tag.GROUPS,
+        errors=(*PARTITION_ERRORS, *LEADER_ERRORS, InvalidConsumerError, NoQuorumError),
     ),
     route(
         "POST /groups/{group}/offsets:reset",

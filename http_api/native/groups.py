@@ -26,7 +26,7 @@ from http_api.ports import ApiLimits
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, RESET, TOPIC_PARTITIONS_IN
 from milena.model.access import Operation, ResourceType
-from milena.model.errors import MalformedRequestError
+from milena.model.errors import GroupNotFoundError, MalformedRequestError
 
 WAIT_MS = IntegerParam(
     name="timeout_ms",
@@ -39,6 +39,9 @@ WAIT_MS = IntegerParam(
 )
 _TARGETS = "earliest, latest, an offset or an ISO-8601 time"
 TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
+
+RESET_TOPIC = text_param("topic", "the topic to go on elsewhere in", text(minLength=1), "orders")
+TO = text_param("to", f"{_TARGETS}: the first record at or after it", text(), "earliest")
 
 
 async def heartbeat(call: Call) -> web.Response:
@@ -318,6 +321,53 @@ async def reset(call: Call) -> web.Response:
     call.rights.authorize(Operation.READ, ResourceType.TOPIC, [topic])
     offsets = await call.ports.groups.reset(group, topic, partitions, target)
     return json_answer({"group_id": group, "offsets": _offsets(offsets)})
+
+
+async def preview_reset(call: Call) -> web.Response:
+    """Where a reset would let a group go on, in some of the topic's partitions; nothing is changed."""
+    query, group = call.query(), call.names["group"]
+    page, target = RowPage.of(query, LIMIT), _named_target(_required(query, TO.name))
+    name = _required(query, RESET_TOPIC.name)
+    call.rights.authorize(Operation.DESCRIBE, ResourceType.TOPIC, [name])
+    topic = await call.ports.metadata.topic(name)
+    numbers = page.cut(range(topic.partition_count), None)
+    now = await _offsets_now(call, group, [(name, number) for number in numbers])
+    places = await call.ports.groups.places(name, numbers, target)
+    return json_answer(
+        {
+            "group_id": group,
+            "topic": name,
+            "total": topic.partition_count,
+            "partitions": [
+                {
+                    "partition": place.partition,
+                    "now": now.get(place.partition),
+                    "then": place.offset,
+                }
+                for place in places
+            ],
+        }
+    )
+
+
+async def _offsets_now(
+    call: Call, group: str, partitions: Sequence[TopicPartition]
+) -> Mapping[int, int]:
+    """What is committed, by partition; nothing for a group that a reset would make."""
+    try:
+        found = await call.ports.groups.committed(group, partitions)
+    except GroupNotFoundError:
+        return {}
+    return {one.partition: one.offset for one in found}
+
+
+def _required(query: Mapping[str, str], name: str) -> str:
+    value = query.get(name)
+    if not value:
+        raise MalformedRequestError(
+            f"Invalid parameter '{name}': it is missing; give 'topic', and 'to': {_TARGETS}"
+        )
+    return value
 
 
 def _target(fields: Fields) -> ResetTarget:

@@ -63,6 +63,10 @@ def part_params(sort: ChoiceParam[R], *, is_whole: bool = True) -> tuple[Param, 
     return sort.param, _ORDER, _SKIP, _ROWS_OR_ALL if is_whole else _ROWS
 
 
+CUT_PARAMS = (_ORDER, _SKIP, _ROWS)
+"""The same where there is but one order."""
+
+
 def matching(names: Iterable[N], name: Callable[[N], str], query: Mapping[str, str]) -> list[N]:
     """Those whose name has in it what is looked for."""
     wanted = query.get(CONTAINS.name, "").lower()

@@ -395,6 +395,28 @@ LAG_PAGE = Shape(
 )
 GROUP_OFFSETS = Shape("GroupOffsets", fields({"group_id": text(), "offsets": _OFFSETS}))
 
+RESET_PREVIEW = Shape(
+    "OffsetsResetPreview",
+    fields(
+        {
+            "group_id": text(),
+            "topic": text(),
+            "total": count("partitions of the topic"),
+            "partitions": listing(
+                Shape(
+                    "PartitionResetPreview",
+                    fields(
+                        {
+                            "partition": count(),
+                            "now": nullable(count("what is committed; null: nothing")),
+                            "then": count("what a reset would commit"),
+                        }
+                    ),
+                )
+            ),
+        }
+    ),
+)
 RESET = Shape(
     "OffsetsResetIn",
     fields(

@@ -183,7 +183,7 @@ class GroupService:
         for partition in wanted:
             check_partition(found, partition)
         await self._check_empty(group)
-        offsets = await self._places(topic, wanted, target)
+        offsets = await self.places(topic, wanted, target)
         await self.commit(group, offsets)
         return await self.committed(group, [(row.topic, row.partition) for row in offsets])
 
@@ -196,9 +196,10 @@ class GroupService:
                 f"group {group!r} has {len(known.members)} members; stop them before its offsets are reset"
             )
 
-    async def _places(
+    async def places(
         self, topic: str, partitions: Collection[int], target: ResetTarget
-    ) -> list[OffsetToCommit]:
+    ) -> Sequence[OffsetToCommit]:
+        """Where a reset would let a group go on, as the partitions' leaders say."""
         gate = asyncio.Semaphore(LOOKS_AT_ONCE)
 
         async def place(partition: int) -> OffsetToCommit:

@@ -9,6 +9,7 @@ from tests.support.clusters.live_cluster import call, create_topic, ok, running_
 from tests.support.fakes.listed import committed, open_part
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
+from tests.support.http.console_forms import open_form
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -162,6 +163,20 @@ async def test_a_group_that_reads_ten_thousand_partitions_is_shown_a_page_at_a_t
     assert await page.run("location.hash") == (
         "#/groups/reads-all?sort=lag&order=desc&members.skip=50"
     )
+    await check_bounds(page)
+
+
+async def test_a_reset_of_ten_thousand_partitions_is_shown_a_page_at_a_time(browser, busy):
+    page = await browser.open(f"{busy.base_url}/console/#/groups/group-00007")
+    form = await open_form(page, "Go on elsewhere")
+    await page.click(f"{form} form button", "Preview")
+    await page.until_shown("1\u201350 of 10,000")
+    cells = f"[...document.querySelector('{form} tbody').rows[7].cells].map((c) => c.innerText)"
+    assert await page.run(cells) == ["7", "0", "0", "stays"]
+    await page.click(f"{form} nav.pager button", "Next")
+    await page.until_shown("51\u2013100 of 10,000")
+    # Who leafs through it has not sent the form.
+    assert {method for method, _ in page.requests} == {"GET"}
     await check_bounds(page)
 
 

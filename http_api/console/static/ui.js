@@ -98,8 +98,8 @@ export const PAGE = 50;
 const compare = (a, b) => (typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b), "en", { numeric: true }) : (a ?? -1) - (b ?? -1));
 
 /**
- * The rows of a page in columns. A column: {head, cell(row), num?, by?}; `by` lets readers sort. `order`: {at, sign} or null;
- * `first`: how many of `total` rows are on former pages.
+ * The rows of a page in columns; it may stand in a form, which none of its buttons sends. A column: {head, cell(row), num?,
+ * by?}; `by` lets readers sort. `order`: {at, sign} or null; `first`: how many of `total` rows are on former pages.
  */
 export function Grid({ caption, columns, rows, keyOf, empty = "none", total, first, page, onFirst, order, onSort }) {
   const kind = (column) => (column.num ? "num" : column.kind);
@@ -107,16 +107,16 @@ export function Grid({ caption, columns, rows, keyOf, empty = "none", total, fir
   return html`<div class="table" tabindex="0" role="region" aria-label=${caption}>
       <table>
         <thead><tr>${columns.map((column, at) => html`<th scope="col" class=${kind(column)} aria-sort=${sorting(at)}>
-          ${column.by ? html`<button class="sort" onClick=${() => onSort(at)}>${column.head}<span aria-hidden="true">${order?.at === at ? (order.sign > 0 ? " ▲" : " ▼") : ""}</span></button>` : column.head}
+          ${column.by ? html`<button type="button" class="sort" onClick=${() => onSort(at)}>${column.head}<span aria-hidden="true">${order?.at === at ? (order.sign > 0 ? " ▲" : " ▼") : ""}</span></button>` : column.head}
         </th>`)}</tr></thead>
         <tbody>${rows.map((row) => html`<tr key=${keyOf?.(row)}>${columns.map((column) => html`<td class=${kind(column)}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
       </table>
       ${total === 0 && html`<p class="empty">${empty}</p>`}
     </div>
     ${total > page && html`<nav class="pager" aria-label=${`pages of ${caption}`}>
-      <button disabled=${first === 0} onClick=${() => onFirst(Math.max(0, first - page))}>‹ Previous</button>
+      <button type="button" disabled=${first === 0} onClick=${() => onFirst(Math.max(0, first - page))}>‹ Previous</button>
       <span>${number(first + 1)}–${number(Math.min(first + page, total))} of ${number(total)}</span>
-      <button disabled=${first + page >= total} onClick=${() => onFirst(first + page)}>Next ›</button>
+      <button type="button" disabled=${first + page >= total} onClick=${() => onFirst(first + page)}>Next ›</button>
     </nav>`}`;
 }
 

@@ -208,15 +208,18 @@ class FakeGroups:
             raise GroupNotEmptyError(f"Group '{group}' has members.")
         if partitions is None:
             partitions = range((await self._node.topic(topic)).partition_count)
-        return self.put(
-            group,
-            [
-                OffsetToCommit(
-                    topic=topic, partition=p, offset=place_of(self._node.log(topic, p), target)
-                )
-                for p in partitions
-            ],
-        )
+        return self.put(group, await self.places(topic, partitions, target))
+
+    async def places(
+        self, topic: str, partitions: Sequence[int], target: ResetTarget
+    ) -> Sequence[OffsetToCommit]:
+        self._node.fail("group_places")
+        return [
+            OffsetToCommit(
+                topic=topic, partition=p, offset=place_of(self._node.log(topic, p), target)
+            )
+            for p in partitions
+        ]
 
 
 def place_of(log, target: ResetTarget | Seek) -> int:

@@ -419,6 +419,8 @@ def group_asks() -> list[Ask]:
         get("getGroup", "/groups/live"),
         get("getGroup", "/groups/billing"),
         get("getGroupOffsets", "/groups/billing/offsets?topic=orders"),
+        get("previewGroupReset", "/groups/billing/offsets:reset?topic=orders&to=latest&limit=1"),
+        get("previewGroupReset", "/groups/nobody/offsets:reset?topic=orders&to=0&order=desc"),
         post("resetGroupOffsets", "/groups/billing/offsets:reset", {"topic": "orders", "to": 1}),
         get("v3ListConsumerGroups", v3),
         get("v3GetConsumerGroup", f"{v3}/live"),

@@ -53,6 +53,7 @@ MORE = {
     "commitConsumerOffsets": (ORDERS,),
     "groupHeartbeat": (ORDERS,),
     "commitGroupOffsets": (ORDERS,),
+    "previewGroupReset": (Allowed("DESCRIBE", "TOPIC", "orders"),),
     "resetGroupOffsets": (ORDERS,),
     "v3ResetConsumerGroupOffsets": (ORDERS,),
     "getUser": (Allowed("DESCRIBE", "CLUSTER", CLUSTER_NAME),),

@@ -43,7 +43,7 @@ PORT_METHODS = (
     "delete_records", "reassign", "running", "cancel",
     "transact", "begin", "commit", "abort", "open_transactions", "propose",
     *(f"group_{name}" for name in (
-        "heartbeat", "commit", "committed", "describe", "groups", "delete", "reset",
+        "heartbeat", "commit", "committed", "describe", "groups", "delete", "reset", "places",
     )),
     *(f"consumer_{name}" for name in (
         "create", "delete", "format_of", "subscribe", "unsubscribe", "subscription", "assign", "assignments",

@@ -210,6 +210,41 @@ async def test_a_group_goes_on_elsewhere(api, path, to, offset):
     assert (await api.get(f"{G}/offsets")).json == answer.json
 
 
+async def test_where_a_reset_would_go_is_told_a_page_at_a_time_and_nothing_is_changed(api):
+    for partition in (0, 0, 2):
+        await api.post(f"/topics/many/partitions/{partition}", {"records": [{"value": 1}]}, JSON)
+    await commit(api, ("many", 0, 1))
+    await join(api)
+    body = (await api.get(f"{G}/offsets:reset?topic=many&to=latest&limit=2")).json
+    assert body == {
+        "group_id": "g", "topic": "many", "total": 3,
+        "partitions": [
+            {"partition": 0, "now": 1, "then": 2}, {"partition": 1, "now": None, "then": 0},
+        ],
+    }  # fmt: skip
+    for query, then in (("to=1&skip=2", [1]), ("to=earliest&order=desc&limit=1", [0])):
+        body = (await api.get(f"{G}/offsets:reset?topic=many&{query}")).json
+        assert [(row["partition"], row["then"]) for row in body["partitions"]] == [(2, then[0])]
+    new = (await api.get("/groups/new/offsets:reset?topic=t&to=1970-01-01T00:00:00Z")).json
+    assert new["partitions"][0]["now"] is None
+    assert (await api.get("/groups/new")).status == 404
+    assert (await api.get(f"{G}/offsets")).json["offsets"] == {"many": {"0": entry(1)}}
+
+
+@pytest.mark.parametrize(
+    ("query", "error"),
+    [
+        ("topic=many", (400, 400)),
+        ("to=latest", (400, 400)),
+        ("topic=many&to=begin", (400, 400)),
+        ("topic=nobody&to=latest", (404, 40401)),
+        ("topic=many&to=latest&sort=lag", (400, 400)),
+    ],
+)
+async def test_previews_that_cannot_be(api, query, error):
+    assert (await api.get(f"{G}/offsets:reset?{query}")).error == error
+
+
 async def test_only_some_partitions(api):
     await commit(api, *(("many", p, 0) for p in range(3)))
     for partition in range(3):
