@@ -1,4 +1,4 @@
-"""Decoders of what an issuer and its tokens say."""
+"""Decoders of what callers say who they are, and of what an issuer and its tokens say."""
 
 import itertools
 import json
@@ -9,6 +9,7 @@ from node.access.key_set import KeySetError, parse_keys
 from node.access.web_tokens import WebTokens
 from tests.fuzz.targets.target import Target
 from tests.support.fakes.ports import FakeNode
+from tests.support.http.credentials import ClosedNode, basic, bearer
 from tests.support.http.issuer import ALGORITHMS, MemoryIssuer, part, private_key
 
 _addresses = itertools.count()
@@ -57,7 +58,33 @@ def signed_token_seeds() -> list[bytes]:
     return [json.dumps(header).encode() + b"\0" + json.dumps(claims).encode()]
 
 
+@cache
+def _closed() -> FakeNode:
+    node = FakeNode()
+    ClosedNode(node).token("root")
+    return node
+
+
+def authorization(data: bytes) -> object:
+    """A header, as the HTTP parser hands it on: nobody is let in but by the very token."""
+    text = data.decode("utf-8", "surrogateescape")
+    caller = _closed().callers.known(text, "127.0.0.1")
+    scheme, _, given = text.partition(" ")
+    if caller is None:
+        assert scheme.lower() == "basic", "only passwords are looked at elsewhere"
+        return None
+    assert (scheme.lower(), given.strip()) == ("bearer", bearer("token123")["Authorization"][7:])
+    assert caller.principal == "User:root"
+    return caller
+
+
+def authorization_seeds() -> list[bytes]:
+    known = (bearer("token123"), bearer("token123", "another"), basic("root"), basic("r\u00e9"))
+    return [headers["Authorization"].encode() for headers in known]
+
+
 ACCESS: tuple[Target, ...] = (
+    Target("authorization", authorization, (MilenaError,), authorization_seeds),
     Target("key-set", key_set, (KeySetError,), key_set_seeds),
     Target("web-token", web_token, (MilenaError,), web_token_seeds),
     Target(

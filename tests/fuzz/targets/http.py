@@ -140,6 +140,7 @@ def _guess_seeds() -> list[bytes]:
     return [
         b"GET" + head + b"\r\n",
         b"POST" + head + b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+        b"GET /topics HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer mln_token123_x\r\n\r\n",
         b"PUT" + head + b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"DELETE" + head + b"Accept: a\r\n b\r\nX: y\nContent-Length: 4\r\n\r\n",
     ]

@@ -7,6 +7,7 @@ import pytest
 from http_api import dispatch
 from http_api.dispatch import Dispatcher
 from http_api.ports import ApiLimits
+from http_api.quick import strangers as strangers_module
 from http_api.quick.connection import QuickConnection
 from http_api.quick.strangers import Strangers, _Rest
 from http_api.routes import ROUTES
@@ -333,3 +334,21 @@ async def test_the_log_hears_of_an_address_once_a_minute(strangers, caplog):
     for now_s in (0.0, 1.0, 59.0, 60.0, 61.0):
         assert strangers.turn_away(Connection(strangers), PLAIN, now_s)
     assert len([line for line in caplog.messages if "turned away" in line]) == 2
+
+
+async def test_what_is_remembered_of_strangers_has_an_end(strangers, monkeypatch):
+    monkeypatch.setattr(strangers_module, "ADDRESSES_MAX", 3)
+    monkeypatch.setattr(strangers_module, "SAID_MAX", 3)
+    for number in range(20):
+        connection = Connection(strangers)
+        connection.peername = (f"10.0.0.{number}", 1)
+        strangers._connections.distrust(connection)
+        # Each is told of its own address, once it was wrong too often.
+        for _ in range(40):
+            strangers._callers._passwords.wrong.add(connection.peername[0], 1_700_000_000_000)
+        refusal = strangers.turn_away(connection, PLAIN, 0.0)
+        assert connection.peername[0].encode() in refusal._answer
+        refusal.cancel()
+        strangers._connections.discard(connection)
+    assert len(strangers._told_s) == len(strangers._said) == 3
+    assert not strangers._connections._distrusted
