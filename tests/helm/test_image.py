@@ -134,7 +134,7 @@ def test_the_hot_modules_are_compiled_and_no_compiler_is_left(
     image: BuiltImage, node: ImageNode
 ) -> None:
     assert (site_packages(image) / "milena/model/batch/header.py").exists(), "for tracebacks"
-    assert list((site_packages(image) / "milena/model").glob("batch.*.so"))
+    assert list((site_packages(image) / "milena/model/batch").glob("decode.*.so"))
     assert not (image.root / "usr/bin/gcc").exists()
     assert node.run("milena", "--version").stdout.endswith("(compiled)\n")
     assert "build           compiled" in node.output()
