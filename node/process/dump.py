@@ -297,7 +297,7 @@ def _row(batch: StoredBatch, faults: Sequence[str]) -> dict[str, object]:
         "is_control": header.is_control,
         "is_transactional": header.is_transactional,
         "marker": None if header.marker is None else _marker(header.marker),
-        "has_idempotency_key": header.idempotency is not None,
+        "has_idempotency_key": bool(header.request_keys),
         "delete_horizon_ms": header.delete_horizon_ms,
         "faults": list(faults),
     }
@@ -331,7 +331,7 @@ def _line(batch: StoredBatch, faults: Sequence[str]) -> str:
         word
         for word, is_there in (
             ("transaction", header.is_transactional and header.marker is None),
-            ("idempotency key", header.idempotency is not None),
+            ("idempotency key", bool(header.request_keys)),
             ("control", header.is_control),
             ("filler", header.is_filler),
         )

@@ -32,6 +32,7 @@ from milena.model.requests import Acks, BatchReceipt
 from node.metrics.counts import NodeCounts, PartitionCounts
 from node.replica.acknowledgements import Acknowledgements
 from storage.log.partition_log import PartitionLog
+from storage.state.idempotency import IdempotencyEntry
 from storage.state.producer_state import Duplicate
 
 logger = logging.getLogger(__name__)
@@ -135,16 +136,15 @@ class AppendQueue:
         group: list[_Append] = []
         identities: set[int | bytes] = set()
         for append in self._take():
-            identity = _identity(append.header)
-            is_repeat = identity is not None and identity in identities
+            own = _identities(append.header)
+            is_repeat = not identities.isdisjoint(own)
             # Where the log ends is known once what comes before is written: it may be refused.
             if group and (is_repeat or append.expected_end is not None):
                 self._write(group)
                 group, identities = [], set()
             if self._admit(append, coming=len(identities)):
                 group.append(append)
-                if identity is not None:
-                    identities.add(identity)
+                identities.update(own)
         if group:
             self._write(group)
 
@@ -194,8 +194,8 @@ class AppendQueue:
                 return None
             self._log.transactions.check_room(identity)
             self._on_transaction()
-        if header.idempotency is not None:
-            found = self._find_keyed(header, header.idempotency, now_ms, coming)
+        if header.request_keys:
+            found = self._find_keyed(header, now_ms, coming)
             if found is not None or not header.is_transactional:
                 return found
         if header.producer_id < 0:
@@ -205,28 +205,39 @@ class AppendQueue:
             return self._duplicate(verdict.base_offset, verdict.last_offset)
         return None
 
-    def _find_keyed(
-        self, header: BatchHeader, key: IdempotencyExtension, now_ms: int, coming: int
-    ) -> BatchReceipt | None:
-        entry = self._log.idempotency_lookup(key.key_hash, now_ms)
-        if entry is None:
-            self._log.check_key_room(now_ms, coming=coming)
-            return None
+    def _find_keyed(self, header: BatchHeader, now_ms: int, coming: int) -> BatchReceipt | None:
+        for key in header.request_keys:
+            entry = self._log.idempotency_lookup(key.key_hash, now_ms)
+            if entry is not None:
+                return self._repeat_of(header, key, entry)
+        self._log.check_key_room(now_ms, coming=coming + len(header.request_keys) - 1)
+        return None
+
+    def _repeat_of(
+        self, header: BatchHeader, key: IdempotencyExtension, entry: IdempotencyEntry
+    ) -> BatchReceipt:
         if entry.partition_count != key.partition_count:
             raise key_of_before(self._topic, entry.partition_count, key.partition_count)
         if entry.body_hash != key.body_hash:
             raise IdempotencyKeyReusedError(
                 "this idempotency key was used with another body; use a new key for new records"
             )
-        other = entry.transaction
-        if other is not None and other.marker_offset < 0:
-            identity = (other.producer_id, other.producer_epoch)
-            if identity != (header.producer_id, header.producer_epoch):
-                raise TransactionInProgressError(
-                    "another request with this idempotency key is a transaction that is not decided yet; nothing was "
-                    "written"
-                )
-        return self._duplicate(entry.base_offset, entry.last_offset)
+        first = entry.transaction
+        is_own = first is not None and first[:2] == (header.producer_id, header.producer_epoch)
+        if first is not None and first.marker_offset < 0 and not is_own:
+            raise TransactionInProgressError(
+                "another request with this idempotency key is a transaction that is not decided yet; nothing was "
+                "written"
+            )
+        if not key.places:
+            return self._duplicate(entry.base_offset, entry.last_offset)
+        if not is_own:
+            # Nothing of what shares it may count: the records of this key are there.
+            raise IdempotencyKeyReusedError(
+                "a request under an idempotency key that was used before shares no transaction; nothing was written"
+            )
+        base_offset = entry.base_offset - key.places[0].first
+        return self._duplicate(base_offset, base_offset + header.last_offset_delta)
 
     def _duplicate(self, base_offset: int, last_offset: int) -> BatchReceipt:
         return BatchReceipt(
@@ -301,11 +312,11 @@ class AppendQueue:
         )
 
 
-def _identity(header: BatchHeader) -> int | bytes | None:
-    """The producer id or key hash that a batch has in common with others."""
-    if header.idempotency is not None:
-        return header.idempotency.key_hash
-    return header.producer_id if header.producer_id >= 0 else None
+def _identities(header: BatchHeader) -> Sequence[int | bytes]:
+    """The key hashes, or the producer id, that a batch may have in common with others."""
+    if header.request_keys:
+        return [key.key_hash for key in header.request_keys]
+    return [header.producer_id] if header.producer_id >= 0 else []
 
 
 def key_of_before(topic: str, before: int, now: int) -> PartitionCountChangedError:

@@ -1,5 +1,6 @@
 """Records of one partition become batches: one, or as many as a topic's ``max.message.bytes`` asks for. Pure."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from milena.model.batch.encode import encode_batch
@@ -36,7 +37,7 @@ def encode(
     settings: TopicSettings,
     part: PartitionBatch,
     size: int,
-    key: IdempotencyKey | None,
+    keys: Sequence[IdempotencyExtension] = (),
     *,
     is_conditional: bool = False,
     transaction: TransactionStamp | None = None,
@@ -51,11 +52,11 @@ def encode(
     """
     count = len(part.columns.values)
     bytes_max = settings.max_message_bytes
-    is_whole = count == 1 or key is not None or is_conditional or transaction is not None
+    is_whole = count == 1 or bool(keys) or is_conditional or transaction is not None
     if not is_whole and size > bytes_max:
         # Encoding all of it first would be for nothing.
         return (yield from _encode_halves(topic, settings, part))
-    batch = _encode_whole(topic, settings, part, key, transaction)
+    batch = _encode_whole(settings, part, keys, transaction)
     yield
     if len(batch) <= bytes_max:
         return [EncodedPiece(batch, count)]
@@ -76,15 +77,14 @@ def _encode_halves(
 ) -> Steps[list[EncodedPiece]]:
     pieces: list[EncodedPiece] = []
     for half in halve(part):
-        pieces += yield from encode(topic, settings, half, size_of_columns(half.columns), None)
+        pieces += yield from encode(topic, settings, half, size_of_columns(half.columns))
     return pieces
 
 
 def _encode_whole(
-    topic: Topic,
     settings: TopicSettings,
     part: PartitionBatch,
-    key: IdempotencyKey | None,
+    keys: Sequence[IdempotencyExtension],
     transaction: TransactionStamp | None,
 ) -> bytes:
     return encode_batch(
@@ -92,14 +92,14 @@ def _encode_whole(
         base_timestamp_ms=part.base_timestamp_ms,
         codec=record_codec(settings),
         timestamp_type=settings.timestamp_type,
-        idempotency=None if key is None else key_extension(key, topic),
+        request_keys=keys,
         producer=None if transaction is None else transaction.producer,
         transaction=None if transaction is None else transaction.extension,
     )
 
 
-def key_extension(key: IdempotencyKey, topic: Topic) -> IdempotencyExtension:
-    """What says of a batch that it came under this key."""
-    return IdempotencyExtension(
-        key_hash=key.key_hash, body_hash=key.body_hash, partition_count=topic.partition_count
-    )
+def request_keys(key: IdempotencyKey | None, topic: Topic) -> tuple[IdempotencyExtension, ...]:
+    """What says of a batch that all of it came under this key, if there is one."""
+    if key is None:
+        return ()
+    return (IdempotencyExtension(key.key_hash, key.body_hash, topic.partition_count),)

@@ -122,7 +122,7 @@ class WriteGatherer:
         self._under_way[key] = self._under_way.get(key, 0) + 1
         where, part = group.where, merge(group.parts)
         try:
-            pieces = at_once(encode(where.topic, where.settings, part, group.size, None))
+            pieces = at_once(encode(where.topic, where.settings, part, group.size))
             appended = self._to_leader.append(
                 where.topic, where.partition, pieces, acks=where.acks, timeout_ms=where.timeout_ms
             )

@@ -165,10 +165,19 @@ class ExtentRow(Struct, frozen=True, array_like=True):
     end_offset: int
 
 
+class PlaceRow(Struct, frozen=True, array_like=True):
+    """Which of a transaction's extents has records of a request, behind how many others, and how many of them."""
+
+    extent: int
+    first: int
+    records: int
+
+
 class KeyedTransactionAnswer(Message, frozen=True, kw_only=True):
     """The topic's partition count when the key was used, -1: it was not.
 
-    Of a transaction its identity, (-1, -1): it was none; and, once its marker is there, what it wrote.
+    Of a transaction its identity, (-1, -1): it was none; and, once its marker is there, what it wrote. ``places``: the
+    key's own in one that several share.
     """
 
     partition_count: int = field(name="partitions")
@@ -176,6 +185,7 @@ class KeyedTransactionAnswer(Message, frozen=True, kw_only=True):
     producer_epoch: int = field(name="producer_epoch", default=-1)
     is_committed: bool = field(name="committed", default=False)
     extents: tuple[ExtentRow, ...] = ()
+    places: tuple[PlaceRow, ...] = ()
 
 
 class OpenTransactionsRequest(Message, frozen=True, kw_only=True):

@@ -45,7 +45,7 @@ from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
 from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
-from node.services.encoding import TransactionStamp, encode, key_extension
+from node.services.encoding import TransactionStamp, encode, request_keys
 from node.services.gather import WriteGatherer
 from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
@@ -287,7 +287,7 @@ class ProduceService:
                 settings,
                 part,
                 size,
-                request.idempotency,
+                request_keys(request.idempotency, topic),
                 is_conditional=request.expected_end is not None,
                 transaction=_stamp_of(request.transaction),
             ),
@@ -421,7 +421,7 @@ def _marked(
         stamp = _stamp_of(transaction)
         return with_extensions(
             batch,
-            idempotency=key_extension(idempotency, topic),
+            request_keys=request_keys(idempotency, topic),
             transaction=None if stamp is None else stamp.extension,
             producer=None if stamp is None else stamp.producer,
         )

@@ -212,7 +212,7 @@ class ToLeader:
             MilenaError: nothing was written, but for
             FateUnknownError: it may have been.
         """
-        is_recognised = header.idempotency is not None or header.base_sequence >= 0
+        is_recognised = bool(header.request_keys) or header.base_sequence >= 0
         deadline = self._clock.now_ms() + timeout_ms
         unknown: FateUnknownError | None = None
         while True:
@@ -351,8 +351,8 @@ class ToLeader:
             await self._producers.check_transaction(header)
         else:
             self._producers.check_epoch(header)
-        if header.idempotency is not None:
-            self._check_growth(topic_id, header.idempotency)
+        for key in header.request_keys:
+            self._check_growth(topic_id, key)
         try:
             return await runner.append(
                 batch, header, acks=acks, timeout_ms=int(timeout_ms), expected_end=expected_end

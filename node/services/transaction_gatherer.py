@@ -6,6 +6,11 @@ promised; so those that arrive in one turn of the loop share a transaction, and 
 before it is under way, for some milliseconds at most. One that certainly is not committed is tried again by each of
 them for itself: nobody is refused for a neighbour.
 
+Requests under idempotency keys share with their like alone: one key that is known makes a leader refuse all that came
+with it, which is then tried one by one. So a key is let in once. While it is under way its repeats wait for what
+becomes of it, and then, as for long after, go alone, to be told the first answer. Who sends one key to two nodes at
+once makes the others of one transaction go alone, which costs them what it would if nobody shared, and one try more.
+
 Nor does anybody wait for a node that is none of his: only requests whose partitions are kept in sync on the same nodes
 share one. A node that falls silent holds up what it leads and what it follows alike.
 """
@@ -15,18 +20,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from milena.model.batch.header import shared_key_bytes
 from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.requests import Acks
 from node.metadata.store import MetadataStore
 from node.services.gather import GROUP_BYTES_MAX, WriteGatherer
 from node.services.record_batches import size_of_columns
 from node.services.transaction_plans import Part, Plan, join
+from raft_meta.machine.transactions import ITEMS_PER_TRANSACTION_MAX
 
 if TYPE_CHECKING:
     from raft_meta.machine.image import PartitionKey
 
 PARTS_MAX = 256
 """Partitions of one that is shared; a transaction may have a thousand."""
+KEY_BYTES_MAX = 32 << 10
+"""Of a batch's header, which has room for 64 KiB: some 600 keys of requests that write in two partitions."""
+KEYS_SEEN_MAX = 10_000
+"""Keys that are known to have come: what a node takes in seconds. Those that are forgotten are known to the logs."""
 UNDER_WAY_MAX = 1
 """Transactions of one place on their way, before what arrives waits for one of them."""
 HOLD_MS = 20
@@ -45,22 +56,28 @@ class Place(NamedTuple):
 
     in_sync: frozenset[int]
     timeout_ms: int
+    is_keyed: bool
 
 
 class _Sharers:
     """Requests that will be one transaction, and who waits for them."""
 
-    __slots__ = ("plans", "sizes", "timer", "waiting")
+    __slots__ = ("ended", "key_bytes", "plans", "sizes", "timer", "waiting")
 
     def __init__(self, timer: asyncio.Handle) -> None:
         self.timer = timer
         self.plans: list[Plan] = []
         self.waiting: list[asyncio.Future[Committed | None]] = []
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once each has its answer, or will have none of this transaction."""
         self.sizes: dict[PartitionKey, int] = {}
+        self.key_bytes: dict[PartitionKey, int] = {}
+        """Of the keys that are at home in a partition."""
 
     def has_room(self, plan: Plan) -> bool:
-        """Whether each part can still be one batch."""
-        if len(self.sizes) + len(plan.parts) > PARTS_MAX:
+        """Whether each part can still be one batch, and each home of a key be told of all parts."""
+        part_count = len(self.sizes) + len(plan.parts)
+        if part_count > PARTS_MAX or not self._has_room_for_key(plan, part_count):
             return False
         return all(
             self.sizes.get(part.key, 0) + size_of_columns(part.batch.columns)
@@ -68,12 +85,24 @@ class _Sharers:
             for part in plan.parts
         )
 
+    def _has_room_for_key(self, plan: Plan, part_count: int) -> bool:
+        if plan.key is None:
+            return True
+        home = plan.parts[0].key
+        home_count = len(self.key_bytes.keys() | {home})
+        key_bytes = self.key_bytes.get(home, 0) + shared_key_bytes(len(plan.parts))
+        return home_count * part_count <= ITEMS_PER_TRANSACTION_MAX and key_bytes <= KEY_BYTES_MAX
+
     def add(self, plan: Plan, waiter: "asyncio.Future[Committed | None]") -> None:
         self.plans.append(plan)
         self.waiting.append(waiter)
         for part in plan.parts:
             size = size_of_columns(part.batch.columns)
             self.sizes[part.key] = self.sizes.get(part.key, 0) + size
+        if plan.key is not None:
+            home, size = plan.parts[0].key, shared_key_bytes(len(plan.parts))
+            self.key_bytes[home] = self.key_bytes.get(home, 0) + size
+            self.sizes[home] += size
 
 
 class TransactionGatherer:
@@ -89,6 +118,8 @@ class TransactionGatherer:
         self._commit = commit
         self._groups: dict[Place, _Sharers] = {}
         self._under_way: dict[Place, int] = {}
+        self._seen: dict[bytes, asyncio.Future[None]] = {}
+        """Hash of a key that came lately → the end of the transaction in which it did."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def place_of(self, plan: Plan, timeout_ms: int) -> Place | None:
@@ -103,7 +134,7 @@ class TransactionGatherer:
             if not WriteGatherer.takes(part.batch, size, part.settings, Acks.ALL):
                 return None
             in_sync.update(state.isr)
-        return Place(frozenset(in_sync), timeout_ms)
+        return Place(frozenset(in_sync), timeout_ms, plan.key is not None)
 
     async def submit(self, place: Place, plan: Plan) -> Committed | None:
         """Commit what one request writes, with others; None: nothing of it counts, nor ever will.
@@ -111,6 +142,9 @@ class TransactionGatherer:
         Raises:
             FateUnknownError: it may be committed.
         """
+        if plan.key is not None and (first := self._seen.get(plan.key.key_hash)) is not None:
+            await asyncio.wait([first], timeout=place.timeout_ms / 1000)
+            return None
         group = self._groups.get(place)
         if group is not None and not group.has_room(plan):
             self._send(place)
@@ -119,7 +153,14 @@ class TransactionGatherer:
             group = self._groups[place] = _Sharers(self._timer(place))
         waiter: asyncio.Future[Committed | None] = asyncio.get_running_loop().create_future()
         group.add(plan, waiter)
+        if plan.key is not None:
+            self._note(plan.key.key_hash, group)
         return await waiter
+
+    def _note(self, key_hash: bytes, group: _Sharers) -> None:
+        self._seen[key_hash] = group.ended
+        if len(self._seen) > KEYS_SEEN_MAX:
+            del self._seen[next(iter(self._seen))]
 
     def _timer(self, place: Place) -> asyncio.Handle:
         loop = asyncio.get_running_loop()
@@ -145,6 +186,7 @@ class TransactionGatherer:
 
     def _on_done(self, place: Place, group: _Sharers, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
+        group.ended.set_result(None)
         self._under_way[place] -= 1
         if not self._under_way[place]:
             del self._under_way[place]
@@ -170,6 +212,7 @@ class TransactionGatherer:
         """Let go of what waits and of what is under way; its requests are gone by now."""
         for group in self._groups.values():
             group.timer.cancel()
+            group.ended.cancel()
             for waiter in group.waiting:
                 waiter.cancel()
         self._groups.clear()

@@ -12,12 +12,14 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import astuple
 
+from milena.model.batch.header import KeyPlace
 from milena.model.clock import Clock
 from milena.model.errors import (
     MilenaError,
     NoLeaderError,
     NotLeaderError,
     NotReadyError,
+    TooManyRequestsError,
 )
 from milena.model.requests import OpenTransaction, ProduceRequest
 from milena.model.turns import one_turn
@@ -40,8 +42,10 @@ from node.services.messages import (
     OpenTransactionRow,
     OpenTransactionsAnswer,
     OpenTransactionsRequest,
+    PlaceRow,
 )
 from node.services.record_batches import former_places
+from node.services.transaction_plans import own_extents
 from raft_meta.machine.image import Image, Partition, PartitionKey, Topic, TransactionExtent
 from raft_meta.machine.transactions import NotCommitted, outcome_of
 from storage.state.idempotency import IDEMPOTENCY_WINDOW_MS
@@ -65,10 +69,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KeyOutcome:
-    """The transaction under an idempotency key. ``extents``: all that it wrote; None: no marker says how it ended."""
+    """The transaction under an idempotency key. ``extents``: all that it wrote; None: no marker says how it ended.
+
+    ``places``: what of it is the key's, where several share it.
+    """
 
     identity: Identity
     extents: tuple[TransactionExtent, ...] | None
+    places: tuple[KeyPlace, ...] = ()
+
+    @property
+    def written(self) -> Sequence[TransactionExtent] | None:
+        """What of it the request under the key wrote."""
+        return None if self.extents is None else own_extents(self.extents, self.places)
 
 
 class LedExtent(NamedTuple):
@@ -144,14 +157,29 @@ class TransactionLookup:
             for row in answer.extents
         )
         identity = (answer.producer_id, answer.producer_epoch)
-        return KeyOutcome(identity, extents if answer.is_committed else None)
+        places = tuple(KeyPlace(row.extent, row.first, row.records) for row in answer.places)
+        return KeyOutcome(identity, extents if answer.is_committed else None, places)
 
     def is_known(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
         """Whether a replica of this node knows of a request under a key; that none does says nothing for certain."""
         runner = self._replicas.find(topic_id, partition)
         if runner is None:
             return False
-        return runner.log.idempotency_lookup(key_hash, self._clock.wall_ms()) is not None
+        return runner.log.has_key(key_hash, self._clock.wall_ms())
+
+    def may_be_first(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
+        """Whether, for all that a replica of this node knows, a request is the first under its key, and is let in."""
+        runner = self._replicas.find(topic_id, partition)
+        if runner is None:
+            return True
+        now_ms = self._clock.wall_ms()
+        if runner.log.has_key(key_hash, now_ms):
+            return False
+        try:
+            runner.log.check_key_room(now_ms, coming=0)
+        except TooManyRequestsError:
+            return False
+        return True
 
     async def check_key(self, topic: Topic, request: ProduceRequest) -> None:
         """Refuse a key under which records were written when the topic had fewer partitions, wherever they went.
@@ -313,6 +341,7 @@ class TransactionLookup:
             producer_epoch=found.producer_epoch,
             is_committed=found.marker_offset >= 0,
             extents=tuple(ExtentRow(*extent) for extent in found.extents),
+            places=tuple(PlaceRow(*place) for place in found.places),
         )
 
     async def _know_growth(self, topic_id: str, partition_count: int) -> None:

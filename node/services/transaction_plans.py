@@ -4,9 +4,10 @@ Requests may share a transaction: what they write is then one part for each part
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from milena.model.batch.header import IdempotencyExtension, KeyPlace
 from milena.model.errors import IdempotencyKeyReusedError
 from milena.model.requests import ProduceReceipt, Records, TransactionReceipt, TransactionWrite
 from node.services.record_batches import (
@@ -24,11 +25,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The records of a request for one partition."""
+    """The records of a request for one partition, or of several; ``request_keys``: those that are at home there."""
 
     topic: Topic
     settings: TopicSettings
     batch: PartitionBatch
+    request_keys: Sequence[IdempotencyExtension] = ()
 
     @property
     def key(self) -> PartitionKey:
@@ -38,7 +40,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request writes, in so many writes.
+    """What a request writes, in so many writes; the idempotency key that it has is the first part's.
 
     ``sources``: of each topic, which writes its records come from, (write, count) each.
     """
@@ -46,6 +48,12 @@ class Plan:
     parts: Sequence[Part]
     sources: Mapping[str, Sequence[tuple[int, int]]]
     write_count: int
+
+    @property
+    def key(self) -> IdempotencyExtension | None:
+        """The request's idempotency key."""
+        keys = self.parts[0].request_keys if self.parts else ()
+        return keys[0] if keys else None
 
     def receipts(self, base_offsets: Sequence[int]) -> list[Sequence[ProduceReceipt]]:
         """Receipts of each write, from where each part begins."""
@@ -98,28 +106,50 @@ class JoinedPlans:
 
 
 def join(plans: Sequence[Plan]) -> JoinedPlans:
-    """The parts of all plans, one for each partition; none of them has headers or times of its own (``merge``)."""
+    """The parts of all plans, one for each partition, those where keys are at home first.
+
+    None of them has headers or times of its own (``merge``).
+    """
+    homes = [plan.parts[0].key for plan in plans if plan.key is not None]
     numbers: dict[PartitionKey, int] = {}
-    sharers: list[list[Part]] = []
-    counts: list[int] = []
+    for key in (*homes, *(part.key for plan in plans for part in plan.parts)):
+        numbers.setdefault(key, len(numbers))
+    sharers: list[list[Part]] = [[] for _ in numbers]
+    keys: list[list[IdempotencyExtension]] = [[] for _ in numbers]
+    counts = [0] * len(numbers)
     places: list[Sequence[tuple[int, int]]] = []
     for plan in plans:
-        of_plan: list[tuple[int, int]] = []
+        of_plan: list[KeyPlace] = []
         for part in plan.parts:
-            number = numbers.setdefault(part.key, len(numbers))
-            if number == len(sharers):
-                sharers.append([])
-                counts.append(0)
-            of_plan.append((number, counts[number]))
+            number, records = numbers[part.key], len(part.batch.columns.values)
+            of_plan.append(KeyPlace(number, counts[number], records))
             sharers[number].append(part)
-            counts[number] += len(part.batch.columns.values)
-        places.append(of_plan)
-    return JoinedPlans([_shared(parts) for parts in sharers], places)
+            counts[number] += records
+        if plan.key is not None:
+            keys[of_plan[0].extent].append(replace(plan.key, places=tuple(of_plan)))
+        places.append([(place.extent, place.first) for place in of_plan])
+    return JoinedPlans(list(map(_shared, sharers, keys)), places)
 
 
-def _shared(parts: Sequence[Part]) -> Part:
+def _shared(parts: Sequence[Part], keys: Sequence[IdempotencyExtension]) -> Part:
     first = parts[0]
-    return Part(first.topic, first.settings, merge([part.batch for part in parts]))
+    return Part(first.topic, first.settings, merge([part.batch for part in parts]), keys)
+
+
+def own_extents(
+    extents: Sequence[TransactionExtent], places: Sequence[KeyPlace]
+) -> Sequence[TransactionExtent]:
+    """What a request wrote that has these places in a transaction; all of it, if it has none."""
+    if not places:
+        return extents
+    return [
+        replace(
+            extents[place.extent],
+            base_offset=extents[place.extent].base_offset + place.first,
+            end_offset=extents[place.extent].base_offset + place.first + place.records,
+        )
+        for place in places
+    ]
 
 
 def merged(writes: Sequence[TransactionWrite]) -> Records:

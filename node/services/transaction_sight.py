@@ -8,7 +8,6 @@ and calls to leaders would cost more than they save.
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from milena.model.errors import MilenaError, NotReadyError
 from node.metadata.store import MetadataStore
@@ -25,12 +24,8 @@ ASK_MS = 2_000
 """How long a leader goes on waiting for who asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Unseen:
-    """A committed transaction whose markers are not known to be committed in all of these partitions."""
-
-    keys: Sequence[PartitionKey]
-    waiters: list[asyncio.Future[None]]
+_Unseen = tuple[Identity, tuple[PartitionKey, ...]]
+"""A committed transaction whose markers are not known to be committed in all of these partitions."""
 
 
 class TransactionSight:
@@ -42,7 +37,7 @@ class TransactionSight:
         self._metadata = metadata
         self._markers = markers
         self._peer = peer
-        self._unseen: dict[Identity, _Unseen] = {}
+        self._unseen: dict[_Unseen, list[asyncio.Future[None]]] = {}
         self._asking: set[asyncio.Task[None]] = set()
         self._ending = metadata.image.ending
         self.on_marked_transaction = peer_handler(MARKED_TRANSACTION, self._tell_marked)
@@ -55,8 +50,9 @@ class TransactionSight:
         if not _is_ending(self._metadata.image, identity, keys):
             return True
         seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Two requests for one commit wait for the same.
-        self._unseen.setdefault(identity, _Unseen(keys, [])).waiters.append(seen)
+        # Two requests for one commit wait for the same; of those that share a transaction each for its own partitions.
+        unseen = (identity, tuple(keys))
+        self._unseen.setdefault(unseen, []).append(seen)
         asking = None
         if len(self._asking) < ASKING_MAX:
             asking = asyncio.get_running_loop().create_task(self._ask_leaders(identity, keys, seen))
@@ -70,10 +66,9 @@ class TransactionSight:
         finally:
             if asking is not None:
                 asking.cancel()
-            unseen = self._unseen[identity]
-            unseen.waiters.remove(seen)
-            if not unseen.waiters:
-                del self._unseen[identity]
+            self._unseen[unseen].remove(seen)
+            if not self._unseen[unseen]:
+                del self._unseen[unseen]
         return True
 
     def _on_image(self, image: Image) -> None:
@@ -81,9 +76,9 @@ class TransactionSight:
         if image.ending is self._ending:
             return
         self._ending = image.ending
-        for identity, unseen in self._unseen.items():
-            if not _is_ending(image, identity, unseen.keys):
-                for waiter in unseen.waiters:
+        for (identity, keys), waiters in self._unseen.items():
+            if not _is_ending(image, identity, keys):
+                for waiter in waiters:
                     _let_go(waiter)
 
     async def _ask_leaders(

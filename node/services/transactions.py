@@ -9,13 +9,14 @@ write whose fate is unknown makes the outcome of a request certain: it is not co
 
 An idempotency key is at home in the log of the first partition written, with the first batch: there the second request
 of a key finds the first, and what became of it. What goes to other partitions is written meanwhile, for that takes as
-long again; of a second request it is aborted, so one that is seen to be a second one waits for the home.
+long again; of a second request it is aborted, so one that is seen to be a second one waits for the home. Requests under
+keys share transactions, too: each has its own home and its own answer, and what is known by then is judged by itself.
 """
 
 import asyncio
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from milena.model.batch.header import (
@@ -43,7 +44,6 @@ from milena.model.requests import (
     Acks,
     BatchReceipt,
     GroupOffsets,
-    IdempotencyKey,
     OpenTransaction,
     ProduceRequest,
     ProducerTransaction,
@@ -62,7 +62,7 @@ from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import topic_settings
 from node.metrics.counts import NodeCounts
 from node.replication.transaction_ends import TransactionEnds
-from node.services.encoding import TransactionStamp, encode
+from node.services.encoding import TransactionStamp, encode, request_keys
 from node.services.produce import check_takes_transactions
 from node.services.record_batches import (
     highest_partition,
@@ -88,6 +88,7 @@ from raft_meta.machine.image import Image, PartitionKey, TransactionExtent
 from raft_meta.machine.transactions import (
     ITEMS_PER_TRANSACTION_MAX,
     LEADER_EPOCHS_LEVEL,
+    SHARED_KEYS_LEVEL,
     NotCommitted,
     outcome_of,
 )
@@ -177,12 +178,20 @@ class TransactionService:
     ) -> Committed | None:
         """Commit it as a part of a transaction that others share; None: nothing of it counts, nor will.
 
-        A key is answered from a transaction of its own, and offsets may be refused, which is nobody else's concern.
+        Offsets may be refused, which is nobody else's concern; nor is a repeat, which is judged by itself.
         """
-        if request.idempotency is not None or request.offsets:
+        if request.offsets or not self._may_share(plan):
             return None
         place = self._gatherer.place_of(plan, request.timeout_ms)
         return None if place is None else await self._gatherer.submit(place, plan)
+
+    def _may_share(self, plan: Plan) -> bool:
+        """Whether no key is in the way: all nodes know of shared ones, and it is taken as the first under its own."""
+        if plan.key is None:
+            return True
+        if self._metadata.image.feature_level < SHARED_KEYS_LEVEL:
+            return False
+        return self._lookup.may_be_first(*plan.parts[0].key, plan.key.key_hash)
 
     async def _commit_shared(self, parts: Sequence[Part], timeout_ms: int) -> Committed:
         """Commit what several requests write; half of their time is left to each where it cannot be written."""
@@ -190,7 +199,7 @@ class TransactionService:
         write_by, deadline = now_ms + timeout_ms / 2, now_ms + timeout_ms
         async with self._slots.taken(timeout_ms=self._left(write_by)) as slot:
             return await self._commit_parts(
-                parts, slot, key=None, commits=(), write_by=write_by, deadline=deadline
+                parts, slot, commits=(), write_by=write_by, deadline=deadline
             )
 
     async def _transact_alone(
@@ -207,7 +216,6 @@ class TransactionService:
                     committed = await self._commit_parts(
                         plan.parts,
                         slot,
-                        key=request.idempotency,
                         commits=commits,
                         write_by=deadline,
                         deadline=deadline,
@@ -215,9 +223,10 @@ class TransactionService:
                     return self._receipt(plan, committed)
                 except _RepeatedError as repeated:
                     first = repeated.first
-                    if first is not None and first.extents is not None:
-                        is_visible = await self._is_seen(first.identity, first.extents, deadline)
-                        return plan.first_answer(first.extents, is_visible=is_visible)
+                    written = None if first is None else first.written
+                    if first is not None and written is not None:
+                        is_visible = await self._is_seen(first.identity, written, deadline)
+                        return plan.first_answer(written, is_visible=is_visible)
                     # What was in the way of the key is aborted, and its marker is about to be written.
                     error: MilenaError = TransactionInProgressError(
                         "another request with this idempotency key is being decided; nothing was written, try again"
@@ -249,6 +258,9 @@ class TransactionService:
             raise RequestTooLargeError(
                 f"the records go to {len(parts)} partitions, and a transaction has at most {ITEMS_PER_TRANSACTION_MAX}"
             )
+        if parts:
+            keys = request_keys(request.idempotency, parts[0].topic)
+            parts[0] = replace(parts[0], request_keys=keys)
         return Plan(parts, sources, len(request.writes))
 
     async def _split(
@@ -287,7 +299,6 @@ class TransactionService:
         parts: Sequence[Part],
         slot: TransactionSlot,
         *,
-        key: IdempotencyKey | None,
         commits: tuple[GroupCommit, ...],
         write_by: float,
         deadline: float,
@@ -299,7 +310,7 @@ class TransactionService:
             MilenaError: as of ``transact``; nothing counts, either, of what was not written at ``write_by``.
         """
         try:
-            receipts = await self._write(parts, slot, key, write_by)
+            receipts = await self._write(parts, slot, write_by)
         except BaseException as error:
             await self._abort_written(slot)
             if isinstance(error, FateUnknownError):
@@ -316,13 +327,15 @@ class TransactionService:
             for part, receipt in zip(parts, receipts, strict=True)
         )
         identity = (slot.producer_id, slot.producer_epoch)
+        home_count = sum(bool(part.request_keys) for part in parts)
         end = TransactionEnd(
             producer_id=identity[0],
             producer_epoch=identity[1],
             is_commit=True,
-            is_keyed=key is not None,
+            is_keyed=home_count > 0,
             extents=extents,
             offsets=commits,
+            home_count=max(1, home_count),
         )
         try:
             await self._decide(end, deadline)
@@ -340,7 +353,6 @@ class TransactionService:
         self,
         parts: Sequence[Part],
         slot: TransactionSlot,
-        key: IdempotencyKey | None,
         deadline: float,
     ) -> list[BatchReceipt]:
         """Write all parts; encoded, and known not to be too large, before the first is written."""
@@ -359,23 +371,25 @@ class TransactionService:
                     part.settings,
                     part.batch,
                     size,
-                    None if written else key,
+                    part.request_keys,
                     transaction=stamp,
                 ),
                 size,
             )
             (piece,) = pieces
             written.append(_WrittenPart(part, piece.batch, decode_header(piece.batch)))
-        if key is None:
+        keys = parts[0].request_keys if parts else ()
+        if not keys or keys[0].places:
             return await _all([self._bring(one, deadline) for one in written])
+        (key_hash,) = (key.key_hash for key in keys)
         home, *others = written
-        if self._lookup.is_known(*home.part.key, key.key_hash):
+        if self._lookup.is_known(*home.part.key, key_hash):
             # A repeat, most likely: what is written beside its home would stay in the logs, as aborted.
-            receipt = await self._bring_home(home, key.key_hash, deadline)
+            receipt = await self._bring_home(home, key_hash, deadline)
             return [receipt, *await _all([self._bring(one, deadline) for one in others])]
         return await _all(
             [
-                self._bring_home(home, key.key_hash, deadline),
+                self._bring_home(home, key_hash, deadline),
                 *(self._bring(one, deadline) for one in others),
             ]
         )
@@ -412,7 +426,7 @@ class TransactionService:
             return receipt
         if found.extents is None:
             extents = await self._decided(part.key, found.identity, deadline)
-            found = KeyOutcome(found.identity, extents)
+            found = replace(found, extents=extents)
         raise _RepeatedError(found)
 
     async def _decided(

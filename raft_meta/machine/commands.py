@@ -444,8 +444,8 @@ class TransactionEnd:
     """The end of one transaction, which is named by its producer id and epoch.
 
     ``extents``: what it wrote, at most one for each partition. What a commit does not name is aborted. ``is_keyed``: it
-    was written under an idempotency key, whose home is the partition of the first extent. ``offsets`` are committed
-    along with it. An abort has neither.
+    was written under idempotency keys, whose homes are the partitions of the first ``home_count`` extents. ``offsets``
+    are committed along with it. An abort has neither.
 
     ``leader_epochs``: of each extent, under which its leader said what it holds; the end counts only while that one
     leads. Empty: the quorum confirmed the leaders when they said so.
@@ -458,6 +458,7 @@ class TransactionEnd:
     extents: tuple[TransactionExtent, ...]
     offsets: tuple[GroupCommit, ...]
     leader_epochs: tuple[int, ...] = field(default=(), metadata={"since": 9})
+    home_count: int = field(default=1, metadata={"since": 10})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

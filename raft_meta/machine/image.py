@@ -287,7 +287,7 @@ class Ending:
 
     end_offset: int
     extents: tuple[TransactionExtent, ...] = ()
-    """Everything that it wrote, if this partition is the home of its idempotency key; otherwise empty."""
+    """Everything that it wrote, if an idempotency key of its is at home in this partition; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,8 @@ LEVEL = 6
 """The feature level from which on there are transactions."""
 LEADER_EPOCHS_LEVEL = 9
 """From which on an end may say under which leaders it counts."""
+SHARED_KEYS_LEVEL = 10
+"""From which on requests under idempotency keys may share one: logs know several keys of a batch, homes are several."""
 
 COMMITTED, ABORTED = "committed", "aborted"
 """Values of ``AllocatedProducer.last``."""
@@ -58,7 +60,9 @@ ENDS_PER_COMMAND_MAX = 1_000
 MARKERS_PER_COMMAND_MAX = 4_000
 """60 bytes each."""
 ITEMS_PER_TRANSACTION_MAX = 1_000
-"""Extents and group offsets of one transaction together. A thousand extents take 57 kB of a command."""
+"""Extents and group offsets of one transaction together. A thousand extents take 57 kB of a command.
+
+Each home of an idempotency key keeps all extents, for its marker: of all homes together no more than that either."""
 ENDINGS_MAX = 100_000
 """Of all partitions. They are few but while partitions have no leader; so many take 5 MB in a snapshot."""
 
@@ -146,6 +150,8 @@ class _Ends:
             )
         check_end(end)
         self._check_leaders(end)
+        if end.home_count > 1 and self._before.feature_level < SHARED_KEYS_LEVEL:
+            raise InvalidRequestError("Nodes of an earlier release know one key of a transaction.")
         if self._count + len(end.extents) > ENDINGS_MAX:
             raise TooManyTransactionsError(
                 f"{self._count} markers of committed transactions are to be written; try again later."
@@ -174,7 +180,7 @@ class _Ends:
             endings = self._ending.setdefault((extent.topic_id, extent.partition), {})
             endings[end.producer_id, end.producer_epoch] = Ending(
                 end_offset=extent.end_offset,
-                extents=end.extents if end.is_keyed and at == 0 else (),
+                extents=end.extents if end.is_keyed and at < end.home_count else (),
             )
         self._count += len(end.extents)
 
@@ -263,6 +269,7 @@ def check_end(end: TransactionEnd) -> None:
         raise InvalidRequestError("A transaction under an idempotency key needs a partition.")
     if end.leader_epochs and len(end.leader_epochs) != len(end.extents):
         raise InvalidRequestError("An end names the leader of each of its partitions, or of none.")
+    _check_homes(end)
     if len({(extent.topic_id, extent.partition) for extent in end.extents}) < len(end.extents):
         raise InvalidRequestError("A transaction names a partition twice.")
     for extent in end.extents:
@@ -270,6 +277,23 @@ def check_end(end: TransactionEnd) -> None:
             raise InvalidRequestError(
                 f"No transaction can have written offsets {extent.base_offset} to {extent.end_offset}."
             )
+
+
+def _check_homes(end: TransactionEnd) -> None:
+    if not end.is_keyed:
+        if end.home_count != 1:
+            raise InvalidRequestError(
+                "Without idempotency keys a transaction has no homes of them."
+            )
+        return
+    if not 1 <= end.home_count <= len(end.extents):
+        raise InvalidRequestError(
+            "A transaction under idempotency keys needs partitions, and they are at home in the first of them."
+        )
+    if end.home_count * len(end.extents) > ITEMS_PER_TRANSACTION_MAX:
+        raise RequestTooLargeError(
+            f"A transaction of {len(end.extents)} partitions has idempotency keys in {end.home_count} of them."
+        )
 
 
 def _finish(image: Image, command: FinishMarkers) -> Outcome:

@@ -20,8 +20,8 @@ Records without a key, of a time when the topic was not compacted, are all kept.
 
 Transactions are decided below where a run ends (the last stable offset). Batches of an aborted one are dropped; those
 of a committed one lose what says that they belong to it, and are judged as any others. Its marker, behind them, says
-nothing then that the log does not; like a tombstone it goes once every replica has it. The batch that came under an
-idempotency key, and its marker, stay as they are for as long as the key does.
+nothing then that the log does not; like a tombstone it goes once every replica has it. A batch that came
+under idempotency keys, and its marker, stay as they are for as long as one of the keys does.
 
 Source: KIP-58 (minimum lag), KIP-354 (maximum lag), KIP-534 (delete horizon).
 """
@@ -34,7 +34,7 @@ from itertools import repeat
 from milena.disk.files import Buffer
 from milena.model.batch.decode import decode_columns, offsets_of
 from milena.model.batch.encode import encode_filler, rewrite_batch
-from milena.model.batch.header import BatchHeader, Marker, decode_header
+from milena.model.batch.header import BatchHeader, IdempotencyExtension, Marker, decode_header
 from milena.model.columns import RecordColumns
 from storage.segments.index import SegmentSummary
 from storage.segments.log_config import LogConfig
@@ -369,16 +369,15 @@ def _is_producers(header: BatchHeader, rules: SieveRules) -> bool:
 
 
 def _is_keyed(header: BatchHeader, rules: SieveRules) -> bool:
-    key = header.idempotency
-    if key is None:
-        return False
+    return any(_has_entry(key, header, rules) for key in header.request_keys)
+
+
+def _has_entry(key: IdempotencyExtension, header: BatchHeader, rules: SieveRules) -> bool:
     entry = rules.writers.idempotency.lookup(key.key_hash, rules.now_ms)
-    return (
-        entry is not None
-        and entry.body_hash == key.body_hash
-        and entry.base_offset <= header.base_offset
-        and header.last_offset <= entry.last_offset
-    )
+    if entry is None or entry.body_hash != key.body_hash:
+        return False
+    first, last = key.span(header.base_offset, header.last_offset)
+    return entry.base_offset <= first and last <= entry.last_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -623,6 +623,13 @@ class PartitionLog:
         self._forget_foreign_state()
         return self._state.writers.idempotency.lookup(key_hash, now_ms)
 
+    def has_key(self, key_hash: bytes, now_ms: int) -> bool:
+        """Whether an idempotency key is known, if only from a leader whose batches this log is still to get.
+
+        Of a follower only this may be asked: a lookup is the leader's, who forgets what its own log does not say.
+        """
+        return self._state.writers.idempotency.lookup(key_hash, now_ms) is not None
+
     def check_key_room(self, now_ms: int, *, coming: int) -> None:
         """Refuse one more idempotency key, behind so many that are on their way.
 

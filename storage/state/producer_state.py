@@ -29,12 +29,14 @@ from storage.state.idempotency import (
     IdempotencyTable,
     KeyedTransaction,
     add_keyed_transactions,
+    add_shared_transactions,
     decode_idempotency,
     encode_idempotency,
     encode_keyed_transactions,
+    encode_shared_transactions,
 )
 from storage.state.sealed import columns, integers, seal, unseal
-from storage.state.transactions import Transactions, decode_transactions
+from storage.state.transactions import KEY_HASH_BYTES, Transactions, decode_transactions
 
 REMEMBERED_BATCHES = 5
 """Batches a producer whose retries are recognised; its client keeps at most as many requests under way."""
@@ -51,6 +53,8 @@ NO_SEQUENCE = -1
 _MAGIC = b"MPS1"
 _SNAPSHOT_COLUMNS = 4
 """And one more where there are transactions: releases that know of none read the others' snapshots."""
+_TRANSACTION_COLUMNS = 2
+"""Of that, and one more where requests under keys share transactions."""
 
 
 NO_TRANSACTIONS = Transactions()
@@ -282,15 +286,15 @@ class WriterState:
         self.producers.record(header, base_offset, append_time_ms)
         if header.attributes & TRANSACTIONAL_BIT:
             self._record_transaction(header)
-        key = header.idempotency
-        if key is not None:
+        for key in header.request_keys:
+            first, last = key.span(base_offset, base_offset + header.last_offset_delta)
             entry = IdempotencyEntry(
                 key.body_hash,
                 key.partition_count,
-                base_offset,
-                base_offset + header.last_offset_delta,
+                first,
+                last,
                 append_time_ms,
-                KeyedTransaction(header.producer_id, header.producer_epoch)
+                KeyedTransaction(header.producer_id, header.producer_epoch, places=key.places)
                 if header.attributes & TRANSACTIONAL_BIT
                 else None,
             )
@@ -299,8 +303,11 @@ class WriterState:
     def _record_transaction(self, header: BatchHeader) -> None:
         ended = self.transactions.record(header)
         marker = header.marker
-        if ended is not None and ended.key_hash and marker is not None:
-            self.idempotency.end_transaction(ended.key_hash, header.base_offset, marker)
+        if ended is None or marker is None:
+            return
+        for at in range(0, len(ended.key_hashes), KEY_HASH_BYTES):
+            key_hash = ended.key_hashes[at : at + KEY_HASH_BYTES]
+            self.idempotency.end_transaction(key_hash, header.base_offset, marker)
 
     def forget_from(self, offset: int) -> None:
         """Forget what stems from batches that end at or above ``offset``."""
@@ -348,8 +355,9 @@ def encode_snapshot(snapshot: WriterSnapshot) -> bytes:
     idempotency = encode_idempotency(snapshot.idempotency)
     content = [snapshot.offset, snapshot.covers_offset, rows, idempotency]
     keyed = encode_keyed_transactions(snapshot.idempotency)
-    if snapshot.transactions or keyed:
-        content.append([snapshot.transactions.encode(), keyed])
+    shared = encode_shared_transactions(snapshot.idempotency)
+    if snapshot.transactions or keyed or shared:
+        content.append([snapshot.transactions.encode(), keyed, *([shared] if shared else [])])
     return seal(_MAGIC, content)
 
 
@@ -360,9 +368,12 @@ def decode_snapshot(content: bytes) -> WriterSnapshot:
         CorruptLogError: damaged, or not a snapshot.
     """
     value = unseal(_MAGIC, content)
-    transactions, keyed = NO_TRANSACTIONS, None
+    transactions, keyed, shared = NO_TRANSACTIONS, None, None
     if isinstance(value, list) and len(value) == _SNAPSHOT_COLUMNS + 1:
-        found, keyed = columns(value.pop(), 2)
+        last = value.pop()
+        if isinstance(last, list) and len(last) == _TRANSACTION_COLUMNS + 1:
+            shared = last.pop()
+        found, keyed = columns(last, _TRANSACTION_COLUMNS)
         transactions = decode_transactions(found)
     offset, covers_offset, rows, idempotency = columns(value, _SNAPSHOT_COLUMNS)
     offsets = integers([offset, covers_offset])
@@ -372,6 +383,8 @@ def decode_snapshot(content: bytes) -> WriterSnapshot:
     keys = decode_idempotency(idempotency)
     if keyed is not None:
         add_keyed_transactions(keys, keyed)
+    if shared is not None:
+        add_shared_transactions(keys, shared)
     return WriterSnapshot(offsets[0], offsets[1], producers, keys, transactions)
 
 

@@ -24,6 +24,8 @@ OPEN_MAX = 10_000
 ABORTED_MAX = 100_000
 """Aborted ones that a partition still has records of: about 20 MB of memory and 3 MB in a snapshot."""
 
+KEY_HASH_BYTES = 16
+
 Identity = tuple[int, int]
 """(producer id, producer epoch): no two transactions have the same."""
 
@@ -41,8 +43,8 @@ class OngoingTransaction(NamedTuple):
     timeout_ms: int
     owner: int
     owner_epoch: int
-    key_hash: bytes = b""
-    """Of the idempotency key that it came under; empty without one."""
+    key_hashes: bytes = b""
+    """Of the idempotency keys whose requests it is, 16 bytes each."""
 
 
 class AbortedRange(NamedTuple):
@@ -201,11 +203,11 @@ def decode_transactions(value: object) -> Transactions:
     opened, aborted, ended = (_rows(column) for column in columns(value, 3))
     found = Transactions()
     for row in opened:
-        *fields, key_hash = columns(row, 2 + len(OngoingTransaction._fields))
+        *fields, key_hashes = columns(row, 2 + len(OngoingTransaction._fields))
         numbers = integers(fields)
-        if not isinstance(key_hash, bytes):
-            raise CorruptLogError("expected the hash of a key")
-        found.open[numbers[0], numbers[1]] = OngoingTransaction._make([*numbers[2:], key_hash])
+        if not isinstance(key_hashes, bytes) or len(key_hashes) % KEY_HASH_BYTES:
+            raise CorruptLogError("expected hashes of keys")
+        found.open[numbers[0], numbers[1]] = OngoingTransaction._make([*numbers[2:], key_hashes])
     for row in aborted:
         numbers = integers(row, 2 + len(AbortedRange._fields))
         found.aborted[numbers[0], numbers[1]] = AbortedRange._make(numbers[2:])
@@ -237,5 +239,5 @@ def _grown(known: OngoingTransaction | None, header: BatchHeader) -> OngoingTran
         extension.timeout_ms,
         extension.owner,
         extension.owner_epoch,
-        b"" if header.idempotency is None else header.idempotency.key_hash,
+        b"".join(key.key_hash for key in header.request_keys),
     )

@@ -37,11 +37,13 @@ producers = st.none() | st.builds(
     st.integers(0, (1 << 15) - 1),
     st.integers(0, (1 << 31) - 1),
 )
-keys_of_requests = st.none() | st.builds(
-    IdempotencyExtension,
-    st.binary(min_size=16, max_size=16),
-    st.binary(min_size=8, max_size=8),
-    st.integers(0, (1 << 32) - 1),
+keys_of_requests = st.just(()) | st.tuples(
+    st.builds(
+        IdempotencyExtension,
+        st.binary(min_size=16, max_size=16),
+        st.binary(min_size=8, max_size=8),
+        st.integers(0, (1 << 32) - 1),
+    )
 )
 
 
@@ -69,25 +71,25 @@ def batches(draw, min_size=1):
         codec=draw(codecs),
         timestamp_type=draw(st.sampled_from(TimestampType)),
         producer=draw(producers),
-        idempotency=draw(keys_of_requests),
+        request_keys=draw(keys_of_requests),
     )
 
 
 @given(
     record_columns(), st.integers(0, NOW_MS), codecs, producers, keys_of_requests, st.integers(0, 9)
 )
-def test_round_trip(columns, base_timestamp_ms, codec, producer, idempotency, shift):
+def test_round_trip(columns, base_timestamp_ms, codec, producer, request_keys, shift):
     batch = encode_batch(
         columns,
         base_timestamp_ms=base_timestamp_ms,
         codec=codec,
         producer=producer,
-        idempotency=idempotency,
+        request_keys=request_keys,
     )
     buffer = bytes(shift) + batch
     header = check_batch(buffer, shift)
     assert header.batch_bytes == len(batch)
-    assert header.idempotency == idempotency
+    assert header.request_keys == request_keys
     assert header.record_count == len(columns.values)
     if producer is not None:
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (

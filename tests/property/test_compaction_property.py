@@ -264,7 +264,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
             own = [
                 base
                 for base, batch in self.sent
-                if (sent := decode_header(batch).idempotency) and sent.key_hash[0] == key
+                if (sent := decode_header(batch).request_keys) and sent[0].key_hash[0] == key
             ]
             if own and own[-1] >= start:
                 entry = self.log.idempotency_lookup(bytes([key]) * 16, self.now_ms)

@@ -1,5 +1,7 @@
 """Batches made of columns, made anew with fewer records, and marked: stamp, codec, idempotency key, timestamp type."""
 
+from collections.abc import Sequence
+
 from crc32c import crc32c
 
 from milena.model.batch.header import (
@@ -42,7 +44,7 @@ def encode_batch(
     codec: Codec = Codec.NONE,
     timestamp_type: TimestampType = TimestampType.CREATE,
     producer: ProducerStamp | None = None,
-    idempotency: IdempotencyExtension | None = None,
+    request_keys: Sequence[IdempotencyExtension] = (),
     transaction: TransactionExtension | None = None,
     is_control: bool = False,
 ) -> bytes:
@@ -64,7 +66,7 @@ def encode_batch(
         last_offset_delta=max(last_offset_delta, 0),
         base_timestamp_ms=base_timestamp_ms,
         producer=producer,
-        extensions=encode_extensions(idempotency, transaction=transaction),
+        extensions=encode_extensions(request_keys, transaction=transaction),
     )
 
 
@@ -79,7 +81,7 @@ def encode_marker(
         last_offset_delta=0,
         base_timestamp_ms=timestamp_ms,
         producer=ProducerStamp(producer_id, producer_epoch, -1),
-        extensions=encode_extensions(None, transaction=marker),
+        extensions=encode_extensions((), transaction=marker),
     )
 
 
@@ -88,8 +90,8 @@ def rewrite_batch(
 ) -> bytes:
     """The batch of ``header`` with fewer records, for compaction.
 
-    Stamp, producer, idempotency key and the range of offsets stay; ``columns.offset_deltas`` says which are left. It is
-    part of no transaction any more.
+    Stamp, producer, idempotency keys and the range of offsets stay; ``columns.offset_deltas`` says which are left. It
+    is part of no transaction any more.
     """
     attributes = header.attributes & ~(DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
     if delete_horizon_ms is not None:
@@ -106,7 +108,7 @@ def rewrite_batch(
         last_offset_delta=header.last_offset_delta,
         base_timestamp_ms=header.base_timestamp_ms,
         producer=producer,
-        extensions=encode_extensions(header.idempotency, delete_horizon_ms),
+        extensions=encode_extensions(header.request_keys, delete_horizon_ms),
     )
 
 
@@ -208,7 +210,7 @@ def with_codec(batch: bytes, codec: Codec) -> bytes:
 def with_extensions(
     batch: bytes,
     *,
-    idempotency: IdempotencyExtension | None = None,
+    request_keys: Sequence[IdempotencyExtension] = (),
     transaction: TransactionExtension | None = None,
     producer: ProducerStamp | None = None,
 ) -> bytes:
@@ -226,7 +228,7 @@ def with_extensions(
         assert producer_id != NO_PRODUCER, "a transaction is named by its producer"
         attributes |= TRANSACTIONAL_BIT
     body = BODY.pack(attributes, *counts, producer_id, epoch, sequence, size)
-    extensions = encode_extensions(idempotency, transaction=transaction)
+    extensions = encode_extensions(request_keys, transaction=transaction)
     return _frame(NO_STAMP, body, extensions, memoryview(batch)[HEADER_BYTES:])
 
 

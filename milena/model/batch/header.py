@@ -28,6 +28,9 @@ Big-endian; the last column says which checksum covers the field.
     extension 3: transaction: owner's broker id 4 (-1: a client's), its broker epoch 8, timeout ms 4; comes with bit 4
     extension 4: marker: committed 1, first_offset 8, end_offset 8, and for each extent topic id 16, partition 4,
                  base_offset 8, end_offset 8; comes with bits 4 and 5, and without records
+    extension 5: idempotency keys of requests that share the transaction, in place of extension 1; for each of them
+                 key_hash 16, body_hash 8, partition_count 4, place_count 2, and for each place extent 2, first 4,
+                 records 4
 
 A batch with bit 4 belongs to the transaction (producer_id, producer_epoch). Once that is decided, the leader appends
 its marker: records of the transaction below ``end_offset`` are committed, all others in this log aborted.
@@ -41,6 +44,7 @@ body, and ``validate_client_batch`` (``client_checks``) believes nothing. None o
 on hostile bytes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
@@ -84,8 +88,12 @@ _TRANSACTION = Struct(">iqi")
 _MARKER = Struct(">?qq")
 _EXTENT = Struct(">16sIqq")
 
+_SHARED_KEY = Struct(">16s8sIH")
+_KEY_PLACE = Struct(">HII")
+
 _TRANSACTION_TYPE = 3
 _MARKER_TYPE = 4
+_SHARED_KEYS_TYPE = 5
 
 CODEC_MASK = 0b111
 TIMESTAMP_TYPE_BIT = 1 << 3
@@ -106,16 +114,37 @@ class ProducerStamp:
     base_sequence: int
 
 
+class KeyPlace(NamedTuple):
+    """Records of one request in a transaction that several share.
+
+    ``extent``: which of the transaction's extents has them. ``first``: how many records of others precede them there.
+    """
+
+    extent: int
+    first: int
+    records: int
+
+
 @dataclass(frozen=True, slots=True)
 class IdempotencyExtension:
-    """The HTTP idempotency key that the batch was sent under.
+    """The HTTP idempotency key of a request whose records the batch has.
 
     ``key_hash`` has 16 bytes, ``body_hash`` 8; ``partition_count`` is the topic's when the key was first used.
+    ``places``: where all of its records are, those in this batch first; empty: the batch, or its whole transaction, is
+    the request's alone.
     """
 
     key_hash: bytes
     body_hash: bytes
     partition_count: int
+    places: tuple[KeyPlace, ...] = ()
+
+    def span(self, base_offset: int, last_offset: int) -> tuple[int, int]:
+        """The offsets of its records in a batch of these offsets; all inclusive."""
+        if not self.places:
+            return base_offset, last_offset
+        first = base_offset + self.places[0].first
+        return first, first + self.places[0].records - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +205,8 @@ class BatchHeader:
     """A batch's header; the table above says what its fields are.
 
     ``delete_horizon_ms`` is the wall ms from which on compaction may drop the tombstones in here; None: it has not kept
-    any yet. ``transaction``: of a batch that belongs to one, or its marker.
+    any yet. ``request_keys``: idempotency keys that its records came under. ``transaction``: of a batch that belongs to
+    one, or its marker.
     """
 
     # One is made for each batch on every path. What a dataclass generates stays interpreted where this module is
@@ -185,7 +215,7 @@ class BatchHeader:
     def __init__(
         self,
         fields: HeaderFields,
-        idempotency: IdempotencyExtension | None = None,
+        request_keys: tuple[IdempotencyExtension, ...] = (),
         delete_horizon_ms: int | None = None,
         transaction: TransactionExtension | Marker | None = None,
     ) -> None:
@@ -208,7 +238,7 @@ class BatchHeader:
             self.base_sequence,
             self.uncompressed_bytes,
         ) = fields
-        self.idempotency = idempotency
+        self.request_keys = request_keys
         self.delete_horizon_ms = delete_horizon_ms
         self.transaction = transaction
 
@@ -233,7 +263,7 @@ class BatchHeader:
             self.base_sequence,
             self.uncompressed_bytes,
         )
-        return BatchHeader(fields, self.idempotency, self.delete_horizon_ms, self.transaction)
+        return BatchHeader(fields, self.request_keys, self.delete_horizon_ms, self.transaction)
 
     @property
     def codec(self) -> Codec:
@@ -268,7 +298,7 @@ class BatchHeader:
         return (
             not self.record_count
             and self.producer_id == NO_PRODUCER
-            and self.idempotency is None
+            and not self.request_keys
             and not self.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT)
         )
 
@@ -357,13 +387,7 @@ def _decode_extensions(buffer: Buffer, position: int, header: BatchHeader) -> Ba
         found[kind] = bytes(buffer[at : at + length])
         at += length
     # Unknown types are kept and not understood: later versions may write them.
-    value = found.get(_IDEMPOTENCY_TYPE)
-    if value is not None:
-        if len(value) != _IDEMPOTENCY.size:
-            raise CorruptBatchError(
-                f"the idempotency extension has {len(value)} bytes instead of 28"
-            )
-        header.idempotency = IdempotencyExtension(*_IDEMPOTENCY.unpack(value))
+    header.request_keys = _decode_request_keys(header, found)
     value = found.get(_DELETE_HORIZON_TYPE)
     if value is not None:
         if len(value) != _DELETE_HORIZON.size:
@@ -371,6 +395,45 @@ def _decode_extensions(buffer: Buffer, position: int, header: BatchHeader) -> Ba
         header.delete_horizon_ms = _DELETE_HORIZON.unpack(value)[0]
     header.transaction = _decode_transaction(header, found)
     return header
+
+
+def _decode_request_keys(
+    header: BatchHeader, found: dict[int, bytes]
+) -> tuple[IdempotencyExtension, ...]:
+    value, shared = found.get(_IDEMPOTENCY_TYPE), found.get(_SHARED_KEYS_TYPE)
+    if value is None:
+        return () if shared is None else _decode_shared_keys(shared, header.last_offset_delta + 1)
+    if shared is not None:
+        raise CorruptBatchError("the batch is under a key of its own and shares others")
+    if len(value) != _IDEMPOTENCY.size:
+        raise CorruptBatchError(f"the idempotency extension has {len(value)} bytes instead of 28")
+    return (IdempotencyExtension(*_IDEMPOTENCY.unpack(value)),)
+
+
+def _decode_shared_keys(value: bytes, record_count: int) -> tuple[IdempotencyExtension, ...]:
+    """The keys of a batch that had so many records; those of one request lie behind those of the one before."""
+    keys: list[IdempotencyExtension] = []
+    at = end = 0
+    while at < len(value):
+        if at + _SHARED_KEY.size > len(value):
+            raise CorruptBatchError("the last of the shared idempotency keys is cut off")
+        key_hash, body_hash, partition_count, place_count = _SHARED_KEY.unpack_from(value, at)
+        at += _SHARED_KEY.size
+        places_end = at + place_count * _KEY_PLACE.size
+        if not place_count or places_end > len(value):
+            raise CorruptBatchError(f"a shared idempotency key has no {place_count} places")
+        places = tuple(
+            KeyPlace(extent, first, records)
+            for extent, first, records in _KEY_PLACE.iter_unpack(value[at:places_end])
+        )
+        at, home = places_end, places[0]
+        if not all(place.records for place in places) or home.first < end:
+            raise CorruptBatchError("the records of shared idempotency keys are not told apart")
+        end = home.first + home.records
+        keys.append(IdempotencyExtension(key_hash, body_hash, partition_count, places))
+    if not keys or end > record_count or len({key.key_hash for key in keys}) < len(keys):
+        raise CorruptBatchError(f"{len(keys)} shared idempotency keys cannot be of the batch")
+    return tuple(keys)
 
 
 def _decode_transaction(
@@ -404,19 +467,14 @@ def _decode_marker(value: bytes) -> Marker:
 
 
 def encode_extensions(
-    idempotency: IdempotencyExtension | None,
+    request_keys: Sequence[IdempotencyExtension],
     delete_horizon_ms: int | None = None,
     transaction: TransactionExtension | Marker | None = None,
 ) -> bytes:
     """The bytes between a header's fields and the payload."""
     extensions = b""
-    if idempotency is not None:
-        assert len(idempotency.key_hash) == 16, idempotency
-        assert len(idempotency.body_hash) == 8, idempotency
-        value = _IDEMPOTENCY.pack(
-            idempotency.key_hash, idempotency.body_hash, idempotency.partition_count
-        )
-        extensions += _EXTENSION.pack(_IDEMPOTENCY_TYPE, len(value)) + value
+    if request_keys:
+        extensions += _encode_request_keys(request_keys)
     if delete_horizon_ms is not None:
         value = _DELETE_HORIZON.pack(delete_horizon_ms)
         extensions += _EXTENSION.pack(_DELETE_HORIZON_TYPE, len(value)) + value
@@ -439,3 +497,24 @@ def encode_extensions(
         )
         extensions += _EXTENSION.pack(_MARKER_TYPE, len(value)) + value
     return extensions
+
+
+def _encode_request_keys(keys: Sequence[IdempotencyExtension]) -> bytes:
+    for key in keys:
+        assert len(key.key_hash) == 16, key
+        assert len(key.body_hash) == 8, key
+    if not keys[0].places:
+        (key,) = keys
+        value = _IDEMPOTENCY.pack(key.key_hash, key.body_hash, key.partition_count)
+        return _EXTENSION.pack(_IDEMPOTENCY_TYPE, len(value)) + value
+    value = b"".join(
+        _SHARED_KEY.pack(key.key_hash, key.body_hash, key.partition_count, len(key.places))
+        + b"".join(_KEY_PLACE.pack(*place) for place in key.places)
+        for key in keys
+    )
+    return _EXTENSION.pack(_SHARED_KEYS_TYPE, len(value)) + value
+
+
+def shared_key_bytes(place_count: int) -> int:
+    """How much of a header the key of a request takes that shares its transaction and writes in so many partitions."""
+    return _SHARED_KEY.size + place_count * _KEY_PLACE.size

@@ -4,11 +4,15 @@ import crc32c
 
 from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX, validate_client_batch
 from milena.model.batch.decode import decode_columns, records_in, timestamps_of
-from milena.model.batch.encode import encode_batch, rewrite_batch
+from milena.model.batch.encode import encode_batch, encode_marker, rewrite_batch
 from milena.model.batch.header import (
     HEADER_BYTES,
+    Extent,
     IdempotencyExtension,
+    KeyPlace,
+    Marker,
     ProducerStamp,
+    TransactionExtension,
 )
 from milena.model.batch.header import decode_header as decode_batch_header
 from milena.model.codecs import compress, decompress
@@ -33,6 +37,25 @@ def _sound_batches() -> list[bytes]:
             2,
             producer=ProducerStamp(5, 1, 7),
             key=IdempotencyExtension(b"k" * 16, b"b" * 8, 3),
+        )
+    )
+    sharers = [
+        IdempotencyExtension(b"k" * 16, b"b" * 8, 3, (KeyPlace(0, 0, 1), KeyPlace(1, 4, 2))),
+        IdempotencyExtension(b"l" * 16, b"b" * 8, 3, (KeyPlace(0, 1, 1),)),
+    ]
+    made.append(
+        encode_batch(
+            columns,
+            base_timestamp_ms=NOW_MS,
+            producer=ProducerStamp(5, 1, -1),
+            request_keys=sharers,
+            transaction=TransactionExtension(1, 2, 30_000),
+        )
+    )
+    extents = (Extent("ab" * 16, 0, 1, 9), Extent("cd" * 16, 3, 7, 9))
+    made.append(
+        encode_marker(
+            Marker(True, 1, 9, extents), producer_id=5, producer_epoch=1, timestamp_ms=NOW_MS
         )
     )
     stored = stamped(made[0], base_offset=9, leader_epoch=2, append_time_ms=NOW_MS)

@@ -3,7 +3,9 @@
 import crc32c
 
 from milena.model.batch.header import (
+    Extent,
     IdempotencyExtension,
+    KeyPlace,
     ProducerStamp,
 )
 from milena.model.errors import (
@@ -22,6 +24,7 @@ from storage.state.sealed import seal
 from tests.fuzz.targets.target import CORRUPT, Target
 from tests.support.disk.log_model import NOW_MS, LogModel, make_batch
 from tests.support.disk.memory_files import MemoryFiles
+from tests.support.disk.transactions import marker, transactional
 
 
 def _in_file(path: str, data: bytes) -> MemoryFiles:
@@ -119,6 +122,19 @@ def _producers(data: bytes) -> object:
     return encode_snapshot(state.freeze(9))
 
 
+def _shared_transactions() -> bytes:
+    """Of a log in which requests under keys share two transactions, one of them open."""
+    model = LogModel()
+    for number in range(2):
+        keys = [
+            IdempotencyExtension(bytes([number]) * 16, b"b" * 8, 3, (KeyPlace(0, 0, 1),)),
+            IdempotencyExtension(bytes([9 - number]) * 16, b"b" * 8, 3, (KeyPlace(0, 1, 1),)),
+        ]
+        model.append([transactional(number, 0, (b"k", b"v"), (b"l", b"w"), keys=keys)])
+    model.append([marker(0, 0, 0, commit=2, extents=[Extent("ab" * 16, 0, 0, 2)])])
+    return model.log.producer_snapshot(high_watermark=5)
+
+
 def _checkpoint(data: bytes) -> object:
     return CheckpointFile(_in_file("/d/checkpoint", data), "/d").load()
 
@@ -207,7 +223,7 @@ FILES: tuple[Target, ...] = (
         "producers",
         _producers,
         CORRUPT,
-        lambda: [_filled_log().log.producer_snapshot(high_watermark=12)],
+        lambda: [_filled_log().log.producer_snapshot(high_watermark=12), _shared_transactions()],
         _sealed,
     ),
     Target("checkpoint", _checkpoint, CORRUPT, _checkpoint_seeds, _slots),

@@ -392,4 +392,4 @@ def numbered_batch(value: str, stamp: ProducerStamp, key: bytes | None = None) -
         values=[encoded(value)],
         headers=None,
     )
-    return encode_batch(columns, base_timestamp_ms=1, producer=stamp, idempotency=None)
+    return encode_batch(columns, base_timestamp_ms=1, producer=stamp)

@@ -102,9 +102,10 @@ class SimNode(Assembly):
                 peer_port=self.node_id,
                 rack=None,
                 feature_min=1,
-                feature_max=FEATURE_LEVEL_MAX,
+                feature_max=cluster.feature_max,
             ),
             on_fatal=self.die,
+            feature_max=cluster.feature_max,
         )
 
     # A process's life.
@@ -220,6 +221,8 @@ class Cluster:
     offsets_retention_minutes: int = 60
     idle_ms: int = 300_000
     """Until a REST consumer that nobody calls is forgotten."""
+    feature_max: int = FEATURE_LEVEL_MAX
+    """The feature level up to which the nodes' release goes."""
     network: Network = field(default_factory=Network)
     log: SharedLog = field(default_factory=SharedLog)
     files: dict[int, MemoryFiles] = field(default_factory=dict)

@@ -56,7 +56,7 @@ def batch(*values: str, producer: ProducerStamp | None = None, key: bytes | None
         ),
         base_timestamp_ms=1,
         producer=producer,
-        idempotency=idempotency,
+        request_keys=() if idempotency is None else (idempotency,),
     )
 
 

@@ -37,7 +37,12 @@ def keyed_batch(
 ) -> bytes:
     """A batch of keys and values, as a client would send it."""
     columns = RecordColumns(None, None, [k for k, _ in pairs], [v for _, v in pairs], None)
-    return encode_batch(columns, base_timestamp_ms=timestamp_ms, producer=producer, idempotency=key)
+    return encode_batch(
+        columns,
+        base_timestamp_ms=timestamp_ms,
+        producer=producer,
+        request_keys=() if key is None else (key,),
+    )
 
 
 def append(log: PartitionLog, *batches: bytes, epoch: int = 0, now_ms: int = NOW_MS) -> list[int]:

@@ -49,7 +49,12 @@ def make_batch(
 ) -> bytes:
     """A batch as a client would send it."""
     columns = RecordColumns(None, timestamp_deltas, None, [b"v" * value_bytes] * records, None)
-    return encode_batch(columns, base_timestamp_ms=timestamp_ms, producer=producer, idempotency=key)
+    return encode_batch(
+        columns,
+        base_timestamp_ms=timestamp_ms,
+        producer=producer,
+        request_keys=() if key is None else (key,),
+    )
 
 
 def stamped(batch: bytes, *, base_offset: int, leader_epoch: int, append_time_ms: int) -> bytes:

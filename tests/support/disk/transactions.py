@@ -21,7 +21,7 @@ def transactional(
     producer_epoch: int,
     *pairs: Pair,
     sequence: int = -1,
-    key: IdempotencyExtension | None = None,
+    keys: Sequence[IdempotencyExtension] = (),
     timeout_ms: int = 30_000,
     owner: int = -1,
 ) -> bytes:
@@ -30,7 +30,7 @@ def transactional(
         RecordColumns(None, None, [k for k, _ in pairs], [v for _, v in pairs], None),
         base_timestamp_ms=NOW_MS,
         producer=ProducerStamp(producer_id, producer_epoch, sequence),
-        idempotency=key,
+        request_keys=keys,
         transaction=TransactionExtension(owner, owner, timeout_ms),
     )
 

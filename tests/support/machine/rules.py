@@ -62,7 +62,7 @@ class TransactionTwin:
         if epoch == end.producer_epoch + 1:
             # Neither where it was taken over: that epoch is its new holder's.
             return self.last[end.producer_id] == ("committed" if end.is_commit else "aborted")
-        if epoch != end.producer_epoch or any(_nonsense(end)):
+        if epoch != end.producer_epoch or any(_nonsense(end)) or self._is_above_level(end):
             return False
         is_committed = end.is_commit and self._may(end)
         self.epochs[end.producer_id] += 1
@@ -70,6 +70,9 @@ class TransactionTwin:
         if is_committed:
             self._commit(end)
         return is_committed == end.is_commit
+
+    def _is_above_level(self, end: c.TransactionEnd) -> bool:
+        return end.home_count > 1 and self.image.feature_level < 10
 
     def _may(self, end: c.TransactionEnd) -> bool:
         for extent in end.extents:
@@ -87,12 +90,11 @@ class TransactionTwin:
             self.groups.add(commit.group_id)
             for o in commit.offsets:
                 self.offsets[commit.group_id, (o.topic_id, o.partition)] = o.offset
-        home = True
-        for extent in end.extents:
+        homes = [end.is_keyed and number < end.home_count for number in range(len(end.extents))]
+        for extent, is_home in zip(end.extents, homes, strict=True):
             at = ((extent.topic_id, extent.partition), (end.producer_id, end.producer_epoch))
-            kept = end.extents if home and end.is_keyed else ()
+            kept = end.extents if is_home else ()
             self.ending[at] = Ending(end_offset=extent.end_offset, extents=kept)
-            home = False
 
     def finish(self, marker: c.FinishedMarker) -> bool:
         """Whether there was such an ending."""
@@ -107,6 +109,7 @@ class TransactionTwin:
 
 def _nonsense(end: c.TransactionEnd) -> Iterator[bool]:
     yield not end.is_commit and bool(end.extents or end.offsets)
-    yield end.is_keyed and not end.extents
+    yield end.is_keyed and not 1 <= end.home_count <= len(end.extents)
+    yield not end.is_keyed and end.home_count != 1
     yield len({(e.topic_id, e.partition) for e in end.extents}) != len(end.extents)
     yield any(e.end_offset < 1 or not -1 <= e.base_offset < e.end_offset for e in end.extents)

@@ -52,13 +52,19 @@ class TransactionSource:
         epoch = producer.producer_epoch if producer else 0
         is_commit = self._sometimes(0.8)
         is_bare = not is_commit and self._sometimes(0.9)
+        is_keyed = self._sometimes(0.05 if is_bare else 0.3)
+        extents = () if is_bare else self._extents(image)
+        is_shared = is_keyed and self._sometimes(0.5)
         return c.TransactionEnd(
             producer_id=producer_id,
             producer_epoch=epoch + self.rng.choice([0] * 12 + [-1, -1, -2, 1]),
             is_commit=is_commit,
-            is_keyed=self._sometimes(0.05 if is_bare else 0.3),
-            extents=() if is_bare else self._extents(image),
+            is_keyed=is_keyed,
+            extents=extents,
             offsets=() if is_bare else self._offsets(image),
+            home_count=self.rng.randint(1, max(1, len(extents)))
+            if is_shared
+            else self.rng.choice([1] * 30 + [0, 2, 9]),
         )
 
     def _extents(self, image: Image) -> tuple[TransactionExtent, ...]:

@@ -43,15 +43,17 @@ class TransactionLines:
     def _end(self, image: Image, words: tuple[str, ...], named: dict[str, str]) -> c.TransactionEnd:
         producer_id, epoch = transaction_of(words[0])
         extents = {name: value for name, value in named.items() if "/" not in name}
+        keyed = [word for word in words if word.startswith("keyed")]
         return c.TransactionEnd(
             producer_id=producer_id,
             producer_epoch=epoch,
             is_commit="abort" not in words,
-            is_keyed="keyed" in words,
+            is_keyed=bool(keyed),
             extents=tuple(self._extent(image, name, value) for name, value in extents.items()),
             offsets=tuple(
                 self._commit(image, name, value) for name, value in named.items() if "/" in name
             ),
+            home_count=int("".join(keyed).partition(":")[2] or 1),
         )
 
     def _extent(self, image: Image, name: str, value: str) -> TransactionExtent:

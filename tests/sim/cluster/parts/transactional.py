@@ -7,15 +7,17 @@ log is decided; whoever was answered that his transaction is committed, or is no
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from http_api.ports import NewTopic
 from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import CorruptBatchError, CorruptLogError
 from milena.model.types import ReplicaHealth
 from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import Image, PartitionKey
-from raft_meta.machine.transactions import LEVEL
+from raft_meta.machine.transactions import LEVEL, SHARED_KEYS_LEVEL
 from storage.log.reader import without_aborted
 from tests.sim.cluster.history import decoded
 from tests.sim.cluster.invariants import READ_BYTES, ViolationError
@@ -45,7 +47,9 @@ class TransactionalTopics(Part):
         self.committed = self.aborted = 0
         """Transactions with records."""
         self._sharers: Counter[Identity] = Counter()
-        """Of a transaction with records, how many clients' it was."""
+        """Of a transaction with records, how many requests' it was."""
+        self._keyed: Counter[Identity] = Counter()
+        """The same of requests under keys."""
         self._moved: dict[tuple[str, int], int] = {}
         """(group, next offset) → index of the image in which it came there."""
         self._offsets = Image().offsets
@@ -151,7 +155,16 @@ class TransactionalTopics(Part):
                 if not self.world.faults.has_lost(node_id):
                     raise
                 return
+            self._check_keys(headers)
             chronicle.extend(headers, self.decisions.by_identity)
+
+    def _check_keys(self, headers: Sequence[BatchHeader]) -> None:
+        """What nodes of an earlier release would not read is not written while there may be some."""
+        if self.world.checker.newest_image().feature_level >= SHARED_KEYS_LEVEL:
+            return
+        for header in headers:
+            if any(key.places for key in header.request_keys):
+                raise ViolationError(f"keys share a batch below their level: {header.request_keys}")
 
     def takes_short(self, key: PartitionKey) -> bool:
         # Who asks for one replica, and leaders: markers wait for nobody.
@@ -197,9 +210,13 @@ class TransactionalTopics(Part):
         found = self._found()
         for work in self.clients.works:
             self._judge(work, found)
-        shared = sum(count for count in self._sharers.values() if count > 1)
+        shared, keyed = (
+            sum(count for count in counts.values() if count > 1)
+            for counts in (self._sharers, self._keyed)
+        )
         self.world.note(
-            f"transactions: {self.committed} committed, {shared} of them shared, {self.aborted} aborted, "
+            f"transactions: {self.committed} committed, {shared} of them shared, {keyed} under keys, "
+            f"{self.aborted} aborted, "
             f"{self.clients.most_open} open at a time, {len(self._moved)} offsets"
         )
 
@@ -289,5 +306,7 @@ class TransactionalTopics(Part):
                 if work.offsets.get(value, offset) != offset:
                     raise ViolationError(f"{value} is at {offset}: {what}, {work.offsets}")
         self._sharers.update(identities)
+        if work.is_keyed:
+            self._keyed.update(identities)
         self.committed += bool(committed)
         self.aborted += bool(work.places) and not committed

@@ -12,6 +12,7 @@ from http_api.ports import Ports
 from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
     FateUnknownError,
+    IdempotencyKeyReusedError,
     MilenaError,
     StaleProducerEpochError,
     TransactionAbortedError,
@@ -86,6 +87,8 @@ class TransactionalClients(TransactionalReaders):
         self.claims: dict[PartitionKey, dict[int, str]] = {}
         """Offsets that somebody just called visible, and who and what."""
         self._ended: list[Session] = []
+        self._answered: list[tuple[Work, TransactionRequest]] = []
+        """Requests under keys that are committed."""
 
     def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         clients: list[Callable[[], Coroutine[Any, Any, None]]] = [
@@ -95,6 +98,7 @@ class TransactionalClients(TransactionalReaders):
             *(lambda group=group: self._write_keyed_at_once(group) for group in "cd"),
             *(lambda name=name: self._write_sessions(name) for name in NAMES),
             self._end_again,
+            self._ask_again,
         ]
         return [self._counted(client) for client in clients] + super().all()
 
@@ -187,7 +191,12 @@ class TransactionalClients(TransactionalReaders):
         return self._rng.random() >= STRANGER_CHANCE
 
     def _new_request(
-        self, group: str, *, is_keyed: bool, has_offsets: bool = True
+        self,
+        group: str,
+        *,
+        is_keyed: bool,
+        has_offsets: bool = True,
+        patience_ms: int | None = None,
     ) -> tuple[Work, TransactionRequest]:
         """Some records for some places; or, without a key, none."""
         work = self._new_work(group, has_offsets=has_offsets)
@@ -199,6 +208,7 @@ class TransactionalClients(TransactionalReaders):
             topic, partition = PLACES[place]
             writes.append(TransactionWrite(topic=topic, partition=partition, records=records))
         work.named.update(work.places)
+        work.is_keyed = is_keyed
         key = None
         if is_keyed:
             name = min(work.places).encode()
@@ -207,7 +217,7 @@ class TransactionalClients(TransactionalReaders):
             writes=tuple(writes),
             # Under a key it would be tried for ever.
             offsets=self._groups(work, is_known=is_keyed or self._is_known()),
-            timeout_ms=self._rng.choice(PATIENCE_MS),
+            timeout_ms=patience_ms or self._rng.choice(PATIENCE_MS),
             idempotency=key,
         )
         return work, request
@@ -224,29 +234,58 @@ class TransactionalClients(TransactionalReaders):
                 await asyncio.gather(*(self._transact(node, *request) for request in requests))
 
     async def _write_keyed_at_once(self, group: str) -> None:
-        """The same request under its key, on whichever nodes, sometimes on two at once, until it is committed."""
+        """Requests under keys, each until it is committed: some at once, on whichever nodes, and on two of them."""
         while not self._is_over:
-            work, request = self._new_request(group, is_keyed=True)
-            while not work.is_committed:
+            patience_ms = self._rng.choice(PATIENCE_MS)
+            left = [
+                self._new_request(
+                    group, is_keyed=True, has_offsets=not number, patience_ms=patience_ms
+                )
+                for number in range(self._rng.choice((1, 3, 5)))
+            ]
+            while left:
                 await self._pause()
                 nodes = [self._some_node() for _ in range(self._rng.choice((1, 1, 2)))]
-                tries = [self._transact(node, work, request) for node in nodes if node is not None]
+                tries = [
+                    self._transact(node, *request)
+                    for node in nodes
+                    if node is not None
+                    for request in left
+                ]
                 await asyncio.gather(*tries)
-                if not work.is_in_doubt and self._rng.random() < GIVE_UP_CHANCE:
-                    break
+                self._answered += [request for request in left if request[0].is_committed]
+                left = [request for request in left if self._tries_again(request[0])]
+
+    def _tries_again(self, work: Work) -> bool:
+        if work.is_committed:
+            return False
+        return work.is_in_doubt or self._rng.random() >= GIVE_UP_CHANCE
+
+    async def _ask_again(self) -> None:
+        """Requests that were committed some while ago, once more under their keys, on any node."""
+        while not self._is_over:
+            await self._pause()
+            node = self._some_node()
+            if node is not None and self._answered:
+                await self._transact(node, *self._rng.choice(self._answered))
 
     async def _transact(self, node: "NodeProcess", work: Work, request: TransactionRequest) -> None:
         error: MilenaError | TimeoutError | None = None
+        is_repeat = work.is_committed
         try:
             receipt = await self._call(node, lambda ports: ports.transactions.transact(request))
         except (MilenaError, TimeoutError) as raised:
             error = raised
         else:
+            if is_repeat and not receipt.is_duplicate:
+                raise ViolationError(f"{node.name} has written {work} anew: {receipt}")
             self._take_receipt(node, work, request, receipt)
         if isinstance(error, TransactionAbortedError | StaleProducerEpochError):
             raise ViolationError(
                 f"{node.name} tells of a transaction that its client never began: {error}"
             )
+        if isinstance(error, IdempotencyKeyReusedError):
+            raise ViolationError(f"{node.name} takes {work} for another request: {error}")
         work.note_commit(error)
 
     def _take_receipt(

@@ -45,6 +45,8 @@ class Work:
     places: dict[str, int] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
     offsets: dict[str, int] = field(default_factory=dict)
+    is_keyed: bool = False
+    """It is one request, under an idempotency key."""
     is_committed: bool = False
     """Somebody said so."""
     is_aborted: bool = False

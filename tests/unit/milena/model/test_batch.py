@@ -3,7 +3,8 @@
 import gzip
 import threading
 import zlib
-from struct import pack_into, unpack_from
+from dataclasses import replace
+from struct import pack, pack_into, unpack_from
 
 import lz4.frame
 import msgpack
@@ -34,8 +35,10 @@ from milena.model.batch.header import (
     STAMP_BYTES,
     BatchHeader,
     IdempotencyExtension,
+    KeyPlace,
     ProducerStamp,
     decode_header,
+    shared_key_bytes,
 )
 from milena.model.codecs import compress, decompress
 from milena.model.columns import HEADERS_PER_RECORD_MAX, RecordColumns, unpack_columns
@@ -94,6 +97,19 @@ def resealed(batch, **fields):
     pack_into(">I", changed, 27, crc32c(changed[:27]))
     pack_into(">I", changed, 31, crc32c(changed[35:]))
     return bytes(changed)
+
+
+def extended(batch, *extensions):
+    """The batch with extensions of its header: (type, value) each."""
+    added = b"".join(bytes([kind]) + pack(">H", len(value)) + value for kind, value in extensions)
+    grown = batch[:HEADER_BYTES] + added + batch[HEADER_BYTES:]
+    return resealed(grown, batch_bytes=len(grown), header_bytes=HEADER_BYTES + len(added))
+
+
+def _shared_key(key, *places):
+    """One of the keys of extension 5."""
+    value = key * 16 + b"b" * 8 + pack(">IH", 6, len(places))
+    return value + b"".join(pack(">HII", *place) for place in places)
 
 
 def with_payload(payload, *, count, codec=Codec.NONE, stored=None, **fields):
@@ -193,7 +209,7 @@ class TestLayout:
         assert (header.base_offset, header.leader_epoch, header.append_time_ms) == (0, -1, -1)
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
         assert header.last_sequence == -1
-        assert header.idempotency is None
+        assert not header.request_keys
 
     def test_the_same_records_make_the_same_bytes(self):
         for codec in Codec:
@@ -204,12 +220,54 @@ class TestLayout:
             assert one == two
 
     def test_the_idempotency_extension(self):
-        batch = batch_of(b"v", idempotency=KEY)
+        batch = batch_of(b"v", request_keys=(KEY,))
         assert batch[79:82] == b"\x01\x00\x1c"
         assert batch[82:110] == b"k" * 16 + b"b" * 8 + b"\0\0\0\x06"
         header = check_batch(batch)
-        assert (header.header_bytes, header.idempotency) == (110, KEY)
+        assert (header.header_bytes, header.request_keys) == (110, (KEY,))
         assert decode_columns(batch, header).values == [b"v"]
+
+    def test_the_extension_of_keys_that_share_a_transaction(self):
+        keys = (
+            replace(KEY, places=(KeyPlace(0, 1, 2), KeyPlace(3, 7, 1))),
+            IdempotencyExtension(b"K" * 16, b"B" * 8, 7, (KeyPlace(0, 3, 1),)),
+        )
+        batch = batch_of(*[b"v"] * 5, request_keys=keys)
+        assert batch[79:82] == b"\x05\x00\x5a"
+        places = b"\0\0\0\0\0\x01\0\0\0\x02" + b"\0\x03\0\0\0\x07\0\0\0\x01"
+        assert batch[82:132] == b"k" * 16 + b"b" * 8 + b"\0\0\0\x06\0\x02" + places
+        header = check_batch(batch)
+        assert (header.header_bytes, header.request_keys) == (172, keys)
+        assert [key.span(100, 104) for key in keys] == [(101, 102), (103, 103)]
+        assert KEY.span(100, 104) == (100, 104)
+        assert sum(shared_key_bytes(len(key.places)) for key in keys) == 90
+        assert decode_columns(batch, header).values == [b"v"] * 5
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            (b"", "0 shared idempotency keys"),
+            (_shared_key(b"k", (0, 0, 1))[:-1], "has no 1 places"),
+            (_shared_key(b"k", (0, 0, 1)) + b"x" * 29, "is cut off"),
+            (_shared_key(b"k"), "has no 0 places"),
+            (_shared_key(b"k", (0, 0, 0)), "not told apart"),
+            (_shared_key(b"k", (0, 0, 1), (1, 0, 0)), "not told apart"),
+            (_shared_key(b"k", (0, 0, 2)) + _shared_key(b"l", (0, 1, 1)), "not told apart"),
+            (_shared_key(b"k", (0, 1, 1)) + _shared_key(b"l", (0, 0, 1)), "not told apart"),
+            (_shared_key(b"k", (0, 0, 1)) + _shared_key(b"k", (0, 1, 1)), "cannot be of the batch"),
+            (_shared_key(b"k", (0, 2, 2)), "cannot be of the batch"),
+            (_shared_key(b"k", (0, 0, (1 << 32) - 1)), "cannot be of the batch"),
+        ],
+    )
+    def test_keys_that_cannot_share_the_batch_are_refused(self, value, message):
+        with pytest.raises(CorruptBatchError, match=message):
+            check_batch(extended(batch_of(*[b"v"] * 3), (5, value)))
+
+    def test_nor_may_one_be_under_a_key_of_its_own_besides(self):
+        own = b"k" * 16 + b"b" * 8 + b"\0\0\0\x06"
+        batch = extended(batch_of(b"v"), (1, own), (5, _shared_key(b"l", (0, 0, 1))))
+        with pytest.raises(CorruptBatchError, match="a key of its own"):
+            check_batch(batch)
 
     def test_the_timestamp_type_can_be_set_to_the_topics(self):
         made = {
@@ -229,7 +287,7 @@ class TestLayout:
                 codec=kind,
                 timestamp_type=TimestampType.APPEND,
                 producer=ProducerStamp(5, 1, 7),
-                idempotency=KEY,
+                request_keys=(KEY,),
             )
             for kind in Codec
         }
@@ -237,7 +295,7 @@ class TestLayout:
             again = with_codec(batch, codec)
             header = check_batch(again)
             assert (header.codec, header.producer_id, header.base_sequence) == (codec, 5, 7)
-            assert (header.idempotency, header.timestamp_type) == (KEY, TimestampType.APPEND)
+            assert (header.request_keys, header.timestamp_type) == ((KEY,), TimestampType.APPEND)
             assert decode_columns(again, header) == records
         assert with_codec(made[codec], codec) is made[codec]
 
@@ -321,12 +379,12 @@ class TestRecords:
             *(b"%d" % number for number in range(5)),
             base_offset=10,
             producer=ProducerStamp(1, 2, 3),
-            idempotency=KEY,
+            request_keys=(KEY,),
         )
         header = check_batch(whole)
         left = rewrite_batch(header, columns(b"1", b"4", offsets=[1, 4]))
         after = check_batch(left)
-        for name in ("base_offset", "last_offset", "last_sequence", "leader_epoch", "idempotency"):
+        for name in ("base_offset", "last_offset", "last_sequence", "leader_epoch", "request_keys"):
             assert getattr(after, name) == getattr(header, name)
         assert [(r[0], r[3]) for r in records_in(left)] == [(11, b"1"), (14, b"4")]
         assert [r[0] for r in records_in(left, 12)] == [14]
@@ -385,7 +443,7 @@ class TestRecords:
 
 class TestDamage:
     def test_any_flipped_bit_is_found(self):
-        batch = batch_of(b"value", keys=[b"key"], idempotency=KEY)
+        batch = batch_of(b"value", keys=[b"key"], request_keys=(KEY,))
         for position in range(len(batch)):
             for bit in range(8):
                 damaged = bytearray(batch)
@@ -400,7 +458,7 @@ class TestDamage:
             decode_header(batch[:HEADER_BYTES])
 
     def test_any_cut_is_found(self):
-        batch = batch_of(b"value", idempotency=KEY)
+        batch = batch_of(b"value", request_keys=(KEY,))
         for length in range(len(batch)):
             with pytest.raises(CorruptBatchError):
                 check_batch(batch[:length])
@@ -456,7 +514,7 @@ class TestDamage:
         grown = batch[:HEADER_BYTES] + b"\x63\x00\x03abc" + batch[HEADER_BYTES:]
         grown = resealed(grown, batch_bytes=len(grown), header_bytes=HEADER_BYTES + 6)
         header = check_batch(grown)
-        assert header.idempotency is None
+        assert not header.request_keys
         assert decode_columns(grown, header).values == [b"v"]
 
     def test_iterators_stop_at_the_first_damage(self):
@@ -732,7 +790,7 @@ class TestClientBatch:
 
     def test_extensions_are_refused(self):
         with pytest.raises(InvalidRecordError, match="extensions"):
-            validated(batch_of(b"v", idempotency=KEY))
+            validated(batch_of(b"v", request_keys=(KEY,)))
 
     @pytest.mark.parametrize(
         ("fields", "message"),

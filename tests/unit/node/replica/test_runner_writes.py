@@ -4,7 +4,15 @@ import asyncio
 
 import pytest
 
-from milena.model.batch.header import ProducerStamp, decode_header
+from milena.model.batch.encode import encode_batch
+from milena.model.batch.header import (
+    IdempotencyExtension,
+    KeyPlace,
+    ProducerStamp,
+    TransactionExtension,
+    decode_header,
+)
+from milena.model.columns import RecordColumns
 from milena.model.errors import (
     DiskFullError,
     FateUnknownError,
@@ -15,14 +23,36 @@ from milena.model.errors import (
     NotLeaderError,
     RequestTooLargeError,
     TooManyRequestsError,
+    TransactionInProgressError,
 )
 from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
+from raft_meta.machine.image import Ending
 from storage.state.idempotency import IDEMPOTENCY_KEPT_MS, IdempotencyTable
 from tests.support.clusters.runners import Bench, batch, leading
 from tests.support.time.virtual_time import after, settle, virtual
 
 KEY = b"k" * 16
+
+
+def shared(producer_id: int, *keys: bytes, is_alone: bool = False) -> bytes:
+    """A batch of a transaction, with a record for each key."""
+    return encode_batch(
+        RecordColumns(None, None, None, [b"%d" % number for number in range(len(keys))], None),
+        base_timestamp_ms=1,
+        producer=ProducerStamp(producer_id, 0, -1),
+        request_keys=[
+            IdempotencyExtension(key, b"body-abc", 1, () if is_alone else (KeyPlace(0, at, 1),))
+            for at, key in enumerate(keys)
+        ],
+        transaction=TransactionExtension(1, 1, 30_000),
+    )
+
+
+async def end(bench: Bench, producer_id: int, *, is_commit: bool) -> None:
+    ending = Ending(end_offset=bench.log.log_end_offset) if is_commit else None
+    bench.runner.append_marker((producer_id, 0), ending)
+    await settle()
 
 
 class Watcher:
@@ -151,6 +181,71 @@ class TestDuplicates:
         assert first.result().base_offset == 0
         with pytest.raises(IdempotencyKeyReusedError):
             second.result()
+
+    @virtual
+    async def test_keys_that_share_a_batch_are_written_together_or_not_at_all(self) -> None:
+        bench = leading()
+        keys = [bytes([number]) * 16 for number in range(4)]
+        both = shared(1, keys[0], keys[1])
+        first, again = bench.send(both), bench.send(both)
+        await settle()
+        assert (first.result().base_offset, first.result().last_offset) == (0, 1)
+        # Sent again by its own transaction, which does not know whether it was written.
+        assert again.result().is_duplicate
+        assert (again.result().base_offset, again.result().last_offset) == (0, 1)
+        # Of another one it is in the way of all, whichever of the keys it has in common.
+        for pair in ((keys[2], keys[1]), (keys[0], keys[2])):
+            with pytest.raises(TransactionInProgressError):
+                await bench.send(shared(2, *pair))
+        await end(bench, 1, is_commit=True)
+        for pair in ((keys[2], keys[1]), (keys[0], keys[2])):
+            with pytest.raises(IdempotencyKeyReusedError, match="shares no transaction"):
+                await bench.send(shared(2, *pair))
+        assert (await bench.send(shared(2, keys[2], keys[3]))).base_offset == 3
+        assert bench.content() == ["0", "1", "0", "1"]
+
+    @virtual
+    async def test_one_that_repeats_a_key_alone_is_told_of_its_own_records(self) -> None:
+        bench = leading()
+        keys = [bytes([number]) * 16 for number in range(2)]
+        await bench.send(shared(1, *keys))
+        await end(bench, 1, is_commit=True)
+        receipt = await bench.send(shared(2, keys[1], is_alone=True))
+        assert receipt.is_duplicate
+        assert (receipt.base_offset, receipt.last_offset) == (1, 1)
+
+    @virtual
+    async def test_keys_of_an_aborted_batch_are_free_again(self) -> None:
+        bench = leading()
+        keys = [bytes([number]) * 16 for number in range(2)]
+        await bench.send(shared(1, *keys))
+        await end(bench, 1, is_commit=False)
+        assert (await bench.send(shared(2, *keys))).base_offset == 3
+
+    @virtual
+    async def test_batches_of_one_turn_that_have_a_key_in_common_are_judged_one_by_one(
+        self,
+    ) -> None:
+        bench = leading()
+        keys = [bytes([number]) * 16 for number in range(3)]
+        first, other = bench.send(shared(1, *keys[:2])), bench.send(shared(2, keys[2], keys[1]))
+        await settle()
+        assert first.result().base_offset == 0
+        with pytest.raises(TransactionInProgressError):
+            other.result()
+
+    @virtual
+    async def test_all_keys_of_a_batch_need_room(self) -> None:
+        bench = leading()
+        bench.log._state.writers.idempotency = IdempotencyTable(keys_max=2)
+        keys = [bytes([number]) * 16 for number in range(5)]
+        with pytest.raises(TooManyRequestsError):
+            await bench.send(shared(1, *keys[:3]))
+        assert (await bench.send(shared(1, *keys[:2]))).base_offset == 0
+        await after(IDEMPOTENCY_KEPT_MS)
+        with pytest.raises(TooManyRequestsError):
+            await bench.send(shared(2, *keys[2:]))
+        assert (await bench.send(shared(2, *keys[2:4]))).base_offset == 2
 
     @virtual
     async def test_no_key_is_taken_that_would_push_out_one_of_the_last_minutes(self) -> None:

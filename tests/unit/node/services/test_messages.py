@@ -25,6 +25,7 @@ from node.services.messages import (
     OpenTransactionRow,
     OpenTransactionsAnswer,
     OpenTransactionsRequest,
+    PlaceRow,
     ReadAnswer,
     ReadRequest,
     ReplicaProgress,
@@ -107,6 +108,7 @@ ON_THE_WIRE = [
             producer_epoch=1,
             is_committed=True,
             extents=(ExtentRow("t1", 2, 7, 9),),
+            places=(PlaceRow(0, 1, 2),),
         ),
         {
             "partitions": 3,
@@ -114,6 +116,7 @@ ON_THE_WIRE = [
             "producer_epoch": 1,
             "committed": True,
             "extents": [["t1", 2, 7, 9]],
+            "places": [[0, 1, 2]],
         },
     ),
     (OpenTransactionsRequest(), {}),

@@ -7,14 +7,17 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
+from milena.model.batch.header import IdempotencyExtension, KeyPlace, shared_key_bytes
 from milena.model.columns import RecordColumns
 from milena.model.errors import FateUnknownError, NotEnoughReplicasError
 from milena.model.types import WallMs
 from node.metadata.topic_settings import topic_settings
+from node.services import transaction_gatherer
 from node.services.gather import GROUP_BYTES_MAX, MEMBER_BYTES_MAX
 from node.services.record_batches import PartitionBatch
 from node.services.transaction_gatherer import (
     HOLD_MS,
+    KEY_BYTES_MAX,
     PARTS_MAX,
     Committed,
     Place,
@@ -22,6 +25,7 @@ from node.services.transaction_gatherer import (
 )
 from node.services.transaction_plans import Part, Plan
 from raft_meta.machine.image import Image, Partition, Topic
+from raft_meta.machine.transactions import ITEMS_PER_TRANSACTION_MAX
 from tests.support.time.virtual_time import after, settle, virtual
 
 TOPIC = Topic(
@@ -36,8 +40,10 @@ SETTINGS = topic_settings(TOPIC)
 TIMEOUT_MS = 1_000
 
 
-def plan(*records: tuple[int, Sequence[bytes]], settings: object = SETTINGS) -> Plan:
-    """Of one write: (partition, values) each."""
+def plan(
+    *records: tuple[int, Sequence[bytes]], settings: object = SETTINGS, key: bytes = b""
+) -> Plan:
+    """Of one write: (partition, values) each; perhaps under a key."""
     parts: list[Part] = []
     first = 0
     for partition, values in records:
@@ -48,7 +54,15 @@ def plan(*records: tuple[int, Sequence[bytes]], settings: object = SETTINGS) -> 
         first += len(values)
         batch = PartitionBatch(partition, places, columns, 100)
         parts.append(Part(TOPIC, settings, batch))  # type: ignore[arg-type]
+    if key:
+        parts[0] = replace(parts[0], request_keys=(extension(key),))
     return Plan(parts, {"t": [(0, first)]}, 1)
+
+
+def extension(key: bytes, *places: tuple[int, int, int]) -> IdempotencyExtension:
+    return IdempotencyExtension(
+        key.ljust(16, b"-"), b"body-abc", TOPIC.partition_count, tuple(map(KeyPlace._make, places))
+    )
 
 
 class Node:
@@ -60,11 +74,14 @@ class Node:
         self.gate.set()
         self.error: BaseException | None = None
         self.committed: list[dict[int, list[bytes | None]]] = []
+        self.keys: list[dict[int, list[IdempotencyExtension]]] = []
+        """Of each transaction, those that are at home in each partition."""
         self.gatherer = TransactionGatherer(self, commit=self.commit)  # type: ignore[arg-type]  # its image
 
     async def commit(self, parts: Sequence[Part], timeout_ms: int) -> Committed:
         assert timeout_ms == TIMEOUT_MS
         self.committed.append({part.batch.partition: part.batch.columns.values for part in parts})
+        self.keys.append({p.batch.partition: [*p.request_keys] for p in parts if p.request_keys})
         error = self.error
         await self.gate.wait()
         if error is not None:
@@ -72,10 +89,10 @@ class Node:
         return Committed([100 * part.batch.partition for part in parts], is_visible=True)
 
     def submit(
-        self, *records: tuple[int, Sequence[bytes]], nodes: int = 1
+        self, *records: tuple[int, Sequence[bytes]], nodes: int = 1, key: bytes = b""
     ) -> "asyncio.Task[object]":
-        place = Place(frozenset(range(nodes)), TIMEOUT_MS)
-        return asyncio.ensure_future(self.gatherer.submit(place, plan(*records)))
+        place = Place(frozenset(range(nodes)), TIMEOUT_MS, bool(key))
+        return asyncio.ensure_future(self.gatherer.submit(place, plan(*records, key=key)))
 
 
 def bases(committed: object) -> list[int]:
@@ -207,12 +224,132 @@ async def test_only_small_records_of_led_partitions_share_one() -> None:
     keys = {(TOPIC.topic_id, p): state for p, state in enumerate((led, other, orphan))}
     node.image = replace(node.image, partitions=Map(keys))
 
-    def place(*records: tuple[int, Sequence[bytes]], settings: object = SETTINGS) -> Place | None:
-        return node.gatherer.place_of(plan(*records, settings=settings), TIMEOUT_MS)
+    def place(
+        *records: tuple[int, Sequence[bytes]], settings: object = SETTINGS, key: bytes = b""
+    ) -> Place | None:
+        return node.gatherer.place_of(plan(*records, settings=settings, key=key), TIMEOUT_MS)
 
-    assert place((0, [b"a"])) == Place(frozenset({1, 2}), TIMEOUT_MS)
-    assert place((0, [b"a"]), (1, [b"b"])) == Place(frozenset({1, 2, 3}), TIMEOUT_MS)
+    assert place((0, [b"a"])) == Place(frozenset({1, 2}), TIMEOUT_MS, is_keyed=False)
+    assert place((0, [b"a"]), (1, [b"b"])) == Place(frozenset({1, 2, 3}), TIMEOUT_MS, False)
+    assert place((0, [b"a"]), key=b"k") == Place(frozenset({1, 2}), TIMEOUT_MS, is_keyed=True)
     assert place((0, [b"a"]), (2, [b"b"])) is None
     assert place((3, [b"a"])) is None
     assert place((0, [b"x" * (MEMBER_BYTES_MAX + 1)])) is None
     assert place((0, [b"x" * 300]), settings=replace(SETTINGS, max_message_bytes=1_000)) is None
+
+
+class TestKeys:
+    @virtual
+    async def test_requests_under_keys_share_one_and_each_home_is_told_where_all_of_its_are(
+        self,
+    ) -> None:
+        node = Node()
+        requests = [
+            node.submit((1, [b"a", b"b"]), (2, [b"c"]), key=b"one"),
+            node.submit((3, [b"d"]), (1, [b"e"]), key=b"two"),
+            node.submit((1, [b"f"]), key=b"three"),
+        ]
+        told = [bases(await request) for request in requests]
+        assert told == [[100, 200], [300, 102], [103]]
+        assert node.committed == [{1: [b"a", b"b", b"e", b"f"], 3: [b"d"], 2: [b"c"]}]
+        # Homes first: they are extents 0 and 1.
+        assert list(node.committed[0]) == [1, 3, 2]
+        assert node.keys == [
+            {
+                1: [extension(b"one", (0, 0, 2), (2, 0, 1)), extension(b"three", (0, 3, 1))],
+                3: [extension(b"two", (1, 0, 1), (0, 2, 1))],
+            }
+        ]
+
+    @virtual
+    async def test_they_share_none_with_those_who_have_none(self) -> None:
+        node = Node()
+        requests = [node.submit((1, [b"a"])), node.submit((1, [b"b"]), key=b"k")]
+        await asyncio.gather(*requests)
+        assert node.committed == [{1: [b"a"]}, {1: [b"b"]}]
+
+    @virtual
+    async def test_a_repeat_waits_for_the_end_of_the_first_and_is_judged_alone(self) -> None:
+        node = Node()
+        node.gate.clear()
+        first, again = (node.submit((1, [b"a"]), key=b"k") for _ in range(2))
+        await settle()
+        other = node.submit((1, [b"b"]), key=b"other")
+        await after(HOLD_MS)
+        assert not again.done()
+        node.gate.set()
+        assert bases(await first) == [100]
+        assert await again is None
+        assert bases(await other) == [100]
+        # Later ones have nothing to wait for.
+        node.gate.clear()
+        assert await node.submit((1, [b"a"]), key=b"k") is None
+        assert node.committed == [{1: [b"a"]}, {1: [b"b"]}]
+
+    @virtual
+    async def test_also_when_the_first_has_hung_up(self) -> None:
+        node = Node()
+        node.gate.clear()
+        first = node.submit((1, [b"a"]), key=b"k")
+        await settle()
+        first.cancel()
+        again = node.submit((1, [b"a"]), key=b"k")
+        await settle()
+        assert not again.done()
+        node.gate.set()
+        assert await again is None
+
+    @virtual
+    async def test_it_waits_no_longer_than_it_has_time(self) -> None:
+        node = Node()
+        node.gate.clear()
+        node.submit((1, [b"a"]), key=b"k")
+        await settle()
+        again = node.submit((1, [b"a"]), key=b"k")
+        await after(TIMEOUT_MS - 1)
+        assert not again.done()
+        await after(1)
+        assert again.done()
+        node.gate.set()
+        await settle()
+
+    @virtual
+    async def test_so_many_keys_are_known_to_have_come(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transaction_gatherer, "KEYS_SEEN_MAX", 2)
+        node = Node()
+        for key in (b"one", b"two", b"three"):
+            bases(await node.submit((1, [b"a"]), key=key))
+        assert await node.submit((1, [b"a"]), key=b"two") is None
+        # Of the oldest the logs know.
+        bases(await node.submit((1, [b"a"]), key=b"one"))
+
+    @virtual
+    async def test_so_many_homes_are_told_of_so_many_partitions(self) -> None:
+        node = Node()
+        requests = [node.submit((p, [b"a"]), key=b"k%d" % p) for p in range(60)]
+        await asyncio.gather(*requests)
+        assert [len(parts) for parts in node.committed] == [31, 29]
+        assert all(len(keys) ** 2 <= ITEMS_PER_TRANSACTION_MAX for keys in node.keys)
+
+    @virtual
+    async def test_the_keys_of_a_home_fit_into_the_header_of_its_batch(self) -> None:
+        node = Node()
+        count = KEY_BYTES_MAX // shared_key_bytes(1)
+        requests = [node.submit((1, [b"a"]), key=b"k%d" % number) for number in range(count + 1)]
+        await asyncio.gather(*requests)
+        assert [len(keys[1]) for keys in node.keys] == [count, 1]
+
+    @virtual
+    async def test_a_node_that_stops_lets_go_of_those_who_wait_for_the_first(self) -> None:
+        node = Node()
+        node.gate.clear()
+        node.submit((2, [b"a"]), key=b"under way")
+        await settle()
+        waiting = [node.submit((1, [b"a"]), key=b"k") for _ in range(2)]
+        await settle()
+        await node.gatherer.close()
+        first, again = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(first, asyncio.CancelledError)
+        assert again is None

@@ -24,7 +24,7 @@ def test_the_level_rises_when_the_last_broker_supports_it() -> None:
     assert cluster.supported_level(state.image) == 1
     state.do(registered(3, 1))
     assert cluster.supported_level(state.image) == 1
-    state.do(registered(3, 9))
+    state.do(registered(3, FEATURE_LEVEL_MAX + 1))
     assert cluster.supported_level(state.image) == 2
     assert state.do(SetFeatureLevel(feature_level=2)).error is None
     assert cluster.supported_level(state.image) == 2
@@ -33,7 +33,7 @@ def test_the_level_rises_when_the_last_broker_supports_it() -> None:
     assert cluster.supported_level(state.image) == 3
     # Never to more than this release knows, whatever the others support.
     for broker_id in (1, 2):
-        state.do(registered(broker_id, 9))
+        state.do(registered(broker_id, FEATURE_LEVEL_MAX + 1))
     assert cluster.supported_level(state.image) == FEATURE_LEVEL_MAX
 
 

@@ -14,7 +14,7 @@ from milena.model.errors import (
     RequestTooLargeError,
     TransactionsPendingError,
 )
-from raft_meta.machine import codec, producers, transactions
+from raft_meta.machine import codec, producers, shapes, transactions
 from raft_meta.machine import commands as c
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Ending, Image, TransactionKey
@@ -75,6 +75,27 @@ class TestBounds:
         check_end(end)
         envelope = TransactionCluster().envelope(c.EndTransactions(ends=(end,)))
         assert len(codec.encode_envelope(envelope)) < 64 << 10
+
+    def test_homes_of_keys_are_told_of_no_more_partitions_together_than_one_is(self) -> None:
+        cluster = TransactionCluster(level=transactions.SHARED_KEYS_LEVEL)
+        cluster.create(((1,),) * 40, name="wide", topic_id="2" * 32)
+        one = cluster.begin()
+        wide = tuple(replace(extent_of(p, 1), topic_id="2" * 32) for p in range(40))
+        end = replace(committed(one, {}, is_keyed=True), extents=wide)
+        assert cluster.end(replace(end, home_count=26)) == ("request_too_large",)
+        assert outcome(cluster, one) is NotCommitted.OPEN
+        assert cluster.end(replace(end, home_count=25)) == ("",)
+        endings = [e for found in cluster.image.ending.values() for e in found.values()]
+        assert sum(len(ending.extents) for ending in endings) == 1000
+
+    def test_the_end_of_one_with_one_home_has_the_bytes_that_earlier_releases_read(self) -> None:
+        end = committed((5, 2), {0: 9, 1: 7}, is_keyed=True)
+        assert shapes.pack(end) == [
+            *(5, 2, True, True),
+            [[TOPIC_ID, 0, -1, 9], [TOPIC_ID, 1, -1, 7]],
+            [],
+        ]
+        assert shapes.pack(replace(end, home_count=2))[-1:] == [2]  # type: ignore[index]
 
     def test_a_commit_waits_while_too_many_markers_are_to_be_written(
         self, cluster: TransactionCluster, monkeypatch: pytest.MonkeyPatch

@@ -243,7 +243,7 @@ def test_idempotency_keys_are_remembered_within_their_window(files, log):
     append(again, keyed_batch([(b"c", b"1")]))
     roll(again)
     compact(again, now_ms=NOW_MS + 25 * 3_600_000)
-    assert all(decode_header(batch).idempotency is None for batch in read_all(again))
+    assert all(not decode_header(batch).request_keys for batch in read_all(again))
 
 
 def test_a_pass_lets_go_of_no_writer_that_it_has_not_reached(files, log):

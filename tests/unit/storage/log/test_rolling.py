@@ -38,7 +38,7 @@ def test_a_segment_whose_first_batch_has_an_idempotency_key_is_closed_by_age(fil
     columns = RecordColumns(
         offset_deltas=None, timestamp_deltas=None, keys=[b"a"], values=[b"1"], headers=None
     )
-    append(log, encode_batch(columns, base_timestamp_ms=NOW_MS, producer=None, idempotency=key))
+    append(log, encode_batch(columns, base_timestamp_ms=NOW_MS, producer=None, request_keys=(key,)))
     log.maybe_roll(NOW_MS + 1000)
     assert log.segment_count == 2
 

@@ -2,13 +2,20 @@
 
 import pytest
 
-from milena.model.batch.decode import iterate_headers, records_in
-from milena.model.batch.header import Extent, IdempotencyExtension, ProducerStamp, decode_header
+from milena.model.batch.decode import decode_columns, iterate_headers, records_in
+from milena.model.batch.header import (
+    Extent,
+    IdempotencyExtension,
+    KeyPlace,
+    ProducerStamp,
+    decode_header,
+)
 from milena.model.errors import StaleProducerEpochError
+from storage.compaction.policy import BatchSieve, KeyMap, SieveCounts, SieveRules
 from storage.log.partition_log import PartitionLog
 from storage.log.reader import without_aborted
-from storage.state.idempotency import IDEMPOTENCY_WINDOW_MS
-from storage.state.producer_state import encode_snapshot
+from storage.state.idempotency import IDEMPOTENCY_WINDOW_MS, IdempotencyTable
+from storage.state.producer_state import WriterState, encode_snapshot
 from storage.state.sealed import unseal
 from tests.support.disk.compacted_log import (
     COMPACTED,
@@ -19,7 +26,7 @@ from tests.support.disk.compacted_log import (
     roll,
     values_of,
 )
-from tests.support.disk.log_model import NOW_MS, open_log, read_all
+from tests.support.disk.log_model import NOW_MS, open_log, read_all, stamped
 from tests.support.disk.memory_files import MemoryFiles
 from tests.support.disk.transactions import marker, transactional
 
@@ -118,7 +125,7 @@ def test_the_marker_of_an_epoch_does_not_disturb_the_next_ones_sequences(log):
 
 @pytest.mark.parametrize("is_clean", [True, False])
 def test_a_start_knows_what_the_log_says(files, log, is_clean):
-    append(log, plain(b"a"), transactional(1, 0, (b"k", b"open"), key=KEY))
+    append(log, plain(b"a"), transactional(1, 0, (b"k", b"open"), keys=(KEY,)))
     append(log, transactional(2, 0, (b"k", b"no")), marker(2, 0, 2))
     append(log, transactional(3, 0, (b"k", b"yes")))
     log.checkpoint(3, is_forced=True)
@@ -132,7 +139,7 @@ def test_a_start_knows_what_the_log_says(files, log, is_clean):
 
 
 def test_a_marker_that_is_cut_off_leaves_its_transaction_open(log):
-    append(log, transactional(1, 0, (b"k", b"t"), key=KEY), plain(b"a"))
+    append(log, transactional(1, 0, (b"k", b"t"), keys=(KEY,)), plain(b"a"))
     before = state_of(log)
     append(log, marker(1, 0, 0, commit=1))
     log.truncate_to(2)
@@ -144,7 +151,7 @@ def test_a_marker_that_is_cut_off_leaves_its_transaction_open(log):
 
 def test_a_follower_that_begins_anew_knows_transactions_by_its_own_log_alone(files, log):
     append(log, transactional(1, 0, (b"k", b"no")), marker(1, 0, 0))
-    append(log, transactional(2, 0, (b"k", b"t"), key=KEY), marker(2, 0, 2, commit=3))
+    append(log, transactional(2, 0, (b"k", b"t"), keys=(KEY,)), marker(2, 0, 2, commit=3))
     log.advance_log_start(2)
     follower = open_log(MemoryFiles(), is_listed=False)
     follower.restart_at(2, log.producer_snapshot(4))
@@ -160,19 +167,75 @@ def test_a_follower_that_begins_anew_knows_transactions_by_its_own_log_alone(fil
 
 def test_a_key_is_answered_by_its_marker_and_forgotten_with_an_abort(files, log):
     extents = (Extent("ab" * 16, 0, 0, 1), Extent("cd" * 16, 3, 7, 9))
-    append(log, transactional(1, 0, (b"k", b"t"), key=KEY))
+    append(log, transactional(1, 0, (b"k", b"t"), keys=(KEY,)))
     entry = log.idempotency_lookup(KEY.key_hash, NOW_MS)
     assert entry is not None
-    assert entry.transaction == (1, 0, -1, ())
+    assert entry.transaction == (1, 0, -1, (), ())
     append(log, marker(1, 0, 0, commit=1, extents=extents))
     log.close(is_clean=True)
     log = open_log(files, was_clean=True)
     entry = log.idempotency_lookup(KEY.key_hash, NOW_MS)
     assert entry is not None
-    assert entry.transaction == (1, 0, 1, extents)
+    assert entry.transaction == (1, 0, 1, extents, ())
     other = IdempotencyExtension(b"o" * 16, b"b" * 8, 1)
-    append(log, transactional(2, 0, (b"k", b"t"), key=other), marker(2, 0, 2))
+    append(log, transactional(2, 0, (b"k", b"t"), keys=(other,)), marker(2, 0, 2))
     assert log.idempotency_lookup(other.key_hash, NOW_MS) is None
+
+
+SHARERS = (
+    IdempotencyExtension(b"1" * 16, b"b" * 8, 1, (KeyPlace(0, 0, 1), KeyPlace(1, 4, 1))),
+    IdempotencyExtension(b"2" * 16, b"b" * 8, 1, (KeyPlace(0, 1, 2),)),
+)
+SHARED_EXTENTS = (Extent("ab" * 16, 0, 0, 3), Extent("cd" * 16, 3, 70, 79))
+
+
+def shared(producer_epoch: int = 0, letter: bytes = b"a") -> bytes:
+    """A batch of three records that two requests under keys share."""
+    pairs = [(letter, b"1"), (letter, b"2"), (b"b", b"3")]
+    return transactional(1, producer_epoch, *pairs, keys=SHARERS, owner=4)
+
+
+def entries_of(log: PartitionLog, now_ms: int = NOW_MS) -> list[object]:
+    return [log.idempotency_lookup(key.key_hash, now_ms) for key in SHARERS]
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_keys_that_share_a_batch_are_there_after_a_restart_with_the_snapshot_and_without(
+    files, log, was_clean
+):
+    append(log, plain(b"p"), shared())
+    undecided = entries_of(log)
+    append(log, marker(1, 0, 1, commit=4, extents=SHARED_EXTENTS))
+    wanted = entries_of(log)
+    for key, entry in zip(SHARERS, wanted, strict=True):
+        assert entry.transaction == (1, 0, 4, SHARED_EXTENTS, key.places)
+    assert [(entry.base_offset, entry.last_offset) for entry in wanted] == [(1, 1), (2, 3)]
+    log.close(is_clean=was_clean)
+    log = open_log(files, was_clean=was_clean)
+    assert entries_of(log) == wanted
+    log.truncate_to(4)
+    assert entries_of(log) == undecided
+    log.truncate_to(1)
+    assert entries_of(log) == [None, None]
+
+
+def test_an_abort_frees_all_keys_that_share_it_also_when_the_log_was_cut_meanwhile(files, log):
+    append(log, shared(), marker(1, 0, 0, commit=3, extents=SHARED_EXTENTS))
+    log.truncate_to(3)
+    append(log, marker(1, 0, 0))
+    assert entries_of(log) == [None, None]
+    log.close(is_clean=False)
+    assert entries_of(open_log(files)) == [None, None]
+
+
+def test_a_follower_that_was_sent_the_writers_knows_the_keys_that_share(log):
+    append(log, shared(), marker(1, 0, 0, commit=3, extents=SHARED_EXTENTS))
+    follower = open_log(MemoryFiles(), is_listed=False)
+    follower.restart_at(3, log.producer_snapshot(4))
+    # Who asks it meanwhile takes nothing from what it was told.
+    assert all(follower.has_key(key.key_hash, NOW_MS) for key in SHARERS)
+    follower.append_as_follower(read_all(log)[-1])
+    assert entries_of(follower) == entries_of(log)
 
 
 def test_what_retention_removed_is_not_kept_in_mind(log):
@@ -250,7 +313,7 @@ class TestCompaction:
     def test_a_copy_of_the_compacted_log_answers_the_retry_of_a_key(self, log, is_late):
         """Also where the marker came behind what was compacted first."""
         extents = (Extent("ab" * 16, 0, 0, 1), Extent("cd" * 16, 3, 7, 9))
-        append(log, transactional(1, 0, (b"a", b"t"), key=KEY, owner=4))
+        append(log, transactional(1, 0, (b"a", b"t"), keys=(KEY,), owner=4))
         append(log, keyed_batch([(b"a", b"1")]), keyed_batch([(b"a", b"2")]))
         if is_late:
             roll(log)
@@ -262,14 +325,61 @@ class TestCompaction:
         assert compact(log)
         wanted = log.idempotency_lookup(KEY.key_hash, NOW_MS)
         assert wanted is not None
-        assert wanted.transaction == (1, 0, 3, extents)
+        assert wanted.transaction == (1, 0, 3, extents, ())
         follower = self.copied(log)
         assert follower.idempotency_lookup(KEY.key_hash, NOW_MS) == wanted
         assert not follower.transactions.open
         assert values_of(follower) == {b"a": b"3"}
 
+    def test_a_copy_of_the_compacted_log_answers_the_retries_of_keys_that_share(self, log):
+        append(log, shared(), marker(1, 0, 0, commit=3, extents=SHARED_EXTENTS))
+        append(log, keyed_batch([(b"a", b"4")]), keyed_batch([(b"b", b"5")]))
+        roll(log)
+        compact(log)
+        wanted = entries_of(log)
+        assert None not in wanted
+        follower = self.copied(log)
+        assert entries_of(follower) == wanted
+        assert not follower.transactions.open
+        assert values_of(follower) == {b"a": b"4", b"b": b"5"}
+
+    @pytest.mark.parametrize("known", [(), (0,), (1,), (0, 1)])
+    def test_the_batch_stays_whole_for_as_long_as_one_of_its_keys_is_known(self, known):
+        batch = stamped(shared(), base_offset=0, leader_epoch=0, append_time_ms=NOW_MS)
+        header = decode_header(batch)
+        later = keyed_batch([(b"a", b"4"), (b"b", b"5")])
+        later = stamped(later, base_offset=4, leader_epoch=0, append_time_ms=NOW_MS)
+        keys, writers = KeyMap(0), WriterState()
+        for each in (batch, later):
+            keys.add(decode_header(each), decode_columns(each, decode_header(each)))
+        writers.record(header, 0, NOW_MS)
+        entries = writers.idempotency.freeze()
+        hashes = [SHARERS[number].key_hash for number in known]
+        writers.idempotency = IdempotencyTable({key: entries[key] for key in hashes})
+        rules = SieveRules(
+            keys=keys,
+            writers=writers,
+            aborted={},
+            answers=(),
+            now_ms=NOW_MS,
+            delete_retention_ms=0,
+            tombstone_end=0,
+        )
+        kept = [
+            bytes(each.content) for each in BatchSieve(rules, SieveCounts()).take(batch, header, 0)
+        ]
+        assert (kept == [batch]) == bool(known)
+
+    def test_once_none_is_known_both_may_go(self, log):
+        append(log, shared(), marker(1, 0, 0, commit=3, extents=SHARED_EXTENTS))
+        append(log, transactional(1, 1, (b"a", b"4"), (b"b", b"5")), marker(1, 1, 4, commit=6))
+        roll(log)
+        assert compact(log, now_ms=NOW_MS + IDEMPOTENCY_WINDOW_MS + 1)
+        assert records_of(log) == {4: (b"a", b"4"), 5: (b"b", b"5")}
+        assert not any(decode_header(batch).request_keys for batch in read_all(log))
+
     def test_a_key_that_is_forgotten_lets_its_batch_and_its_marker_go(self, log):
-        append(log, transactional(1, 0, (b"a", b"t"), key=KEY, owner=4))
+        append(log, transactional(1, 0, (b"a", b"t"), keys=(KEY,), owner=4))
         append(log, marker(1, 0, 0, commit=1))
         append(log, transactional(1, 1, (b"a", b"2")), marker(1, 1, 2, commit=3))
         roll(log)
@@ -279,8 +389,8 @@ class TestCompaction:
     def test_keys_of_a_sessions_writes_keep_nothing_open(self, log):
         other = IdempotencyExtension(b"o" * 16, b"b" * 8, 1)
         append(log, transactional(1, 0, (b"a", b"t")))
-        append(log, transactional(1, 0, (b"b", b"u"), key=KEY))
-        append(log, transactional(1, 0, (b"c", b"v"), key=other), marker(1, 0, 0, commit=3))
+        append(log, transactional(1, 0, (b"b", b"u"), keys=(KEY,)))
+        append(log, transactional(1, 0, (b"c", b"v"), keys=(other,)), marker(1, 0, 0, commit=3))
         append(log, transactional(1, 1, (b"a", b"2")), marker(1, 1, 4, commit=5))
         roll(log)
         assert compact(log)

@@ -6,6 +6,7 @@ from milena.model.batch.encode import encode_batch, encode_marker
 from milena.model.batch.header import (
     Extent,
     IdempotencyExtension,
+    KeyPlace,
     Marker,
     ProducerStamp,
     TransactionExtension,
@@ -19,6 +20,7 @@ from milena.model.errors import (
     TooManyTransactionsError,
 )
 from storage.state import transactions
+from storage.state.idempotency import IdempotencyEntry, add_shared_transactions
 from storage.state.producer_state import ACCEPT, WriterState, decode_snapshot, encode_snapshot
 from storage.state.transactions import AbortedRange, Identity, decode_transactions
 
@@ -28,14 +30,14 @@ KEY = IdempotencyExtension(b"k" * 16, b"b" * 8, 6)
 
 
 def batch(
-    identity: Identity, *, sequence: int = -1, key: IdempotencyExtension | None = None
+    identity: Identity, *keys: IdempotencyExtension, sequence: int = -1, records: int = 1
 ) -> bytes:
-    """One record of a transaction."""
+    """Records of a transaction, under these keys."""
     return encode_batch(
-        RecordColumns(None, None, None, [b"v"], None),
+        RecordColumns(None, None, None, [b"v"] * records, None),
         base_timestamp_ms=NOW_MS,
         producer=ProducerStamp(*identity, sequence),
-        idempotency=key,
+        request_keys=keys,
         transaction=TransactionExtension(4, 40, 30_000),
     )
 
@@ -53,7 +55,7 @@ def end_of(
 
 
 class Log:
-    """Only what a log remembers of its batches, each of one offset."""
+    """Only what a log remembers of its batches."""
 
     def __init__(self) -> None:
         self.state = WriterState()
@@ -65,7 +67,7 @@ class Log:
                 base_offset=self.end, leader_epoch=0, append_time_ms=NOW_MS
             )
             self.state.record(header, self.end, NOW_MS)
-            self.end += 1
+            self.end = header.next_offset
 
     def pass_by(self, count: int = 1) -> None:
         """Records of nobody's transaction."""
@@ -139,21 +141,98 @@ def test_its_key_is_free_once_it_is_aborted_and_says_all_that_it_wrote_once_it_i
 ):
     extents = (Extent("ab" * 16, 0, 1, 2), Extent("cd" * 16, 3, 7, 9))
     log = Log()
-    log.append(batch(ONE, key=KEY))
+    log.append(batch(ONE, KEY))
     undecided = log.state.idempotency.lookup(KEY.key_hash, NOW_MS)
     assert undecided is not None
-    assert undecided.transaction == (*ONE, -1, ())
+    assert undecided.transaction == (*ONE, -1, (), ())
     log.append(end_of(ONE))
     assert log.state.idempotency.lookup(KEY.key_hash, NOW_MS) is None
-    log.append(batch(TWO, key=KEY), end_of(TWO, commit=3, extents=extents))
+    log.append(batch(TWO, KEY), end_of(TWO, commit=3, extents=extents))
     committed = log.state.idempotency.lookup(KEY.key_hash, NOW_MS)
     assert committed is not None
-    assert committed.transaction == (*TWO, 3, extents)
+    assert committed.transaction == (*TWO, 3, extents, ())
+
+
+ONE_KEY = IdempotencyExtension(b"1" * 16, b"b" * 8, 6, (KeyPlace(0, 0, 2), KeyPlace(1, 4, 1)))
+TWO_KEY = IdempotencyExtension(b"2" * 16, b"B" * 8, 6, (KeyPlace(0, 3, 1),))
+"""They share a transaction, and the third of five records of their home is of another, which is at home elsewhere."""
+EXTENTS = (Extent("ab" * 16, 0, 2, 7), Extent("cd" * 16, 3, 70, 80))
+
+
+def shared(log: Log) -> list[IdempotencyEntry | None]:
+    return [log.state.idempotency.lookup(key.key_hash, NOW_MS) for key in (ONE_KEY, TWO_KEY)]
+
+
+def test_each_of_the_keys_that_share_one_has_its_own_records_and_they_are_forgotten_together() -> (
+    None
+):
+    log = Log()
+    log.pass_by(2)
+    log.append(batch(ONE, ONE_KEY, TWO_KEY, records=5))
+    first, second = shared(log)
+    assert first == (b"b" * 8, 6, 2, 3, NOW_MS, (*ONE, -1, (), ONE_KEY.places))
+    assert second == (b"B" * 8, 6, 5, 5, NOW_MS, (*ONE, -1, (), TWO_KEY.places))
+    log.append(end_of(ONE))
+    assert shared(log) == [None, None]
+
+
+def test_all_of_them_are_answered_by_its_marker_until_that_is_cut_off() -> None:
+    log = Log()
+    log.pass_by(2)
+    log.append(batch(ONE, ONE_KEY, TWO_KEY, records=5), end_of(ONE, commit=7, extents=EXTENTS))
+    found = [entry.transaction for entry in shared(log) if entry is not None]
+    assert found == [(*ONE, 7, EXTENTS, key.places) for key in (ONE_KEY, TWO_KEY)]
+    assert log.state.idempotency.answers(NOW_MS) == {7}
+    log.state.forget_from(7)
+    found = [entry.transaction for entry in shared(log) if entry is not None]
+    assert found == [(*ONE, -1, (), key.places) for key in (ONE_KEY, TWO_KEY)]
+    log.state.forget_from(6)
+    first, second = shared(log)
+    assert first is not None
+    assert second is not None
+    log.state.forget_from(2)
+    assert shared(log) == [None, None]
+
+
+def test_a_snapshot_has_what_a_shared_one_wrote_once_and_its_keys_have_it_in_common() -> None:
+    log = Log()
+    log.append(batch(ONE, ONE_KEY, TWO_KEY, records=5), batch(TWO, KEY))
+    once = encode_snapshot(log.state.freeze(log.end))
+    assert decode_snapshot(once).transactions.open == log.state.transactions.open
+    log.append(end_of(ONE, commit=5, extents=EXTENTS), end_of(TWO, commit=6, extents=EXTENTS[:1]))
+    content = encode_snapshot(log.state.freeze(log.end))
+    assert content.count(EXTENTS[1].topic_id.encode()) == 1
+    again = decode_snapshot(content)
+    assert again.idempotency == log.state.idempotency.freeze()
+    assert list(again.idempotency) == list(log.state.idempotency.freeze())
+    one, two = (again.idempotency[key.key_hash].transaction for key in (ONE_KEY, TWO_KEY))
+    assert one is not None
+    assert two is not None
+    assert one.extents is two.extents
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        None,
+        [[]],
+        [[1, 0, 5, [], None]],
+        [[1, 0, 5, None, []]],
+        [[1, 0, 5, [], [[b"k" * 16, [[0, 0, 1]]]]]],
+        [[1, 0, 5, [], [[b"1" * 16, []]]]],
+        [[1, 0, 5, [], [[b"1" * 16, [[0, 0]]]]]],
+        [[1, 0, "x", [], []]],
+    ],
+)
+def test_what_is_no_row_of_keys_that_share_is_refused(rows: object) -> None:
+    entries = {ONE_KEY.key_hash: IdempotencyEntry(b"b" * 8, 6, 0, 1, NOW_MS)}
+    with pytest.raises(CorruptLogError):
+        add_shared_transactions(entries, rows)
 
 
 def test_a_snapshot_tells_all_of_it() -> None:
     log = Log()
-    log.append(batch(ONE, key=KEY), batch(TWO), end_of(TWO), batch(THREE), end_of(THREE, commit=4))
+    log.append(batch(ONE, KEY), batch(TWO), end_of(TWO), batch(THREE), end_of(THREE, commit=4))
     again = decode_snapshot(encode_snapshot(log.state.freeze(log.end)))
     assert again.transactions.open == log.state.transactions.open
     assert again.transactions.aborted == {TWO: AbortedRange(1, 2)}
@@ -214,6 +293,7 @@ def test_one_too_many_is_refused_and_those_that_are_open_go_on(
         [[], [], None],
         [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40, "no bytes"]], [], []],
         [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40]], [], []],
+        [[[1, 0, 0, 1, 1, NOW_MS, 1, 4, 40, b"fifteen of bytes"[:15]]], [], []],
         [[], [[1, 0, 0]], []],
         [[], [[1, 0, 0, "x"]], []],
         [[], [], [[1, 0, 0, 0, 0]]],
