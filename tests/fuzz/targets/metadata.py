@@ -34,7 +34,8 @@ def _command_seeds() -> list[bytes]:
 
 def _image(data: bytes) -> object:
     image = codec.decode_image([data[:100], data[100:]])
-    assert b"".join(codec.encode_image(image)) == data
+    # Not the very bytes: MessagePack has several forms of a number, of which a node writes the shortest.
+    assert codec.decode_image(codec.encode_image(image)) == image
     return image
 
 
