@@ -4,41 +4,6 @@ from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target
 
 COPIER = "bare aiohttp, a file of 1 MB read and sent"
-ONE_LEADER = "JSON 1 x 100 B, acks=1, 64 clients"
-ONE_ALL = "JSON 1 x 100 B, acks=all, 64 clients"
-ONE_LEADER_DURABLE = f"{ONE_LEADER}, durable"
-ONE_ALL_DURABLE = f"{ONE_ALL}, durable"
-
-NATS_100 = "NATS JetStream R3, async, 100 B"
-NATS_1K = "NATS JetStream R3, async, 1 KB"
-JSON_1000 = "JSON 1000 x 100 B, acks=all"
-STREAM_100 = "v3 streams, a 100 B record an object, acks=all"
-BINARY_100 = "binary batches of 100 B, acks=all"
-BINARY_1K = "binary batches of 1 KB, acks=all"
-JSON_1000_DURABLE = f"{JSON_1000}, durable"
-BINARY_100_DURABLE = f"{BINARY_100}, durable"
-
-NATS_SYNC = "NATS JetStream R3, one client"
-SINGLE_ALL = "JSON 1 x 100 B, acks=all, one client"
-SINGLE_LEADER = "JSON 1 x 100 B, acks=1, one client"
-SINGLE_ALL_AWAKE = f"{SINGLE_ALL}, processors awake"
-SINGLE_LEADER_AWAKE = f"{SINGLE_LEADER}, processors awake"
-"""Nodes with ``cpu_awake_ms``."""
-NATS_SYNC_SYNCED = "NATS JetStream R3, synced, one client"
-SINGLE_ALL_DURABLE = f"{SINGLE_ALL}, durable"
-SINGLE_LEADER_DURABLE = f"{SINGLE_LEADER}, durable"
-
-ETCD_ONE, ETCD_MANY = "etcd put, one client", "etcd put, 64 clients"
-COMMIT_ONE, COMMIT_MANY = "metadata commit, one client", "metadata commits, 64 clients"
-
-PLAIN_WRITES = "JSON 1 x 100 B, six partitions, acks=all, 64 clients"
-TRANSACTIONS = "transactions of two partitions, 64 clients"
-KEYED_TRANSACTIONS = f"{TRANSACTIONS}, each under a key"
-PLAIN_BATCHES = "JSON 1000 x 100 B, six partitions, acks=all"
-TRANSACTION_BATCHES = "transactions of 1000 x 100 B for each of six partitions"
-CONFIG_COMMITS = "metadata commit, one client, beside transactions"
-SESSION_COMMITS = "commit of a session's transaction, until it is read"
-
 NGINX = "nginx sendfile, 1 MB"
 FETCH = "binary fetch of 1 MB"
 
