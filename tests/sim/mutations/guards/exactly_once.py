@@ -129,7 +129,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module="node.services.producers",
         old='if header.producer_epoch < producer.producer_epoch:\n            raise StaleProducerEpochError(f"trans',
         new='if False:\n            raise StaleProducerEpochError(f"trans',
-        by=f"{SERVICES_TESTS}/test_transactions.py",
+        by=f"{SERVICES_TESTS}/test_sessions.py",
     ),
     Mutation(
         name="end-fences",
@@ -153,7 +153,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module=SERVICE,
         old="if (end_offset, records) != (written.end_offset, written.records):",
         new="if end_offset != written.end_offset:",
-        by=f"{SERVICES_TESTS}/test_transactions.py",
+        by=f"{SERVICES_TESTS}/test_sessions.py",
     ),
     Mutation(
         name="end-led",
@@ -201,7 +201,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module=SERVICE,
         old="                raise unknown from error\n            else:",
         new="                raise\n            else:",
-        by=f"{SERVICES_TESTS}/test_transactions.py",
+        by=f"{SERVICES_TESTS}/test_sessions.py",
     ),
     Mutation(
         name="forgotten-unused",

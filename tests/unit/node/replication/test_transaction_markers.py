@@ -6,9 +6,9 @@ from milena.model.types import WallMs
 from raft_meta.machine import codec
 from raft_meta.machine.commands import FinishMarkers
 from tests.support.clusters.nodes import SimNode, cluster_of
+from tests.support.clusters.transacting import commit_of, read, send, two_topics
 from tests.support.time.virtual_time import after, virtual
 from tests.unit.node.services.test_produce import move_leader
-from tests.unit.node.services.test_transactions import commit_of, read, send, two_topics
 
 HOUR_MS = 3_600_000
 

@@ -8,8 +8,8 @@ from node.services.reads import COLD_READS_MAX, COLD_REST_S_MAX
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.overtaken import written
 from tests.support.clusters.runners import values_of
+from tests.support.clusters.transacting import send, two_topics
 from tests.support.time.virtual_time import settle, virtual
-from tests.unit.node.services.test_transactions import send, two_topics
 
 LEADER = 2
 

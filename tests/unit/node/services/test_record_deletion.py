@@ -18,8 +18,8 @@ from milena.model.requests import Acks, IdempotencyKey, ProduceRequest, Records
 from node.services.messages import DELETE_RECORDS
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
 from tests.support.clusters.overtaken import overtaken
+from tests.support.clusters.transacting import send, two_topics
 from tests.support.time.virtual_time import after, virtual
-from tests.unit.node.services.test_transactions import send, two_topics
 
 
 async def filled(cluster: Cluster, count: int = 6, *placement: tuple[int, ...]) -> None:

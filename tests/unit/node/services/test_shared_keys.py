@@ -17,9 +17,9 @@ from raft_meta.machine.commands import TransactionEnd
 from raft_meta.machine.transactions import SHARED_KEYS_LEVEL
 from storage.state.idempotency import IdempotencyTable
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.transacting import read, to, transact
 from tests.support.time.virtual_time import after, settle, virtual
 from tests.unit.node.services.test_produce import move_leader
-from tests.unit.node.services.test_transactions import read, to, transact
 
 COUNT = 4
 
