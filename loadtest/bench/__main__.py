@@ -25,7 +25,14 @@ from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.reports.chart import draw
 from loadtest.bench.reports.curve_chart import draw_curves
-from loadtest.bench.reports.report import Machine, contender_table, exit_code, figures, table
+from loadtest.bench.reports.report import (
+    Machine,
+    beside,
+    contender_table,
+    exit_code,
+    figures,
+    table,
+)
 from loadtest.bench.rows.table import TARGETS
 from loadtest.bench.stages import STAGES
 from loadtest.bench.targets import Target, judge
@@ -179,7 +186,7 @@ def main(
     draw_curves(stages, out / "bench-curves.png", title=title)
     record = json.dumps(figures(outcomes, stages, machine), indent=2) + "\n"
     (out / "bench.json").write_text(record, encoding="utf-8")
-    report = f"{title}\n\n{table(outcomes)}\n\n{contender_table(stages)}\n"
+    report = f"{title}\n\n{table(outcomes)}\n\n{beside(stages)}\n\n{contender_table(stages)}\n"
     (out / "bench.txt").write_text(report, encoding="utf-8")
     click.echo(report)
     sys.exit(exit_code(outcomes))

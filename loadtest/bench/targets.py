@@ -4,6 +4,11 @@ A row names two contenders of one stage, or one whose figure counts by itself. W
 topic does not either (``flush.messages`` at its largest): like is compared with like. The same with syncs, which is how
 topics are unless somebody asks for less, stands beside it without a floor of its own; what a sync costs is the disk's
 affair, and two rows judge how well it is shared and hidden.
+
+A floor has to hold on any host. Where a host's nature bounds a figure (what a wake, a sync or a copy takes there) and
+bounds the peer's otherwise, the ratio of the two moves from host to host. Such a row keeps its ambition and leaves
+the floor to another, ``host_row``: that one is against the bare server, which pays the same price in the same round, so
+that what is left is this code.
 """
 
 from dataclasses import dataclass
@@ -26,7 +31,10 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One row. Without ``reference`` the subject's figure itself is judged; without ``floor`` nothing is."""
+    """One row. Without ``reference`` the subject's figure itself is judged; without ``ambition`` nothing is.
+
+    ``host_row``: the row that has the floor in this one's place; a row that is judged has either it or a ``floor``.
+    """
 
     name: str
     what: str
@@ -36,6 +44,7 @@ class Target:
     quantity: Quantity = Quantity.RATE
     durability: Durability
     floor: float | None = None
+    host_row: str | None = None
     ambition: float | None = None
     is_less_better: bool = False
 
@@ -47,6 +56,8 @@ class TargetVerdict(StrEnum):
     AMBITION = "ambition met"
     FLOOR = "floor met"
     BELOW = "BELOW THE FLOOR"
+    SHORT = "ambition not met"
+    """Of a row whose floor is another's."""
     SHOWN = "shown"
     """There is nothing to hold it against, or what it is measured on cannot tell."""
     ABSENT = "not measured"
@@ -82,7 +93,7 @@ def judge(target: Target, rounds: Rounds, *, is_disk_real: bool) -> TargetOutcom
         )
     spread = Spread.of(values)
     verdict, note = _verdict(target, spread.median), rounds.reduced.get(target.subject, "")
-    if target.durability is Durability.DURABLE and not is_disk_real and target.floor is not None:
+    if target.durability is Durability.DURABLE and not is_disk_real and target.ambition is not None:
         note = note or "syncs cost nothing in this directory's file system"
     if note:
         verdict = TargetVerdict.SHOWN
@@ -102,9 +113,11 @@ def _why_absent(target: Target, rounds: Rounds) -> str:
 
 
 def _verdict(target: Target, value: float) -> TargetVerdict:
-    if target.floor is None:
+    if target.ambition is None:
         return TargetVerdict.SHOWN
     sign = -1 if target.is_less_better else 1
-    if target.ambition is not None and sign * value >= sign * target.ambition:
+    if sign * value >= sign * target.ambition:
         return TargetVerdict.AMBITION
+    if target.floor is None:
+        return TargetVerdict.SHORT
     return TargetVerdict.FLOOR if sign * value >= sign * target.floor else TargetVerdict.BELOW

@@ -23,24 +23,36 @@ class Machine:
     is_disk_real: bool
 
 
+_HOST_ROWS = (
+    "in ...: what this host takes bounds the row, and its peer otherwise. The row of that name has the floor: it is "
+    "against a bare server, which pays the same. Here the ambition alone is judged."
+)
+
+
 def table(outcomes: Sequence[TargetOutcome]) -> str:
     """A line a row, beside its floor and ambition; what stands in the way of a row is below the table."""
     lines = [
         (
+            outcome.target.name,
             outcome.target.what,
             outcome.target.durability.value,
             "-" if outcome.spread is None else number(outcome.spread.median),
             span(outcome.spread),
-            number(outcome.target.floor),
+            _floor(outcome.target),
             number(outcome.target.ambition),
             outcome.verdict.value,
             _both(outcome),
         )
         for outcome in outcomes
     ]
-    head = ("ROW", "WRITES", "MEDIAN", "SPREAD", "FLOOR", "AMBITION", "", "FIGURES")
-    notes = [f"{o.target.name}: {o.note}" for o in outcomes if o.note]
+    head = ("ROW", "WHAT", "WRITES", "MEDIAN", "SPREAD", "FLOOR", "AMBITION", "", "FIGURES")
+    notes = [_HOST_ROWS] if any(o.target.host_row for o in outcomes) else []
+    notes += [f"{o.target.name}: {o.note}" for o in outcomes if o.note]
     return "\n".join([output.table(head, lines), *([""] if notes else []), *dict.fromkeys(notes)])
+
+
+def _floor(target: Target) -> str:
+    return number(target.floor) if target.host_row is None else f"in {target.host_row}"
 
 
 def _both(outcome: TargetOutcome) -> str:
@@ -95,6 +107,12 @@ def contender_table(stages: Mapping[str, Rounds]) -> str:
     return output.table(head, lines)
 
 
+def beside(stages: Mapping[str, Rounds]) -> str:
+    """What others had of the machine, stage by stage: where it is much, the figures are of both."""
+    worst = ", ".join(f"{name} {rounds.foreign_cpu:.2g}" for name, rounds in stages.items())
+    return f"Cores that what is not measured took in the worst turn: {worst}."
+
+
 def _per_cpu_s(samples: Sequence[Sample]) -> float | None:
     """Units for a second of the servers' CPU: what other programs on the machine hardly move."""
     values = [
@@ -143,6 +161,7 @@ def _row(target: Target) -> dict[str, Tree]:
         "quantity": target.quantity.value,
         "durability": target.durability.value,
         "floor": target.floor,
+        "host_row": target.host_row,
         "ambition": target.ambition,
         "is_less_better": target.is_less_better,
     }

@@ -1,6 +1,7 @@
 """Rows of the cluster by itself: metadata commits, rest, many partitions, recovery, memory."""
 
 from loadtest.bench.measuring.samples import Quantity
+from loadtest.bench.rows.produce import BARE, BARE_SYNCED_ONE
 from loadtest.bench.targets import Durability, Target
 
 ETCD_ONE, ETCD_MANY = "etcd put, one client", "etcd put, 64 clients"
@@ -22,8 +23,20 @@ ROWS: tuple[Target, ...] = (
         reference=ETCD_ONE,
         quantity=Quantity.P50,
         durability=Durability.DURABLE,
-        floor=1.5,
+        host_row="metadata-host",
         ambition=1.0,
+        is_less_better=True,
+    ),
+    Target(
+        name="metadata-host",
+        what="metadata commit, p50 of one client / bare aiohttp that syncs",
+        stage="metadata",
+        subject=COMMIT_ONE,
+        reference=BARE_SYNCED_ONE,
+        quantity=Quantity.P50,
+        durability=Durability.DURABLE,
+        floor=6.0,
+        ambition=2.0,
         is_less_better=True,
     ),
     Target(
@@ -33,8 +46,18 @@ ROWS: tuple[Target, ...] = (
         subject=COMMIT_MANY,
         reference=ETCD_MANY,
         durability=Durability.DURABLE,
-        floor=0.7,
+        host_row="metadata-64-host",
         ambition=1.2,
+    ),
+    Target(
+        name="metadata-64-host",
+        what="metadata commits, 64 clients / bare aiohttp",
+        stage="metadata",
+        subject=COMMIT_MANY,
+        reference=BARE,
+        durability=Durability.DURABLE,
+        floor=0.08,
+        ambition=0.2,
     ),
     Target(
         name="idle-cpu",

@@ -26,7 +26,7 @@ ROWS: tuple[Target, ...] = (
         subject=FETCH,
         reference=NGINX,
         durability=Durability.NONE,
-        floor=0.7,
+        host_row="fetch-host",
         ambition=1.0,
     ),
     Target(

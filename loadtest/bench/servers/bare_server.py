@@ -1,15 +1,20 @@
 """The ceiling of the stack: aiohttp's bare server on uvloop, which reads a body and answers a little JSON.
 
-    python -m loadtest.bench.servers.bare_server PORT [FILE]
+    python -m loadtest.bench.servers.bare_server PORT DIRECTORY
 
-Large blocks are kept after use, as a node keeps them: no route, no log, no check. A request without a body gets the
-file, read anew each time: what copies cost on this machine.
+Large blocks are kept after use, as a node keeps them: no route, no check, no replica. Three requests show what a host
+takes for what no server of this stack can do without:
+
+    POST    answered at once: a round trip and its wakes
+    PUT     its body is appended to the directory's file ``log`` and synced first: the same, and the disk
+    GET     answered with the directory's file ``content``, read anew each time: copies
 """
 
 import asyncio
 import ctypes
 import os
 import sys
+from pathlib import Path
 
 import uvloop
 from aiohttp import web
@@ -20,14 +25,48 @@ _MALLOC_SETTINGS = ((-1, 512 << 20), (-2, 32 << 20), (-3, 32 << 20))
 _HEADERS = {"Content-Type": "application/json"}
 
 
-async def _serve(port: int, path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    size = os.fstat(descriptor).st_size
+class SharedSyncs:
+    """A file to which is appended. Who comes while it is synced waits for the next sync, together with all who do."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = asyncio.Lock()
+        self._arrived: list[bytes] = []
+        self._next: asyncio.Task[None] | None = None
+        """The sync that will have what has arrived; it has not begun."""
+
+    async def append(self, data: bytes) -> None:
+        """Return when it is on the disk.
+
+        Raises:
+            OSError: it may not be.
+        """
+        self._arrived.append(data)
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._sync())
+        await asyncio.shield(self._next)
+
+    async def _sync(self) -> None:
+        async with self._lock:
+            arrived, self._arrived, self._next = b"".join(self._arrived), [], None
+            await asyncio.to_thread(self._write_and_sync, arrived)
+
+    def _write_and_sync(self, data: bytes) -> None:
+        os.write(self._descriptor, data)
+        os.fdatasync(self._descriptor)
+
+
+async def _serve(port: int, directory: Path) -> None:
+    content = os.open(directory / "content", os.O_RDONLY)
+    size = os.fstat(content).st_size
+    log = SharedSyncs(os.open(directory / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND))
 
     async def answer(request: web.BaseRequest) -> web.Response:
         if request.method == "GET":
-            return web.Response(body=os.pread(descriptor, size, 0))
+            return web.Response(body=os.pread(content, size, 0))
         body = await request.content.read()
+        if request.method == "PUT":
+            await log.append(body)
         return web.Response(body=b'{"partition":0,"offset":%d}' % len(body), headers=_HEADERS)
 
     runner = web.ServerRunner(web.Server(answer, access_log=None))
@@ -43,7 +82,7 @@ def main() -> None:
         for parameter, value in _MALLOC_SETTINGS:
             mallopt(parameter, value)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(int(sys.argv[1]), sys.argv[2] if sys.argv[2:] else os.devnull))
+        runner.run(_serve(int(sys.argv[1]), Path(sys.argv[2])))
 
 
 if __name__ == "__main__":

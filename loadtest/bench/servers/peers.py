@@ -226,11 +226,11 @@ def nginx(directory: Path, content: bytes) -> Iterator[tuple[str, tuple[int, ...
 
 @contextmanager
 def bare_server(directory: Path, content: bytes = b"") -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The bare server with nothing behind it but ``content`` in a file; its URL and process ids."""
+    """The bare server with nothing behind it but ``content`` in a file, and a log; its URL and process ids."""
     (port,) = free_ports(1)
     directory.mkdir(parents=True, exist_ok=True)
-    file = directory / "content"
-    file.write_bytes(content)
-    command = [sys.executable, "-m", "loadtest.bench.servers.bare_server", str(port), str(file)]
+    (directory / "content").write_bytes(content)
+    command = [sys.executable, "-m", "loadtest.bench.servers.bare_server"]
+    command += [str(port), str(directory)]
     with processes([command], name="bare", directory=directory) as pids:
         yield f"http://127.0.0.1:{port}", pids

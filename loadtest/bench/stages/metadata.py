@@ -1,4 +1,4 @@
-"""Commits of the metadata quorum, beside etcd: one config of one topic is changed, one key is put."""
+"""Commits of the metadata quorum, beside etcd and a bare server: one config of one topic is changed, one key is put."""
 
 import json
 from base64 import b64encode
@@ -9,8 +9,9 @@ from loadtest.bench.measuring.rounds import Contender
 from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import cluster as cluster_rows
+from loadtest.bench.rows import produce as produce_rows
 from loadtest.bench.servers.peers import PeerMissingError, etcd_cluster
-from loadtest.bench.stages.produce import CLIENTS, http_contender, start_milena
+from loadtest.bench.stages.produce import CLIENTS, bare, http_contender, start_milena
 from milena.cluster.admin import AdminClient
 
 ALTERED = "altered"
@@ -27,6 +28,9 @@ async def commits(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
     url = await subject.controller_url()
     ask = await config_ask(url)
     contenders = await _etcd(plan, stack, rounds)
+    # One client waits for the disk; 64 share so many syncs that what they wait for is the interpreter.
+    contenders += await bare(plan, stack, "PUT", {produce_rows.BARE_SYNCED_ONE: 1})
+    contenders += await bare(plan, stack, "POST", {produce_rows.BARE: CLIENTS})
     for name, connections in ((cluster_rows.COMMIT_ONE, 1), (cluster_rows.COMMIT_MANY, CLIENTS)):
         contenders.append(
             http_contender(name, url, ask, connections=connections, pids=subject.pids)

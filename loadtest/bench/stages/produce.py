@@ -3,6 +3,7 @@
 import asyncio
 import os
 import ssl
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from time import perf_counter
 
@@ -59,7 +60,7 @@ async def start_milena(plan: BenchPlan, stack: AsyncExitStack) -> Subject:
 
 async def requests(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
     """One record of 100 B a request, from 64 clients."""
-    contenders = await _bare(plan, stack, produce_rows.BARE, connections=CLIENTS)
+    contenders = await bare(plan, stack, "POST", {produce_rows.BARE: CLIENTS})
     subject = await start_milena(plan, stack)
     plain = await subject.create_topic("plain", is_durable=False)
     synced = await subject.create_topic("synced", is_durable=True)
@@ -74,15 +75,19 @@ async def requests(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
     return contenders
 
 
-async def _bare(
-    plan: BenchPlan, stack: AsyncExitStack, name: str, *, connections: int
+async def bare(
+    plan: BenchPlan, stack: AsyncExitStack, method: str, clients: Mapping[str, int]
 ) -> list[Contender]:
+    """The bare server and 100 B; ``clients``: how many of them ask, by the contender's name."""
     if not plan.has_peers:
         return []
-    url, pids = stack.enter_context(bare_server(plan.directory / "bare"))
+    url, pids = stack.enter_context(bare_server(plan.directory / f"bare-{method}"))
     await listening(int(url.rpartition(":")[2]), "bare aiohttp")
-    ask = Ask(requests=[encode_request(url, "POST", "/", b"x" * SMALL)])
-    return [http_contender(name, url, ask, connections=connections, pids=pids)]
+    ask = Ask(requests=[encode_request(url, method, "/", b"x" * SMALL)])
+    return [
+        http_contender(name, url, ask, connections=connections, pids=pids)
+        for name, connections in clients.items()
+    ]
 
 
 async def batches(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
@@ -207,9 +212,10 @@ async def _latency(
     elif awake_names:
         settings = {**plan.settings, **_AWAKE_SETTINGS}
         clusters.append((Subject(plan.directory / "awake", settings=settings), awake_names))
-    contenders = (
-        [] if is_durable else await _bare(plan, stack, produce_rows.BARE_ONE, connections=1)
+    method, bare_name = (
+        ("PUT", produce_rows.BARE_SYNCED_ONE) if is_durable else ("POST", produce_rows.BARE_ONE)
     )
+    contenders = await bare(plan, stack, method, {bare_name: 1})
     nats = start_nats(plan, stack, rounds, nats_name, is_synced=is_durable)
     if nats is not None:
         contenders.append(_nats_each(nats_name, nats))

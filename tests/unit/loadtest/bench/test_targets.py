@@ -1,6 +1,7 @@
 """Verdicts: medians against floors and ambitions, in both directions, and what cannot be judged."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -41,8 +42,11 @@ def _rounds(ours: list[float], theirs: float = 1.0) -> Rounds:
         (LESS, 0.6, TargetVerdict.FLOOR),
         (LESS, 2, TargetVerdict.FLOOR),
         (LESS, 2.1, TargetVerdict.BELOW),
-        (replace(MORE, floor=None), 0, TargetVerdict.SHOWN),
-        (replace(MORE, ambition=None), 9, TargetVerdict.FLOOR),
+        (replace(MORE, floor=None, host_row="host"), 4, TargetVerdict.AMBITION),
+        (replace(MORE, floor=None, host_row="host"), 0, TargetVerdict.SHORT),
+        (replace(LESS, floor=None, host_row="host"), 0.5, TargetVerdict.AMBITION),
+        (replace(LESS, floor=None, host_row="host"), 9, TargetVerdict.SHORT),
+        (replace(MORE, floor=None, ambition=None), 9, TargetVerdict.SHOWN),
     ],
 )
 def test_a_ratio_is_held_against_floor_and_ambition(target, value, verdict):
@@ -95,3 +99,53 @@ def test_an_ambition_is_beyond_its_floor():
         if target.floor is not None:
             assert target.ambition is not None
             assert (target.ambition < target.floor) is target.is_less_better, target.name
+
+
+def test_what_is_judged_has_a_floor_here_or_in_a_row_against_the_host_in_the_same_rounds():
+    rows = {target.name: target for target in TARGETS}
+    for target in TARGETS:
+        is_judged = target.ambition is not None
+        assert [target.floor, target.host_row].count(None) == (1 if is_judged else 2), target.name
+        if target.host_row is not None:
+            host = rows[target.host_row]
+            assert host.floor is not None
+            assert host.reference is not None
+            assert host.reference.startswith("bare aiohttp"), target.name
+            assert (host.stage, host.quantity, host.durability, host.is_less_better) == (
+                target.stage,
+                target.quantity,
+                target.durability,
+                target.is_less_better,
+            )
+
+
+_DOCS = Path(__file__).parents[4] / "docs" / "performance.md"
+
+
+def _documented() -> dict[str, tuple[str, str]]:
+    """Floor and ambition of each row of the table, by its name."""
+    text = _DOCS.read_text(encoding="utf-8").partition("## The rows\n")[2]
+    rows = {}
+    for line in text.strip().split("\n\n")[0].splitlines()[2:]:
+        named, _, *judged = [cell.strip() for cell in line.strip("|").split("|")]
+        names = named.split(", ")
+        floors, ambitions = ([part.strip() for part in cell.split(",")] for cell in judged)
+        for place, name in enumerate(names):
+            rows[name.strip("`")] = (
+                floors[place if len(floors) > 1 else 0].strip("`"),
+                ambitions[place if len(ambitions) > 1 else 0],
+            )
+    return rows
+
+
+def test_the_documented_table_has_every_judged_row_with_its_floor_and_ambition():
+    documented = _documented()
+    judged = {target.name: target for target in TARGETS if target.ambition is not None}
+    assert set(documented) == set(judged)
+    for name, (floor, ambition) in documented.items():
+        target = judged[name]
+        assert float(ambition.split()[0]) == target.ambition, name
+        if target.host_row is None:
+            assert float(floor.split()[0]) == target.floor, name
+        else:
+            assert floor == target.host_row, name

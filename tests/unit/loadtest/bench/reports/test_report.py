@@ -9,7 +9,14 @@ import pytest
 from loadtest.bench.__main__ import file_system_of, interpreter_of
 from loadtest.bench.measuring.samples import Quantity, Rounds, Sample, Spread
 from loadtest.bench.reports.chart import draw
-from loadtest.bench.reports.report import Machine, contender_table, exit_code, figures, table
+from loadtest.bench.reports.report import (
+    Machine,
+    beside,
+    contender_table,
+    exit_code,
+    figures,
+    table,
+)
 from loadtest.bench.targets import Durability, Target, TargetOutcome, TargetVerdict
 
 TARGET = Target(
@@ -36,7 +43,7 @@ MACHINE = Machine(cores=2, python="3.11", build="pure", file_system="ext4", is_d
 def test_a_row_shows_its_median_beside_floor_and_ambition():
     _, line = table([MET]).splitlines()
     assert [cell.strip() for cell in line.split("  ") if cell.strip()] == [
-        "ours / theirs", "unsynced", "2.54", "1.5 .. 1,234", "2", "4", "floor met",
+        "row", "ours / theirs", "unsynced", "2.54", "1.5 .. 1,234", "2", "4", "floor met",
         "25,432 / 10,000 units/s",
     ]  # fmt: skip
 
@@ -45,6 +52,22 @@ def test_what_was_not_measured_is_told_below_the_table():
     lines = table([ABSENT, ABSENT]).splitlines()
     assert "not measured" in lines[1]
     assert lines[3:] == ["", "row: theirs is not installed"]
+
+
+def test_a_row_that_the_host_bounds_names_the_one_that_has_its_floor():
+    bounded = replace(
+        MET, target=replace(TARGET, floor=None, host_row="row-host"), verdict=TargetVerdict.SHORT
+    )
+    _, line, _, meaning = table([bounded]).splitlines()
+    assert line.split()[9:15] == ["in", "row-host", "4", "ambition", "not", "met"]
+    assert meaning.startswith("in ...: ")
+    (row,) = json.loads(json.dumps(figures([bounded], _stages(), MACHINE)))["rows"]
+    assert (row["floor"], row["host_row"], row["verdict"]) == (None, "row-host", "short")
+
+
+def test_what_others_took_of_the_machine_is_told_stage_by_stage():
+    stages = {**_stages(), "idle": Rounds(foreign_cpu=0.754)}
+    assert beside(stages).endswith("took in the worst turn: fetch 0, idle 0.75.")
 
 
 def _stages() -> dict[str, Rounds]:
@@ -84,6 +107,7 @@ def test_the_record_holds_rows_and_every_sample():
     [
         ([TargetVerdict.AMBITION, TargetVerdict.ABSENT, TargetVerdict.SHOWN], 0),
         ([TargetVerdict.AMBITION, TargetVerdict.BELOW], 1),
+        ([TargetVerdict.SHORT], 0),
         ([TargetVerdict.ABSENT, TargetVerdict.ABSENT], 2),
     ],
 )
@@ -98,7 +122,8 @@ def test_the_picture_takes_every_kind_of_row(tmp_path):
         MET,
         ABSENT,
         TargetOutcome(target=alone, verdict=TargetVerdict.AMBITION, spread=nothing),
-        replace(MET, target=replace(TARGET, floor=None)),
+        replace(MET, target=replace(TARGET, floor=None, ambition=None)),
+        replace(MET, target=replace(TARGET, floor=None, host_row="row-host")),
     ]
     draw(outcomes, tmp_path / "bench.png", title="a run")
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
