@@ -1,9 +1,9 @@
 """An endpoint: one row of the table from which requests are dispatched and the API is described."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum, unique
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiohttp import web
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from http_api.call import Call
     from http_api.ports import Ports
     from milena.model.pending import Pending
-    from milena.model.requests import ProduceReceipt
 
 Handler = Callable[["Call"], Awaitable[web.StreamResponse]]
 Content = Mapping[str, Part]
@@ -27,7 +26,7 @@ Content = Mapping[str, Part]
 
 
 class QuickHandler(Protocol):
-    """Answers the small requests of one head without a task of their own (``http_api.quick.lane``)."""
+    """Answers the small requests of one head past aiohttp (``http_api.quick.lane``)."""
 
     content_type: str
     """Of the answers."""
@@ -35,14 +34,14 @@ class QuickHandler(Protocol):
     headers: Mapping[str, str]
     """Of the answers that are no errors; mostly none."""
 
-    def start(self, body: bytes) -> "Pending[Sequence[ProduceReceipt]]":
-        """Hand a body to the node.
+    def start(self, body: bytes) -> "Pending[Any]":
+        """Hand a body to the node, if its caller may do what it names.
 
         Raises:
             MilenaError: it is at fault; nothing was done.
         """
 
-    def encode(self, receipts: "Sequence[ProduceReceipt]") -> bytes:
+    def encode(self, result: Any, /) -> bytes:  # noqa: ANN401  (what ``start`` brought)
         """The body of the answer.
 
         Raises:

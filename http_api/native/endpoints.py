@@ -15,6 +15,7 @@ from http_api.native import (
     producers,
     reassignments,
     record_deletion,
+    transact,
     transactions,
 )
 from http_api.shapes import native, requests
@@ -126,7 +127,7 @@ NATIVE_ROUTES = (
     route(
         "POST /transactions",
         "transact",
-        transactions.transact,
+        transact.transact,
         "Write to several partitions, and commit offsets, all of it or nothing",
         ok(native.TRANSACTION_COMMITTED, "It is committed: where its records are"),
         TIMEOUT_MS.param,
@@ -139,6 +140,7 @@ NATIVE_ROUTES = (
         ),
         body=Body(content=_TRANSACTION),
         errors=(*_TRANSACTION_ERRORS, IdempotencyKeyReusedError, PartitionCountChangedError),
+        prepare=transact.prepare_to_transact,
     ),
     route(
         "GET /transactions",

@@ -1,47 +1,32 @@
-"""Native: transactions, whole ones in one request and sessions that are written step by step."""
+"""Native: transactions as sessions, written step by step, and what an operator sees of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
-import orjson
 from aiohttp import web
 
 from http_api.answers import json_answer
 from http_api.call import Call
 from http_api.describing.params import ChoiceParam, IntegerParam
-from http_api.describing.schemas import Fields, integer_text, parse_json
+from http_api.describing.schemas import Fields, integer_text
 from http_api.errors import InvalidFieldError
-from http_api.formats import binary_v2, json_v2, text_v2
-from http_api.formats.envelope import ItemsDecoder, decode_parsed
-from http_api.media import RecordFormat, produce_format
 from http_api.native.pages import PARTITIONS, RowPage, matching, sort_param
+from http_api.native.transact import authorize, group_offsets, wait_ms
 from http_api.shapes import requests as shapes
-from http_api.v2.produce import idempotency_key
-from http_api.v2.produce_head import TIMEOUT_MS
-from http_api.v2.receipts import encode_items
 from http_api.v2.transaction_header import (
     authorize_transaction,
     transaction_of,
     transaction_text,
 )
-from milena.model.access import Operation, ResourceType
-from milena.model.errors import UnsupportedMediaTypeError
+from milena.model.access import ResourceType
 from milena.model.requests import (
     TRANSACTION_TIMEOUT_MS_DEFAULT,
     TRANSACTION_TIMEOUT_MS_MAX,
-    CommittedNext,
-    GroupOffsets,
-    IdempotencyKey,
     OpenTransaction,
     ProducerTransaction,
     TransactionCommit,
-    TransactionRequest,
-    TransactionWrite,
     WrittenExtent,
 )
-from milena.model.turns import LARGE_BYTES, Steps
 
 RESERVED_PREFIX = "milena."
 """Of producers' names; theirs are the nodes'."""
@@ -61,186 +46,6 @@ UNTIL = ChoiceParam(
     words={"visible": True, "committed": False},
     hint="visible or committed",
 )
-
-
-async def transact(call: Call) -> web.Response:
-    """Append records to several partitions and commit offsets, all of it or nothing."""
-    format_ = _format(call)
-    timeout_ms = _timeout_ms(call)
-    body = await call.body.whole()
-    key = _idempotency(call, format_, body)
-    steps, size = _request(call, body, format_, timeout_ms, key), len(body)
-    # The steps let go of it when they have come to their end.
-    del body
-    turns = call.shared.turns
-    async with nullcontext() if size < LARGE_BYTES else turns.room(size, wait_ms=timeout_ms):
-        request = await turns.run(steps, size)
-        _authorize(call, (write.topic for write in request.writes), request.offsets)
-        receipt = await call.ports.transactions.transact(request)
-    return json_answer(
-        {
-            "committed": True,
-            "visible": receipt.is_visible,
-            "is_duplicate": receipt.is_duplicate,
-            "writes": [
-                {"offsets": orjson.Fragment(encode_items(records))} for records in receipt.receipts
-            ],
-        }
-    )
-
-
-def _authorize(call: Call, topics: Iterable[str], offsets: Iterable[GroupOffsets]) -> None:
-    """Refuse unless the caller may write to the topics, and commit the offsets.
-
-    Raises:
-        ForbiddenError: it may not.
-    """
-    call.rights.authorize(Operation.WRITE, ResourceType.TOPIC, topics)
-    for group in offsets:
-        call.rights.authorize(Operation.READ, ResourceType.GROUP, [group.group])
-        call.rights.authorize(
-            Operation.READ, ResourceType.TOPIC, {row.topic for row in group.offsets}
-        )
-
-
-def _timeout_ms(call: Call) -> int:
-    limits = call.ports.limits
-    return min(
-        TIMEOUT_MS.read(call.query()) or limits.produce_timeout_ms_default,
-        limits.produce_timeout_ms_max,
-    )
-
-
-def _idempotency(call: Call, format_: RecordFormat, body: bytes) -> IdempotencyKey | None:
-    key = idempotency_key(call)
-    if key is None:
-        return None
-    # No topic has this name, so that the keys of other writes are others.
-    body_hash = blake2b(f"{format_}:transaction:".encode(), digest_size=8)
-    body_hash.update(body)
-    return IdempotencyKey(
-        key_hash=blake2b(f"\0transaction\0{key}".encode(), digest_size=16).digest(),
-        body_hash=body_hash.digest(),
-    )
-
-
-def _request(
-    call: Call, body: bytes, format_: RecordFormat, timeout_ms: int, key: IdempotencyKey | None
-) -> Steps[TransactionRequest]:
-    """What a body asks for, in steps.
-
-    Raises:
-        MalformedRequestError, InvalidFieldError, RequestTooLargeError: as of a produce request.
-    """
-    fields = Fields(parse_json(body), "the body", shapes.TRANSACTION.fields)
-    yield
-    writes = fields.items("writes")
-    offsets = tuple(_offsets(fields))
-    _check_counts(len(writes), offsets)
-    if key is not None and not writes:
-        raise InvalidFieldError(
-            "an Idempotency-Key is kept with the records that came under it, and 'writes' is empty: offsets alone "
-            "are the same when they are committed twice, so send them without"
-        )
-    records_max = call.ports.limits.records_per_request_max
-    return TransactionRequest(
-        writes=(yield from _writes(writes, format_, body, records_max, call.rights.may_create)),
-        offsets=offsets,
-        timeout_ms=timeout_ms,
-        idempotency=key,
-    )
-
-
-def _check_counts(write_count: int, offsets: tuple[GroupOffsets, ...]) -> None:
-    offset_count = sum(len(group.offsets) for group in offsets)
-    if not write_count and not offset_count:
-        raise InvalidFieldError("a transaction needs 'writes' or 'offsets'; both are empty")
-    if write_count > shapes.WRITES_MAX or offset_count > shapes.TRANSACTION_OFFSETS_MAX:
-        raise InvalidFieldError(
-            f"{write_count} writes and {offset_count} offsets are too many: send at most {shapes.WRITES_MAX} and "
-            f"{shapes.TRANSACTION_OFFSETS_MAX}"
-        )
-
-
-def _writes(
-    items: list[object],
-    format_: RecordFormat,
-    body: bytes,
-    records_max: int,
-    may_create: Callable[[str], bool],
-) -> Steps[tuple[TransactionWrite, ...]]:
-    exact = json_v2.decoders_of_writes(body)
-    writes: list[TransactionWrite] = []
-    for number, item in enumerate(items):
-        fields = Fields(item, f"writes[{number}]", shapes.TRANSACTION_WRITE.fields)
-        topic = fields.required_text("topic")
-        partition = fields.integer("partition", least=0)
-        envelope = {"records": fields.required_items("records")}
-        decoder = _decoder(format_, exact(number))
-        records = yield from decode_parsed(envelope, decoder, records_max=records_max)
-        records_max -= len(records.values)
-        writes.append(
-            TransactionWrite(
-                topic=topic, partition=partition, records=records, may_create=may_create(topic)
-            )
-        )
-    return tuple(writes)
-
-
-def _format(call: Call) -> RecordFormat:
-    """How keys and values are written in the body's JSON.
-
-    Raises:
-        UnsupportedMediaTypeError: the body is said to be something else.
-    """
-    format_ = produce_format(call.header("Content-Type"))
-    if format_ not in (RecordFormat.JSON, RecordFormat.BINARY, RecordFormat.TEXT):
-        raise UnsupportedMediaTypeError(
-            "a transaction is JSON: send application/json, or say with one of kafka's types, as "
-            "application/vnd.kafka.binary.v2+json, how keys and values are written in it"
-        )
-    return format_
-
-
-def _decoder(format_: RecordFormat, exact: ItemsDecoder) -> ItemsDecoder:
-    if format_ is RecordFormat.JSON:
-        return exact
-    return binary_v2.decode_items if format_ is RecordFormat.BINARY else text_v2.decode_items
-
-
-def _offsets(fields: Fields) -> Iterator[GroupOffsets]:
-    """Rows of one group and member together, in the order in which they come first."""
-    gathered: dict[tuple[str, str | None, int], dict[tuple[str, int], CommittedNext]] = {}
-    for row in fields.objects("offsets", shapes.TRANSACTION_OFFSET.fields):
-        member_id = row.text("member_id")
-        member_epoch = row.integer("member_epoch", least=-1)
-        if (member_id is None) != (member_epoch is None or member_epoch < 0):
-            raise InvalidFieldError(
-                "'member_id' and 'member_epoch' of an offset belong together: a member commits under its epoch, and "
-                "a group without members needs neither"
-            )
-        member = (
-            row.required_text("group"),
-            member_id,
-            -1 if member_epoch is None else member_epoch,
-        )
-        found = CommittedNext(
-            topic=row.required_text("topic"),
-            partition=row.required_integer("partition", least=0),
-            next_offset=row.required_integer("next_offset", least=0),
-            metadata=row.text("metadata") or "",
-        )
-        gathered.setdefault(member, {})[found.topic, found.partition] = found
-    for (group, member_id, member_epoch), rows in gathered.items():
-        yield GroupOffsets(
-            group=group,
-            member_id=member_id,
-            member_epoch=member_epoch,
-            offsets=tuple(rows.values()),
-        )
-
-
-# --- sessions ---
 
 
 async def begin(call: Call) -> web.Response:
@@ -298,19 +103,19 @@ async def commit(call: Call) -> web.Response:
     )
     if len({(write.topic, write.partition) for write in writes}) < len(writes):
         raise InvalidFieldError("'writes' names a partition twice: its greatest end offset counts")
-    offsets = tuple(_offsets(fields))
+    offsets = tuple(group_offsets(fields))
     if len(writes) + sum(len(group.offsets) for group in offsets) > shapes.TRANSACTION_OFFSETS_MAX:
         raise InvalidFieldError(
             f"a transaction has at most {shapes.TRANSACTION_OFFSETS_MAX} partitions and offsets"
         )
     authorize_transaction(call, transaction)
-    _authorize(call, (write.topic for write in writes), offsets)
+    authorize(call.rights.authorize, (write.topic for write in writes), offsets)
     ended = await call.ports.transactions.commit(
         TransactionCommit(
             transaction=transaction,
             writes=writes,
             offsets=offsets,
-            timeout_ms=_timeout_ms(call),
+            timeout_ms=wait_ms(call.query(), call.ports.limits),
             until_visible=UNTIL.read(call.query()),
         )
     )
@@ -324,7 +129,9 @@ async def abort(call: Call) -> web.Response:
     Fields(await call.optional_json_body(), "the body", frozenset())
     transaction = _named(call)
     authorize_transaction(call, transaction)
-    ended = await call.ports.transactions.abort(transaction, timeout_ms=_timeout_ms(call))
+    ended = await call.ports.transactions.abort(
+        transaction, timeout_ms=wait_ms(call.query(), call.ports.limits)
+    )
     return json_answer({"aborted": True, "next_epoch": ended.next_epoch})
 
 

@@ -1,4 +1,4 @@
-"""A quick lane for small requests that repeat: no task, no request object, no headers read twice.
+"""A quick lane for small requests that repeat: no request object, no headers read twice, and for records no task.
 
 A producer sends the same head with every record. What a head says follows from its bytes alone, so that it is read
 once, by aiohttp's parser and by the route's own ``prepare``, and remembered. A later request of the same head, which
@@ -11,14 +11,15 @@ in the API's envelope, no answer for a client that went away.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
+from http_api.access import on_behalf
 from http_api.access.callers import OPEN, Caller
 from http_api.access.certificates import ClientCertificate
 from http_api.access.needs import Access
@@ -33,7 +34,6 @@ from http_api.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
 from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey
-from milena.model.requests import ProduceReceipt
 
 HEAD_END = b"\r\n\r\n"
 
@@ -97,8 +97,8 @@ class QuickRequest:
         "_head",
         "_holder",
         "_over",
-        "_receipts",
         "_request_id",
+        "_result",
         "_started_s",
         "is_over",
     )
@@ -108,7 +108,7 @@ class QuickRequest:
         dispatcher: Dispatcher,
         connection: Resting,
         head: Head,
-        receipts: Pending[Sequence[ProduceReceipt]],
+        result: Pending[Any],
         started_s: float,
         holder: str,
     ) -> None:
@@ -119,24 +119,24 @@ class QuickRequest:
         self._dispatcher = dispatcher
         self._connection = connection
         self._head = head
-        self._receipts = receipts
+        self._result = result
         self._started_s = started_s
         self._request_id = dispatcher.next_request_id()
         self._over: asyncio.Future[None] | None = None
         self.is_over = False
         """It has its answer, or needs none."""
-        receipts.add_done_callback(self._on_done)
+        result.add_done_callback(self._on_done)
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
-        self._receipts.cancel()
+        self._result.cancel()
 
     def over(self) -> "asyncio.Future[None]":
         """Done once the request is over, for one who waits for that; it is not over yet."""
         self._over = asyncio.get_running_loop().create_future()
         return self._over
 
-    def _on_done(self, done: Pending[Sequence[ProduceReceipt]]) -> None:
+    def _on_done(self, done: Pending[Any]) -> None:
         self.is_over = True
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
@@ -166,7 +166,7 @@ class QuickRequest:
             # As a handler's end by cancellation: nothing is known to say.
             self._connection.force_close()
 
-    def _answer(self, done: Pending[Sequence[ProduceReceipt]]) -> tuple[int, bytes]:
+    def _answer(self, done: Pending[Any]) -> tuple[int, bytes]:
         handler = self._head.handler
         own = {"X-Request-Id": self._request_id, "Server": SERVER}
         try:
@@ -232,11 +232,15 @@ class QuickLane:
             return None
         if self._quotas.is_on and not self._pays(head, connection, started_s):
             return None
+        # Kept by the tasks that the handler makes, as the dispatcher's are.
+        asked = on_behalf.principal.set(head.caller.known_principal)
         try:
-            receipts = head.handler.start(data[end + len(HEAD_END) :])
+            result = head.handler.start(data[end + len(HEAD_END) :])
         except MilenaError:
             return None  # the usual way finds it too, and says what is wrong
-        return QuickRequest(self._dispatcher, connection, head, receipts, started_s, holder)
+        finally:
+            on_behalf.principal.reset(asked)
+        return QuickRequest(self._dispatcher, connection, head, result, started_s, holder)
 
     def _pays(self, head: Head, connection: Resting, now_s: float) -> bool:
         """Count a request against its caller's quota; False, and nothing counted, where that is spent."""
@@ -348,7 +352,10 @@ class QuickLane:
         if caller is None or caller.version == OPEN:
             return caller
         needs = access.needs
-        if needs is None or access.has_more:
+        if needs is None:
+            # The body says what is to be allowed: whoever takes it asks for that.
+            return caller if access.has_more else None
+        if access.has_more:
             return None
         # Where refusals are only logged, each request is to be logged.
         is_allowed = caller.may(needs.operation, needs.resource_type, names[needs.path_name])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from http_api.access import on_behalf
 from milena.model.errors import (
     IdempotencyKeyReusedError,
     StaleProducerEpochError,
@@ -35,6 +36,8 @@ class FakeTransactions:
     def __init__(self, node: "FakeNode") -> None:
         self._node = node
         self.requests: list[TransactionRequest] = []
+        self.on_behalf: list[str] = []
+        """Of each of ``requests``, who is to be told of for what it changes."""
         self.begun: list[tuple[str, int]] = []
         self.commits: list[TransactionCommit] = []
         self.aborts: list[tuple[ProducerTransaction, int]] = []
@@ -52,6 +55,7 @@ class FakeTransactions:
     async def transact(self, request: TransactionRequest) -> TransactionReceipt:
         self._node.fail("transact")
         self.requests.append(request)
+        self.on_behalf.append(on_behalf.principal.get())
         key = request.idempotency
         if key is not None and key.key_hash in self._keys:
             body_hash, receipt = self._keys[key.key_hash]

@@ -47,6 +47,22 @@ ACCESS: tuple[Mutation, ...] = (
         by="tests/unit/http_api/quick/test_lane_access.py",
     ),
     Mutation(
+        name="bodies-in-the-lane",
+        guard="the quick lane asks for the names that a body holds before it does anything",
+        module="http_api.native.transact",
+        old="if not all(caller.may(operation, kind, name) for name in names):",
+        new="if False:",
+        by="tests/unit/http_api/quick/test_lane_transactions.py",
+    ),
+    Mutation(
+        name="lane-without-a-name",
+        guard="what a request of the quick lane changes is told of with its caller's name",
+        module="http_api.quick.lane",
+        old="asked = on_behalf.principal.set(head.caller.known_principal)",
+        new='asked = on_behalf.principal.set("")',
+        by="tests/unit/http_api/quick/test_lane_transactions.py",
+    ),
+    Mutation(
         name="stream-goes-on",
         guard="a piece of a stream is for who may read it when it is sent",
         module="http_api.streaming.answer",
@@ -57,9 +73,9 @@ ACCESS: tuple[Mutation, ...] = (
     Mutation(
         name="names-of-bodies",
         guard="a handler asks for the names that a body holds before it does anything",
-        module="http_api.native.transactions",
-        old="call.rights.authorize(Operation.WRITE, ResourceType.TOPIC, topics)",
-        new="call.rights.has_asked = True",
+        module="http_api.native.transact",
+        old="    ask(Operation.WRITE, ResourceType.TOPIC, topics)\n",
+        new="    ask(Operation.WRITE, ResourceType.TOPIC, ())\n",
         by="tests/unit/http_api/test_access_matrix.py",
     ),
     Mutation(

@@ -1,0 +1,300 @@
+"""Native: a whole transaction in one request: what its body says, on its way to the node, and the answer.
+
+A request comes here by its handler, or, where its head repeats and its body is small, past it
+(``http_api.quick.lane``). What sessions have in common with it is here, too.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+from aiohttp import web
+
+from http_api.access.callers import Caller
+from http_api.answers import bytes_answer
+from http_api.call import Call
+from http_api.describing.schemas import Fields, parse_json, parse_query
+from http_api.errors import InvalidFieldError
+from http_api.formats import binary_v2, json_v2, text_v2
+from http_api.formats.envelope import ItemsDecoder, decode_parsed
+from http_api.media import JSON_TYPE, RecordFormat, produce_format
+from http_api.ports import ApiLimits, Ports
+from http_api.shapes import requests as shapes
+from http_api.v2.produce import idempotency_key
+from http_api.v2.produce_head import TIMEOUT_MS
+from http_api.v2.receipts import encode_items
+from milena.model.access import Operation, ResourceType
+from milena.model.errors import ForbiddenError, UnsupportedMediaTypeError
+from milena.model.pending import Pending, in_a_task
+from milena.model.requests import (
+    CommittedNext,
+    GroupOffsets,
+    IdempotencyKey,
+    TransactionReceipt,
+    TransactionRequest,
+    TransactionWrite,
+)
+from milena.model.turns import LARGE_BYTES, Steps, at_once
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+async def transact(call: Call) -> web.Response:
+    """Append records to several partitions and commit offsets, all of it or nothing."""
+    head = TransactHead(
+        call.ports,
+        format_=_format(call.header("Content-Type")),
+        timeout_ms=wait_ms(call.query(), call.ports.limits),
+        may_create=call.rights.may_create,
+    )
+    body = await call.body.whole()
+    key = _idempotency(call, head.format, body)
+    steps, size = head.decode(body, key), len(body)
+    # The steps let go of it when they have come to their end.
+    del body
+    turns = call.shared.turns
+    async with nullcontext() if size < LARGE_BYTES else turns.room(size, wait_ms=head.timeout_ms):
+        request = await turns.run(steps, size)
+        authorize(call.rights.authorize, *_asked(request))
+        receipt = await call.ports.transactions.transact(request)
+    return bytes_answer(head.encode(receipt), head.content_type)
+
+
+def prepare_to_transact(
+    ports: Ports,
+    caller: Caller,
+    names: Mapping[str, str],
+    raw_query: str,
+    headers: Mapping[str, str],
+) -> "TransactHead":
+    """What a head says, for small bodies without a key.
+
+    Raises:
+        MilenaError: it is at fault.
+    """
+    del names
+    return TransactHead(
+        ports,
+        format_=_format(headers.get("content-type", "")),
+        timeout_ms=wait_ms(parse_query(raw_query), ports.limits),
+        may_create=lambda topic: not caller.is_enforced or caller.may_create(topic),
+        ask=_asking(caller),
+    )
+
+
+class TransactHead:
+    """What a request says before its body."""
+
+    content_type = JSON_TYPE
+    headers: Mapping[str, str] = {}
+
+    def __init__(
+        self,
+        ports: Ports,
+        *,
+        format_: RecordFormat,
+        timeout_ms: int,
+        may_create: Callable[[str], bool],
+        ask: "_Authorize | None" = None,
+    ) -> None:
+        """``ask``: of requests that come past the handler, which else asks itself."""
+        self.format = format_
+        self.timeout_ms = timeout_ms
+        self._transactions = ports.transactions
+        self._records_max = ports.limits.records_per_request_max
+        self._may_create = may_create
+        self._ask = ask
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def decode(self, body: bytes, key: IdempotencyKey | None) -> Steps[TransactionRequest]:
+        """What a body asks for, in steps.
+
+        Raises:
+            MalformedRequestError, InvalidFieldError, RequestTooLargeError: as of a produce request.
+        """
+        fields = Fields(parse_json(body), "the body", shapes.TRANSACTION.fields)
+        yield
+        writes = fields.items("writes")
+        offsets = tuple(group_offsets(fields))
+        _check_counts(len(writes), offsets)
+        if key is not None and not writes:
+            raise InvalidFieldError(
+                "an Idempotency-Key is kept with the records that came under it, and 'writes' is empty: offsets alone "
+                "are the same when they are committed twice, so send them without"
+            )
+        return TransactionRequest(
+            writes=(
+                yield from _writes(writes, self.format, body, self._records_max, self._may_create)
+            ),
+            offsets=offsets,
+            timeout_ms=self.timeout_ms,
+            idempotency=key,
+        )
+
+    def start(self, body: bytes) -> Pending[TransactionReceipt]:
+        """Hand a small body to the node."""
+        request = at_once(self.decode(body, None))
+        assert self._ask is not None, "made for the lane"
+        authorize(self._ask, *_asked(request))
+        return in_a_task(self._transactions.transact(request), self._tasks)
+
+    def encode(self, receipt: TransactionReceipt) -> bytes:
+        """The body of the answer."""
+        return orjson.dumps(
+            {
+                "committed": True,
+                "visible": receipt.is_visible,
+                "is_duplicate": receipt.is_duplicate,
+                "writes": [
+                    {"offsets": orjson.Fragment(encode_items(records))}
+                    for records in receipt.receipts
+                ],
+            }
+        )
+
+
+def _asked(request: TransactionRequest) -> tuple[Iterable[str], Iterable[GroupOffsets]]:
+    return (write.topic for write in request.writes), request.offsets
+
+
+class _Authorize(Protocol):
+    def __call__(self, operation: Operation, kind: ResourceType, names: Iterable[str], /) -> None:
+        """Refuse unless the caller may do this to all of these.
+
+        Raises:
+            ForbiddenError: it may not.
+        """
+
+
+def _asking(caller: Caller) -> _Authorize:
+    """For the lane: a request that may be refused goes the usual way, which says what is wrong, or logs it."""
+
+    def ask(operation: Operation, kind: ResourceType, names: Iterable[str], /) -> None:
+        if not all(caller.may(operation, kind, name) for name in names):
+            raise ForbiddenError("something in the body")
+
+    return ask
+
+
+def authorize(ask: "_Authorize", topics: Iterable[str], offsets: Iterable[GroupOffsets]) -> None:
+    """Refuse unless the caller may write to the topics, and commit the offsets.
+
+    Raises:
+        ForbiddenError: it may not.
+    """
+    ask(Operation.WRITE, ResourceType.TOPIC, topics)
+    for group in offsets:
+        ask(Operation.READ, ResourceType.GROUP, [group.group])
+        ask(Operation.READ, ResourceType.TOPIC, {row.topic for row in group.offsets})
+
+
+def wait_ms(query: Mapping[str, str], limits: ApiLimits) -> int:
+    """How long a request may take, as it says or as it is granted."""
+    return min(
+        TIMEOUT_MS.read(query) or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
+    )
+
+
+def _idempotency(call: Call, format_: RecordFormat, body: bytes) -> IdempotencyKey | None:
+    key = idempotency_key(call)
+    if key is None:
+        return None
+    # No topic has this name, so that the keys of other writes are others.
+    body_hash = blake2b(f"{format_}:transaction:".encode(), digest_size=8)
+    body_hash.update(body)
+    return IdempotencyKey(
+        key_hash=blake2b(f"\0transaction\0{key}".encode(), digest_size=16).digest(),
+        body_hash=body_hash.digest(),
+    )
+
+
+def _check_counts(write_count: int, offsets: tuple[GroupOffsets, ...]) -> None:
+    offset_count = sum(len(group.offsets) for group in offsets)
+    if not write_count and not offset_count:
+        raise InvalidFieldError("a transaction needs 'writes' or 'offsets'; both are empty")
+    if write_count > shapes.WRITES_MAX or offset_count > shapes.TRANSACTION_OFFSETS_MAX:
+        raise InvalidFieldError(
+            f"{write_count} writes and {offset_count} offsets are too many: send at most {shapes.WRITES_MAX} and "
+            f"{shapes.TRANSACTION_OFFSETS_MAX}"
+        )
+
+
+def _writes(
+    items: list[object],
+    format_: RecordFormat,
+    body: bytes,
+    records_max: int,
+    may_create: Callable[[str], bool],
+) -> Steps[tuple[TransactionWrite, ...]]:
+    exact = json_v2.decoders_of_writes(body)
+    writes: list[TransactionWrite] = []
+    for number, item in enumerate(items):
+        fields = Fields(item, f"writes[{number}]", shapes.TRANSACTION_WRITE.fields)
+        topic = fields.required_text("topic")
+        partition = fields.integer("partition", least=0)
+        envelope = {"records": fields.required_items("records")}
+        decoder = _decoder(format_, exact(number))
+        records = yield from decode_parsed(envelope, decoder, records_max=records_max)
+        records_max -= len(records.values)
+        writes.append(
+            TransactionWrite(
+                topic=topic, partition=partition, records=records, may_create=may_create(topic)
+            )
+        )
+    return tuple(writes)
+
+
+def _format(content_type: str) -> RecordFormat:
+    """How keys and values are written in the body's JSON.
+
+    Raises:
+        UnsupportedMediaTypeError: the body is said to be something else.
+    """
+    format_ = produce_format(content_type)
+    if format_ not in (RecordFormat.JSON, RecordFormat.BINARY, RecordFormat.TEXT):
+        raise UnsupportedMediaTypeError(
+            "a transaction is JSON: send application/json, or say with one of kafka's types, as "
+            "application/vnd.kafka.binary.v2+json, how keys and values are written in it"
+        )
+    return format_
+
+
+def _decoder(format_: RecordFormat, exact: ItemsDecoder) -> ItemsDecoder:
+    if format_ is RecordFormat.JSON:
+        return exact
+    return binary_v2.decode_items if format_ is RecordFormat.BINARY else text_v2.decode_items
+
+
+def group_offsets(fields: Fields) -> Iterator[GroupOffsets]:
+    """Rows of one group and member together, in the order in which they come first."""
+    gathered: dict[tuple[str, str | None, int], dict[tuple[str, int], CommittedNext]] = {}
+    for row in fields.objects("offsets", shapes.TRANSACTION_OFFSET.fields):
+        member_id = row.text("member_id")
+        member_epoch = row.integer("member_epoch", least=-1)
+        if (member_id is None) != (member_epoch is None or member_epoch < 0):
+            raise InvalidFieldError(
+                "'member_id' and 'member_epoch' of an offset belong together: a member commits under its epoch, and "
+                "a group without members needs neither"
+            )
+        member = (
+            row.required_text("group"),
+            member_id,
+            -1 if member_epoch is None else member_epoch,
+        )
+        found = CommittedNext(
+            topic=row.required_text("topic"),
+            partition=row.required_integer("partition", least=0),
+            next_offset=row.required_integer("next_offset", least=0),
+            metadata=row.text("metadata") or "",
+        )
+        gathered.setdefault(member, {})[found.topic, found.partition] = found
+    for (group, member_id, member_epoch), rows in gathered.items():
+        yield GroupOffsets(
+            group=group,
+            member_id=member_id,
+            member_epoch=member_epoch,
+            offsets=tuple(rows.values()),
+        )
