@@ -3,9 +3,10 @@
 Requests may share a transaction: what they write is then one part for each partition, in their order. Pure.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 from milena.model.batch.header import IdempotencyExtension, KeyPlace
 from milena.model.errors import IdempotencyKeyReusedError
@@ -38,15 +39,22 @@ class Part:
         return self.topic.topic_id, self.batch.partition
 
 
+class WriteGroup(NamedTuple):
+    """Writes of a request whose records became parts together: ``sources``, (the write's number, count) each."""
+
+    part_count: int
+    sources: Sequence[tuple[int, int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a request writes, in so many writes; the idempotency key that it has is the first part's.
 
-    ``sources``: of each topic, which writes its records come from, (write, count) each.
+    ``groups`` have the parts in their order.
     """
 
     parts: Sequence[Part]
-    sources: Mapping[str, Sequence[tuple[int, int]]]
+    groups: Sequence[WriteGroup]
     write_count: int
 
     @property
@@ -57,16 +65,13 @@ class Plan:
 
     def receipts(self, base_offsets: Sequence[int]) -> list[Sequence[ProduceReceipt]]:
         """Receipts of each write, from where each part begins."""
-        by_topic: dict[str, list[tuple[PartitionBatch, Appended]]] = {}
-        for part, base_offset in zip(self.parts, base_offsets, strict=True):
-            offsets = range(base_offset, base_offset + len(part.batch.places))
-            by_topic.setdefault(part.topic.name, []).append((part.batch, Appended(offsets)))
         receipts: list[Sequence[ProduceReceipt]] = [()] * self.write_count
-        for name, sources in self.sources.items():
-            of_topic = _receipts_of_topic(by_topic[name])
+        written = iter(zip(self.parts, base_offsets, strict=True))
+        for group in self.groups:
+            of_group = _receipts_of(list(islice(written, group.part_count)))
             at = 0
-            for write, count in sources:
-                receipts[write] = of_topic[at : at + count]
+            for write, count in group.sources:
+                receipts[write] = of_group[at : at + count]
                 assert len(receipts[write]) == count, "every record went into one part"
                 at += count
         return receipts
@@ -152,8 +157,34 @@ def own_extents(
     ]
 
 
-def merged(writes: Sequence[TransactionWrite]) -> Records:
-    """The records of writes for one topic, one behind the other."""
+def grouped(
+    writes: Sequence[TransactionWrite],
+) -> Iterator[tuple[str, int | None, Sequence[int]]]:
+    """Writes that are placed together: topic, partition, their numbers.
+
+    Where each write of a topic says itself to which partition all of it goes, those for one; else, with None for the
+    partition, all of the topic.
+    """
+    by_topic: dict[str, list[int]] = {}
+    for number, write in enumerate(writes):
+        by_topic.setdefault(write.topic, []).append(number)
+    for topic, numbers in by_topic.items():
+        by_partition: dict[int, list[int]] = {}
+        for number in numbers:
+            write = writes[number]
+            if write.partition is None or write.records.partitions is not None:
+                yield topic, None, numbers
+                break
+            by_partition.setdefault(write.partition, []).append(number)
+        else:
+            for partition, own in by_partition.items():
+                yield topic, partition, own
+
+
+def merged(writes: Sequence[TransactionWrite], *, are_placed: bool) -> Records:
+    """The records of writes that are placed together, one behind the other; ``are_placed``: in one partition."""
+    if len(writes) == 1 and (are_placed or writes[0].partition is None):
+        return writes[0].records
     counts = [len(write.records.values) for write in writes]
 
     def joined(
@@ -172,7 +203,7 @@ def merged(writes: Sequence[TransactionWrite]) -> Records:
         values=[value for write in writes for value in write.records.values],
         headers=joined(lambda write: write.records.headers),
         timestamps=joined(lambda write: write.records.timestamps),
-        partitions=joined(_partitions_of),
+        partitions=None if are_placed else joined(_partitions_of),
     )
 
 
@@ -183,10 +214,13 @@ def _partitions_of(write: TransactionWrite) -> Sequence[int | None] | None:
     return [write.partition if partition is None else partition for partition in named]
 
 
-def _receipts_of_topic(
-    written: Sequence[tuple[PartitionBatch, Appended]],
-) -> Sequence[ProduceReceipt]:
-    if len(written) == 1:
-        return receipts_of_one(*written[0])
-    parts, outcomes = zip(*written, strict=True)
-    return receipts_of(sum(len(part.places) for part in parts), parts, outcomes, {})
+def _receipts_of(written: Sequence[tuple[Part, int]]) -> Sequence[ProduceReceipt]:
+    """Receipts of a group, from where each of its parts begins."""
+    batches = [part.batch for part, _ in written]
+    outcomes = [
+        Appended(range(base_offset, base_offset + len(part.batch.places)))
+        for part, base_offset in written
+    ]
+    if len(batches) == 1:
+        return receipts_of_one(batches[0], outcomes[0])
+    return receipts_of(sum(len(batch.places) for batch in batches), batches, outcomes, {})

@@ -47,7 +47,6 @@ from milena.model.requests import (
     OpenTransaction,
     ProduceRequest,
     ProducerTransaction,
-    Records,
     TransactionCommit,
     TransactionEnded,
     TransactionReceipt,
@@ -73,7 +72,7 @@ from node.services.record_batches import (
 from node.services.to_leader import ToLeader
 from node.services.transaction_gatherer import Committed, TransactionGatherer
 from node.services.transaction_lookup import KeyOutcome, TransactionLookup
-from node.services.transaction_plans import Part, Plan, merged
+from node.services.transaction_plans import Part, Plan, WriteGroup, grouped, merged
 from node.services.transaction_sight import TransactionSight
 from node.services.transaction_slots import TransactionSlot, TransactionSlots
 from raft_meta.machine import producers
@@ -241,19 +240,23 @@ class TransactionService:
 
     async def _plan(self, request: TransactionRequest) -> Plan:
         """Records by partition, all of which may be stored."""
-        by_topic: dict[str, list[int]] = {}
-        for number, write in enumerate(request.writes):
-            by_topic.setdefault(write.topic, []).append(number)
         parts: list[Part] = []
-        sources: dict[str, list[tuple[int, int]]] = {}
-        for name, numbers in by_topic.items():
+        groups: list[WriteGroup] = []
+        for topic, partition, numbers in grouped(request.writes):
             writes = [request.writes[number] for number in numbers]
-            sources[name] = [
-                (number, len(write.records.values))
-                for number, write in zip(numbers, writes, strict=True)
-            ]
-            may_create = all(write.may_create for write in writes)
-            parts += await self._split(name, merged(writes), request, may_create=may_create)
+            asked = ProduceRequest(
+                topic=topic,
+                partition=partition,
+                records=merged(writes, are_placed=partition is not None),
+                acks=Acks.ALL,
+                timeout_ms=request.timeout_ms,
+                idempotency=request.idempotency,
+                may_create=all(write.may_create for write in writes),
+            )
+            own = await self._split(asked)
+            counts = [len(write.records.values) for write in writes]
+            groups.append(WriteGroup(len(own), [*zip(numbers, counts, strict=True)]))
+            parts += own
         if len(parts) > ITEMS_PER_TRANSACTION_MAX:
             raise RequestTooLargeError(
                 f"the records go to {len(parts)} partitions, and a transaction has at most {ITEMS_PER_TRANSACTION_MAX}"
@@ -261,20 +264,13 @@ class TransactionService:
         if parts:
             keys = request_keys(request.idempotency, parts[0].topic)
             parts[0] = replace(parts[0], request_keys=keys)
-        return Plan(parts, sources, len(request.writes))
+        return Plan(parts, groups, len(request.writes))
 
-    async def _split(
-        self, name: str, records: Records, request: TransactionRequest, *, may_create: bool
-    ) -> list[Part]:
-        asked = ProduceRequest(
-            topic=name,
-            records=records,
-            acks=Acks.ALL,
-            timeout_ms=request.timeout_ms,
-            idempotency=request.idempotency,
+    async def _split(self, asked: ProduceRequest) -> list[Part]:
+        topic = await self._topic_to_write(
+            asked.topic, highest_partition(asked), may_create=asked.may_create
         )
-        topic = await self._topic_to_write(name, highest_partition(asked), may_create=may_create)
-        if request.idempotency is not None and topic.growths:
+        if asked.idempotency is not None and topic.growths:
             await self._lookup.check_key(topic, asked)
         settings = topic_settings(topic)
         check_takes_transactions(topic, settings)

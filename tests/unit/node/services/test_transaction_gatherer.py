@@ -23,7 +23,7 @@ from node.services.transaction_gatherer import (
     Place,
     TransactionGatherer,
 )
-from node.services.transaction_plans import Part, Plan
+from node.services.transaction_plans import Part, Plan, WriteGroup
 from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.transactions import ITEMS_PER_TRANSACTION_MAX
 from tests.support.time.virtual_time import after, settle, virtual
@@ -56,7 +56,7 @@ def plan(
         parts.append(Part(TOPIC, settings, batch))  # type: ignore[arg-type]
     if key:
         parts[0] = replace(parts[0], request_keys=(extension(key),))
-    return Plan(parts, {"t": [(0, first)]}, 1)
+    return Plan(parts, [WriteGroup(len(parts), [(0, first)])], 1)
 
 
 def extension(key: bytes, *places: tuple[int, int, int]) -> IdempotencyExtension:
