@@ -1,12 +1,11 @@
 """Records to the bytes that ``milena consume`` prints (pure)."""
 
 import base64
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, unique
+from json.encoder import encode_basestring
 
-from milena.fields import Json
 from milena.records import ConsumedRecord
 
 
@@ -60,25 +59,26 @@ def _raw(record: ConsumedRecord) -> bytes:
 
 def json_line(record: ConsumedRecord) -> bytes:
     """One JSON object. Bytes that are no UTF-8 are base64, and a field ``…_encoding`` beside them says so."""
-    fields: dict[str, Json] = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp_ms,
-        **_text_field("key", record.key),
-        **_text_field("value", record.value),
-    }
+    # By hand: an encoder, and a dict for it, made anew for each record would cost four times as much.
+    fields = (
+        f'"topic":{encode_basestring(record.topic)},"partition":{record.partition},'
+        f'"offset":{record.offset},"timestamp":{record.timestamp_ms},'
+        f"{_text_field('key', record.key)},{_text_field('value', record.value)}"
+    )
     if record.headers:
-        fields["headers"] = [
-            {"key": name, **_text_field("value", value)} for name, value in record.headers
-        ]
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        headers = ",".join(_header(name, value) for name, value in record.headers)
+        fields += f',"headers":[{headers}]'
+    return f"{{{fields}}}".encode()
 
 
-def _text_field(name: str, value: bytes | None) -> dict[str, Json]:
+def _header(name: str, value: bytes | None) -> str:
+    return f'{{"key":{encode_basestring(name)},{_text_field("value", value)}}}'
+
+
+def _text_field(name: str, value: bytes | None) -> str:
     if value is None:
-        return {name: None}
+        return f'"{name}":null'
     try:
-        return {name: value.decode()}
+        return f'"{name}":{encode_basestring(value.decode())}'
     except UnicodeDecodeError:
-        return {name: base64.b64encode(value).decode(), f"{name}_encoding": "base64"}
+        return f'"{name}":"{base64.b64encode(value).decode()}","{name}_encoding":"base64"'

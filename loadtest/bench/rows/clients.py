@@ -11,6 +11,11 @@ PRODUCER_MANY = "Python producer, send_many, 100 B"
 PRODUCER_MANY_BLOCKING = f"{PRODUCER_MANY}, blocking"
 PRODUCE_LINES = "milena produce, 500,000 lines of 100 B"
 PRODUCE_START = "milena produce, 10,000 lines of 100 B"
+BARE_READER = "Python reader of 500,000 records with keys, printed nowhere"
+CONSUME_LINES = "milena consume, 500,000 lines of 100 B"
+CONSUME_KEYS = f"{CONSUME_LINES}, with their keys"
+CONSUME_JSON = f"{CONSUME_LINES}, as JSON"
+CONSUME_GROUP = f"{CONSUME_LINES}, as a group's member"
 
 BARE_LOCUST = "bare locust users, requests for a second of processor"
 LOCUST = "the load test's users, requests for a second of processor"
@@ -76,6 +81,30 @@ ROWS: tuple[Target, ...] = (
         floor=600,
         ambition=300,
         is_less_better=True,
+    ),
+    *(
+        Target(
+            name=name,
+            what=f"milena consume{what} / the Python client's reader, which prints none",
+            stage="clients",
+            subject=subject,
+            reference=BARE_READER,
+            durability=Durability.NONE,
+            floor=floor,
+            ambition=ambition,
+        )
+        for name, what, subject, floor, ambition in (
+            (
+                "consume-lines",
+                ", 500,000 lines of 100 B, its start included",
+                CONSUME_LINES,
+                0.3,
+                0.6,
+            ),
+            ("consume-keys", " with keys", CONSUME_KEYS, 0.3, 0.6),
+            ("consume-json", " as JSON", CONSUME_JSON, 0.2, 0.4),
+            ("consume-group", ", a member of a group", CONSUME_GROUP, 0.3, 0.6),
+        )
     ),
     Target(
         name="locust",

@@ -1,7 +1,8 @@
-"""What programs see of the cluster's speed: the Python client and ``milena produce``, each beside a bare client.
+"""What programs see of the cluster's speed: the Python producer, the command and locust's users, beside bare clients.
 
 The bare client sends, to the same topic, requests that were finished before the turn began: the same batches as the
-producer makes, or the same lines as JSON. What is left of its figure is what making them costs.
+producer makes, or the same lines as JSON. What is left of its figure is what making them costs. Of the command see
+``commands.py``.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from loadtest.bench.measuring.samples import Rounds
 from loadtest.bench.plan import BenchPlan
 from loadtest.bench.rows import clients as clients_rows
 from loadtest.bench.servers.subject import batch_ask, http_turn, json_ask
+from loadtest.bench.stages import commands
 from loadtest.bench.stages.produce import SMALL, start_milena
 from milena import sync
 from milena.client import Client
@@ -30,7 +32,6 @@ LIST_RECORDS = 1_000
 """What a program gives to ``send_many`` at a time."""
 JSON_CONNECTIONS = 2
 """To each leader: six in all, as many as there are partitions."""
-LINES, FEW_LINES = 500_000, 10_000
 _VALUE = b"x" * SMALL
 
 LOCUST_USERS = 8
@@ -43,11 +44,10 @@ Sending = Callable[[str, float], Awaitable[int]]
 
 
 async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """Records of 100 B into six partitions."""
+    """Records of 100 B into six partitions, and out of them."""
     subject = await start_milena(plan, stack)
     await subject.create_topic("plain", is_durable=False, is_bounded=True, partitions=PARTITIONS)
     urls = await subject.leader_urls("plain")
-    many, few = (_lines(plan.directory, count) for count in (LINES, FEW_LINES))
     pids, url = subject.pids, urls[0]
     return [
         bare_client(clients_rows.READY_BATCHES, _batches(urls, "plain"), 1, pids),
@@ -56,8 +56,8 @@ async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
         _sending(clients_rows.PRODUCER_BLOCKING, url, _send_blocking, pids),
         _sending(clients_rows.PRODUCER_MANY, url, _send_many, pids),
         _sending(clients_rows.PRODUCER_MANY_BLOCKING, url, _send_many_blocking, pids),
-        _command(clients_rows.PRODUCE_LINES, url, many, LINES, pids),
-        _command(clients_rows.PRODUCE_START, url, few, FEW_LINES, pids),
+        *commands.producing("plain", url, plan.directory, pids),
+        *await commands.consuming(subject, url, partitions=PARTITIONS),
         _locust(clients_rows.BARE_LOCUST, url, [_METERED], ["BareUser"], plan.directory, pids),
         _locust(
             clients_rows.LOCUST,
@@ -172,41 +172,6 @@ async def _send_many_blocking(url: str, seconds: float) -> int:
         return count
 
     return await asyncio.to_thread(send)
-
-
-# -- the command ---------------------------------------------------------------------------------------
-
-
-def _lines(directory: Path, count: int) -> Path:
-    path = directory / f"{count}.lines"
-    path.write_bytes((_VALUE + b"\n") * count)
-    return path
-
-
-def _command(name: str, url: str, path: Path, count: int, pids: tuple[int, ...]) -> Contender:
-    """``milena produce`` of a file, start to end, again and again while there is time."""
-
-    async def once() -> float:
-        began_s = perf_counter()
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "milena", "--url", url, "produce", "plain", str(path)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, said = await process.communicate()
-        if process.returncode != 0:
-            raise HttpLoadError(f"milena produce: {said.decode(errors='replace')[-300:]}")
-        return perf_counter() - began_s
-
-    async def turn(seconds: float) -> Turn:
-        latencies_s = [await once()]
-        while sum(latencies_s) < seconds:
-            latencies_s.append(await once())
-        took_s = sum(latencies_s)
-        return Turn(latencies_s=latencies_s, units=count * len(latencies_s), seconds=took_s)
-
-    return Contender(name=name, turn=turn, pids=pids)
 
 
 # -- locust --------------------------------------------------------------------------------------------

@@ -59,6 +59,26 @@ def test_json_is_one_object_a_line():
     }
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", 'a "quote" \\ and /', "\0\x1f\x7f\r\n\t\b\f", "\u2028\u2029", "£ 😀 \ufeff\uffff", "{}"],
+)
+def test_json_is_what_the_encoder_of_the_language_makes_of_it(text):
+    data = text.encode()
+    given = record(topic="t.é", key=data, value=data, headers=((text, data), ("none", None)))
+    expected = {
+        "topic": "t.é",
+        "partition": 1,
+        "offset": 7,
+        "timestamp": 1700,
+        "key": text,
+        "value": text,
+        "headers": [{"key": text, "value": text}, {"key": "none", "value": None}],
+    }
+    line = json.dumps(expected, separators=(",", ":"), ensure_ascii=False)
+    assert json_line(given) == line.encode()
+
+
 @pytest.mark.parametrize("value", [b"\xff", b"\xed\xa0\x80", b"ab\xc3"])
 def test_what_is_no_text_is_base64_and_says_so(value):
     found = json.loads(json_line(record(key=value, value=value)))

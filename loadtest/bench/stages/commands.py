@@ -1,0 +1,114 @@
+"""``milena produce`` and ``milena consume`` as whole programs, from their start to their end.
+
+What is written is a file of lines; what is read has keys, goes to nobody, and stands beside the Python client's reader,
+which takes the same records and prints none.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+
+from loadtest.bench.clients.http_load import HttpLoadError
+from loadtest.bench.measuring.rounds import Contender, Turn
+from loadtest.bench.rows import clients as clients_rows
+from loadtest.bench.servers.subject import Subject
+from loadtest.bench.stages.produce import SMALL
+from milena.client import Client
+
+LINES, FEW_LINES = 500_000, 10_000
+STORED = "stored"
+_VALUE = b"x" * SMALL
+_LIST_RECORDS = 1_000
+_RUN = "RUN"
+"""Stands for a number that no two runs share: each run of a group's member is of a group that has read nothing yet."""
+_runs = count()
+
+
+def producing(topic: str, url: str, directory: Path, pids: tuple[int, ...]) -> list[Contender]:
+    """``milena produce`` of a large file and of a small one."""
+    found = []
+    for name, lines in {
+        clients_rows.PRODUCE_LINES: LINES,
+        clients_rows.PRODUCE_START: FEW_LINES,
+    }.items():
+        path = directory / f"{lines}.lines"
+        path.write_bytes((_VALUE + b"\n") * lines)
+        found.append(_command(name, url, ("produce", topic, str(path)), lines, pids))
+    return found
+
+
+async def consuming(subject: Subject, url: str, *, partitions: int) -> list[Contender]:
+    """``milena consume`` of records with keys, in several forms and as a group's member; and a reader beside it."""
+    await subject.create_topic(STORED, is_durable=False, is_bounded=False, partitions=partitions)
+    await _fill(url)
+    member = ("--group", f"lines-{_RUN}", "--from-beginning", "--max-records", str(LINES))
+    forms: dict[str, tuple[str, ...]] = {
+        clients_rows.CONSUME_LINES: (),
+        clients_rows.CONSUME_KEYS: ("--format", "key-value"),
+        clients_rows.CONSUME_JSON: ("--format", "json"),
+        clients_rows.CONSUME_GROUP: member,
+    }
+    return [
+        _reader(url, partitions, subject.pids),
+        *(
+            _command(name, url, ("consume", STORED, *words), LINES, subject.pids)
+            for name, words in forms.items()
+        ),
+    ]
+
+
+async def _fill(url: str) -> None:
+    values = [_VALUE] * _LIST_RECORDS
+    async with Client(url) as client, client.producer() as producer:
+        for first in range(0, LINES, _LIST_RECORDS):
+            keys = [b"%08d" % number for number in range(first, first + _LIST_RECORDS)]
+            await producer.send_many(STORED, values, keys=keys)
+
+
+def _reader(url: str, partitions: int, pids: tuple[int, ...]) -> Contender:
+    async def turn(seconds: float) -> Turn:
+        began_s = perf_counter()
+        read = 0
+        async with Client(url) as client:
+            while perf_counter() - began_s < seconds:
+                for partition in range(partitions):
+                    async with client.reader(STORED, partition) as reader:
+                        async for records in reader.batches():
+                            read += len(records)
+        took_s = perf_counter() - began_s
+        return Turn(latencies_s=[took_s], units=read, seconds=took_s)
+
+    return Contender(name=clients_rows.BARE_READER, turn=turn, pids=pids)
+
+
+def _command(
+    name: str, url: str, words: Sequence[str], lines: int, pids: tuple[int, ...]
+) -> Contender:
+    """A command that takes so many lines, start to end, again and again while there is time."""
+
+    async def once() -> float:
+        run = str(next(_runs))
+        began_s = perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "milena", "--url", url),
+            *(word.replace(_RUN, run) for word in words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, said = await process.communicate()
+        if process.returncode != 0:
+            raise HttpLoadError(f"milena: {said.decode(errors='replace')[-300:]}")
+        return perf_counter() - began_s
+
+    async def turn(seconds: float) -> Turn:
+        latencies_s = [await once()]
+        while sum(latencies_s) < seconds:
+            latencies_s.append(await once())
+        took_s = sum(latencies_s)
+        return Turn(latencies_s=latencies_s, units=lines * len(latencies_s), seconds=took_s)
+
+    return Contender(name=name, turn=turn, pids=pids)
