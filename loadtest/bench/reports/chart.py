@@ -23,6 +23,8 @@ COLOURS = {
 _MARK = "#222222"
 _TITLE_COLUMNS = 110
 """Characters of a title's line; the picture is as wide."""
+_LABEL_COLUMNS = 80
+"""Of a row's name: two lines have room beside it."""
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
@@ -98,7 +100,7 @@ def _draw_panel(axis: Axes, panel: _Panel) -> None:
 
 def _label(target: Target) -> str:
     floor = "" if target.host_row is None else f" ({target.host_row})"
-    return f"{target.name}: {target.what}{floor}"
+    return fill(f"{target.name}: {target.what}{floor}", _LABEL_COLUMNS)
 
 
 def _times_as_good(target: Target, value: float, unit: float) -> float:

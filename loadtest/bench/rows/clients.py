@@ -85,7 +85,7 @@ ROWS: tuple[Target, ...] = (
     *(
         Target(
             name=name,
-            what=f"milena consume{what} / the Python client's reader, which prints none",
+            what=f"milena consume{what} / the client's reader, which prints none",
             stage="clients",
             subject=subject,
             reference=BARE_READER,
