@@ -68,9 +68,9 @@ from node.services.producers import ProducerService
 from node.services.reads import ReadService
 from node.services.reassignments import ReassignmentService
 from node.services.record_deletion import DeletionService
-from node.services.transaction_lookup import TransactionLookup
-from node.services.transaction_sight import TransactionSight
-from node.services.transactions import TransactionService
+from node.services.transactions.lookup import TransactionLookup
+from node.services.transactions.service import TransactionService
+from node.services.transactions.sight import TransactionSight
 from raft_meta.consensus.quorum import Quorum, QuorumStatus
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.image import Image

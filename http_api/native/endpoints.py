@@ -15,9 +15,9 @@ from http_api.native import (
     producers,
     reassignments,
     record_deletion,
-    transact,
-    transactions,
 )
+from http_api.native.transactions import sessions as transactions
+from http_api.native.transactions import transact
 from http_api.shapes import native, requests
 from http_api.v2.produce import IDEMPOTENCY_KEY
 from http_api.v2.produce_head import TIMEOUT_MS

@@ -5,7 +5,7 @@ from aiohttp import web
 from http_api.answers import json_answer
 from http_api.call import Call
 from http_api.describing.schemas import Fields
-from http_api.native.transactions import check_producer_name
+from http_api.native.transactions.sessions import check_producer_name
 from http_api.shapes.requests import NEW_PRODUCER
 
 

@@ -10,7 +10,7 @@ from http_api.errors import InvalidFieldError
 from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
 from http_api.group_ports import NewConsumer, Reset, Seek, TopicPartition
 from http_api.media import metadata_type
-from http_api.native.groups import authorize_subscription
+from http_api.native.groups.handlers import authorize_subscription
 from http_api.shapes.groups import (
     NEW_CONSUMER,
     PARTITION_IN,

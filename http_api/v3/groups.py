@@ -10,8 +10,8 @@ from http_api.group_ports import (
     MemberDescription,
     TopicPartition,
 )
-from http_api.native import groups as native
-from http_api.native.lags import Lag, lags_of, places_of, with_ends
+from http_api.native.groups import handlers as native
+from http_api.native.groups.lags import Lag, lags_of, places_of, with_ends
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.access import ResourceType
 from milena.model.errors import MemberNotFoundError

@@ -62,7 +62,7 @@ from node.services.record_batches import (
     split_request,
 )
 from node.services.to_leader import ToLeader
-from node.services.transaction_lookup import TransactionLookup
+from node.services.transactions.lookup import TransactionLookup
 from raft_meta.machine.image import Image, Topic
 from raft_meta.machine.topics.configs import TopicSettings
 from storage.state.producer_state import NO_SEQUENCE

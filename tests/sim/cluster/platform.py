@@ -41,7 +41,8 @@ from node.replica import follower, follower_log, leader
 from node.replica import runner as partition_runner
 from node.replication import fetch_server, fetcher
 from node.replication import local_replicas as replicas
-from node.services import produce, reads, transactions
+from node.services import produce, reads
+from node.services.transactions import service as transactions
 from raft_meta.consensus import driver, frames, raft_quorum, transport, wal
 from storage.log import flushing, log_compaction
 from storage.log import state as log_state

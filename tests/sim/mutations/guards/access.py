@@ -49,7 +49,7 @@ ACCESS: tuple[Mutation, ...] = (
     Mutation(
         name="bodies-in-the-lane",
         guard="the quick lane asks for the names that a body holds before it does anything",
-        module="http_api.native.transact",
+        module="http_api.native.transactions.transact",
         old="if not all(caller.may(operation, kind, name) for name in names):",
         new="if False:",
         by="tests/unit/http_api/quick/test_lane_transactions.py",
@@ -73,7 +73,7 @@ ACCESS: tuple[Mutation, ...] = (
     Mutation(
         name="names-of-bodies",
         guard="a handler asks for the names that a body holds before it does anything",
-        module="http_api.native.transact",
+        module="http_api.native.transactions.transact",
         old="    ask(Operation.WRITE, ResourceType.TOPIC, topics)\n",
         new="    ask(Operation.WRITE, ResourceType.TOPIC, ())\n",
         by="tests/unit/http_api/test_access_matrix.py",

@@ -5,10 +5,11 @@ from tests.sim.mutations.mutation import Mutation
 CONDITIONAL = ("--parts", "conditional")
 TRANSACTIONAL = ("--parts", "transactional")
 SERVICES_TESTS = "tests/unit/node/services"
-SHARED_KEYS_TESTS = f"{SERVICES_TESTS}/test_shared_keys.py"
+TRANSACTIONS_TESTS = f"{SERVICES_TESTS}/transactions"
+SHARED_KEYS_TESTS = f"{TRANSACTIONS_TESTS}/test_shared_keys.py"
 MARKERS = "node.replication.transaction_markers"
 RUNNER = "node.replica.runner"
-SERVICE = "node.services.transactions"
+SERVICE = "node.services.transactions.service"
 TRANSACTIONS = "raft_meta.machine.transactions"
 UPKEEP = "node.replica.log_upkeep"
 
@@ -129,7 +130,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module="node.services.producers",
         old='if header.producer_epoch < producer.producer_epoch:\n            raise StaleProducerEpochError(f"trans',
         new='if False:\n            raise StaleProducerEpochError(f"trans',
-        by=f"{SERVICES_TESTS}/test_sessions.py",
+        by=f"{TRANSACTIONS_TESTS}/test_sessions.py",
     ),
     Mutation(
         name="end-fences",
@@ -153,7 +154,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module=SERVICE,
         old="if (end_offset, records) != (written.end_offset, written.records):",
         new="if end_offset != written.end_offset:",
-        by=f"{SERVICES_TESTS}/test_sessions.py",
+        by=f"{TRANSACTIONS_TESTS}/test_sessions.py",
     ),
     Mutation(
         name="end-led",
@@ -169,28 +170,28 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module=SERVICE,
         old="except (StaleProducerEpochError, TransactionAbortedError) as ended:",
         new="except ZeroDivisionError as ended:",
-        by=f"{SERVICES_TESTS}/test_transactions.py",
+        by=f"{TRANSACTIONS_TESTS}/test_transactions.py",
     ),
     Mutation(
         name="shared-unknown",
         guard="requests that shared a transaction of unknown fate are not tried again",
-        module="node.services.transaction_gatherer",
+        module="node.services.transactions.gatherer",
         old="if isinstance(error, MilenaError) and not isinstance(error, FateUnknownError):",
         new="if isinstance(error, MilenaError):",
-        by=f"{SERVICES_TESTS}/test_transaction_gatherer.py",
+        by=f"{TRANSACTIONS_TESTS}/test_gatherer.py",
     ),
     Mutation(
         name="shared-refused",
         guard="nobody is refused for whom he shared a transaction with",
-        module="node.services.transaction_gatherer",
+        module="node.services.transactions.gatherer",
         old="                waiter.set_result(None)",
         new="                waiter.set_exception(error)",
-        by=f"{SERVICES_TESTS}/test_transactions.py",
+        by=f"{TRANSACTIONS_TESTS}/test_transactions.py",
     ),
     Mutation(
         name="shared-offsets",
         guard="each of those who share a transaction is told the offsets of his own records",
-        module="node.services.transaction_gatherer",
+        module="node.services.transactions.gatherer",
         old="committed.base_offsets[number] + place for",
         new="committed.base_offsets[number] for",
         options=TRANSACTIONAL,
@@ -201,7 +202,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module=SERVICE,
         old="                raise unknown from error\n            else:",
         new="                raise\n            else:",
-        by=f"{SERVICES_TESTS}/test_sessions.py",
+        by=f"{TRANSACTIONS_TESTS}/test_sessions.py",
     ),
     Mutation(
         name="forgotten-unused",
@@ -217,7 +218,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module=SERVICE,
         old="if self._lookup.is_known(*home.part.key, key_hash):",
         new="if False:",
-        by=f"{SERVICES_TESTS}/test_transactions.py",
+        by=f"{TRANSACTIONS_TESTS}/test_transactions.py",
     ),
     Mutation(
         name="marker-committed",
@@ -233,15 +234,15 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         module=SERVICE,
         old="is_visible = await self._is_seen(first.identity, written, deadline)",
         new="is_visible = True",
-        by=f"{SERVICES_TESTS}/test_transactions.py",
+        by=f"{TRANSACTIONS_TESTS}/test_transactions.py",
     ),
     Mutation(
         name="sight-heard",
         guard="a node that has not heard of a commit does not call it visible",
-        module="node.services.transaction_sight",
+        module="node.services.transactions.sight",
         old="if producer is None or producer.producer_epoch <= producer_epoch:",
         new="if False:",
-        by=f"{SERVICES_TESTS}/test_transactions.py",
+        by=f"{TRANSACTIONS_TESTS}/test_transactions.py",
     ),
     Mutation(
         name="marker-told",
@@ -399,7 +400,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
     Mutation(
         name="shared-keys-own",
         guard="a repeat under a key is told of its own records in what several requests wrote",
-        module="node.services.transaction_lookup",
+        module="node.services.transactions.lookup",
         old="own_extents(self.extents, self.places)",
         new="self.extents",
         by=SHARED_KEYS_TESTS,
@@ -471,23 +472,23 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
     Mutation(
         name="shared-keys-wait",
         guard="a repeat at the same node waits for what becomes of the first before it is judged",
-        module="node.services.transaction_gatherer",
+        module="node.services.transactions.gatherer",
         old="await asyncio.wait([first], timeout=place.timeout_ms / 1000)",
         new="pass",
-        by=f"{SERVICES_TESTS}/test_transaction_gatherer.py",
+        by=f"{TRANSACTIONS_TESTS}/test_gatherer.py",
     ),
     Mutation(
         name="shared-keys-apart",
         guard="who has no key shares no transaction with those who have one, and pays for no repeat of theirs",
-        module="node.services.transaction_gatherer",
+        module="node.services.transactions.gatherer",
         old="return Place(frozenset(in_sync), timeout_ms, plan.key is not None)",
         new="return Place(frozenset(in_sync), timeout_ms, False)",
-        by=f"{SERVICES_TESTS}/test_transaction_gatherer.py",
+        by=f"{TRANSACTIONS_TESTS}/test_gatherer.py",
     ),
     Mutation(
         name="shared-keys-seen",
         guard="of those that share a transaction each waits until readers see its own partitions",
-        module="node.services.transaction_sight",
+        module="node.services.transactions.sight",
         old="unseen = (identity, tuple(keys))",
         new="unseen = next((u for u in self._unseen if u[0] == identity), (identity, tuple(keys)))",
         by=SHARED_KEYS_TESTS,

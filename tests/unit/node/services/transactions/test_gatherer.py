@@ -12,10 +12,10 @@ from milena.model.columns import RecordColumns
 from milena.model.errors import FateUnknownError, NotEnoughReplicasError
 from milena.model.types import WallMs
 from node.metadata.topic_settings import topic_settings
-from node.services import transaction_gatherer
 from node.services.gather import GROUP_BYTES_MAX, MEMBER_BYTES_MAX
 from node.services.record_batches import PartitionBatch
-from node.services.transaction_gatherer import (
+from node.services.transactions import gatherer as transaction_gatherer
+from node.services.transactions.gatherer import (
     HOLD_MS,
     KEY_BYTES_MAX,
     PARTS_MAX,
@@ -23,7 +23,7 @@ from node.services.transaction_gatherer import (
     Place,
     TransactionGatherer,
 )
-from node.services.transaction_plans import Part, Plan, WriteGroup
+from node.services.transactions.plans import Part, Plan, WriteGroup
 from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.transactions import ITEMS_PER_TRANSACTION_MAX
 from tests.support.time.virtual_time import after, settle, virtual

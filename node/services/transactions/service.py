@@ -70,11 +70,11 @@ from node.services.record_batches import (
     split_request,
 )
 from node.services.to_leader import ToLeader
-from node.services.transaction_gatherer import Committed, TransactionGatherer
-from node.services.transaction_lookup import KeyOutcome, TransactionLookup
-from node.services.transaction_plans import Part, Plan, WriteGroup, grouped, merged
-from node.services.transaction_sight import TransactionSight
-from node.services.transaction_slots import TransactionSlot, TransactionSlots
+from node.services.transactions.gatherer import Committed, TransactionGatherer
+from node.services.transactions.lookup import KeyOutcome, TransactionLookup
+from node.services.transactions.plans import Part, Plan, WriteGroup, grouped, merged
+from node.services.transactions.sight import TransactionSight
+from node.services.transactions.slots import TransactionSlot, TransactionSlots
 from raft_meta.machine import producers
 from raft_meta.machine.commands import (
     AllocateProducer,

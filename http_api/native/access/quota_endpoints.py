@@ -5,7 +5,7 @@ from http_api.describing.error_sets import CHANGE_ERRORS
 from http_api.describing.params import text_param
 from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.errors import InvalidFieldError
-from http_api.native import quotas
+from http_api.native.access import quotas
 from http_api.shapes import quotas as shapes
 from http_api.shapes.blocks import text
 from milena.model import errors as e

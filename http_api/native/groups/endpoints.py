@@ -11,7 +11,8 @@ from http_api.describing.error_sets import (
 )
 from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.errors import InvalidFieldError
-from http_api.native import groups, pages
+from http_api.native import pages
+from http_api.native.groups import handlers as groups
 from http_api.shapes import groups as shapes
 from milena.model.access import Operation
 from milena.model.errors import (

@@ -20,7 +20,7 @@ from http_api.group_ports import (
     ResetTarget,
     TopicPartition,
 )
-from http_api.native.lags import GroupPlace, Lag, places_of, with_ends
+from http_api.native.groups.lags import GroupPlace, Lag, places_of, with_ends
 from http_api.native.pages import LIMIT, PARTITIONS, RowPage, matching, sort_param
 from http_api.ports import ApiLimits
 from http_api.shapes.blocks import text

@@ -11,7 +11,7 @@ from http_api.describing.params import ChoiceParam, IntegerParam
 from http_api.describing.schemas import Fields, integer_text
 from http_api.errors import InvalidFieldError
 from http_api.native.pages import PARTITIONS, RowPage, matching, sort_param
-from http_api.native.transact import authorize, group_offsets, wait_ms
+from http_api.native.transactions.transact import authorize, group_offsets, wait_ms
 from http_api.shapes import requests as shapes
 from http_api.v2.transaction_header import (
     authorize_transaction,

@@ -45,7 +45,7 @@ from node.services.messages import (
     PlaceRow,
 )
 from node.services.record_batches import former_places
-from node.services.transaction_plans import own_extents
+from node.services.transactions.plans import own_extents
 from raft_meta.machine.image import Image, Partition, PartitionKey, Topic, TransactionExtent
 from raft_meta.machine.transactions import NotCommitted, outcome_of
 from storage.state.idempotency import IDEMPOTENCY_WINDOW_MS

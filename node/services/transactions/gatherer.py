@@ -26,7 +26,7 @@ from milena.model.requests import Acks
 from node.metadata.store import MetadataStore
 from node.services.gather import GROUP_BYTES_MAX, WriteGatherer
 from node.services.record_batches import size_of_columns
-from node.services.transaction_plans import Part, Plan, join
+from node.services.transactions.plans import Part, Plan, join
 from raft_meta.machine.transactions import ITEMS_PER_TRANSACTION_MAX
 
 if TYPE_CHECKING:

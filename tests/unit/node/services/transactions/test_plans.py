@@ -4,7 +4,7 @@ import pytest
 
 from milena.model.requests import Receipts, Records, TransactionWrite
 from node.services.record_batches import PartitionBatch
-from node.services.transaction_plans import Part, Plan, WriteGroup, grouped, merged
+from node.services.transactions.plans import Part, Plan, WriteGroup, grouped, merged
 
 
 def write(topic, partition, *values, keys=None, partitions=None) -> TransactionWrite:

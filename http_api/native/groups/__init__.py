@@ -1,0 +1,1 @@
+"""Consumer groups as their members and their operators see them."""
