@@ -1,4 +1,4 @@
-"""Rows of programs in front: the Python producer, ``milena produce``, the load test's users."""
+"""Rows of programs in front: the Python producer, the command, the demonstration, the load test's users."""
 
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target
@@ -16,6 +16,11 @@ CONSUME_LINES = "milena consume, 500,000 lines of 100 B"
 CONSUME_KEYS = f"{CONSUME_LINES}, with their keys"
 CONSUME_JSON = f"{CONSUME_LINES}, as JSON"
 CONSUME_GROUP = f"{CONSUME_LINES}, as a group's member"
+
+READY_FLIGHTS = "bare client, finished batches of 512 KiB of flights"
+DEMO_WRITE = "the demo's writer, which notes each flight"
+FLIGHTS_READER = "Python reader of 336,776 flights, looked at nowhere"
+DEMO_READ = "the demo's reader, which compares each flight"
 
 BARE_LOCUST = "bare locust users, requests for a second of processor"
 LOCUST = "the load test's users, requests for a second of processor"
@@ -105,6 +110,26 @@ ROWS: tuple[Target, ...] = (
             ("consume-json", " as JSON", CONSUME_JSON, 0.2, 0.4),
             ("consume-group", ", a member of a group", CONSUME_GROUP, 0.3, 0.6),
         )
+    ),
+    Target(
+        name="demo-write",
+        what="the demo's flights made, noted and written / the same batches, finished",
+        stage="demo",
+        subject=DEMO_WRITE,
+        reference=READY_FLIGHTS,
+        durability=Durability.DURABLE,
+        floor=0.1,
+        ambition=0.3,
+    ),
+    Target(
+        name="demo-read",
+        what="the demo's flights read and checked / the Python client's reader, which looks at none",
+        stage="demo",
+        subject=DEMO_READ,
+        reference=FLIGHTS_READER,
+        durability=Durability.NONE,
+        floor=0.4,
+        ambition=0.7,
     ),
     Target(
         name="locust",

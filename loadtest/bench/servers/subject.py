@@ -157,10 +157,17 @@ def batch_of(records: int, size: int) -> bytes:
 def batch_ask(
     url: str, topic: str, *, records: int, size: int, acks: str, partition: int = 0
 ) -> Ask:
-    """One encoded batch a request."""
+    """One encoded batch of equal records a request."""
+    batch = batch_of(records, size)
+    return encoded_ask(url, topic, batch, records=records, acks=acks, partition=partition)
+
+
+def encoded_ask(
+    url: str, topic: str, batch: bytes, *, records: int, acks: str, partition: int
+) -> Ask:
+    """This batch, which has so many records, again and again."""
     path = f"/topics/{topic}/partitions/{partition}/records?acks={acks}"
-    body = batch_of(records, size)
-    request = encode_request(url, "POST", path, body, Content_Type=BATCH_TYPE)
+    request = encode_request(url, "POST", path, batch, Content_Type=BATCH_TYPE)
     return Ask(requests=[request], units=records, proof=_APPENDED)
 
 

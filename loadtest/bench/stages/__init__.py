@@ -6,6 +6,7 @@ from loadtest.bench.stages import (
     access,
     clients,
     curves,
+    demo,
     fairness,
     metadata,
     produce,
@@ -27,6 +28,7 @@ IN_TURNS: dict[str, InTurns] = {
     "consumer": InTurns(start=reading.consumer),
     "transactions": InTurns(start=transactions.transactions),
     "clients": InTurns(start=clients.clients),
+    "demo": InTurns(start=demo.demo),
     "access": InTurns(start=access.access),
     "fairness": InTurns(start=fairness.fairness),
 }

@@ -52,7 +52,7 @@ async def consuming(subject: Subject, url: str, *, partitions: int) -> list[Cont
         clients_rows.CONSUME_GROUP: member,
     }
     return [
-        _reader(url, partitions, subject.pids),
+        reader(clients_rows.BARE_READER, url, STORED, partitions, subject.pids),
         *(
             _command(name, url, ("consume", STORED, *words), LINES, subject.pids)
             for name, words in forms.items()
@@ -68,20 +68,22 @@ async def _fill(url: str) -> None:
             await producer.send_many(STORED, values, keys=keys)
 
 
-def _reader(url: str, partitions: int, pids: tuple[int, ...]) -> Contender:
+def reader(name: str, url: str, topic: str, partitions: int, pids: tuple[int, ...]) -> Contender:
+    """The Python client's reader, which takes all records, one partition after the other, and looks at none."""
+
     async def turn(seconds: float) -> Turn:
         began_s = perf_counter()
         read = 0
         async with Client(url) as client:
             while perf_counter() - began_s < seconds:
                 for partition in range(partitions):
-                    async with client.reader(STORED, partition) as reader:
-                        async for records in reader.batches():
+                    async with client.reader(topic, partition) as source:
+                        async for records in source.batches():
                             read += len(records)
         took_s = perf_counter() - began_s
         return Turn(latencies_s=[took_s], units=read, seconds=took_s)
 
-    return Contender(name=clients_rows.BARE_READER, turn=turn, pids=pids)
+    return Contender(name=name, turn=turn, pids=pids)
 
 
 def _command(

@@ -1,0 +1,144 @@
+"""What ``make demo`` does, without the kill: flights are written, noted, read back and checked, as quickly as they go.
+
+Beside its writer stands a bare client with batches of the same flights that were finished before; beside its reader the
+Python client's, which looks at none.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from copy import deepcopy
+from time import perf_counter
+
+import aiohttp
+
+from loadtest.bench.clients.http_load import Ask, HttpLoadError
+from loadtest.bench.measuring.rounds import Contender, Turn
+from loadtest.bench.measuring.samples import Rounds
+from loadtest.bench.plan import BenchPlan
+from loadtest.bench.rows import clients as clients_rows
+from loadtest.bench.servers.subject import Subject, encoded_ask
+from loadtest.bench.stages.clients import bare_client
+from loadtest.bench.stages.commands import reader
+from loadtest.bench.stages.produce import start_milena
+from loadtest.demo import BATCH_BYTES, PARTITIONS
+from loadtest.judging.tally import Tally
+from loadtest.records.pages import Page
+from loadtest.records.reader import Reader, ReadError
+from loadtest.records.source import Record, Source, SourceError, flights
+from loadtest.records.writer import Progress, write_all
+from milena.client import Client
+from milena.model.batch.encode import encode_batch
+from milena.model.columns import RecordColumns
+
+WRITTEN, STORED = "written", "stored"
+
+
+async def demo(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
+    """All flights in each turn, into six durable partitions and out of them."""
+    try:
+        source = flights()
+    except SourceError as error:
+        names = (clients_rows.DEMO_WRITE, clients_rows.DEMO_READ)
+        rounds.failures.update(dict.fromkeys(names, str(error)))
+        return []
+    subject = await start_milena(plan, stack)
+    for topic, is_bounded in ((WRITTEN, True), (STORED, False)):
+        await subject.create_topic(
+            topic, is_durable=True, is_bounded=is_bounded, partitions=PARTITIONS
+        )
+    urls = await subject.leader_urls(WRITTEN)
+    tally = await _write(urls, STORED, source)
+    return [
+        bare_client(clients_rows.READY_FLIGHTS, _finished(urls, source), 1, subject.pids),
+        _writer(subject, urls, source),
+        reader(clients_rows.FLIGHTS_READER, urls[0], STORED, PARTITIONS, subject.pids),
+        _checker(subject, urls, source, tally),
+    ]
+
+
+def _finished(urls: list[str], source: Source) -> list[tuple[str, Ask]]:
+    """Batches as large as the demonstration's, of the first flights, to each partition's leader."""
+    records: list[Record] = []
+    size = 0
+    for record in source.open():
+        records.append(record)
+        size += len(record.value)
+        if size >= BATCH_BYTES:
+            break
+    columns = RecordColumns(
+        offset_deltas=None,
+        timestamp_deltas=None,
+        keys=[record.key for record in records],
+        values=[record.value for record in records],
+        headers=None,
+    )
+    batch = encode_batch(columns, base_timestamp_ms=int(time.time() * 1000))
+    return [
+        (
+            url,
+            encoded_ask(url, WRITTEN, batch, records=len(records), acks="all", partition=partition),
+        )
+        for partition, url in enumerate(urls)
+    ]
+
+
+async def _write(urls: list[str], topic: str, source: Source) -> Tally:
+    """As the demonstration writes; what was written."""
+    tally = Tally()
+    progress = Progress(perf_counter, lambda _: None)
+    async with Client(urls) as client, client.producer(batch_bytes=BATCH_BYTES) as producer:
+        await write_all(producer, topic, source, progress, lambda record: tally.wrote(*record))
+    return tally
+
+
+def _writer(subject: Subject, urls: list[str], source: Source) -> Contender:
+    async def once() -> float:
+        began_s = perf_counter()
+        await _write(urls, WRITTEN, source)
+        return perf_counter() - began_s
+
+    return _over_and_over(clients_rows.DEMO_WRITE, once, source.count, subject.pids)
+
+
+def _checker(subject: Subject, urls: list[str], source: Source, written: Tally) -> Contender:
+    """``written``: what is stored, and nothing of it read yet."""
+
+    async def once() -> float:
+        tally = deepcopy(written)
+
+        def on_page(partition: int, page: Page) -> None:
+            for record in page.records:
+                tally.read(partition, record.offset, record.key, record.value)
+
+        began_s = perf_counter()
+        async with aiohttp.ClientSession() as session:
+            try:
+                await Reader(session, urls, STORED).read_all(on_page)
+            except ReadError as error:
+                raise HttpLoadError(str(error)) from error
+        took_s = perf_counter() - began_s
+        problems = ", ".join(tally.verdict().problems())
+        if problems:
+            raise HttpLoadError(problems)
+        return took_s
+
+    return _over_and_over(clients_rows.DEMO_READ, once, source.count, subject.pids)
+
+
+def _over_and_over(
+    name: str, once: Callable[[], Awaitable[float]], count: int, pids: tuple[int, ...]
+) -> Contender:
+    """``once`` takes ``count`` records, and says how long that took."""
+
+    async def turn(seconds: float) -> Turn:
+        latencies_s = [await once()]
+        while sum(latencies_s) < seconds:
+            latencies_s.append(await once())
+        return Turn(
+            latencies_s=latencies_s,
+            units=count * len(latencies_s),
+            seconds=sum(latencies_s),
+        )
+
+    return Contender(name=name, turn=turn, pids=pids)
