@@ -34,8 +34,8 @@ class QuickHandler(Protocol):
     headers: Mapping[str, str]
     """Of the answers that are no errors; mostly none."""
 
-    def start(self, body: bytes) -> "Pending[Any]":
-        """Hand a body to the node, if its caller may do what it names.
+    def start(self, body: bytes, key: str | None) -> "Pending[Any]":
+        """Hand a body, perhaps under an idempotency key, to the node, if its caller may do what it names.
 
         Raises:
             MilenaError: it is at fault; nothing was done.

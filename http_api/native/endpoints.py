@@ -19,7 +19,7 @@ from http_api.native import (
 from http_api.native.transactions import sessions as transactions
 from http_api.native.transactions import transact
 from http_api.shapes import native, requests
-from http_api.v2.produce import IDEMPOTENCY_KEY
+from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
 from http_api.v2.produce_head import TIMEOUT_MS
 from milena.model.access import Operation
 from milena.model.errors import (

@@ -44,11 +44,14 @@ HEAD_BYTES_MAX = 2048
 BODY_BYTES_MAX = 32 << 10
 """A larger body pays for the usual way."""
 
+_KEY_NAME = b"idempotency-key"
+_KEY_LINE = b"\r\nIdempotency-Key: "
+"""As programs write it who can choose; where a proxy writes it in another way, requests go the usual one."""
+
 _TELLING = frozenset(
     {
         "content-encoding",
         "expect",
-        "idempotency-key",
         "origin",
         "sec-fetch-site",
         "transfer-encoding",
@@ -194,6 +197,18 @@ class QuickRequest:
 _OF_BODY = frozenset({"Content-Type", "Content-Length"})
 
 
+def without_key(raw: bytes) -> tuple[bytes, str | None]:
+    """A head without the one header that differs from request to request, and what that says."""
+    at = raw.find(_KEY_LINE)
+    if at < 0:
+        return raw, None
+    begin = at + len(_KEY_LINE)
+    end = raw.find(b"\r\n", begin)
+    if end < 0:
+        end = len(raw)
+    return raw[:at] + raw[end:], raw[begin:end].decode("latin-1")
+
+
 def remote_of(peername: object) -> str | None:
     """The address in what a transport says of its client."""
     return str(peername[0]) if isinstance(peername, tuple) else None
@@ -218,12 +233,13 @@ class QuickLane:
     def begin(self, connection: Resting, data: bytes) -> QuickRequest | None:
         """Take a request that came whole on a connection that rests; None: it goes the usual way, untouched."""
         end = data.find(HEAD_END)
-        key = (_identity(connection), data[:end])
-        head = self._heads.get(key)
+        raw, idempotency_key = without_key(data[:end])
+        known = (_identity(connection), raw)
+        head = self._heads.get(known)
         if head is None or len(data) - end - len(HEAD_END) != head.body_bytes:
             return None
         if not self._is_still(head.caller, connection):
-            del self._heads[key]
+            del self._heads[known]
             return None
         in_flight = self._dispatcher.shared.in_flight
         started_s = asyncio.get_running_loop().time()
@@ -235,7 +251,7 @@ class QuickLane:
         # Kept by the tasks that the handler makes, as the dispatcher's are.
         asked = on_behalf.principal.set(head.caller.known_principal)
         try:
-            result = head.handler.start(data[end + len(HEAD_END) :])
+            result = head.handler.start(data[end + len(HEAD_END) :], idempotency_key)
         except MilenaError:
             return None  # the usual way finds it too, and says what is wrong
         finally:
@@ -285,14 +301,18 @@ class QuickLane:
     def _remember(
         self, raw: bytes, message: ParsedHead, body_bytes: int, connection: Resting
     ) -> None:
-        key = (_identity(connection), raw)
-        if key in self._heads or body_bytes > BODY_BYTES_MAX:
+        raw, idempotency_key = without_key(raw)
+        known = (_identity(connection), raw)
+        if known in self._heads or body_bytes > BODY_BYTES_MAX:
             return
         if message.version != HttpVersion11 or message.should_close:
             return
         names = {name.lower() for name in message.headers}
         if names & _TELLING or "content-type" not in names:
             return
+        key_count = sum(name.lower() == _KEY_NAME for name, _ in message.raw_headers)
+        if key_count != (idempotency_key is not None):
+            return  # it is written in another way, or twice
         try:
             found = self._read(message, connection)
         except (MilenaError, web.HTTPException):
@@ -302,7 +322,7 @@ class QuickLane:
         route, handler, caller = found
         if len(self._heads) >= HEADS_MAX:
             del self._heads[next(iter(self._heads))]
-        self._heads[key] = Head(
+        self._heads[known] = Head(
             message.method,
             message.url.raw_path,
             route,

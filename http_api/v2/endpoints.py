@@ -42,6 +42,7 @@ from http_api.v2 import (
     topic_records,
     transaction_header,
 )
+from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
 from milena.model import errors as e
 from milena.model.access import Operation
 
@@ -80,7 +81,7 @@ _PRODUCE_PARAMS = (
     produce_head.ACKS.param,
     produce_head.TIMEOUT_MS.param,
     produce_head.ASYNC.param,
-    produce.IDEMPOTENCY_KEY,
+    IDEMPOTENCY_KEY,
     conditions.IF_MATCH,
     transaction_header.TRANSACTION,
 )

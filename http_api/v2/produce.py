@@ -5,36 +5,22 @@ answer's own status. Nothing that may have been written is ever reported as refu
 """
 
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 
 from aiohttp import web
 
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
-from http_api.describing.params import Param, ParamPlace
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat
 from http_api.quick.plain_answer import PlainAnswer
-from http_api.shapes.blocks import text
 from http_api.v2.conditions import expected_end
+from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
 from http_api.v2.produce_head import ProduceHead, read_head
 from http_api.v2.transaction_header import named_transaction
-from milena.model.errors import MalformedRequestError, UnsupportedMediaTypeError
+from milena.model.errors import UnsupportedMediaTypeError
 from milena.model.requests import IdempotencyKey, ProduceReceipt, ProducerTransaction, Records
 from milena.model.turns import LARGE_BYTES, Steps
-
-_KEY_CHARS_MAX = 255
-
-IDEMPOTENCY_KEY = Param(
-    name="Idempotency-Key",
-    place=ParamPlace.HEADER,
-    description=(
-        "a repeat with the same body gets the first answer and writes nothing, on any node; visible ASCII characters"
-    ),
-    schema=text(minLength=1, maxLength=_KEY_CHARS_MAX, pattern="^[!-~]+$"),
-    example="payment-17",
-)
 
 
 async def produce_to_topic(call: Call) -> web.StreamResponse:
@@ -64,7 +50,7 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
     if head.format is RecordFormat.BATCH:
         return await _produce_batch(call, head, body, end, transaction)
     steps, size = head.decode(body), len(body)
-    key = _idempotency(call, head, body, transaction)
+    key = head.idempotency(_key(call), body, transaction)
     target = _Target(key, end, transaction)
     # The steps let go of it when they have come to their end: a large body need not stay longer.
     del body
@@ -93,39 +79,8 @@ async def _append(
     return await head.append(await call.shared.turns.run(steps, size), *target)
 
 
-def idempotency_key(call: Call) -> str | None:
-    """The request's key, if it has one.
-
-    Raises:
-        MalformedRequestError: it cannot be one.
-    """
-    key = call.request.headers.get(IDEMPOTENCY_KEY.name)
-    if key is None:
-        return None
-    if not 1 <= len(key) <= _KEY_CHARS_MAX or not all("!" <= c <= "~" for c in key):
-        raise MalformedRequestError(
-            f"Idempotency-Key must be 1 to {_KEY_CHARS_MAX} visible ASCII characters"
-        )
-    return key
-
-
-def _idempotency(
-    call: Call, head: ProduceHead, body: bytes, transaction: ProducerTransaction | None
-) -> IdempotencyKey | None:
-    key = idempotency_key(call)
-    if key is None:
-        return None
-    # The same bytes mean something else in another format or for another partition.
-    body_hash = blake2b(f"{head.format}:{head.partition}:".encode(), digest_size=8)
-    body_hash.update(body)
-    scope = head.topic
-    if transaction is not None:
-        # No topic has a colon in its name: a key of a transaction is of that one alone.
-        scope += f":{transaction.producer_id}:{transaction.producer_epoch}"
-    return IdempotencyKey(
-        key_hash=blake2b(f"{scope}\0{key}".encode(), digest_size=16).digest(),
-        body_hash=body_hash.digest(),
-    )
+def _key(call: Call) -> str | None:
+    return call.request.headers.get(IDEMPOTENCY_KEY.name)
 
 
 async def _produce_batch(
@@ -147,7 +102,7 @@ async def _produce_batch(
         timeout_ms=head.timeout_ms,
         expected_end=end,
         transaction=transaction,
-        idempotency=_idempotency(call, head, body, transaction),
+        idempotency=head.idempotency(_key(call), body, transaction),
         may_create=head.may_create,
     )
     if head.is_async:

@@ -15,6 +15,7 @@ from http_api.formats import binary_v2, json_v2, lines, text_v2
 from http_api.lookup import parse_partition
 from http_api.media import RecordFormat, metadata_type, names_record_format, produce_format
 from http_api.ports import ApiLimits, Ports
+from http_api.v2.idempotency_key import idempotency_of
 from http_api.v2.receipts import encode_receipts
 from milena.model.pending import Pending
 from milena.model.requests import (
@@ -153,9 +154,25 @@ class ProduceHead:
             request = _resolve_partitions(request, records.partitions)
         return self._ports.produce.produce(request)
 
-    def start(self, body: bytes) -> Pending[Sequence[ProduceReceipt]]:
-        """Both at once, for a small body."""
-        return self.append(at_once(self.decode(body)))
+    def idempotency(
+        self, key: str | None, body: bytes, transaction: ProducerTransaction | None = None
+    ) -> IdempotencyKey | None:
+        """What is kept of the request's key, if it has one.
+
+        Raises:
+            MalformedRequestError: it cannot be one.
+        """
+        scope = self.topic
+        if transaction is not None:
+            # No topic has a colon in its name: a key of a transaction is of that one alone.
+            scope += f":{transaction.producer_id}:{transaction.producer_epoch}"
+        # The same bytes mean something else in another format or for another partition.
+        return idempotency_of(key, body, scope=scope, meaning=f"{self.format}:{self.partition}:")
+
+    def start(self, body: bytes, key: str | None) -> Pending[Sequence[ProduceReceipt]]:
+        """All of it at once, for a small body."""
+        records = at_once(self.decode(body))
+        return self.append(records, self.idempotency(key, body))
 
     def encode(self, receipts: Sequence[ProduceReceipt]) -> bytes:
         """The body of the answer."""

@@ -6,7 +6,6 @@ A request comes here by its handler, or, where its head repeats and its body is 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
@@ -22,7 +21,7 @@ from http_api.formats.envelope import ItemsDecoder, decode_parsed
 from http_api.media import JSON_TYPE, RecordFormat, produce_format
 from http_api.ports import ApiLimits, Ports
 from http_api.shapes import requests as shapes
-from http_api.v2.produce import idempotency_key
+from http_api.v2.idempotency_key import IDEMPOTENCY_KEY, idempotency_of
 from http_api.v2.produce_head import TIMEOUT_MS
 from http_api.v2.receipts import encode_items
 from milena.model.access import Operation, ResourceType
@@ -31,7 +30,6 @@ from milena.model.pending import Pending, in_a_task
 from milena.model.requests import (
     CommittedNext,
     GroupOffsets,
-    IdempotencyKey,
     TransactionReceipt,
     TransactionRequest,
     TransactionWrite,
@@ -51,7 +49,7 @@ async def transact(call: Call) -> web.Response:
         may_create=call.rights.may_create,
     )
     body = await call.body.whole()
-    key = _idempotency(call, head.format, body)
+    key = call.request.headers.get(IDEMPOTENCY_KEY.name)
     steps, size = head.decode(body, key), len(body)
     # The steps let go of it when they have come to their end.
     del body
@@ -70,7 +68,7 @@ def prepare_to_transact(
     raw_query: str,
     headers: Mapping[str, str],
 ) -> "TransactHead":
-    """What a head says, for small bodies without a key.
+    """What a head says, for small bodies.
 
     Raises:
         MilenaError: it is at fault.
@@ -109,12 +107,16 @@ class TransactHead:
         self._ask = ask
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    def decode(self, body: bytes, key: IdempotencyKey | None) -> Steps[TransactionRequest]:
-        """What a body asks for, in steps.
+    def decode(self, body: bytes, key: str | None) -> Steps[TransactionRequest]:
+        """What a body asks for, perhaps under an idempotency key, in steps.
 
         Raises:
             MalformedRequestError, InvalidFieldError, RequestTooLargeError: as of a produce request.
         """
+        # No topic has this name, so that the keys of other writes are others.
+        idempotency = idempotency_of(
+            key, body, scope="\0transaction", meaning=f"{self.format}:transaction:"
+        )
         fields = Fields(parse_json(body), "the body", shapes.TRANSACTION.fields)
         yield
         writes = fields.items("writes")
@@ -131,12 +133,12 @@ class TransactHead:
             ),
             offsets=offsets,
             timeout_ms=self.timeout_ms,
-            idempotency=key,
+            idempotency=idempotency,
         )
 
-    def start(self, body: bytes) -> Pending[TransactionReceipt]:
+    def start(self, body: bytes, key: str | None) -> Pending[TransactionReceipt]:
         """Hand a small body to the node."""
-        request = at_once(self.decode(body, None))
+        request = at_once(self.decode(body, key))
         assert self._ask is not None, "made for the lane"
         authorize(self._ask, *_asked(request))
         return in_a_task(self._transactions.transact(request), self._tasks)
@@ -195,19 +197,6 @@ def wait_ms(query: Mapping[str, str], limits: ApiLimits) -> int:
     """How long a request may take, as it says or as it is granted."""
     return min(
         TIMEOUT_MS.read(query) or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
-    )
-
-
-def _idempotency(call: Call, format_: RecordFormat, body: bytes) -> IdempotencyKey | None:
-    key = idempotency_key(call)
-    if key is None:
-        return None
-    # No topic has this name, so that the keys of other writes are others.
-    body_hash = blake2b(f"{format_}:transaction:".encode(), digest_size=8)
-    body_hash.update(body)
-    return IdempotencyKey(
-        key_hash=blake2b(f"\0transaction\0{key}".encode(), digest_size=16).digest(),
-        body_hash=body_hash.digest(),
     )
 
 

@@ -63,6 +63,14 @@ ACCESS: tuple[Mutation, ...] = (
         by="tests/unit/http_api/quick/test_lane_transactions.py",
     ),
     Mutation(
+        name="keys-twice",
+        guard="a head that names two idempotency keys is not one for the quick lane",
+        module="http_api.quick.lane",
+        old="if key_count != (idempotency_key is not None):",
+        new="if idempotency_key is None and key_count:",
+        by="tests/unit/http_api/quick/test_lane.py",
+    ),
+    Mutation(
         name="stream-goes-on",
         guard="a piece of a stream is for who may read it when it is sent",
         module="http_api.streaming.answer",

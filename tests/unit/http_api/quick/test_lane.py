@@ -175,7 +175,6 @@ async def test_a_request_behind_one_that_is_under_way_waits(api, client):
     "line",
     [
         "X-Request-Id: mine",
-        "Idempotency-Key: k",
         "Connection: close",
         "Expect: 100-continue",
         "Content-Encoding: identity",
@@ -188,6 +187,55 @@ async def test_a_head_that_asks_for_more_goes_the_usual_way(api, line):
             status, _, _ = await client.answer()
             assert status in {"HTTP/1.1 200 OK", "HTTP/1.1 100 Continue"}
     assert not api.node.quick_requests
+
+
+class TestKeys:
+    """The key of a request differs each time, and is no part of the head that repeats."""
+
+    async def test_each_key_is_its_requests_own(self, api, client):
+        answers = [await client.ask(request(f"Idempotency-Key: k{n}")) for n in (1, 1, 2, 2)]
+        assert [offset_of(answer) for answer in answers] == [0, 0, 1, 1]
+        assert len(api.node.quick_requests) == 3
+        first = api.node.produce_requests[0].idempotency
+        assert (
+            first
+            == api.node.quick_requests[0].idempotency
+            != api.node.quick_requests[1].idempotency
+        )
+
+    async def test_a_head_is_the_same_with_a_key_and_without(self, api, client):
+        await client.ask(request("Accept: */*"))
+        await client.ask(request("Idempotency-Key: k", "Accept: */*"))
+        await client.ask(request("Accept: */*"))
+        assert [one.idempotency is None for one in api.node.quick_requests] == [False, True]
+
+    @pytest.mark.parametrize("key", ["", "a b", "x" * 256, " k", "k\t", "k\x80"])
+    async def test_what_can_be_no_key_goes_the_usual_way(self, api, client, key):
+        await client.ask(request("Idempotency-Key: k"))
+        await client.ask(request(f"Idempotency-Key: {key}"))
+        assert not api.node.quick_requests
+
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            ("idempotency-key: k",),
+            ("Idempotency-Key:k",),
+            ("Idempotency-Key: k", "Idempotency-Key: l"),
+            ("idempotency-key: k", "Idempotency-Key: l"),
+            ("Idempotency-Key: k", "IDEMPOTENCY-KEY: l"),
+        ],
+    )
+    async def test_one_that_is_written_in_another_way_or_twice_goes_the_usual_way(
+        self, api, client, lines
+    ):
+        for _ in range(2):
+            await client.ask(request(*lines))
+        # A head without any is known, and these are still others.
+        await client.ask(request())
+        await client.ask(request(*lines))
+        assert not api.node.quick_requests
+        keys = {one.idempotency for one in api.node.produce_requests}
+        assert len(keys) == 2
 
 
 @pytest.mark.parametrize("name", CONDITIONS)

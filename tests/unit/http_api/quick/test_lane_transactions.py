@@ -98,10 +98,24 @@ async def test_what_the_node_refuses_is_an_answer_with_its_reason(api, usual):
     assert "nobody leads it" in json.loads(text)["message"]
 
 
-async def test_a_key_that_differs_each_time_goes_the_usual_way(api, usual):
+async def test_a_repeat_under_its_key_is_told_its_first_answer(api, usual):
+    async with connected(api) as client:
+        answers = [
+            await client.ask(sent(writes(), f"Idempotency-Key: {key}")) for key in ("a", "b", "b")
+        ]
+    assert usual == ["/transactions"]
+    bodies = [json.loads(text) for _, _, text in answers]
+    assert [body["is_duplicate"] for body in bodies] == [False, False, True]
+    assert bodies[1]["writes"] == bodies[2]["writes"] != bodies[0]["writes"]
+
+
+async def test_offsets_alone_under_a_key_are_refused_every_time(api, usual):
+    alone = {"writes": [], "offsets": OFFSETS}
     async with connected(api) as client:
         for _ in range(2):
-            await client.ask(sent(writes(), "Idempotency-Key: one"))
+            status, _, text = await client.ask(sent(alone, "Idempotency-Key: a"))
+            assert status.split()[1] == "422"
+            assert "'writes' is empty" in json.loads(text)["message"]
     assert len(usual) == 2
 
 
