@@ -49,24 +49,32 @@ def _paced(url: str, topic: str, per_second: float) -> Iterator[None]:
             writing.result()
 
 
-def batch_ms(
-    spark: SparkSession, url: str, folder: Path, *, turn: int, seconds: float
-) -> dict[str, float]:
-    """Medians of a small micro-batch's duration: of a topic, of ``rate`` at the same pace, of a bare Python source."""
-    name = f"paced-{turn}"
+def batches_ms(
+    spark: SparkSession, url: str, folder: Path, *, turns: int, seconds: float
+) -> list[dict[str, float]]:
+    """Medians of a small micro-batch's duration in each turn: of a topic, of ``rate``, of a bare Python source.
+
+    Records are written to the topic all the time, whichever way is measured: who writes them needs the processor, too.
+    A turn before the first warms the JVM up and is thrown away.
+    """
+    name = "paced"
     with sync.Client(url) as client:
         client.admin.create_topic(name, partitions=1, replication_factor=1)
-    rate = spark.readStream.format("rate").option("rowsPerSecond", RATE_PER_S).load()
-    topic = spark.readStream.format("milena").options(url=url, subscribe=name).load()
     few = {"records": RATE_PER_S // 4, "valueBytes": VALUE_BYTES}
-    bare = spark.readStream.format(BARE_FORMAT).options(**few).load()
-    found = {
-        RATE: _durations_ms(rate, folder, seconds),
-        BARE: _durations_ms(bare, folder, seconds),
+    ways = {
+        RATE: spark.readStream.format("rate").option("rowsPerSecond", RATE_PER_S).load(),
+        BARE: spark.readStream.format(BARE_FORMAT).options(**few).load(),
+        MILENA: spark.readStream.format("milena").options(url=url, subscribe=name).load(),
     }
+
+    def turn() -> dict[str, float]:
+        return {
+            way: statistics.median(_durations_ms(rows, folder, seconds))
+            for way, rows in ways.items()
+        }
+
     with _paced(url, name, RATE_PER_S):
-        found[MILENA] = _durations_ms(topic, folder, seconds)
-    return {way: statistics.median(durations) for way, durations in found.items()}
+        return [turn() for _ in range(turns + 1)][1:]
 
 
 def _durations_ms(rows: DataFrame, folder: Path, seconds: float) -> list[float]:

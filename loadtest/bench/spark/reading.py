@@ -64,11 +64,13 @@ def read_operations(
         frame.write.mode("overwrite").parquet(str(folder / "archive"))
         return spark.read.parquet(str(folder / "archive")).count()
 
+    # A count is what Spark charges for any Python source, and little else: it is held against that. What is ours, from
+    # the node's disk to the Arrow batch, may take as long once more; in a stream, which is charged more, half of it.
     return [
-        table("count", count, {JSON_LINES: 1.5, TUPLES_WAY: 2.5}),
+        table("count", count, {BARE: 0.5, TUPLES_WAY: 2.5}),
         table("aggregate", aggregate, {JSON_LINES: 1.1}),
         table("archive", archive, {JSON_LINES: 1.3}),
-        stream("stream count", count, {JSON_LINES: 1.2}),
+        stream("stream count", count, {BARE: 0.7}),
         stream("stream aggregate", aggregate, {JSON_LINES: 1.0}),
     ]
 

@@ -6,7 +6,7 @@ import pytest
 from loadtest.bench.spark import ways
 from loadtest.bench.spark.bare import BareReader, BareStreamReader
 from loadtest.bench.spark.chart import draw_spark
-from loadtest.bench.spark.memory import MemoryWatch
+from loadtest.bench.spark.memory import HEAP, JVM, NODE, MemoryWatch
 from loadtest.bench.spark.ways import (
     JSON_LINES,
     MILENA,
@@ -101,8 +101,16 @@ def test_the_picture_shows_every_ratio_and_the_delays(delays_ms, told, tmp_path,
 
 
 def test_growth_is_of_the_last_third_beside_the_second():
-    watch = MemoryWatch()
-    watch.samples = [{"JVM": mb} for mb in (100.0, 100.0, 200.0, 200.0, 220.0, 220.0)]
+    watch = MemoryWatch(lambda: 0.0)
+    watch.samples = [{NODE: mb} for mb in (100.0, 100.0, 200.0, 200.0, 220.0, 220.0)]
     (found,) = watch.by_kind()
-    assert (found.kind, found.thirds, found.most) == ("JVM", (100.0, 200.0, 220.0), 220.0)
+    assert (found.kind, found.thirds, found.most) == (NODE, (100.0, 200.0, 220.0), 220.0)
     assert found.growth == pytest.approx(0.1)
+
+
+def test_of_a_jvm_counts_what_its_heap_holds_which_is_looked_at_less_often():
+    watch = MemoryWatch(lambda: 0.0)
+    watch.samples = [{JVM: 10.0 * n} | ({HEAP: 50.0 + n} if n % 4 == 0 else {}) for n in range(9)]
+    whole, heap = watch.by_kind()
+    assert (whole.kind, whole.is_judged) == (JVM, False)
+    assert (heap.kind, heap.thirds, heap.is_judged) == (HEAP, (50.0, 54.0, 58.0), True)
