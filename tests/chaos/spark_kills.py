@@ -2,11 +2,12 @@
 
     source topic → readStream → tasks → writeStream → target topic
 
-Spark runs as a user runs it: ``spark-submit`` with ``--py-files`` on ``local-cluster``, whose executors are processes
-of their own. A writer adds records all the time. By the seed something is killed with -9, at a moment of the seed
-too: all of Spark, its driver alone (whose executors then go on for a while), an executor, a Python worker, or a node
-of the log. What ends by that is started again from its checkpoint; the first kill always falls into batch 0. At last
-the query runs to the end, and every record of the source must be in the target once.
+Spark runs as a user runs it: ``spark-submit`` with ``--py-files``, on ``local-cluster``, whose executors are processes
+of their own, or on ``local``, where the driver is the executor, too. A writer adds records all the time. By the seed
+something is killed with -9, at a moment of the seed too: all of Spark, its driver alone (whose executors then go on for
+a while), an executor, a Python worker, or a node of the log. What ends by that is started again from its checkpoint;
+the first kill always falls into batch 0. At last the query runs to the end, and every record of the source must be in
+the target once.
 
 Values end in something that is another one each time a row is computed: a row that is written twice is not written
 alike.
@@ -25,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
+from itertools import product
 from pathlib import Path
 from random import Random
 from threading import Event
@@ -42,7 +44,7 @@ from tests.support.spark.committed_rows import values_in
 SPARK_HOME = Path(pyspark.__file__).parent
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("milena", "spark_ext", "pyspark_milena")
-MASTER = "local-cluster[2,1,1024]"
+CLUSTER, LOCAL = "local-cluster[2,1,1024]", "local[2]"
 PARTITIONS = 3
 DEADLINE_S = 600.0
 POLL_S = 0.02
@@ -56,9 +58,12 @@ url, source, target, checkpoint, is_last = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 register(spark)
 rows = spark.readStream.format("milena").options(
-    url=url, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=60, minPartitions=2
-).load()
-values = rows.selectExpr("concat_ws(' ', cast(value as string), uuid()) as value", "partition")
+    url=url, subscribe=source, startingOffsets="earliest", minPartitions=2
+)
+# Small batches, so that many are hit; the last run has to catch up.
+if is_last != "last":
+    rows = rows.option("maxOffsetsPerTrigger", 60)
+values = rows.load().selectExpr("concat_ws(' ', cast(value as string), uuid()) as value", "partition")
 writer = values.writeStream.format("milena").options(url=url, topic=target, checkpointLocation=checkpoint)
 if is_last == "last":
     writer = writer.trigger(availableNow=True)
@@ -77,6 +82,13 @@ class Victim(StrEnum):
     NODE = "a node"
 
 
+VICTIMS = {
+    CLUSTER: tuple(Victim),
+    LOCAL: tuple(victim for victim in Victim if victim is not Victim.EXECUTOR),
+}
+"""By Spark's master. One that is local has no executor beside its driver."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkKill:
     """One kill; ``batch`` is the last one that had begun, None where none had."""
@@ -91,6 +103,7 @@ class KillReport:
     """What a run did and found; ``lost`` and ``doubled`` are values."""
 
     seed: int
+    master: str
     kills: list[SparkKill] = field(default_factory=list)
     starts: int = 0
     records: int = 0
@@ -109,7 +122,8 @@ class KillReport:
         early = sum(
             kill.batch is None or (kill.batch == 0 and not kill.is_committed) for kill in self.kills
         )
-        yield f"seed {self.seed}: {len(self.kills)} kills ({kinds}), {early} of them before the end of batch 0"
+        yield f"seed {self.seed} on {self.master}: {len(self.kills)} kills ({kinds})"
+        yield f"  {early} of them before the end of batch 0"
         yield f"  {self.starts} starts, {self.records:,} records: {len(self.lost)} lost, {len(self.doubled)} twice"
 
 
@@ -126,10 +140,11 @@ def packed(folder: Path) -> Path:
 class SubmittedQuery:
     """The query under ``spark-submit``: at most one at a time, in a session of its own."""
 
-    def __init__(self, folder: Path, arguments: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, master: str, arguments: tuple[str, ...]) -> None:
         self.checkpoint = folder / "checkpoint"
         self.log = folder / "spark.log"
         self.starts = 0
+        self.master = master
         self._arguments = (*arguments, str(self.checkpoint))
         self._folder = folder
         self._groups: list[int] = []
@@ -155,7 +170,7 @@ class SubmittedQuery:
             self._process = subprocess.Popen(
                 [
                     str(SPARK_HOME / "bin" / "spark-submit"),
-                    *("--master", MASTER, "--py-files", str(self._code)),
+                    *("--master", self.master, "--py-files", str(self._code)),
                     *flags,
                     "job.py",
                     *(*self._arguments, "last" if is_last else "on"),
@@ -276,14 +291,14 @@ class RecordWriter:
                     number += 1
 
 
-def run_kills(seed: int, count: int, folder: Path) -> KillReport:
+def run_kills(seed: int, count: int, folder: Path, *, master: str = CLUSTER) -> KillReport:
     """So many kills of one query, then its end."""
-    chance, report = Random(f"spark-{seed}"), KillReport(seed=seed)
+    chance, report = Random(f"spark-{seed}"), KillReport(seed=seed, master=master)
     with running_cluster(folder / "nodes") as cluster:
         source = create_topic(cluster.node(1), "source", partitions=PARTITIONS)
         target = create_topic(cluster.node(1), "target", partitions=PARTITIONS)
         urls = [cluster.node(number).url for number in (1, 2, 3)]
-        query = SubmittedQuery(folder, (",".join(urls), source, target))
+        query = SubmittedQuery(folder, master, (",".join(urls), source, target))
         # So that batch 0 has something to lose.
         fill(cluster.node(1), source, [400] * PARTITIONS)
         try:
@@ -321,7 +336,7 @@ def _kill_once(
     if not query.is_running:
         # Executors of a driver that was killed may go on until here: the new one has to fence them.
         query.start()
-    victim = Victim.SPARK if is_first else chance.choice(list(Victim))
+    victim = Victim.SPARK if is_first else chance.choice(VICTIMS[query.master])
     before = query.begun()
 
     def goes_on() -> bool:
@@ -369,20 +384,28 @@ def _finish(query: SubmittedQuery) -> None:
     "--seeds", default="1", metavar="LIST", help="As 1,2,3: each is a cluster and a query."
 )
 @click.option("--kills", "count", type=click.IntRange(min=1), default=8, help="Of each seed.")
+@click.option(
+    "--master",
+    "masters",
+    type=click.Choice([CLUSTER, LOCAL]),
+    multiple=True,
+    default=[CLUSTER, LOCAL],
+    help="Spark's; each seed on each of them.",
+)
 @click.option("--work", type=click.Path(path_type=Path), help="Keep logs there.")
-def main(seeds: str, count: int, work: Path | None) -> None:
+def main(seeds: str, count: int, masters: tuple[str, ...], work: Path | None) -> None:
     """Kill what a stream from topic to topic is made of, and look for what is lost or there twice."""
     reports = []
-    for seed in map(int, seeds.split(",")):
+    for seed, master in product(map(int, seeds.split(",")), masters):
         with ExitStack() as stack:
             if work is None:
                 folder = Path(
                     stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-kills-"))
                 )
             else:
-                folder = work.resolve() / f"seed-{seed}"
+                folder = work.resolve() / f"seed-{seed}-{master.partition('[')[0]}"
                 folder.mkdir(parents=True)
-            reports.append(run_kills(seed, count, folder))
+            reports.append(run_kills(seed, count, folder, master=master))
         print(*reports[-1].lines(), sep="\n", flush=True)
     print(f"{sum(len(report.kills) for report in reports)} kills: "
           f"{'nothing lost, nothing twice' if all(r.is_good for r in reports) else 'WRONG'}")  # fmt: skip
