@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from spark_ext.errors import OptionError, one_line_errors
 from spark_ext.options.parsing import (
     ReadOptions,
-    includes_headers,
+    parse_load_options,
     parse_read_options,
     parse_write_options,
     parse_write_stream_options,
@@ -75,11 +75,14 @@ class MilenaDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Asked for at ``load()``, unless the user gives a schema."""
+        """Asked for at ``load()``, unless the user gives a schema: what cannot be read is refused there."""
+        from spark_ext.reading.checking import check_can_read
         from spark_ext.rows.read_schema import row_schema
 
         with one_line_errors():
-            return row_schema(include_headers=includes_headers(self.options, os.environ))
+            options = parse_load_options(self.options, os.environ)
+            check_can_read(options)
+            return row_schema(include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> "MilenaReader":
         """Asked for when the query is planned."""

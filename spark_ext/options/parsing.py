@@ -202,18 +202,20 @@ def parse_stream_options(
     )
 
 
-def includes_headers(options: Mapping[str, str], environment: Mapping[str, str] = NOTHING) -> bool:
-    """Whether rows have headers, in a batch query or a stream: when Spark asks, it does not tell which it will be.
+def parse_load_options(
+    options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
+) -> ReadOptions:
+    """Options of a batch query or a stream: at ``load()`` Spark does not tell which it will be.
 
     Raises:
         OptionError: the options are those of neither.
     """
     try:
-        return parse_read_options(options, environment).include_headers
+        return parse_read_options(options, environment)
     except OptionError as error:
         in_batch = error.message
     try:
-        return parse_stream_options(options, environment).read.include_headers
+        return parse_stream_options(options, environment).read
     except OptionError as error:
         if error.message == in_batch:
             raise

@@ -445,7 +445,13 @@ with spark_session(Path(folder), config=config) as spark:
     print("COUNT", rows.count())
     said = {"url": url, "milena.token": token}
     for options in (said, {"url": url, "kafka.sasl.jaas.config": login}):
-        read = spark.read.format("milena").options(subscribe=topic, **options).load()
+        try:
+            spark.read.format("milena").options(subscribe=topic, **options).load()
+        except Exception as error:
+            print(error)
+        # With a schema nobody is asked yet.
+        reader = spark.read.format("milena").schema("value binary")
+        read = reader.options(subscribe=topic, **options).load()
         read.explain("extended")
         read.explain("cost")
         print(read, options.keys())
@@ -460,7 +466,8 @@ with spark_session(Path(folder), config=config) as spark:
             rows.select("value").write.format("milena").options(topic=topic, **options).mode("append").save()
         except Exception as error:
             print(error)
-        stream = spark.readStream.format("milena").options(subscribe=topic, **options).load()
+        reader = spark.readStream.format("milena").schema("value binary")
+        stream = reader.options(subscribe=topic, **options).load()
         stream.explain("extended")
         writer = stream.select("value").writeStream.format("milena").options(topic=topic, **options)
         writer = writer.option("transactionalId", "x")

@@ -12,7 +12,7 @@ from spark_ext.options.bounds import (
     SpecificTimestamps,
 )
 from spark_ext.options.parsing import (
-    includes_headers,
+    parse_load_options,
     parse_read_options,
     parse_stream_options,
     parse_write_options,
@@ -219,13 +219,14 @@ def test_a_bad_option_of_a_stream_is_one_line(options, words):
 
 def test_at_load_options_need_to_fit_either_a_batch_or_a_stream():
     required = {"url": "a", "subscribe": "t"}
-    assert includes_headers({**required, "startingOffsets": "latest", "includeHeaders": "true"})
-    assert not includes_headers({**required, "endingOffsets": "latest"})
+    stream = parse_load_options({**required, "startingOffsets": "latest", "includeHeaders": "true"})
+    assert stream.include_headers
+    assert not parse_load_options({**required, "endingOffsets": "latest"}).include_headers
     with pytest.raises(OptionError) as caught:
-        includes_headers({**required, "minPartition": "1"})
+        parse_load_options({**required, "minPartition": "1"})
     assert caught.value.message == "minpartition: no such option; did you mean minPartitions?"
     with pytest.raises(OptionError) as caught:
-        includes_headers({**required, "startingOffsets": "latest", "maxTriggerDelay": "soon"})
+        parse_load_options({**required, "startingOffsets": "latest", "maxTriggerDelay": "soon"})
     assert caught.value.message.startswith(
         "startingOffsets: latest is not possible in a batch query; and in a stream, maxTriggerDelay"
     )

@@ -304,7 +304,7 @@ def test_a_bad_option_is_one_line_at_load(read, options, line):
 @pytest.mark.parametrize(
     ("topic", "options", "schema", "line"),
     [
-        ("no-such-topic", {}, None, "OffsetError: no such topic: no-such-topic"),
+        ("no-such-topic", {}, "value binary", "OffsetError: no such topic: no-such-topic"),
         ("filled", {"startingOffsets": '{"filled":{"0":1}}'}, None, "missing: filled-1, filled-2"),
         ("filled", {"minPartitions": "x"}, "value binary", "minPartitions: expected a number"),
         ("filled", {"startingOffsets": "latest"}, None, "latest is not possible in a batch query"),
@@ -326,11 +326,31 @@ def test_what_cannot_be_read_is_one_line_before_a_task_starts(
     assert tracker.getJobIdsForGroup(None) == before
 
 
-def test_a_cluster_that_does_not_answer_is_one_line(spark):
-    frame = spark.read.format("milena").options(url="127.0.0.1:1", subscribe="t").load()
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"subscribe": "not-there"}, "OffsetError: no such topic: not-there"),
+        ({"assign": '{"filled":[0,99]}'}, "OffsetError: no such partition: filled-99"),
+        (
+            {"subscribe": "t", "url": "127.0.0.1:1"},
+            "cannot reach http://127.0.0.1:1: connection refused",
+        ),
+    ],
+)
+def test_what_is_not_there_is_one_line_at_load(spark, cluster, filled, is_stream, options, line):
+    del filled
+    reader = (spark.readStream if is_stream else spark.read).format("milena")
     with pytest.raises(PySparkException) as caught:
-        frame.count()
-    assert message_of(caught).endswith("cannot reach http://127.0.0.1:1: connection refused")
+        reader.options(**{"url": cluster.node(1).url, **options}).load()
+    assert message_of(caught).endswith(line)
+    assert "\n" not in message_of(caught)
+
+
+def test_what_may_be_lost_need_not_be_there_at_load(spark, cluster):
+    """As a stream that is started again after one of its topics was deleted."""
+    reader = spark.readStream.format("milena").options(url=cluster.node(1).url, subscribe="gone")
+    assert reader.option("failOnDataLoss", "false").load().isStreaming
 
 
 def test_a_session_can_be_told_of_the_format(spark, read, cluster):

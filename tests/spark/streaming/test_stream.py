@@ -311,12 +311,19 @@ def test_a_bad_option_is_one_line_at_load(stream):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"endingOffsets": "latest"}, "OptionError: endingOffsets: not possible in a stream"),
+        (
+            {"schema": "value binary", "endingOffsets": "latest"},
+            "OptionError: endingOffsets: not possible in a stream",
+        ),
         ({"schema": "body string"}, "RowSchemaError: schema: there is no column body"),
-        ({"startingOffsets": "earliest"}, "OffsetError: no such topic: not-there"),
+        (
+            {"schema": "value binary", "startingOffsets": "earliest"},
+            "OffsetError: no such topic: not-there",
+        ),
     ],
 )
 def test_what_cannot_be_read_is_told_when_the_stream_starts(stream, trigger, options, line):
+    """With a schema Spark does not ask the source at ``load()``."""
     with stream("not-there", trigger=trigger, **options) as (query, batches):
         failure = failure_of(query)
     assert line in failure
