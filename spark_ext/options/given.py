@@ -38,6 +38,10 @@ _REFUSED = {
     "kafka.interceptor.classes": "interceptors would run in a Kafka client, and there is none",
     "kafka.enable.idempotence": "a task's writes are always idempotent",
     "kafka.acks": "a write is always acknowledged by every in-sync replica",
+    "kafka.isolation.level": "committed records are read, always",
+    "kafka.transactional.id": "a write's transactions have the name that transactionalId says",
+    "kafka.compression.type": "say compression",
+    "kafka.client.id": "say milena.clientId",
     "path": "topics are named by subscribe, subscribePattern or assign, and by topic when writing",
 }
 _REFUSED_PREFIXES = {
