@@ -2,6 +2,7 @@
 
 import pytest
 
+from milena.model.columns import RecordColumns
 from milena.model.requests import Receipts, Records, TransactionWrite
 from node.services.record_batches import PartitionBatch
 from node.services.transactions.plans import Part, Plan, WriteGroup, grouped, merged
@@ -57,7 +58,14 @@ def test_a_write_alone_is_not_copied():
 
 
 def part(partition, *places) -> Part:
-    batch = PartitionBatch(partition, places, None, 0)  # type: ignore[arg-type]
+    columns = RecordColumns(
+        offset_deltas=None,
+        timestamp_deltas=None,
+        keys=None,
+        values=[b"x"] * len(places),
+        headers=None,
+    )
+    batch = PartitionBatch(partition, places, columns, 0)
     return Part(None, None, batch)  # type: ignore[arg-type]
 
 
