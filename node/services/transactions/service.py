@@ -489,16 +489,16 @@ class TransactionService:
         commits = await self._commits_of(request.offsets)
         extents = [await self._extent(written) for written in request.writes]
         while True:
-            end = TransactionEnd(
-                producer_id=identity[0],
-                producer_epoch=identity[1],
-                is_commit=True,
-                is_keyed=False,
-                extents=tuple(extents),
-                offsets=commits,
-                leader_epochs=await self._leaders_of(request.writes, extents, identity),
-            )
             try:
+                end = TransactionEnd(
+                    producer_id=identity[0],
+                    producer_epoch=identity[1],
+                    is_commit=True,
+                    is_keyed=False,
+                    extents=tuple(extents),
+                    offsets=commits,
+                    leader_epochs=await self._leaders_of(request.writes, extents, identity),
+                )
                 await self._decide(end, deadline)
                 break
             except StaleLeaderEpochError:
@@ -578,10 +578,18 @@ class TransactionService:
         *,
         is_bound: bool,
     ) -> int:
+        named = (written.end_offset, written.records)
         end_offset, records, leader_epoch = await self._lookup.extent(
             extent, identity, is_bound=is_bound
         )
-        if (end_offset, records) != (written.end_offset, written.records):
+        if is_bound and (end_offset, records) != named:
+            # A leader that was deposed and has not heard of it holds less: only one that the quorum confirms refuses.
+            end_offset, records, _ = await self._lookup.extent(extent, identity, is_bound=False)
+            if (end_offset, records) == named:
+                raise StaleLeaderEpochError(
+                    f"{written.topic}-{written.partition} has another leader; nothing was decided, try again"
+                )
+        if (end_offset, records) != named:
             raise TransactionChangedError(
                 f"{written.topic}-{written.partition} has {records} records of transaction {identity[0]}:{identity[1]} "
                 f"up to offset {end_offset}, and the commit names {written.records} up to {written.end_offset}: a "

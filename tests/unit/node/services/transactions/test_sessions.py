@@ -22,9 +22,12 @@ from milena.model.requests import (
     ProducerTransaction,
 )
 from node.services.log_ends import LogEnds
+from node.services.transactions.lookup import LedExtent
 from raft_meta.machine import producers
 from raft_meta.machine.commands import ForgetProducers, TransactionEnd
+from raft_meta.machine.image import TransactionExtent
 from raft_meta.machine.transactions import LEADER_EPOCHS_LEVEL
+from storage.state.transactions import Identity
 from tests.support.clusters.nodes import cluster_of
 from tests.support.clusters.runners import batch
 from tests.support.clusters.transacting import (
@@ -144,6 +147,32 @@ class TestSessions:
             assert ended.is_visible
             assert [len(epochs) for epochs in asked] == [1, 1]
             assert asked[1][0] == asked[0][0] + 1
+            assert await read(cluster, 1, "t") == ["a"]
+
+    @virtual
+    async def test_a_leader_that_was_deposed_and_holds_less_refuses_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            await cluster.until(lambda: cluster.image.feature_level >= LEADER_EPOCHS_LEVEL)
+            node = cluster.nodes[3]
+            one = await node.transactions.begin("me", timeout_ms=30_000)
+            end = await send(cluster, 3, one, "t", "a")
+            ask, asked = node.transaction_lookup.extent, []
+
+            async def deposed_first(
+                extent: TransactionExtent, identity: Identity, *, is_bound: bool
+            ) -> LedExtent:
+                asked.append(is_bound)
+                if len(asked) == 1:
+                    return LedExtent(end_offset=-1, records=0, leader_epoch=0)
+                return await ask(extent, identity, is_bound=is_bound)
+
+            monkeypatch.setattr(node.transaction_lookup, "extent", deposed_first)
+            ended = await node.transactions.commit(commit_of(one, ("t", end, 1)))
+            assert ended.is_visible
+            assert asked == [True, False, True]
             assert await read(cluster, 1, "t") == ["a"]
 
     @virtual
