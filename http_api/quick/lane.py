@@ -233,9 +233,12 @@ class QuickLane:
     def begin(self, connection: Resting, data: bytes) -> QuickRequest | None:
         """Take a request that came whole on a connection that rests; None: it goes the usual way, untouched."""
         end = data.find(HEAD_END)
-        raw, idempotency_key = without_key(data[:end])
-        known = (_identity(connection), raw)
+        known, idempotency_key = (_identity(connection), data[:end]), None
         head = self._heads.get(known)
+        if head is None:
+            raw, idempotency_key = without_key(data[:end])
+            known = (_identity(connection), raw)
+            head = self._heads.get(known)
         if head is None or len(data) - end - len(HEAD_END) != head.body_bytes:
             return None
         if not self._is_still(head.caller, connection):

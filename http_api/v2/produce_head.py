@@ -162,6 +162,8 @@ class ProduceHead:
         Raises:
             MalformedRequestError: it cannot be one.
         """
+        if key is None:
+            return None
         scope = self.topic
         if transaction is not None:
             # No topic has a colon in its name: a key of a transaction is of that one alone.
