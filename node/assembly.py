@@ -251,7 +251,9 @@ class Assembly:
             standing=self.membership,
             timeout_ms=config.broker_session_ms,
         )
-        self.transaction_ends = TransactionEnds(metadata=self.metadata, on_failure=ports.on_fatal)
+        self.transaction_ends = TransactionEnds(
+            metadata=self.metadata, clock=ports.clock, on_failure=ports.on_fatal
+        )
         self.replicas = LocalReplicas(
             files=ports.files,
             directory=ports.directory,

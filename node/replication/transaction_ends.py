@@ -5,7 +5,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from itertools import islice
 
+from milena.model.clock import Clock
 from milena.model.errors import (
     DrainingError,
     GroupNotEmptyError,
@@ -31,7 +33,9 @@ from raft_meta.machine.commands import (
     FinishMarkers,
     TransactionEnd,
 )
+from raft_meta.machine.image import PartitionKey
 from raft_meta.machine.transactions import ENDS_PER_COMMAND_MAX, MARKERS_PER_COMMAND_MAX
+from storage.state.transactions import Identity
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +44,15 @@ COMMAND_BYTES_MAX = 256 << 10
 QUEUED_MAX = 20_000
 """Ends that wait; whoever waits for one holds a request."""
 PROPOSE_TIMEOUT_MS = 5_000
+FINISH_EVERY_MS = 100
+"""Between two commands for finished markers. Nobody waits for one: who wants to see a transaction asks the leaders."""
 
 _END_BYTES = 40
 _EXTENT_BYTES = 60
 _OFFSET_BYTES = 100
+
+
+_Marker = tuple[PartitionKey, Identity]
 
 
 @dataclass(slots=True)
@@ -57,12 +66,17 @@ class TransactionEnds:
     """Two queues, and one command of each kind under way at a time. Owned by the data loop."""
 
     def __init__(
-        self, *, metadata: MetadataStore, on_failure: Callable[[BaseException], None]
+        self,
+        *,
+        metadata: MetadataStore,
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self._metadata = metadata
+        self._clock = clock
         self._on_failure = on_failure
         self._queue: deque[_QueuedEnd] = deque()
-        self._finished: dict[FinishedMarker, None] = {}
+        self._finished: dict[_Marker, None] = {}
         self._ending: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -89,11 +103,15 @@ class TransactionEnds:
             self._ending = self._start(self._run_ends())
         await queued.done
 
-    def finish(self, marker: FinishedMarker) -> None:
+    def is_finishing(self, key: PartitionKey, identity: Identity) -> bool:
+        """Whether the quorum is about to be told of a marker."""
+        return (key, identity) in self._finished
+
+    def finish(self, key: PartitionKey, identity: Identity) -> None:
         """Say that a marker is committed; repeated until the image says so, too."""
         if self._is_closed:
             return
-        self._finished[marker] = None
+        self._finished[key, identity] = None
         if self._finishing is None:
             self._finishing = self._start(self._run_markers())
 
@@ -137,10 +155,12 @@ class TransactionEnds:
 
     async def _run_markers(self) -> None:
         while self._finished:
-            taken = list(self._finished)[:MARKERS_PER_COMMAND_MAX]
+            await self._clock.sleep(FINISH_EVERY_MS)
+            taken = list(islice(self._finished, MARKERS_PER_COMMAND_MAX))
+            markers = tuple(_finished(*key, *identity) for key, identity in taken)
             try:
                 await self._metadata.propose(
-                    FinishMarkers(markers=tuple(taken)), timeout_ms=PROPOSE_TIMEOUT_MS
+                    FinishMarkers(markers=markers), timeout_ms=PROPOSE_TIMEOUT_MS
                 )
             except MilenaError as error:
                 # Whoever looks at the image next finds them there still, and says it again.
@@ -159,6 +179,9 @@ class TransactionEnds:
                 self._queue.popleft(),
                 DrainingError("this node is stopping; the transaction is still open"),
             )
+        if self._finishing is not None:
+            # The next leader says it again.
+            self._finishing.cancel()
         tasks = [task for task in (self._ending, self._finishing) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -172,6 +195,17 @@ def _size(end: TransactionEnd) -> int:
             for commit in end.offsets
             for offset in commit.offsets
         )
+    )
+
+
+def _finished(
+    topic_id: str, partition: int, producer_id: int, producer_epoch: int
+) -> FinishedMarker:
+    return FinishedMarker(
+        topic_id=topic_id,
+        partition=partition,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
     )
 
 

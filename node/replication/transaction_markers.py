@@ -20,7 +20,7 @@ from node.metrics.counts import NodeCounts
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.replication.transaction_ends import TransactionEnds
-from raft_meta.machine.commands import FinishedMarker, TransactionEnd
+from raft_meta.machine.commands import TransactionEnd
 from raft_meta.machine.image import Ending, Image, PartitionKey
 from raft_meta.machine.transactions import NotCommitted, outcome_of
 from storage.state.transactions import Identity, OngoingTransaction
@@ -160,15 +160,16 @@ class TransactionMarkers:
         endings = image.ending.get(key)
         if endings is not None and runner.leader.is_established:
             for identity in endings:
-                self._maybe_finish(runner, identity)
+                if not self._ends.is_finishing(key, identity):
+                    self._maybe_finish(runner, identity)
         return bool(opened) or endings is not None
 
     def _maybe_finish(self, runner: PartitionRunner, identity: Identity) -> None:
         if _is_under_way(runner, identity):
             return
-        producer_id, producer_epoch = identity
+        key = (runner.topic_id, runner.partition)
         if _has_marker(runner, identity):
-            for waiter in self._awaited.get(((runner.topic_id, runner.partition), identity), ()):
+            for waiter in self._awaited.get((key, identity), ()):
                 if not waiter.done():
                     waiter.set_result(None)
         else:
@@ -177,17 +178,9 @@ class TransactionMarkers:
             logger.error(
                 "committed transaction lost partition=%s producer_id=%d producer_epoch=%d",
                 runner.name,
-                producer_id,
-                producer_epoch,
+                *identity,
             )
-        self._ends.finish(
-            FinishedMarker(
-                topic_id=runner.topic_id,
-                partition=runner.partition,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-            )
-        )
+        self._ends.finish(key, identity)
 
     # -- what nobody else ends -------------------------------------------------------------------
 

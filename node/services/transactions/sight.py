@@ -1,8 +1,7 @@
 """When readers see a committed transaction: once its marker is committed in each of its partitions.
 
-The quorum hears of that last, and then every node by its image. Who waits for one transaction alone would wait for a
-command alone; so the leaders of its partitions are asked, too, who know before. Where many wait they share commands,
-and calls to leaders would cost more than they save.
+The quorum hears of that last, of many in one command, and then every node by its image. So the leaders of its
+partitions are asked, too, who know before.
 """
 
 import asyncio
@@ -18,8 +17,8 @@ from node.services.messages import MARKED_TRANSACTION, MarkedTransactionRequest,
 from raft_meta.machine.image import Image, PartitionKey
 from storage.state.transactions import Identity
 
-ASKING_MAX = 8
-"""Transactions of this node whose leaders are asked at a time."""
+ASKING_MAX = 64
+"""Transactions of this node whose leaders are asked at a time; those beyond wait for the image."""
 ASK_MS = 2_000
 """How long a leader goes on waiting for who asked."""
 

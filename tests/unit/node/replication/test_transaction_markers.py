@@ -71,7 +71,7 @@ async def test_who_leads_no_more_ends_nothing_before_it_has_heard_of_that() -> N
         leader_id = cluster.leader_of("t")
         assert leader_id is not None
         leader = cluster.nodes[leader_id]
-        leader.transaction_ends.finish = lambda marker: None
+        leader.transaction_ends.finish = lambda key, identity: None
         one = await leader.transactions.begin("me", timeout_ms=60_000)
         end = await send(cluster, leader_id, one, "t", "a")
         await leader.transactions.commit(commit_of(one, ("t", end, 1)))
@@ -104,4 +104,38 @@ async def test_the_quorum_hears_of_a_marker_once_it_is_committed() -> None:
         for follower in (2, 3):
             cluster.nodes[follower].pool.release()
         assert (await commit).is_visible
+        await cluster.until(lambda: not cluster.image.ending)
         assert finishes(leader) == 1
+
+
+@virtual
+async def test_the_quorum_hears_of_many_markers_at_once_and_readers_do_not_wait_for_that() -> None:
+    async with cluster_of() as cluster:
+        await two_topics(cluster)
+        node, leader = cluster.nodes[2], cluster.nodes[1]
+        for number in range(5):
+            one = await node.transactions.begin(f"me {number}", timeout_ms=60_000)
+            end = await send(cluster, 2, one, "t", "a")
+            assert (await node.transactions.commit(commit_of(one, ("t", end, 1)))).is_visible
+        (endings,) = cluster.image.ending.values()
+        assert len(endings) == 5
+        assert finishes(leader) == 0
+        await cluster.until(lambda: not cluster.image.ending)
+        assert finishes(leader) == 1
+
+
+@virtual
+async def test_a_leader_that_stops_does_not_stay_for_markers_that_the_next_one_finds() -> None:
+    async with cluster_of() as cluster:
+        await two_topics(cluster)
+        node, leader = cluster.nodes[2], cluster.nodes[1]
+        one = await node.transactions.begin("me", timeout_ms=60_000)
+        end = await send(cluster, 2, one, "t", "a")
+        await node.transactions.commit(commit_of(one, ("t", end, 1)))
+        before_ms = leader.clock.now_ms()
+        await leader.transaction_ends.close()
+        assert leader.clock.now_ms() == before_ms
+        assert finishes(leader) == 0
+        await move_leader(cluster, 2)
+        await cluster.until(lambda: not cluster.image.ending)
+        assert finishes(node) == 1

@@ -398,7 +398,7 @@ class TestSight:
         async with cluster_of() as cluster:
             await two_topics(cluster)
             for node in cluster.nodes.values():
-                node.transaction_ends.finish = lambda marker: None
+                node.transaction_ends.finish = lambda key, identity: None
             one = await cluster.nodes[node_id].transactions.begin("me", timeout_ms=60_000)
             ends = [(name, await send(cluster, node_id, one, name, "a"), 1) for name in ("t", "u")]
             held = cluster.nodes[3].pool
