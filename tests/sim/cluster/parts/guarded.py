@@ -164,6 +164,8 @@ class GuardedClients(TopicClients):
         except MilenaError:
             return
         setattr(self, verdict, getattr(self, verdict) + 1)
+        if verdict == "admitted" and self.begins_open and not _has_heard(node):
+            return
         if token is None:
             if verdict == "admitted" and self.is_closed:
                 raise ViolationError(f"{node.name} lets anybody in")
@@ -192,6 +194,11 @@ class GuardedClients(TopicClients):
             for machine in self._world.machines.values():
                 assert machine.process is not None
                 await self._knock_at(machine.process, token)
+
+
+def _has_heard(node: "NodeProcess") -> bool:
+    """Until then one without a first user's password knows the cluster as it left it: open, perhaps."""
+    return node.node is not None and node.node.membership.heard_ms is not None
 
 
 class GuardedTopic(Part):
