@@ -45,7 +45,7 @@ QUEUED_MAX = 20_000
 """Ends that wait; whoever waits for one holds a request."""
 PROPOSE_TIMEOUT_MS = 5_000
 FINISH_EVERY_MS = 100
-"""Between two commands for finished markers. Nobody waits for one: who wants to see a transaction asks the leaders."""
+"""Between two commands for finished markers: who waits to see a transaction asks its leaders, who know before."""
 
 _END_BYTES = 40
 _EXTENT_BYTES = 60
@@ -157,7 +157,7 @@ class TransactionEnds:
         while self._finished:
             await self._clock.sleep(FINISH_EVERY_MS)
             taken = list(islice(self._finished, MARKERS_PER_COMMAND_MAX))
-            markers = tuple(_finished(*key, *identity) for key, identity in taken)
+            markers = tuple(_message_of(*key, *identity) for key, identity in taken)
             try:
                 await self._metadata.propose(
                     FinishMarkers(markers=markers), timeout_ms=PROPOSE_TIMEOUT_MS
@@ -198,7 +198,7 @@ def _size(end: TransactionEnd) -> int:
     )
 
 
-def _finished(
+def _message_of(
     topic_id: str, partition: int, producer_id: int, producer_epoch: int
 ) -> FinishedMarker:
     return FinishedMarker(

@@ -2,7 +2,10 @@
 
 import asyncio
 
+import pytest
+
 from milena.model.types import WallMs
+from node.services.transactions import sight
 from raft_meta.machine import codec
 from raft_meta.machine.commands import FinishMarkers
 from tests.support.clusters.nodes import SimNode, cluster_of
@@ -122,6 +125,21 @@ async def test_the_quorum_hears_of_many_markers_at_once_and_readers_do_not_wait_
         assert finishes(leader) == 0
         await cluster.until(lambda: not cluster.image.ending)
         assert finishes(leader) == 1
+
+
+@virtual
+async def test_who_may_not_ask_the_leaders_sees_it_with_the_quorum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sight, "ASKING_MAX", 0)
+    async with cluster_of() as cluster:
+        await two_topics(cluster)
+        node, leader = cluster.nodes[2], cluster.nodes[1]
+        one = await node.transactions.begin("me", timeout_ms=60_000)
+        end = await send(cluster, 2, one, "t", "a")
+        assert (await node.transactions.commit(commit_of(one, ("t", end, 1)))).is_visible
+        assert finishes(leader) == 1
+        assert not cluster.image.ending
 
 
 @virtual
