@@ -5,7 +5,9 @@ differ in bytes, but once they were compacted as far, not in records. A slice is
 the data loop only takes over what a slice has finished. Replicas that are not sound are left alone.
 
 A tombstone may go only when every replica has it: one that slept longer than ``delete.retention.ms`` would keep the
-deleted record for ever, and serve it should it come to lead. ``EveryReplicaHas`` knows up to where that is certain.
+deleted record for ever, and serve it should it come to lead. ``EveryReplicaHas`` knows up to where that is certain. So
+with markers of transactions. A run under way ends where a replica may be missing: who copies the log meanwhile would
+get what comes before them from one state of it, and what is behind them from another.
 """
 
 import logging
@@ -177,6 +179,9 @@ class Compactor:
         began_ms = self._clock.now_ms()
         try:
             while not run.is_done:
+                if self._tombstone_end(runner) < run.tombstone_end:
+                    # Some replica may be copying the log.
+                    return
                 slice_began_ms = self._clock.now_ms()
                 worked = await runner.upkeep.compact_slice(run)
                 self._counts.worked_bytes += worked

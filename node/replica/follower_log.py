@@ -58,7 +58,6 @@ class FollowerLog:
         self._acknowledgements = acknowledgements
         self._counts = counts
         self._on_fatal = on_fatal
-        self._has_begun_anew = False
 
     # -- what the leader says --------------------------------------------------------------------
 
@@ -155,37 +154,38 @@ class FollowerLog:
         )
         with failing_disk_is_fatal(self._on_fatal):
             self._log.give_up_from(damage)
-        self._has_begun_anew = False
         self.high_watermark = min(self.high_watermark, damage.offset)
         lost = FateUnknownError(f"{self._name}: the copy that took the record is damaged")
         self._acknowledgements.fail_above(damage.offset, lost)
         return True
 
     def maybe_begin_anew(self, state: Partition) -> None:
-        """Copy a compacted log as a whole where recovery cut or lost a part of it.
+        """Copy a compacted log as a whole where a part of it is another one's: recovery cut it, or a move is adding it.
 
-        The leader may have dropped a tombstone since that lies in the part that is gone: what it deleted would be in
-        our part for ever. Nobody counts on a copy that is not sound and not in sync.
+        Each replica drops tombstones and markers of transactions by itself once all have them. Behind our part those
+        that speak of it may be gone from the log of whoever leads now: what a tombstone deleted would be here for ever,
+        and a transaction would never end. Nobody counts on a copy that is not in sync.
 
-        At the beginning of a leader epoch, as with ``maybe_give_up``. A topic that becomes compacted within one can
-        wait: while a copy is not in sync, no leader drops tombstones.
+        At the beginning of a leader epoch, as with ``maybe_give_up``. Within one all comes from the same log; while a
+        copy is not in sync, none of these is dropped there, nor where a topic becomes compacted meanwhile.
 
         It begins at 0, wherever our log started: who asks for what is deleted is sent what is known of its writers,
         and their retries would be taken for new ones otherwise.
         """
-        if (
-            self._has_begun_anew
-            or self._log.health is ReplicaHealth.SOUND
-            or self._counts_in(state)
-        ):
+        log = self._log
+        is_patched = log.health is not ReplicaHealth.SOUND or self._is_being_added(state)
+        if not is_patched or not log.log_end_offset or self._counts_in(state):
             return
-        logger.warning("copied anew partition=%s: %s", self._name, self._log.recovery.reason)
-        self._has_begun_anew = True
+        reason = log.recovery.reason or "another leader"
+        logger.warning("copied anew partition=%s: %s", self._name, reason)
         with failing_disk_is_fatal(self._on_fatal):
             self._log.restart_at(0)
         self.high_watermark = 0
         lost = FateUnknownError(f"{self._name}: the copy that took the record is made anew")
         self._acknowledgements.fail_above(-1, lost)
+
+    def _is_being_added(self, state: Partition) -> bool:
+        return self._broker_id not in state.settled
 
     def _counts_in(self, state: Partition) -> bool:
         """Whether this copy is one of those that hold what is committed."""

@@ -100,6 +100,11 @@ class CompactionRun:
         """Of the segments that were replaced, and of those in their place."""
         self.is_done = False
 
+    @property
+    def tombstone_end(self) -> int:
+        """Tombstones and markers at and above it stay."""
+        return self._plan.tombstone_end
+
     def step(self) -> int:
         """Run a slice; returns the bytes that it read and wrote.
 

@@ -1,5 +1,6 @@
 """The background work on segments: what is compacted when, how fast, and when tombstones may go."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -159,6 +160,29 @@ class TestLogs:
             await cluster.until(lambda: runner.is_closed)
             assert run.is_done
             assert await runner.upkeep.compact_slice(run) == 0
+
+    @virtual
+    async def test_a_run_that_may_drop_tombstones_ends_where_a_replica_goes_missing(self) -> None:
+        """Who copies the log meanwhile must not get a record from before the run and miss its tombstone after it."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), **CONFIGS)
+            await update(cluster, 200)
+            compactor = compactor_of(cluster, 1, bytes_per_s=20_000)
+            runner = cluster.runner(1, "t")
+            await compactor.look()
+            while not compactor._tombstone_end(runner):
+                await LoopClock().sleep(1_000)
+            looking = asyncio.create_task(compactor.look())
+            await LoopClock().sleep(100)
+            assert runner.log._compaction._run is not None, "it is at work"
+            await cluster.kill(3)
+            await cluster.until(lambda: 3 not in cluster.isr_of("t"))
+            await LoopClock().sleep(1_500)
+            assert runner.log._compaction._run is None
+            await looking
+            assert compactor._counts.runs == 0
+            await compactor.look()
+            assert compactor._counts.runs == 1, "the next one drops none of them"
 
 
 class TestFollowers:

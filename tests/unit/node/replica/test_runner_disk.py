@@ -16,6 +16,7 @@ from milena.model.pending import Pending
 from milena.model.requests import Acks
 from milena.model.types import ReplicaHealth
 from node.replica.runner import ReplicaRole
+from raft_meta.machine.image import Partition, Reassignment
 from tests.support.clusters import leaders
 from tests.support.clusters.runners import (
     DIRECTORY,
@@ -26,7 +27,11 @@ from tests.support.clusters.runners import (
     settings,
     values_of,
 )
+from tests.support.disk.log_model import stamped
 from tests.support.time.virtual_time import after, current_loop, settle, virtual
+
+RECORDS = stamped(batch("a", "b"), base_offset=0, leader_epoch=5, append_time_ms=1)
+"""As a leader sends them."""
 
 
 class TestSyncing:
@@ -208,6 +213,52 @@ class TestRestart:
         bench.image(leaders.partition((2, 3), leader=2, leader_epoch=7, partition_epoch=10))
         assert bench.log.log_end_offset == 0
         bench.pool.release()
+
+    @staticmethod
+    def moving(isr: tuple[int, ...] = (2, 3), *, leader_epoch: int) -> Partition:
+        """Replica 1 takes the place of 3."""
+        move = Reassignment(
+            former=(2, 3),
+            target=(2, 1),
+            is_started=True,
+            max_concurrent=0,
+            throttle_bytes_per_s=0,
+        )
+        state = leaders.partition(isr, replicas=(2, 3, 1), leader=2, leader_epoch=leader_epoch)
+        return replace(state, moving=move)
+
+    @virtual
+    async def test_a_copy_under_way_begins_anew_with_each_leader_where_the_log_is_compacted(
+        self,
+    ) -> None:
+        """What speaks of its first part may be gone from the log of the next leader."""
+        bench = Bench(settings=settings(cleanup_policy="compact"))
+        bench.image(self.moving(leader_epoch=6))
+        for epoch in (7, 8):
+            bench.runner.append_as_follower(RECORDS, leader_epoch=epoch - 1)
+            assert bench.content() == ["a", "b"]
+            bench.image(self.moving(leader_epoch=epoch))
+            assert bench.log.log_end_offset == 0
+        bench.runner.append_as_follower(RECORDS, leader_epoch=8)
+        bench.image(self.moving((2, 3, 1), leader_epoch=8))
+        bench.image(self.moving((2, 3, 1), leader_epoch=9))
+        assert bench.content() == ["a", "b"], "it is whole, and counts"
+
+    @virtual
+    async def test_a_copy_under_way_of_any_other_log_goes_on(self) -> None:
+        bench = Bench()
+        bench.image(self.moving(leader_epoch=6))
+        bench.runner.append_as_follower(RECORDS, leader_epoch=6)
+        bench.image(self.moving(leader_epoch=7))
+        assert bench.content() == ["a", "b"]
+
+    @virtual
+    async def test_a_replica_that_was_away_keeps_what_it_has(self) -> None:
+        bench = Bench(settings=settings(cleanup_policy="compact"))
+        bench.image(leaders.partition((1, 2, 3), leader=2, leader_epoch=6))
+        bench.runner.append_as_follower(RECORDS, leader_epoch=6)
+        bench.image(leaders.partition((2, 3), leader=3, leader_epoch=7))
+        assert bench.content() == ["a", "b"]
 
     @virtual
     async def test_a_damaged_copy_neither_leads_nor_serves(self) -> None:
