@@ -76,13 +76,14 @@ class FetcherSettings:
 class _Phase(Enum):
     RESTING = auto()
     ASKING = auto()
+    TAKING = auto()
     HOLDING = auto()
     PAUSED = auto()
     ENDED = auto()
 
 
 # As module names: looking up a member of an enum costs as much as the rest of a comparison.
-_RESTING, _ASKING, _HOLDING, _PAUSED, _ENDED = _Phase
+_RESTING, _ASKING, _TAKING, _HOLDING, _PAUSED, _ENDED = _Phase
 
 
 class LeaderFetcher:
@@ -387,7 +388,8 @@ class LeaderFetcher:
         if asked is not self._asked:
             return  # it was given up
         self._asked = None
-        self._phase = _HOLDING
+        # Whatever comes of what is taken, the next fetch is sent once all of it is.
+        self._phase = _TAKING
         try:
             fields, body = asked.result()
             if self._retries.has_failed:

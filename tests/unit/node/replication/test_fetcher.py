@@ -354,6 +354,29 @@ class TestTurns:
         assert exchange.answer is asked
         await pair.stop()
 
+    @virtual
+    async def test_there_is_one_fetch_at_a_time_also_where_an_answer_brings_word_of_a_sync(
+        self,
+    ) -> None:
+        """Of two, one answer would be thrown away, and the leader waits for ever for who has what came in it."""
+        pair = Replicated(wait_ms=60_000).start()
+        await after(1)
+        pair.follower.pool.hold()
+        write(pair, "a")
+        await after(5)
+        write(pair, "b")
+        # The first is stored, and nobody was told yet: whoever appends next notices.
+        pair.follower.log.sync()
+        pair.fetcher._look_soon()
+        await after(5)
+        assert pair.follower.log.log_end_offset == 2
+        assert not pair.network.exchanges, "held until that is stored"
+        pair.follower.pool.release()
+        await after(20)
+        assert len(pair.network.exchanges) == 1
+        assert pair.leader.runner.high_watermark == 2
+        await pair.stop()
+
 
 class TestDivergence:
     @virtual
