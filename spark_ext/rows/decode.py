@@ -1,22 +1,22 @@
 """Stored batches to Arrow record batches, a column at a time (pure).
 
-A record is never an object here, but for its headers: a batch's payload is unpacked into lists in C, lists become Arrow
-arrays in C, and offsets and timestamps are computed by numpy. Batches are collected across chunks and partitions until
-they are worth a trip to the JVM.
+A plain payload becomes Arrow arrays as it is (``spark_ext.rows.payloads``), any other by way of lists, of which msgpack
+makes the one and Arrow takes the other in C; offsets and timestamps are computed by numpy. Batches are collected across
+chunks and partitions until they are worth a trip to the JVM.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from milena.model.batch.decode import decode_columns, iterate_headers
+from milena.model.batch.decode import columns_of, iterate_headers, plain_payload
 from milena.model.batch.header import BatchHeader
 from milena.model.columns import Headers, RecordColumns
 from milena.model.types import TimestampType
 from milena.records import FetchedChunk
+from spark_ext.rows.payloads import PlainColumns, plain_columns
 from spark_ext.rows.read_schema import ARROW_HEADERS_ITEM, Column, Projection
 
 RECORDS_PER_ARROW_BATCH = 10_000
@@ -31,7 +31,6 @@ _HEADER_ALONE = {Column.TOPIC, Column.PARTITION, Column.OFFSET, Column.TIMESTAMP
 
 _US_PER_MS = 1000
 
-T = TypeVar("T")
 Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
 SmallIntegers = np.ndarray[tuple[int], np.dtype[np.int32]]
 
@@ -42,8 +41,8 @@ class ArrowRows:
     ``add`` takes chunks in the order in which their records shall come out; ``take`` empties it.
 
     Invariants:
-        - every list has as many items, or arrays of as many items altogether, as ``record_count``; those of columns
-          outside the projection stay empty.
+        - the arrays of every column have as many items altogether as ``record_count``; of columns outside the
+          projection there are none.
     """
 
     def __init__(self, projection: Projection) -> None:
@@ -55,9 +54,8 @@ class ArrowRows:
     def _clear(self) -> None:
         self.record_count = 0
         self._bytes = 0
-        self._has_keys = False
-        self._keys: list[bytes | None] = []
-        self._values: list[bytes | None] = []
+        self._keys = _Binaries()
+        self._values = _Binaries()
         self._headers: list[Headers | None] = []
         self._offsets: list[Integers] = []
         self._timestamps: list[Integers] = []
@@ -92,7 +90,7 @@ class ArrowRows:
             columns = None
             offsets = np.arange(header.base_offset, header.next_offset, dtype=np.int64)
         else:
-            columns = decode_columns(chunk.data, header, position)
+            columns = _columns(chunk, header, position)
             offsets = _offsets(header, columns)
         first, last = np.searchsorted(offsets, (chunk.start_offset, chunk.end_offset)).tolist()
         if first == last:
@@ -108,16 +106,16 @@ class ArrowRows:
             self._add_columns(header, columns, first, last)
 
     def _add_columns(
-        self, header: BatchHeader, columns: RecordColumns, first: int, last: int
+        self, header: BatchHeader, columns: RecordColumns | PlainColumns, first: int, last: int
     ) -> None:
-        count = len(columns.values)
         if Column.VALUE in self._wanted:
-            self._values += _part(columns.values, first, last)
+            self._values.add(columns.values[first:last])
         if Column.KEY in self._wanted:
-            self._keys += _part(columns.keys or [None] * count, first, last)
-            self._has_keys = self._has_keys or columns.keys is not None
+            no_keys: list[bytes | None] = [None] * (last - first)
+            self._keys.add(no_keys if columns.keys is None else columns.keys[first:last])
         if Column.HEADERS in self._wanted:
-            self._headers += _part(columns.headers or [None] * count, first, last)
+            headers = columns.headers if isinstance(columns, RecordColumns) else None
+            self._headers += headers[first:last] if headers else [None] * (last - first)
         if Column.TIMESTAMP in self._wanted:
             self._timestamps.append(_timestamps(header, columns)[first:last])
 
@@ -130,8 +128,8 @@ class ArrowRows:
 
     def _makers(self) -> dict[Column, Callable[[], pa.Array]]:
         return {
-            Column.KEY: self._key_array,
-            Column.VALUE: lambda: _binaries(self._values),
+            Column.KEY: self._keys.array,
+            Column.VALUE: self._values.array,
             Column.TOPIC: lambda: _repeated(self._topics, self._counts),
             Column.PARTITION: lambda: pa.array(_spread(self._partitions, self._counts)),
             Column.OFFSET: lambda: pa.array(_joined(self._offsets)),
@@ -140,33 +138,56 @@ class ArrowRows:
             Column.HEADERS: lambda: _header_lists(self._headers),
         }
 
-    def _key_array(self) -> pa.Array:
-        # Many topics have no keys at all.
-        return _binaries(self._keys) if self._has_keys else pa.nulls(len(self._keys), pa.binary())
+
+class _Binaries:
+    """Collects a column of parts, be they lists or arrays."""
+
+    def __init__(self) -> None:
+        self._arrays: list[pa.Array] = []
+        self._items: list[bytes | None] = []
+
+    def add(self, part: list[bytes | None] | pa.Array) -> None:
+        """Take the next part; lists are put together, since an array of its own costs a small one too much."""
+        if isinstance(part, list):
+            self._items += part
+        else:
+            self._end_items()
+            self._arrays.append(part)
+
+    def array(self) -> pa.Array:
+        """All that was added."""
+        self._end_items()
+        return pa.concat_arrays(self._arrays) if len(self._arrays) > 1 else self._arrays[0]
+
+    def _end_items(self) -> None:
+        if self._items or not self._arrays:
+            self._arrays.append(pa.array(self._items, pa.binary()))
+            self._items = []
 
 
-def _offsets(header: BatchHeader, columns: RecordColumns) -> Integers:
-    if columns.offset_deltas is None:
+def _columns(
+    chunk: FetchedChunk, header: BatchHeader, position: int
+) -> RecordColumns | PlainColumns:
+    payload = plain_payload(chunk.data, header, position)
+    is_dense = header.record_count == header.last_offset_delta + 1
+    plain = plain_columns(payload, header.record_count) if is_dense else None
+    return columns_of(header, payload) if plain is None else plain
+
+
+def _offsets(header: BatchHeader, columns: RecordColumns | PlainColumns) -> Integers:
+    if isinstance(columns, PlainColumns) or columns.offset_deltas is None:
         first = header.base_offset
         return np.arange(first, first + len(columns.values), dtype=np.int64)
     return np.array(columns.offset_deltas, dtype=np.int64) + header.base_offset
 
 
-def _timestamps(header: BatchHeader, columns: RecordColumns) -> Integers:
+def _timestamps(header: BatchHeader, columns: RecordColumns | PlainColumns) -> Integers:
     count = len(columns.values)
     if header.timestamp_type is TimestampType.APPEND:
         return np.full(count, header.append_time_ms, dtype=np.int64)
     if columns.timestamp_deltas is None:
         return np.full(count, header.base_timestamp_ms, dtype=np.int64)
     return np.array(columns.timestamp_deltas, dtype=np.int64) + header.base_timestamp_ms
-
-
-def _part(items: list[T], first: int, last: int) -> list[T]:
-    return items if last - first == len(items) else items[first:last]
-
-
-def _binaries(items: list[bytes | None]) -> pa.Array:
-    return pa.array(items, pa.binary())
 
 
 def _instants(timestamps_ms: Integers) -> pa.Array:

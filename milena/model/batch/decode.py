@@ -81,14 +81,33 @@ def decode_columns(
     Raises:
         CorruptBatchError: the payload is larger, is not columns of records, or contradicts the header.
     """
+    return columns_of(header, plain_payload(buffer, header, position, bytes_max=bytes_max))
+
+
+def plain_payload(
+    buffer: Buffer, header: BatchHeader, position: int = 0, *, bytes_max: int = BATCH_BYTES_MAX
+) -> bytes | memoryview:
+    """The payload of the batch, decompressed; arguments as ``decode_columns``.
+
+    Raises:
+        CorruptBatchError: it is larger, or cannot be decompressed.
+    """
     if header.uncompressed_bytes > bytes_max:
         raise CorruptBatchError(
             f"uncompressed_bytes={header.uncompressed_bytes} is above the bound of {bytes_max}"
         )
     start = position + header.header_bytes
     payload = memoryview(buffer)[start : position + header.batch_bytes]
-    plain = decompress(header.codec, payload, header.uncompressed_bytes)
-    columns = unpack_columns(plain, header.record_count)
+    return decompress(header.codec, payload, header.uncompressed_bytes)
+
+
+def columns_of(header: BatchHeader, payload: bytes | memoryview) -> RecordColumns:
+    """The records of a batch whose ``plain_payload`` this is.
+
+    Raises:
+        CorruptBatchError: it is not columns of records, or contradicts the header.
+    """
+    columns = unpack_columns(payload, header.record_count)
     _check_offset_deltas(columns.offset_deltas, header)
     return columns
 

@@ -19,7 +19,7 @@ from milena.model.columns import RecordColumns
 from milena.model.types import Codec, TimestampType
 from milena.records import FetchedChunk
 from spark_ext.errors import RowSchemaError
-from spark_ext.rows import decode
+from spark_ext.rows import decode, payloads
 from spark_ext.rows.decode import ArrowRows
 from spark_ext.rows.read_schema import project, row_schema
 
@@ -106,6 +106,28 @@ def test_every_codec_is_read(codec):
     assert rows_of(chunk(batch(0, [b"v" * 500], codec=codec)))[0]["value"] == b"v" * 500
 
 
+def test_large_and_small_batches_are_rows_alike(monkeypatch):
+    """A large one becomes arrays as it is, a small one by way of lists."""
+    monkeypatch.setattr(payloads, "RECORDS_MIN", 3)
+    stored = (
+        batch(0, [b"a"], keys=[b"k"], times=[7]),
+        batch(1, [b"b", b"c", b"d", b"e"], times=[1, 2, 2, 300]),
+        batch(5, [b"f", b"g", b"h"], keys=[b"x", b"", b"z"], codec=Codec.ZSTD),
+        batch(8, [b"i", None, b"j"], keys=[b"1", b"2", None]),
+    )
+    rows = rows_of(chunk(*stored, start=2, end=7), chunk(*stored))
+    values = [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h", b"i", None, b"j"]
+    keys = [b"k", None, None, None, None, b"x", b"", b"z", b"1", b"2", None]
+    times = [1_007, 1_001, 1_002, 1_002, 1_300, *[1_000] * 6]
+    wanted = [*zip(range(11), keys, values, times, strict=True)]
+    found = [
+        (row["offset"], row["key"], row["value"], round(row["timestamp"].timestamp() * 1000))
+        for row in rows
+    ]
+    assert found == [*wanted[2:7], *wanted]
+    assert all(row["headers"] is None for row in rows)
+
+
 def test_chunks_of_several_partitions_share_a_record_batch():
     rows = ArrowRows(ALL)
     for topic, partition in (("b", 1), ("a", 0), ("b", 2)):
@@ -156,7 +178,7 @@ def test_a_column_that_must_not_be_null_keeps_that():
 
 
 def test_payloads_are_left_alone_when_headers_tell_all(monkeypatch):
-    monkeypatch.setattr(decode, "decode_columns", None)
+    monkeypatch.setattr(decode, "plain_payload", None)
     fields = (("topic", StringType()), ("partition", IntegerType()), ("offset", LongType()))
     picked = project(schema_of(*fields), include_headers=False)
     found = rows_of(chunk(batch(3, [b"v"] * 4), start=4, end=6), projection=picked)

@@ -1,0 +1,156 @@
+"""The payload of a batch as Arrow columns, without an object for each record (pure).
+
+``milena.model.columns`` has the layout. Where an item of a column begins is known once the one before it was read: a
+step a record, which in Python costs more than all else. But few values hold a byte that looks like the head of an item,
+text in English none. So all such bytes are looked up at once; where each item ends at the next of them they are the
+heads, since the first one is. Any other payload is left to msgpack.
+"""
+
+from dataclasses import dataclass
+
+import msgpack  # type: ignore[import-untyped]  # ships no types
+import numpy as np
+import pyarrow as pa
+
+RECORDS_MIN = 1_024
+"""Of a smaller payload the calls cost more than the objects would."""
+
+_LIST_OF_FIVE = b"\x95"
+_NIL = b"\xc0"
+_BINARY_8, _BINARY_16 = 0xC4, 0xC5
+_BINARY_MASK = 0xFE
+"""What the two heads have in common."""
+
+_ONE_BYTE_END = 0x80
+"""Integers below it are a byte each."""
+_WIDTHS = {0xCC: 2, 0xCD: 3, 0xCE: 5}
+"""Bytes of the larger ones, by their heads."""
+
+RUNS_MAX = 16
+"""Of integers that are equally long, in one column; times that go on have four at most."""
+
+_PART_BYTES = 64 << 10
+
+Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
+Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainColumns:
+    """Records whose offsets have no gaps, and that have no headers; ``timestamp_deltas`` None: all at the base."""
+
+    timestamp_deltas: Integers | None
+    keys: pa.Array
+    values: pa.Array
+
+
+def plain_columns(payload: bytes | memoryview, record_count: int) -> PlainColumns | None:
+    """The columns of ``record_count`` records, copied; None: it is not as plain as that, or no payload."""
+    if record_count < RECORDS_MIN:
+        return None
+    try:
+        return _PlainReader(payload, record_count).columns()
+    except _NotPlainError:
+        return None
+
+
+def _possible_heads(octets: Octets) -> Integers:
+    """Where bytes stand that begin a binary of at most 64 KiB, be it only in looks.
+
+    Part after part, in one place: a page of memory that is new to the process costs more than what is done with it.
+    """
+    scratch = np.empty(min(len(octets), _PART_BYTES), np.uint8)
+    found = [np.empty(0, np.int64)]
+    for first in range(0, len(octets), _PART_BYTES):
+        part = octets[first : first + _PART_BYTES]
+        kinds = np.bitwise_and(part, _BINARY_MASK, out=scratch[: len(part)])
+        found.append(np.flatnonzero(np.equal(kinds, _BINARY_8, out=kinds.view(np.bool_))) + first)
+    return np.concatenate(found)
+
+
+class _NotPlainError(Exception):
+    """Something else is there."""
+
+
+class _PlainReader:
+    """Reads one payload from begin to end. Nothing that it says of itself is believed: the bytes may be hostile."""
+
+    def __init__(self, payload: bytes | memoryview, record_count: int) -> None:
+        self._payload = payload
+        self._octets: Octets = np.frombuffer(payload, np.uint8)
+        self._count = record_count
+        self._column_head: bytes = msgpack.Packer().pack_array_header(record_count)
+        self._heads = _possible_heads(self._octets)
+        self._at = 0
+
+    def columns(self) -> PlainColumns:
+        self._expect(_LIST_OF_FIVE + _NIL)
+        timestamp_deltas = None if self._skip(_NIL) else self._integers()
+        has_keys = not self._skip(_NIL)
+        keys = self._binaries() if has_keys else pa.nulls(self._count, pa.binary())
+        values = self._binaries()
+        self._expect(_NIL)
+        if self._at != len(self._octets):
+            raise _NotPlainError
+        return PlainColumns(timestamp_deltas=timestamp_deltas, keys=keys, values=values)
+
+    def _skip(self, expected: bytes) -> bool:
+        end = self._at + len(expected)
+        is_there = self._payload[self._at : end] == expected
+        if is_there:
+            self._at = end
+        return is_there
+
+    def _expect(self, expected: bytes) -> None:
+        if not self._skip(expected):
+            raise _NotPlainError
+
+    def _integers(self) -> Integers:
+        self._expect(self._column_head)
+        runs: list[Integers] = []
+        left = self._count
+        while left:
+            run = self._run(left)
+            if not len(run) or len(runs) == RUNS_MAX:
+                raise _NotPlainError
+            runs.append(run)
+            left -= len(run)
+        return np.concatenate(runs)
+
+    def _run(self, count_max: int) -> Integers:
+        """Integers that are as long as the next one, it included; none where it is cut off."""
+        kind = int(self._octets[self._at]) if self._at < len(self._octets) else _ONE_BYTE_END
+        width = 1 if kind < _ONE_BYTE_END else _WIDTHS.get(kind, 0)
+        if not width:
+            raise _NotPlainError
+        octets = self._octets[self._at : self._at + count_max * width]
+        items = octets[: len(octets) // width * width].reshape(-1, width)
+        is_other = items[:, 0] >= _ONE_BYTE_END if width == 1 else items[:, 0] != kind
+        items = items[: is_other.argmax()] if is_other.any() else items
+        self._at += items.size
+        digits = items if width == 1 else np.ascontiguousarray(items[:, 1:])
+        return digits.view(f">u{digits.shape[1]}").ravel().astype(np.int64)
+
+    def _binaries(self) -> pa.Array:
+        self._expect(self._column_head)
+        octets = self._octets
+        first = int(np.searchsorted(self._heads, self._at))
+        heads = self._heads[first : first + self._count]
+        # An item's size is of two bytes at most, and behind the last one there is a nil at least.
+        if len(heads) < self._count or heads[0] != self._at or heads[-1] + 2 >= len(octets):
+            raise _NotPlainError
+        starts, sizes = heads + 2, octets[heads + 1].astype(np.int64)
+        is_long = octets[heads] == _BINARY_16
+        if is_long.any():
+            starts += is_long
+            sizes = np.where(is_long, sizes << 8 | octets[heads + 2], sizes)
+        ends = starts + sizes
+        if ends[-1] >= len(octets) or (ends[:-1] != heads[1:]).any():
+            raise _NotPlainError
+        self._at = int(ends[-1])
+        # Heads and items by turns.
+        bounds = np.empty(2 * self._count + 1, np.int32)
+        bounds[:-1:2], bounds[1::2], bounds[-1] = heads, starts, self._at
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._payload)]
+        turns = pa.Array.from_buffers(pa.binary(), 2 * self._count, buffers)
+        return turns.take(pa.array(np.arange(1, 2 * self._count, 2)))
