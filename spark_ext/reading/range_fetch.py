@@ -7,17 +7,18 @@ come are those that were planned: offsets may have been deleted since, and a top
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 
 from milena.client import Client
 from milena.cluster.view import TopicView
 from milena.errors import ClientError, TargetNotFoundError, UnreadableOffsetError
-from milena.model.clock import SystemClock
+from milena.model.clock import Clock
 from milena.reading.patience import Patience
 from milena.records import FetchedChunk
 from spark_ext.errors import DataLossError, StalledReadError
 from spark_ext.options.parsing import Fetching
+from spark_ext.reading.paused_loop import PausedClock
 from spark_ext.reading.planner import PlannedRange
 
 RANGES_AHEAD = 4
@@ -29,23 +30,22 @@ CATCH_UP_MS = 2_000
 
 logger = logging.getLogger(__name__)
 
-Deliver = Callable[[FetchedChunk], Awaitable[None]]
-
 _Line = asyncio.Queue[FetchedChunk | Exception | None]
 """The chunks of one range; ends with None, or with the error that ended it."""
 
 
 async def fetch_ranges(
-    ranges: Sequence[PlannedRange], fetching: Fetching, deliver: Deliver
-) -> None:
-    """Deliver the chunks of each range, range after range; a chunk's offsets are cut to its range.
+    ranges: Sequence[PlannedRange], fetching: Fetching
+) -> AsyncIterator[FetchedChunk]:
+    """The chunks of each range, range after range; a chunk's offsets are cut to its range.
 
     Raises:
         DataLossError: records of a range are gone, and that is to fail the query.
         StalledReadError: nothing of use was answered for as long as the query waits.
     """
-    async with Client(fetching.urls, credentials=fetching.credentials) as client:
-        fetcher = _RangeFetcher(client, fetching)
+    clock = PausedClock()
+    async with Client(fetching.urls, credentials=fetching.credentials, clock=clock) as client:
+        fetcher = _RangeFetcher(client, fetching, clock)
         waiting = iter(ranges)
         tasks: list[asyncio.Task[None]] = []
         lines: deque[_Line] = deque()
@@ -57,7 +57,11 @@ async def fetch_ranges(
                     tasks.append(asyncio.create_task(fetcher.fill(line, r)))
                 if not lines:
                     break
-                await _empty(lines.popleft(), deliver)
+                line = lines.popleft()
+                while (found := await line.get()) is not None:
+                    if isinstance(found, Exception):
+                        raise found
+                    yield found
         finally:
             for task in tasks:
                 task.cancel()
@@ -65,20 +69,13 @@ async def fetch_ranges(
         await fetcher.check_topics(ranges)
 
 
-async def _empty(line: _Line, deliver: Deliver) -> None:
-    while (found := await line.get()) is not None:
-        if isinstance(found, Exception):
-            raise found
-        await deliver(found)
-
-
 class _RangeFetcher:
     """Fetches ranges with one client."""
 
-    def __init__(self, client: Client, fetching: Fetching) -> None:
+    def __init__(self, client: Client, fetching: Fetching, clock: Clock) -> None:
         self._client = client
         self._fetching = fetching
-        self._clock = SystemClock()
+        self._clock = clock
 
     async def fill(self, line: _Line, r: PlannedRange) -> None:
         """Put the chunks of a range into its line."""

@@ -2,12 +2,13 @@
 
 import datetime as dt
 from collections.abc import Iterator
+from contextlib import closing
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from milena.model.batch.decode import records_in
-from spark_ext.reading.tasks import ChunkStream
+from spark_ext.reading.tasks import chunks_of
 from spark_ext.source import MilenaDataSource, MilenaReader
 
 FORMAT = "milena_tuples"
@@ -37,7 +38,7 @@ class TupleReader(MilenaReader):
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
         """The records of one task."""
-        with ChunkStream(partition.value) as chunks:
+        with closing(chunks_of(partition.value)) as chunks:
             for chunk in chunks:
                 for offset, timestamp_ms, key, value, _ in records_in(
                     chunk.data, chunk.start_offset, chunk.end_offset
