@@ -238,6 +238,8 @@ class Machine:
         """Whoever waits for an answer gets none."""
         self.process = None
         self.files.on_operation = None
+        if process.node is not None:
+            self.world.take_incarnation(process.node.metadata.incarnation)
         self.world.buried.append(process)
         self.world.checker.on_end(process)
         self.wires.kill(process)

@@ -143,6 +143,10 @@ class World:
         self._incarnations += 1
         return self._incarnations
 
+    def take_incarnation(self, number: int) -> None:
+        """A node ended as this one: to outlive its own it takes the next number, which no wall time is that comes later."""
+        self._incarnations = max(self._incarnations, number)
+
     def work_ms(self) -> float:
         """How long a job on a worker thread takes: it waits for the disk."""
         random = self.rng.random
