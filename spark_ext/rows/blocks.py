@@ -1,4 +1,4 @@
-"""Records out of Arrow batches, a column at a time (pure): columns become Python lists in C, sizes arrays of numpy."""
+"""Records out of Arrow batches, a column at a time (pure): keys and values stay Arrow's, sizes are numpy's."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,17 +26,16 @@ Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
 class RowBlock:
     """Records by column, all of as many items; None: there is no such column.
 
-    ``sizes``: bytes of each record's key, value and headers. ``key_column``: the keys as they came.
+    ``keys`` and ``values`` are columns of binaries. ``sizes``: bytes of each record's key, value and headers.
     """
 
     topics: Sequence[str | None] | None
     partitions: Sequence[int | None] | None
     headers: Sequence[Headers | None] | None
     times_ms: Sequence[int | None] | None
-    keys: list[bytes | None] | None
-    values: list[bytes | None]
+    keys: pa.Array | None
+    values: pa.Array
     sizes: Integers
-    key_column: pa.Array | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +52,12 @@ class RowRun:
 
 def block_of(rows: pa.RecordBatch, columns: WriteColumns) -> RowBlock:
     """The records of an Arrow batch, in their order."""
-    key_column = None if columns.key is None else _binaries(rows.column(columns.key))
-    value_column = _binaries(rows.column(columns.value))
+    keys = None if columns.key is None else _binaries(rows.column(columns.key))
+    values = _binaries(rows.column(columns.value))
     headers = None if columns.headers is None else _headers(rows.column(columns.headers))
-    sizes = _lengths(value_column)
-    if key_column is not None:
-        sizes = sizes + _lengths(key_column)
+    sizes = _lengths(values)
+    if keys is not None:
+        sizes = sizes + _lengths(keys)
     if headers is not None:
         sizes = sizes + np.fromiter(map(_size_of, headers), np.int64, len(headers))
     return RowBlock(
@@ -68,16 +67,17 @@ def block_of(rows: pa.RecordBatch, columns: WriteColumns) -> RowBlock:
         else rows.column(columns.partition).to_pylist(),
         headers=headers,
         times_ms=None if columns.timestamp is None else _times_ms(rows.column(columns.timestamp)),
-        keys=None if key_column is None else _items(key_column),
-        values=_items(value_column),
+        keys=keys,
+        values=values,
         sizes=sizes,
-        key_column=key_column,
     )
 
 
 def runs_in(block: RowBlock) -> Iterator[RowRun]:
     """The same records in runs, which are cut where they pass ``RUN_BYTES_MAX``."""
     ends = np.cumsum(block.sizes)
+    keys = None if block.keys is None else items_of(block.keys)
+    values = items_of(block.values)
     first = 0
     for (topic, partition, headers, timestamp_ms), last in _places(block):
         while first < last:
@@ -88,8 +88,8 @@ def runs_in(block: RowBlock) -> Iterator[RowRun]:
                 partition=partition,
                 headers=headers,
                 timestamp_ms=timestamp_ms,
-                keys=None if block.keys is None else block.keys[first:cut],
-                values=block.values[first:cut],
+                keys=None if keys is None else keys[first:cut],
+                values=values[first:cut],
             )
             first = cut
 
@@ -126,7 +126,8 @@ def _binaries(column: pa.Array) -> pa.Array:
     return column
 
 
-def _items(column: pa.Array) -> list[bytes | None]:
+def items_of(column: pa.Array) -> list[bytes | None]:
+    """A column of binaries as a list."""
     found: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
     return found
 

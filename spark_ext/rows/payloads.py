@@ -1,4 +1,4 @@
-"""The payload of a batch as Arrow columns, without an object for each record (pure).
+"""The payload of a batch as Arrow columns, and back, without an object for each record (pure).
 
 ``milena.model.columns`` has the layout. Where an item of a column begins is known once the one before it was read: a
 step a record, which in Python costs more than all else. But few values hold a byte that looks like the head of an item,
@@ -6,6 +6,7 @@ text in English none. So all such bytes are looked up at once; where each item e
 heads, since the first one is. Any other payload is left to msgpack.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgpack  # type: ignore[import-untyped]  # ships no types
@@ -17,7 +18,11 @@ RECORDS_MIN = 1_024
 
 _LIST_OF_FIVE = b"\x95"
 _NIL = b"\xc0"
-_BINARY_8, _BINARY_16 = 0xC4, 0xC5
+_BINARY_8, _BINARY_16, _BINARY_32 = 0xC4, 0xC5, 0xC6
+_HEADS = np.array([_NIL[0], _BINARY_8, _BINARY_16, _BINARY_32], np.uint8)
+_HEAD_BYTES = np.array([1, 2, 3, 5], np.int32)
+_SIZES = np.array([1 << 8, 1 << 16])
+"""From where on the size of an item takes two bytes, and four."""
 _BINARY_MASK = 0xFE
 """What the two heads have in common."""
 
@@ -154,3 +159,49 @@ class _PlainReader:
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._payload)]
         turns = pa.Array.from_buffers(pa.binary(), 2 * self._count, buffers)
         return turns.take(pa.array(np.arange(1, 2 * self._count, 2)))
+
+
+def packed_payload(
+    timestamp_deltas: Sequence[int] | None, keys: pa.Array | None, values: pa.Array
+) -> bytes:
+    """The payload of records without headers, as ``pack_columns`` makes it of lists; keys and values are binaries."""
+    parts = [_LIST_OF_FIVE, _NIL, msgpack.packb(timestamp_deltas)]
+    parts += [_NIL] if keys is None or keys.null_count == len(keys) else _packed_column(keys)
+    parts += [*_packed_column(values), _NIL]
+    return b"".join(parts)
+
+
+def _packed_column(column: pa.Array) -> list[bytes | memoryview]:
+    column = column.cast(pa.binary())
+    count = len(column)
+    # A pool of heads and items, of which they are taken by turns.
+    turns = np.empty(2 * count, np.int32)
+    turns[::2], turns[1::2] = np.arange(count), np.arange(count, 2 * count)
+    joined = pa.concat_arrays([_heads_of(column), column]).take(pa.array(turns))
+    _, bounds, data = joined.buffers()
+    end = int(np.frombuffer(bounds, np.int32)[2 * count])
+    return [msgpack.Packer().pack_array_header(count), memoryview(data)[:end]]
+
+
+def _heads_of(column: pa.Array) -> pa.Array:
+    """What msgpack puts before each item; in place of one that is null, what says so."""
+    is_null = column.is_null().to_numpy(zero_copy_only=False)
+    sizes: Integers = np.where(is_null, 0, np.diff(_bounds(column)))
+    kinds = np.where(is_null, 0, 1 + np.searchsorted(_SIZES, sizes, side="right"))
+    bounds = np.zeros(len(column) + 1, np.int32)
+    np.cumsum(_HEAD_BYTES[kinds], out=bounds[1:])
+    heads = np.empty(int(bounds[-1]), np.uint8)
+    heads[bounds[:-1]] = _HEADS[kinds]
+    for kind in range(1, len(_HEADS)):
+        mine = kinds == kind
+        ends, of_mine = bounds[1:][mine], sizes[mine]
+        for place in range(int(_HEAD_BYTES[kind]) - 1):
+            heads[ends - 1 - place] = of_mine >> 8 * place & 0xFF
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(heads)]
+    return pa.Array.from_buffers(pa.binary(), len(column), buffers)
+
+
+def _bounds(column: pa.Array) -> Integers:
+    """Where the items of a column of binaries begin, and the last one ends, in its data."""
+    found = np.frombuffer(column.buffers()[1], np.int32)
+    return found[column.offset : column.offset + len(column) + 1].astype(np.int64)

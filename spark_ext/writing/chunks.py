@@ -9,23 +9,23 @@ until a chunk of it is full, and then to the next, so that batches are few. Each
 chunk after the other; rows are sorted into lanes a block at a time, by numpy.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, repeat
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 
-from milena.model.batch.encode import encode_batch
+from milena.model.batch.encode import encode_batch, encode_payload
 from milena.model.columns import Headers, RecordColumns
 from milena.model.types import Codec
 from milena.records import TopicPartition
 from spark_ext.errors import RecordError
-from spark_ext.rows.blocks import Integers, RowBlock
+from spark_ext.rows.blocks import Integers, RowBlock, items_of
 from spark_ext.rows.key_hashes import NO_KEY, positive_hashes
-
-T = TypeVar("T")
+from spark_ext.rows.payloads import packed_payload
 
 ANYWHERE = -1 << 31
 """In place of a partition: the record may go to any."""
@@ -66,31 +66,49 @@ class Chunk:
     key: str
     bytes_max: int
     size: int = 0
-    keys: list[bytes | None] = field(default_factory=list)
-    values: list[bytes | None] = field(default_factory=list)
+    records: int = 0
+    keys: list[pa.Array] = field(default_factory=list)
+    values: list[pa.Array] = field(default_factory=list)
+    """Of each block that it has rows of, one; of ``keys`` none where rows have no such column."""
     headers: list[Headers | None] = field(default_factory=list)
     times_ms: list[int | None] = field(default_factory=list)
-    """None: the record says no time of its own."""
+    """None: the record says no time of its own. Empty, as ``headers``, where rows have no such column."""
 
     def add(self, block: RowBlock, rows: Integers, size: int) -> None:
         """Take some rows of a block, which are so large together."""
-        picked = rows.tolist()
         self.size += size
-        self.keys.extend(_picked(block.keys, picked))
-        self.values.extend(_picked(block.values, picked))
-        self.headers.extend(_picked(block.headers, picked))
-        self.times_ms.extend(_picked(block.times_ms, picked))
+        self.records += len(rows)
+        places = pa.array(rows)
+        # Copies: the block would be kept alive by a row.
+        self.values.append(block.values.take(places))
+        if block.keys is not None:
+            self.keys.append(block.keys.take(places))
+        if block.headers is not None:
+            self.headers += map(block.headers.__getitem__, rows.tolist())
+        if block.times_ms is not None:
+            self.times_ms += map(block.times_ms.__getitem__, rows.tolist())
 
     def batch(self, *, codec: Codec, time_ms: int) -> bytes:
         """The records encoded; ``time_ms`` is of those that say none."""
-        times = [time_ms if each is None else each for each in self.times_ms]
+        times = [time_ms if each is None else each for each in self.times_ms] or [time_ms]
         base = times[0]
+        deltas = None if times.count(base) == len(times) else [each - base for each in times]
+        keys = pa.concat_arrays(self.keys) if self.keys else None
+        values = pa.concat_arrays(self.values)
+        if self.headers.count(None) == len(self.headers):
+            return encode_payload(
+                packed_payload(deltas, keys, values),
+                record_count=self.records,
+                base_timestamp_ms=base,
+                latest_timestamp_ms=max(times),
+                codec=codec,
+            )
         columns = RecordColumns(
             offset_deltas=None,
-            timestamp_deltas=None if times.count(base) == len(times) else [t - base for t in times],
-            keys=_unless_none(self.keys),
-            values=self.values,
-            headers=_unless_none(self.headers),
+            timestamp_deltas=deltas,
+            keys=None if keys is None or keys.null_count == len(keys) else items_of(keys),
+            values=items_of(values),
+            headers=self.headers,
         )
         return encode_batch(columns, base_timestamp_ms=base, codec=codec)
 
@@ -258,20 +276,11 @@ class _TopicLanes:
     def places(self, block: RowBlock) -> Integers:
         """The partition of each row, or ``ANYWHERE``."""
         places = np.full(len(block.values), ANYWHERE)
-        if block.key_column is not None:
-            hashes = positive_hashes(block.key_column)
+        if block.keys is not None:
+            hashes = positive_hashes(block.keys)
             places = np.where(hashes == NO_KEY, ANYWHERE, hashes % self._partition_count)
         if block.partitions is not None:
             named = (ANYWHERE if each is None else each for each in block.partitions)
             given = np.fromiter(named, np.int64, len(places))
             places = np.where(given == ANYWHERE, places, given)
         return places
-
-
-def _picked(column: Sequence[T | None] | None, rows: list[int]) -> Iterable[T | None]:
-    return repeat(None, len(rows)) if column is None else map(column.__getitem__, rows)
-
-
-def _unless_none(column: list[T | None]) -> list[T | None] | None:
-    """A column that says something."""
-    return None if column.count(None) == len(column) else column

@@ -1,10 +1,11 @@
 """The executor's side of a transactional write: the rows of a task to the cluster, each chunk under a key.
 
 Chunks of a partition go one after the other, so that rows stay in their order, and those of several at once; the next
-ones are made while some are on their way.
+ones are made while some are on their way, or wait for their turn.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 REQUEST_MS = 30_000
 """How long a node may try to write a chunk; it is sent again after that."""
 
-REQUESTS_AT_ONCE = 4
-"""Of a task. Each holds a chunk; a cluster writes to few disks, and Spark has other tasks."""
+CHUNKS_AHEAD = 4
+"""Of a task, on their way or waiting for it; a cluster writes to few disks, and Spark has other tasks."""
 
 
 class ChunkWriter:
@@ -54,7 +55,8 @@ class ChunkWriter:
         self._codec = codec
         self._thread = ClientLoopThread()
         self._client = Client(transaction.urls, credentials=transaction.credentials)
-        self._sending: dict[TopicPartition, asyncio.Task[None]] = {}
+        self._sending: deque[asyncio.Task[None]] = deque()
+        self._last: dict[TopicPartition, asyncio.Task[None]] = {}
         self.parts: list[tuple[TopicPartition, WrittenPart]] = []
 
     def __enter__(self) -> Self:
@@ -81,7 +83,7 @@ class ChunkWriter:
         return self._thread.run(_shape_of(self._client, topic))
 
     def put(self, chunk: Chunk) -> None:
-        """Send it, once the one before of its partition is written; raises what became of any before it."""
+        """Send it, once the one before of its partition is written; raises what became of one before it."""
         batch = chunk.batch(codec=self._codec, time_ms=self._transaction.began_ms)
         self._thread.run(self._put(chunk, batch))
 
@@ -91,25 +93,25 @@ class ChunkWriter:
 
     async def _close(self) -> None:
         # What is on its way when the task fails.
-        for sending in self._sending.values():
+        for sending in self._sending:
             sending.cancel()
-        if self._sending:
-            await asyncio.wait(self._sending.values())
+        await asyncio.gather(*self._sending, return_exceptions=True)
         await self._client.__aexit__(None, None, None)
 
     async def _put(self, chunk: Chunk, batch: bytes) -> None:
-        before = self._sending.pop(chunk.where, None)
-        if before is not None:
-            await before
-        await self._settle(REQUESTS_AT_ONCE - 1)
-        self._sending[chunk.where] = asyncio.create_task(self._send(chunk, batch))
+        await self._settle(CHUNKS_AHEAD - 1)
+        sending = asyncio.create_task(self._send(chunk, batch, self._last.get(chunk.where)))
+        self._sending.append(sending)
+        self._last[chunk.where] = sending
 
     async def _settle(self, left_max: int) -> None:
-        """Wait until so many are on their way at most, for the oldest first."""
+        """Wait until so many are left at most, for the oldest first."""
         while len(self._sending) > left_max:
-            await self._sending.pop(next(iter(self._sending)))
+            await self._sending.popleft()
 
-    async def _send(self, chunk: Chunk, batch: bytes) -> None:
+    async def _send(self, chunk: Chunk, batch: bytes, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before
         answer = await patiently(
             lambda: self._client.transport.append(
                 *chunk.where,
@@ -122,7 +124,7 @@ class ChunkWriter:
             )
         )
         assert answer.last_offset is not None, "with acks=all an answer says where records are"
-        part = WrittenPart(end_offset=answer.last_offset + 1, records=len(chunk.values))
+        part = WrittenPart(end_offset=answer.last_offset + 1, records=chunk.records)
         self.parts.append((chunk.where, part))
 
 

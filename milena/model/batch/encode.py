@@ -70,6 +70,31 @@ def encode_batch(
     )
 
 
+def encode_payload(
+    payload: bytes,
+    *,
+    record_count: int,
+    base_timestamp_ms: int,
+    latest_timestamp_ms: int,
+    codec: Codec = Codec.NONE,
+) -> bytes:
+    """What ``encode_batch`` makes of columns without offset deltas, of the payload that ``pack_columns`` makes of them.
+
+    Raises:
+        InvalidRecordError: more than a batch can hold.
+    """
+    fields, packed = _describe_payload(
+        payload,
+        record_count,
+        attributes=codec,
+        last_offset_delta=max(record_count - 1, 0),
+        base_timestamp_ms=base_timestamp_ms,
+        latest_timestamp_ms=latest_timestamp_ms,
+        producer=None,
+    )
+    return _frame(NO_STAMP, BODY.pack(*fields), b"", packed)
+
+
 def encode_marker(
     marker: Marker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
@@ -172,7 +197,27 @@ def _describe(
     for column in (columns.offset_deltas, columns.timestamp_deltas, columns.keys, columns.headers):
         assert column is None or len(column) == record_count, (len(column), record_count)
     deltas = columns.timestamp_deltas
-    plain = pack_columns(columns)
+    return _describe_payload(
+        pack_columns(columns),
+        record_count,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        base_timestamp_ms=base_timestamp_ms,
+        latest_timestamp_ms=base_timestamp_ms + max(deltas) if deltas else base_timestamp_ms,
+        producer=producer,
+    )
+
+
+def _describe_payload(
+    plain: bytes,
+    record_count: int,
+    *,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    latest_timestamp_ms: int,
+    producer: ProducerStamp | None,
+) -> tuple[_Fields, bytes]:
     if len(plain) > BATCH_BYTES_MAX:
         raise InvalidRecordError(f"{len(plain)} bytes of records do not fit into one batch")
     fields = (
@@ -180,7 +225,7 @@ def _describe(
         record_count,
         last_offset_delta,
         base_timestamp_ms,
-        base_timestamp_ms + max(deltas) if deltas else base_timestamp_ms,
+        latest_timestamp_ms,
         NO_PRODUCER if producer is None else producer.producer_id,
         -1 if producer is None else producer.producer_epoch,
         -1 if producer is None else producer.base_sequence,

@@ -144,7 +144,7 @@ class World:
         return self._incarnations
 
     def take_incarnation(self, number: int) -> None:
-        """A node ended as this one: to outlive its own it takes the next number, which no wall time is that comes later."""
+        """A node ended as this one: to outlive its own it takes the next number, and no later wall time is the same."""
         self._incarnations = max(self._incarnations, number)
 
     def work_ms(self) -> float:

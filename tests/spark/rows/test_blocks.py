@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from spark_ext.rows.blocks import HEADER_FRAME_BYTES, RUN_BYTES_MAX, block_of, runs_in
+from spark_ext.rows.blocks import HEADER_FRAME_BYTES, RUN_BYTES_MAX, block_of, items_of, runs_in
 from spark_ext.rows.read_schema import ARROW_HEADERS_ITEM
 from spark_ext.rows.write_schema import WriteColumns
 
@@ -19,8 +19,8 @@ def blocked(**columns):
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 def test_values_and_keys_are_bytes(kind):
     found = blocked(value=pa.array(["ä", None, ""], kind), key=pa.array([None, "k", "kk"], kind))
-    assert found.values == ["ä".encode(), None, b""]
-    assert found.keys == [None, b"k", b"kk"]
+    assert items_of(found.values) == ["ä".encode(), None, b""]
+    assert items_of(found.keys) == [None, b"k", b"kk"]
     assert found.sizes.tolist() == [2, 1, 2]
     assert (found.topics, found.partitions, found.headers, found.times_ms) == (None,) * 4
 

@@ -1,5 +1,6 @@
 """Payloads as Arrow columns: the same as msgpack says, or nothing, whatever the bytes are."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 from milena.model.columns import RecordColumns, pack_columns, unpack_columns
 from milena.model.errors import CorruptBatchError
 from spark_ext.rows import payloads
-from spark_ext.rows.payloads import RECORDS_MIN, RUNS_MAX, plain_columns
+from spark_ext.rows.payloads import RECORDS_MIN, RUNS_MAX, packed_payload, plain_columns
 
 TEXTS = st.text(st.characters(max_codepoint=0x7F), max_size=300).map(str.encode)
 ANYTHING = st.binary(max_size=40) | st.sampled_from([b"\xc4\x01", b"\xc5\x00\x02xx", b"\xdc\x00"])
@@ -128,3 +129,25 @@ def test_damaged_and_hostile_bytes_say_what_msgpack_says_or_nothing(values, time
 def test_any_bytes_at_all(data, count):
     found = read(b"\x95\xc0" + data, count)
     assert found is None or found == read_by_msgpack(b"\x95\xc0" + data, count)
+
+
+@given(
+    st.lists(st.tuples(st.none() | ANYTHING, st.none() | TEXTS, TIMES)),
+    st.sampled_from([pa.binary(), pa.large_binary()]),
+    st.booleans(),
+    st.integers(0, 3),
+)
+def test_what_is_packed_is_what_msgpack_packs(rows, kind, has_times, first):
+    keys, values, times = ([row[place] for row in rows] for place in range(3))
+    keys_column, values_column = (
+        pa.array([b"-"] * first + column, kind)[first:] for column in (keys, values)
+    )
+    times = times if has_times else None
+    wanted = packed(values, keys=keys if any(k is not None for k in keys) else None, times=times)
+    assert packed_payload(times, keys_column, values_column) == wanted
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 65_536, 70_000])
+def test_items_of_any_size_are_packed(size):
+    values = [b"v" * size, None, b"", b"w" * size]
+    assert packed_payload(None, None, pa.array(values, pa.binary())) == packed(values)
