@@ -8,7 +8,7 @@ answer is there, and patience be at its end after one failure.
 import asyncio
 
 from milena.model.clock import SystemClock
-from milena.model.types import MonotonicMs
+from milena.model.types import MonotonicMs, WallMs
 
 
 class PausedLoop(asyncio.SelectorEventLoop):
@@ -36,11 +36,19 @@ class PausedLoop(asyncio.SelectorEventLoop):
             self._stopped_s = super().time()
 
 
-class PausedClock(SystemClock):
-    """The running loop's time."""
+class PausedClock:
+    """A ``Clock`` of the running loop's time."""
 
     __slots__ = ()
 
     def now_ms(self) -> MonotonicMs:
         """In ms; stands still with the loop."""
         return MonotonicMs(int(asyncio.get_running_loop().time() * 1000))
+
+    def wall_ms(self) -> WallMs:
+        """The machine's."""
+        return SystemClock().wall_ms()
+
+    async def sleep(self, ms: float) -> None:
+        """On the running loop."""
+        await SystemClock().sleep(ms)
