@@ -50,3 +50,49 @@ def test_nothing_waits_while_it_handles_an_exception(module):
 )
 def test_the_rule_sees_it_wherever_it_stands(body, is_wrong):
     assert bool(waits(f"async def outer():\n {body}\n")) is is_wrong
+
+
+COMPILED = frozenset(build_support.compiled_modules())
+INTERPRETED = sorted(
+    str(path.relative_to(build_support.ROOT))
+    for package in (*build_support.PACKAGES, "loadtest")
+    for path in (build_support.ROOT / package).rglob("*.py")
+    if str(path.relative_to(build_support.ROOT)) not in COMPILED
+)
+
+
+def children_of_compiled(source):
+    """Classes of an interpreted module whose parent comes from a compiled one."""
+    tree = ast.parse(source)
+    compiled = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        and f"{(node.module or '').replace('.', '/')}.py" in COMPILED
+        for alias in node.names
+    }
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and base.id in compiled for base in node.bases)
+    ]
+
+
+def test_no_interpreted_class_has_a_compiled_parent():
+    """It can be imported, and fails when the first of it is made: interpreted classes cannot inherit from compiled."""
+    found = {
+        module: children
+        for module in INTERPRETED
+        if (
+            children := children_of_compiled(
+                (build_support.ROOT / module).read_text(encoding="utf-8")
+            )
+        )
+    }
+    assert not found
+
+
+def test_a_child_of_a_compiled_class_is_seen():
+    source = "from milena.model.clock import SystemClock as C\nclass A(C): pass\nclass B: c = C()"
+    assert children_of_compiled(source) == ["A"]
