@@ -6,8 +6,9 @@ the data loop only takes over what a slice has finished. Replicas that are not s
 
 A tombstone may go only when every replica has it: one that slept longer than ``delete.retention.ms`` would keep the
 deleted record for ever, and serve it should it come to lead. ``EveryReplicaHas`` knows up to where that is certain. So
-with markers of transactions. A run under way ends where a replica may be missing: who copies the log meanwhile would
-get what comes before them from one state of it, and what is behind them from another.
+with markers of transactions. The runner ends a run under way that may drop some as soon as a replica is missing, before
+that one can be sent anything: it would copy what comes before them from one state of the log, and what is behind them
+from another.
 """
 
 import logging
@@ -56,7 +57,7 @@ class EveryReplicaHas:
         self, state: Partition | None, high_watermark: int, now_ms: MonotonicMs, *, has_lease: bool
     ) -> int:
         """Take in the present state; returns the offset below which every replica has everything."""
-        if state is None or not has_lease or not _is_complete(state):
+        if state is None or not has_lease or not state.is_complete:
             self._partition_epoch = None
             return 0
         if state.partition_epoch != self._partition_epoch:
@@ -66,16 +67,6 @@ class EveryReplicaHas:
             self._offset = self._candidate
             self._seen_ms, self._candidate = now_ms, high_watermark
         return self._offset
-
-
-def _is_complete(state: Partition) -> bool:
-    return (
-        state.leader is not None
-        and set(state.isr) == set(state.replicas)
-        and state.moving is None
-        and not state.suspects
-        and not state.damaged
-    )
 
 
 class Throttle:
@@ -179,15 +170,14 @@ class Compactor:
         began_ms = self._clock.now_ms()
         try:
             while not run.is_done:
-                if self._tombstone_end(runner) < run.tombstone_end:
-                    # Some replica may be copying the log.
-                    return
                 slice_began_ms = self._clock.now_ms()
                 worked = await runner.upkeep.compact_slice(run)
                 self._counts.worked_bytes += worked
                 now_ms = self._clock.now_ms()
                 rest_ms = REST_SHARE * (now_ms - slice_began_ms)
                 await self._clock.sleep(max(rest_ms, self._throttle.pause_ms(worked, now_ms)))
+            if run.is_void:
+                return
         except MilenaError as error:
             self._rest(runner, error)
             if isinstance(error, CorruptLogError):

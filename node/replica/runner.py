@@ -248,6 +248,8 @@ class PartitionRunner:
         self._count_isr(state)
         self.state = state
         self.log.config = log_config(settings)
+        if not state.is_complete:
+            self.log.end_dropping()
         if state.leader_epoch == self.leader_epoch and self.leader is not None:
             if self.leader.on_image(state, min_insync=settings.min_insync_replicas):
                 self._on_high_watermark()

@@ -110,6 +110,17 @@ class Partition:
         """The replicas without those that are only being added."""
         return self.replicas if self.moving is None else self.moving.former
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every replica is in sync under a leader, none of them doubtful, and none about to come."""
+        return (
+            self.leader is not None
+            and set(self.isr) == set(self.replicas)
+            and self.moving is None
+            and not self.suspects
+            and not self.damaged
+        )
+
     def names(self, broker_id: int) -> bool:
         """Whether the broker holds a replica, or is about to."""
         target = () if self.moving is None else self.moving.target

@@ -89,7 +89,6 @@ class CompactionRun:
         self._segments = plan.segments
         self._clean_end = plan.clean_end
         self._work = self._run()
-        self._is_void = False
         self.swap: SegmentSwap | None = None
         """To be taken over by the owner before the next step."""
         self.mark: CompactionMark | None = None
@@ -99,6 +98,8 @@ class CompactionRun:
         self.bytes_after = 0
         """Of the segments that were replaced, and of those in their place."""
         self.is_done = False
+        self.is_void = False
+        """It was ended before all of it was done."""
 
     @property
     def tombstone_end(self) -> int:
@@ -114,7 +115,7 @@ class CompactionRun:
             DiskFailedError: stop the process.
         """
         with self._lock:
-            if self._is_void:
+            if self.is_void:
                 self.is_done = True
             if self.is_done:
                 return 0
@@ -133,7 +134,7 @@ class CompactionRun:
 
     def void(self) -> None:
         """End it, wherever it is; waits for a step that is under way. A swap that was done stays to be taken over."""
-        self._is_void = True
+        self.is_void = True
         with self._lock:
             self.is_done = True
             self._work.close()

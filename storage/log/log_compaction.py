@@ -158,6 +158,11 @@ class LogCompaction:
             run.void()
             self.note(run)
 
+    def void_dropping(self) -> None:
+        """End a run that may drop tombstones or markers, because a replica may be about to copy the log."""
+        if self._run is not None and self._run.tombstone_end:
+            self.void()
+
     def void_above(self, offset: int) -> None:
         """The same, because everything at and above ``offset`` is about to be cut."""
         self.void()

@@ -762,6 +762,10 @@ class PartitionLog:
             aborted=self._state.writers.transactions.aborted,
         )
 
+    def end_dropping(self) -> None:
+        """End a compaction that may drop tombstones or markers: what comes before them may be copied from now on."""
+        self._compaction.void_dropping()
+
     def note_compaction(self, run: CompactionRun) -> None:
         """Take over what a step has done."""
         self._compaction.note(run)

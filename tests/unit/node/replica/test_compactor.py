@@ -184,6 +184,25 @@ class TestLogs:
             await compactor.look()
             assert compactor._counts.runs == 1, "the next one drops none of them"
 
+    @virtual
+    @pytest.mark.parametrize(("tombstone_end", "is_ended"), [(1, True), (0, False)])
+    async def test_it_ends_before_the_one_that_is_missing_can_be_sent_anything(
+        self, tombstone_end: int, *, is_ended: bool
+    ) -> None:
+        """A slice that is at work would put a group of segments in its place after the first fetch."""
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), **CONFIGS)
+            await update(cluster, 200)
+            await compactor_of(cluster, 1).look()
+            await LoopClock().sleep(1_500)
+            runner = cluster.runner(1, "t")
+            run = runner.upkeep.begin_compaction(tombstone_end)
+            assert run is not None
+            assert not run.is_done
+            await cluster.kill(3)
+            await cluster.until(lambda: runner.state is not None and 3 not in runner.state.isr)
+            assert run.is_done is is_ended
+
 
 class TestFollowers:
     @virtual
