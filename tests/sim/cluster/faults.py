@@ -85,7 +85,7 @@ class Faults:
         if isinstance(error, DiskFailedError):
             # What the kernel could not write is lost; the machine is started anew.
             machine.cut_power(self._rng.choice(KEEPS))
-        elif not isinstance(error, DiskFullError) or machine.files.capacity is None:
+        elif not isinstance(error, DiskFullError) or not machine.has_lacked_room:
             self._world.fail(f"node {machine.node_id} stopped itself: {error!r}")
         self._restart_later(machine)
 

@@ -167,6 +167,7 @@ class Machine:
         self.node_id = node_id
         self.host = f"host{node_id}"
         self.files = MemoryFiles()
+        self._shortages_before = 0
         self.process: NodeProcess | None = None
         self.skew_ms = 0
         self.callers: dict[asyncio.Future[Any], NodeProcess] = {}
@@ -205,11 +206,17 @@ class Machine:
         """Whether a node runs here."""
         return self.process is not None
 
+    @property
+    def has_lacked_room(self) -> bool:
+        """Whether the disk was full for what runs here, or ran here last."""
+        return self.files.shortages > self._shortages_before
+
     def start(self) -> None:
         """Power on, and start the node."""
         assert self.process is None
         self.wires.down.discard(self.host)
         self.files.on_operation = self._before_operation
+        self._shortages_before = self.files.shortages
         process = self.process = NodeProcess(self)
         process.on_exit = lambda error: self._on_exit(process, error)
         process.start()

@@ -149,12 +149,14 @@ class MemoryFiles:
         capacity: bytes that all files together may have; None is no limit.
         operations: how often each kind of operation ran: write, sync, rename, create, remove, truncate,
             allocate, sync_directory, make_directory.
+        shortages: how often there was no room.
         on_operation: called with kind and path before each of them; what it raises, the caller sees.
     """
 
     def __init__(self, *, capacity: int | None = None) -> None:
         self.capacity = capacity
         self.operations: Counter[str] = Counter()
+        self.shortages = 0
         self.on_operation: Callable[[str, str], None] | None = None
         self._live: dict[str, _Inode] = {}
         self._durable: dict[str, _Inode] = {}
@@ -412,6 +414,7 @@ class MemoryFiles:
     def require_room(self, path: str, growth: int) -> None:
         """Raise DiskFullError if the files may not grow by ``growth`` bytes."""
         if growth > 0 and self.capacity is not None and self.used_bytes() + growth > self.capacity:
+            self.shortages += 1
             raise DiskFullError(f"cannot write to {path}: No space left on device")
 
     def require_boot(self, path: str, boot: int) -> None:
