@@ -91,7 +91,9 @@ def _parse_record(path: str, fields: object) -> VoterRecord:
 
 
 def store_record(files: Files, directory: str, record: VoterRecord) -> None:
-    """Write the record durably."""
+    """Write the record durably; one that is there as it is needs no room on the disk."""
+    if load_record(files, directory) == record:
+        return
     body: bytes = msgpack.packb(
         [_FORMAT_VERSION, record.node_id, list(record.voters), int(record.state)]
     )

@@ -5,7 +5,7 @@ import itertools
 import crc32c
 import pytest
 
-from milena.model.errors import CorruptLogError, StartupError
+from milena.model.errors import CorruptLogError, DiskFullError, StartupError
 from raft_meta.consensus.bootstrap import (
     VoterRecord,
     check_directory,
@@ -82,6 +82,16 @@ def test_the_record_survives_a_power_cut(files: MemoryFiles) -> None:
     files.crash(keep="none")
     record = load_record(files, "/raft")
     assert record == VoterRecord(node_id=2, voters=(1, 2, 3), state=FOUNDING)
+
+
+def test_a_record_that_is_there_is_stored_on_a_full_disk(files: MemoryFiles) -> None:
+    """Nodes that do not vote store theirs at every start."""
+    stored(files, MEMBER)
+    files.capacity = files.used_bytes()
+    stored(files, MEMBER)
+    with pytest.raises(DiskFullError):
+        stored(files, LEARNER)
+    assert check_directory(files, "/raft", node_id=2, voters=(1, 2, 3)) is MEMBER
 
 
 def test_a_directory_without_anything_is_empty_for_a_voter_and_nothing_for_an_observer(
