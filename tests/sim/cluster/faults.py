@@ -392,7 +392,7 @@ class Faults:
         if machine.process is not None:
             # Somebody else has started it meanwhile.
             return
-        if not self._counts(machine.node_id):
+        if not self._counts(machine.node_id) and not self._may_restore(machine):
             self._note(f"directory of {machine.node_id} emptied, which nobody counts on")
             self.replaced += 1
             machine.wipe()
@@ -406,6 +406,18 @@ class Faults:
         partitions = self._world.checker.newest_applied.partitions.values()
         return not self._is_fenced(node_id) or any(
             node_id in (*state.isr, *state.eligible) for state in partitions
+        )
+
+    def _may_restore(self, machine: "Machine") -> bool:
+        """Whether it has a copy of a partition of which another one rots: a sound one, though not in sync."""
+        partitions = self._world.checker.newest_applied.partitions
+        return any(
+            part.is_rotten(other, key)
+            for key, state in partitions.items()
+            if machine.files_of(key)
+            for other in state.replicas
+            if other != machine.node_id
+            for part in self._world.parts
         )
 
     def _is_fenced(self, node_id: int) -> bool:
