@@ -165,13 +165,14 @@ class ReadCursor:
             # Nothing new; a follower that lags may send even what it knows not to be committed.
             self.position = start
             return None
+        if answer.log_start_offset > start and (span is None or span.base_offset > start):
+            # Not a hole: the records were deleted while the node read.
+            self.position = start
+            self.go_into_range(answer.log_start_offset, answer.high_watermark)
+            return None
         if span is None or span.base_offset >= limit:
             # A hole that compaction left, up to where the node says, or beyond where reading ends.
             self.position = limit if span else self._past_hole(answer, start, limit)
-            return None
-        if answer.log_start_offset > start < span.base_offset:
-            self.position = start
-            self.go_into_range(answer.log_start_offset, answer.high_watermark)
             return None
         end = min(span.next_offset, limit)
         self.position = end

@@ -118,10 +118,11 @@ class _RangeFetcher:
             if not error.is_retriable:
                 raise
             raise self._stalled(f"{r.partition}, offset {position}", error) from error
-        if position < r.end:
-            self._lose(f"{r.partition} ends at offset {position}; records up to {r.end} were there")
-            return None
-        return position
+        # The reader has come to its end. Offsets without a chunk hold no record: compaction or a transaction left a hole.
+        end = reader.end_offset
+        if end is not None and end < r.end:
+            self._lose(f"{r.partition} ends at offset {end}; records up to {r.end} were there")
+        return None
 
     def _after_deletion(self, r: PlannedRange, error: UnreadableOffsetError) -> int | None:
         self._lose(error.message, error)

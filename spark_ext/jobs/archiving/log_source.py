@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,7 +11,8 @@ from pyspark.sql import functions as sf
 
 from milena.cluster.view import TopicView
 from milena.errors import TargetNotFoundError, UnexpectedAnswerError
-from milena.model.batch.decode import iterate_headers
+from milena.model.batch.decode import decode_columns, iterate_headers, offsets_of
+from milena.records import FetchedChunk
 from spark_ext.jobs.archiving.directory import STAGED_PARTITION, STAGED_TOPIC
 from spark_ext.jobs.archiving.manifest import PartitionKey
 from spark_ext.jobs.archiving.plan import PartitionState, ReadRange, Runs
@@ -68,7 +69,7 @@ class SparkLogSource:
         return log_state(self.cluster, self.topics)
 
     def empty_in(self, key: PartitionKey, start: int, end: int) -> Runs:
-        """Read the headers of the partition's batches again: markers, and what stands where records were aborted."""
+        """Read the partition's log again, without its records' contents where the headers of batches are enough."""
         return asyncio.run(_empty_in(self.cluster, key, start, end))
 
     def write(self, ranges: Sequence[ReadRange], folder: str) -> None:
@@ -111,16 +112,44 @@ def read_ranges(
 
 
 async def _empty_in(cluster: JobCluster, key: PartitionKey, start: int, end: int) -> Runs:
+    """Return the offsets between the records of the log.
+
+    A node passes over batches without records: a hole may be a marker, an empty batch, or no batch at all.
+    """
     found: list[tuple[int, int]] = []
+    at = start
     async with (
         cluster.client() as client,
         client.reader(key.topic, key.partition, start=start, end=end) as reader,
     ):
         async for chunk in reader.chunks():
-            for _, header in iterate_headers(chunk.data):
-                if header.is_control or header.record_count == 0:
-                    found.append((header.base_offset, header.last_offset + 1))
+            for first, following in record_runs(chunk):
+                if first > at:
+                    found.append((at, first))
+                at = following
+    if reader.end_offset == end and at < end:
+        found.append((at, end))
     return tuple(found)
+
+
+def record_runs(chunk: FetchedChunk) -> Iterator[tuple[int, int]]:
+    """Return the ranges [first, next) of offsets in the chunk that have records, ascending.
+
+    Raises:
+        CorruptBatchError: the payload of a batch is not columns of records.
+    """
+    for position, header in iterate_headers(chunk.data):
+        if header.is_control or not header.record_count:
+            continue
+        if header.record_count == header.next_offset - header.base_offset:
+            runs = [(header.base_offset, header.next_offset)]
+        else:
+            offsets = offsets_of(header, decode_columns(chunk.data, header, position))
+            runs = [(offset, offset + 1) for offset in offsets]
+        for first, following in runs:
+            first, following = max(first, chunk.start_offset), min(following, chunk.end_offset)
+            if first < following:
+                yield first, following
 
 
 async def topic_facts(

@@ -190,6 +190,15 @@ def test_records_deleted_under_the_reader_are_not_passed_over_in_silence():
 
 
 @pytest.mark.parametrize(
+    "late", [answer(stored(6, b"a"), start=2, end=7, log_start=6), answer(start=2, log_start=6)]
+)
+@pytest.mark.parametrize("end", [3, 6, 7])
+def test_records_deleted_under_the_reader_are_not_taken_for_a_hole(late, end):
+    with pytest.raises(UnreadableOffsetError, match=r"offset 2 was deleted; .* from 6"):
+        cursor(start=2, end=end).take(late)
+
+
+@pytest.mark.parametrize(
     ("policy", "position", "skipped"), [(OnOutOfRange.EARLIEST, 6, 4), (OnOutOfRange.LATEST, 9, 7)]
 )
 def test_a_reset_goes_on_and_counts_what_it_left_out(policy, position, skipped):
