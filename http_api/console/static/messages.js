@@ -6,7 +6,7 @@ import { ONCE, useAnswer, useLook } from "./live.js";
 import { PagedFilter, PagedTable, PartitionField, usePaged } from "./paged.js";
 import { Produce } from "./produce.js";
 import { Preview, Record, contentOf, download } from "./record_view.js";
-import { BYTES_MAX, LINES, TAIL_MAX, countOf, paramsOf, readRecords, recordsPath, testOf, useTail } from "./reading.js";
+import { BYTES_MAX, LINES, SCANNED_BYTES_MAX, TAIL_MAX, countOf, readRecords, requestsOf, testOf, useTail } from "./reading.js";
 import { number, plural, size, time } from "./text.js";
 import { Answered, Failure, Field, Filter, Head, Name, Nothing, Table, href, html } from "./ui.js";
 
@@ -44,25 +44,25 @@ function OfTopic({ topic, query }) {
   // An address may say anything.
   const asked = isComplete(given) ? given : { ...given, from: "latest" };
   const isLive = asked.from === "live";
-  const params = paramsOf(asked);
-  const where = recordsPath(topic.name, asked.partition, params);
+  const partitions = asked.partition === "" ? Array.from({ length: topic.partition_count }, (_, one) => one) : [asked.partition];
+  const calls = requestsOf(topic.name, partitions, asked).map(({ where }) => ({ where, headers: { Accept: isLive ? "text/event-stream" : LINES } }));
   // What is looked at stays still: asked for once, and again when the reader says so.
   const { test, error: filterError } = testOf(asked.filter);
-  const read = (signal) => readRecords(topic.name, asked.partition, params, { signal, test, count: asked.count, isLast: asked.from === "latest" });
-  const found = useLook(isLive || filterError ? null : `${where} ${asked.count} ${asked.filter}`, read, ONCE);
+  const read = (signal) => readRecords(topic.name, partitions, asked, { signal, test });
+  const found = useLook(isLive || filterError ? null : `${topic.name} ${topic.partition_count} ${JSON.stringify(asked)}`, read, ONCE);
   const tail = useTail(topic.name, asked.partition, isLive && !filterError, asked.filter);
-  const call = { where, headers: { Accept: isLive ? "text/event-stream" : LINES } };
   return html`
-    <${Head} title=${html`Messages of <${Name} text=${topic.name} />`} calls=${[call]}><a href=${href("topics", topic.name)}>Topic</a><//>
+    <${Head} title=${html`Messages of <${Name} text=${topic.name} />`} calls=${calls}><a href=${href("topics", topic.name)}>Topic</a><//>
     <${Question} topic=${topic} asked=${asked} isMany=${isMany} onAgain=${found.again} />
     ${filterError ? html`<${Failure} error=${filterError} />` : isLive
       ? html`<${Failure} error=${tail.error} />
         <p role="status">${tail.isOpen ? "Following" : tail.error ? "Not following" : "Connecting …"}: ${plural(tail.seen, "record")} came${tail.seen > TAIL_MAX ? `, the last ${TAIL_MAX} are shown` : ""}.</p>
         <${Records} topic=${topic} records=${tail.records} empty="Nothing has come yet." />`
-      : html`<${Answered} answer=${found}>${({ records, seen, isCut }) => html`
-        ${isCut && html`<p class="box warn">Not all was read: only the first ${size(BYTES_MAX)} of the answer are shown. Ask for fewer records.</p>`}
-        ${asked.filter && html`<p role="status">${plural(seen, "record")} looked at.</p>`}
-        <${Sorted} topic=${topic} records=${records} asked=${asked} />`}<//>`}
+      : html`<${Answered} answer=${found}>${({ records, seen, isCut, missing }) => html`
+        ${missing.map(({ partition, error }) => html`<p class="box warn">Partition ${partition} is missing: <${Name} text=${error.message} /></p>`)}
+        ${isCut && html`<p class="box warn">Not all was read: a page shows ${size(BYTES_MAX)} of records, of ${size(SCANNED_BYTES_MAX)} that it looks at. Ask for fewer records, or one partition.</p>`}
+        <p role="status">${plural(seen, "record")} looked at in ${plural(partitions.length, "partition")}${seen > records.length ? `, ${number(records.length)} shown` : ""}.</p>
+        <${Records} topic=${topic} records=${records} empty="There are no such records." />`}<//>`}
     <${Produce} topic=${topic} onDone=${found.again} />`;
 }
 
@@ -72,17 +72,6 @@ const isTime = (text) => !Number.isNaN(Date.parse(text));
 function isComplete({ from, at, partition }) {
   if (from === "time") return isTime(at);
   return from !== "offset" || (/^\d+$/.test(at) && partition !== "");
-}
-
-/** The last of all partitions together are the newest; else in the order of offsets. */
-function Sorted({ topic, records, asked }) {
-  const rows = useMemo(() => {
-    const order = (a, b) => a.partition - b.partition || a.offset - b.offset;
-    const newest = (a, b) => b.timestamp - a.timestamp || b.offset - a.offset;
-    const sorted = [...records].sort(asked.from === "latest" ? newest : order);
-    return sorted.slice(0, asked.count);
-  }, [records]);
-  return html`<${Records} topic=${topic} records=${rows} empty="There are no such records." />`;
 }
 
 function Records({ topic, records, empty }) {
