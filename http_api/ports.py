@@ -124,8 +124,10 @@ class ReadsPort(Protocol):
         Who meets the damage again says it again: nothing more is done about a word that got lost.
         """
 
-    async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
-        """The readable range, from the leader."""
+    async def offsets(
+        self, topic: str, partition: int, *, is_uncommitted: bool = False
+    ) -> PartitionOffsets:
+        """The readable range, from the leader. ``is_uncommitted``: up to where read_uncommitted reads."""
 
 
 class TransactionsPort(Protocol):

@@ -73,7 +73,10 @@ class TimestampMs:
 
 @dataclass(frozen=True, slots=True)
 class LastN:
-    """This many offsets before the high watermark, or as many as there are."""
+    """The last records that a reader may see: this many, or as many as there are.
+
+    The node looks back through at most 16 MiB of stored records. Further back it counts offsets, so fewer may come.
+    """
 
     value: int
 

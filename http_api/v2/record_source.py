@@ -77,7 +77,11 @@ class RecordSource:
         self._wait_ms = min(KEEP_ALIVE_MS, ports.limits.fetch_wait_ms_max)
         self._idle_ms = request.timeout_ms
         self._request = replace(
-            request, timeout_ms=0, max_bytes=min(request.max_bytes, PIECE_BYTES)
+            request,
+            timeout_ms=0,
+            max_bytes=min(request.max_bytes, PIECE_BYTES),
+            # A stream that goes on never says that there is no more.
+            is_unconfirmed=is_following,
         )
         self._format = format
         self._left = count
@@ -97,6 +101,8 @@ class RecordSource:
         """
         result, piece = await self._read()
         end = result.high_watermark
+        # What ends at the end of the partition says that there is no more. A read that brings no records says so, too.
+        is_end_known = self._is_following or self._idle_ms > 0 or self._request.is_local
         silent_ms = 0
         is_first = True
         while True:
@@ -107,11 +113,26 @@ class RecordSource:
             is_over = self._left == 0 or self._is_over(piece.next_offset, end, silent_ms)
             if piece.rows or is_first or not is_over:
                 yield piece
+            if is_over and piece.rows and not (is_end_known or self._left == 0):
+                end = await self._confirmed_end()
+                is_end_known = True
+                is_over = piece.next_offset >= end
             if is_over:
                 return
             is_first = False
             self._go_on(piece.next_offset, end, silent_ms)
             result, piece = await self._read_on()
+
+    async def _confirmed_end(self) -> int:
+        """Where the partition ends now, as its leader knows it.
+
+        The replica that answered may have been without its leader, and not know all that was acknowledged.
+        """
+        request = self._request
+        offsets = await self._reads.offsets(
+            request.topic, request.partition, is_uncommitted=request.is_uncommitted
+        )
+        return offsets.high_watermark
 
     def _is_over(self, next_offset: int, end: int, silent_ms: int) -> bool:
         if self._is_following:

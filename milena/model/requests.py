@@ -172,7 +172,8 @@ class FetchRequest:
 
     A negative offset -N means the last N records. ``is_local``: this node's own replica, never forwarded.
     ``max_bytes`` bounds stored bytes; at least one batch comes back when there is one. ``is_uncommitted``: records of
-    transactions that are open or aborted, too (read_uncommitted).
+    transactions that are open or aborted, too (read_uncommitted). ``is_unconfirmed``: an empty answer promises nothing,
+    so the quorum is not asked whether the leader still leads.
     """
 
     topic: str
@@ -183,6 +184,7 @@ class FetchRequest:
     timeout_ms: int
     is_local: bool
     is_uncommitted: bool = False
+    is_unconfirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

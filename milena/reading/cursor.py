@@ -5,8 +5,8 @@ believes nothing: checksums, the order of batches and every offset of an answer 
 record is given out once, in order, or the error says why not.
 
 A reader that starts relative to the end (``LATEST``, ``LastN``), or that stops at the end seen at the start, needs that
-end first: ``must_pin`` asks for one answer to ``StartAt.LATEST``, which only the leader gives. Everything else begins
-with the first fetch. A start that is no number is asked for again until an answer says which offset it came to; from
+end first: ``must_pin`` asks for one answer to ``pin_at``, which only the leader gives. Everything else begins with the
+first fetch. A start that is no number is asked for again until an answer says which offset it came to; from
 then on the cursor asks for exactly the next offset, whichever node answers.
 """
 
@@ -101,9 +101,14 @@ class ReadCursor:
 
     @property
     def must_pin(self) -> bool:
-        """``pin`` wants an answer to ``StartAt.LATEST`` before anything is read."""
+        """``pin`` wants an answer to ``pin_at`` before anything is read."""
         is_relative = self.plan.start is StartAt.LATEST or isinstance(self.plan.start, LastN)
         return not self._is_pinned and (is_relative or not self.plan.is_following)
+
+    @property
+    def pin_at(self) -> Position:
+        """The question whose answer ``pin`` wants: only the leader answers it."""
+        return self.plan.start if isinstance(self.plan.start, LastN) else StartAt.LATEST
 
     @property
     def is_done(self) -> bool:
@@ -119,20 +124,22 @@ class ReadCursor:
         return self.plan.is_following or isinstance(self.position, int)
 
     def pin(self, answer: FetchedData) -> None:
-        """Take the end of the partition as of now from an answer to ``StartAt.LATEST``.
+        """Take the end of the partition as of now from an answer to ``pin_at``.
 
         Raises:
             UnreadableOffsetError: the plan starts above that end, and may not reset.
         """
         self._check_bounds(answer)
-        end, start = answer.start_offset, self.plan.start
+        start = self.plan.start
+        # An answer to the last N records begins at the first of them.
+        end = answer.high_watermark if isinstance(start, LastN) else answer.start_offset
         self._is_pinned = True
         if not self.plan.is_following:
             self.end = end if self.end is None else min(self.end, end)
         if start is StartAt.LATEST:
             self.position = end
         elif isinstance(start, LastN):
-            self.position = max(answer.log_start_offset, end - start.value)
+            self.position = answer.start_offset
         elif start is StartAt.EARLIEST and answer.log_start_offset >= end:
             self.position = end
         elif isinstance(start, int) and start > end and not self.plan.is_following:

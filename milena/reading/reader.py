@@ -269,7 +269,7 @@ class PartitionReader:
         await self._clock.sleep(wait_ms)
 
     async def _pin(self) -> None:
-        self._cursor.pin(await self._ask(StartAt.LATEST))
+        self._cursor.pin(await self._ask(self._cursor.pin_at))
         self._patience.on_success()
 
     async def _locate(self) -> None:

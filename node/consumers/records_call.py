@@ -51,6 +51,8 @@ FOR_EVER_MS = 1 << 62
 RETURNED_MS = 1_000
 """A node has this long to say whether it has returned an answer. One that cannot be heard has not."""
 GIVEN_UP = "this call was given up by its caller"
+QUIET_MS_MIN = 500
+"""A call that waits as long as this does not ask a leader that others are asking: the leader's answer wakes it."""
 RETRY_MS = 250
 RETRY_MS_MAX = 2_000
 """A partition that could not be read is asked again after this long; twice as long each time, up to the bound."""
@@ -90,6 +92,8 @@ class _Gathering:
 class _Round:
     """The result of one look at the partitions."""
 
+    is_first: bool
+    """The first one of its call."""
     has_moved: bool = False
     failed: set[PartitionKey] = field(default_factory=set)
     damaged: ReplicaDamagedError | None = None
@@ -186,7 +190,7 @@ class RecordsCall:
                         if extents is not None:
                             return await self._again(extents)
                         await self._begin()
-                    looked = await self._look()
+                    looked = await self._look(is_first=is_first)
                 is_first = False
                 now_ms = self._clock.now_ms()
                 deadline_ms = min(deadline_ms, self._answer.gather_until(now_ms))
@@ -241,32 +245,38 @@ class RecordsCall:
 
     # -- one look at all partitions --------------------------------------------------------------
 
-    async def _look(self) -> _Round:
-        session, looked = self._session, _Round()
+    async def _look(self, *, is_first: bool) -> _Round:
+        """Read what there is.
+
+        Only the first look confirms that there is no more: nothing that was acknowledged before the call may be missing
+        in its answer. What comes later wakes the call.
+        """
+        session, looked = self._session, _Round(is_first=is_first)
         session.take_assignment()
         if session.cursor.without_position():
             await session.positions.find()
             looked.failed.update(session.cursor.without_position())
-        keys = [key for key in session.cursor if self._is_worth_asking(key)]
+        keys = [key for key in session.cursor if self._is_worth_asking(key, looked)]
         for start in range(0, len(keys), PARALLEL):
             if self._answer.room.is_over:
                 break
             await self._read(keys[start : start + PARALLEL], looked)
         return looked
 
-    def _is_worth_asking(self, key: PartitionKey) -> bool:
+    def _is_worth_asking(self, key: PartitionKey, looked: _Round) -> bool:
         position = self._session.cursor.position(key)
         if position is None:
             return False
-        return not (self._timeout_ms and self._ends.is_quiet(key, position))
+        may_wait = self._timeout_ms >= QUIET_MS_MIN or not looked.is_first
+        return not (may_wait and self._ends.is_quiet(key, position))
 
     async def _read(self, keys: Sequence[PartitionKey], looked: _Round) -> None:
         session, room = self._session, self._answer.room
         share = min(max(room.payload_bytes // len(keys), SHARE_BYTES_MIN), SHARE_BYTES_MAX)
         if len(keys) == 1:
-            found = [await self._fetch(keys[0], share)]
+            found = [await self._fetch(keys[0], share, looked)]
         else:
-            found = await asyncio.gather(*(self._fetch(key, share) for key in keys))
+            found = await asyncio.gather(*(self._fetch(key, share, looked) for key in keys))
         # What was taken away meanwhile is not ours to deliver, nor anything that another node may deliver now.
         self._check()
         session.take_assignment()
@@ -283,11 +293,15 @@ class RecordsCall:
         damages, looked.damages = looked.damages, []
         await asyncio.gather(*(self._report_damage(report) for report in damages))
 
-    async def _fetch(self, key: PartitionKey, max_bytes: int) -> FetchResult | MilenaError:
+    async def _fetch(
+        self, key: PartitionKey, max_bytes: int, looked: _Round
+    ) -> FetchResult | MilenaError:
         position = self._session.cursor.position(key)
         assert position is not None
         try:
-            return await self._session.positions.fetch(key, position, max_bytes=max_bytes)
+            return await self._session.positions.fetch(
+                key, position, max_bytes=max_bytes, is_unconfirmed=not looked.is_first
+            )
         except MilenaError as error:
             return error
 

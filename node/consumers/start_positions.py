@@ -111,8 +111,9 @@ class StartPositions:
         *,
         max_bytes: int,
         timestamp_ms: int | None = None,
+        is_unconfirmed: bool = False,
     ) -> FetchResult:
-        """Read what there is now.
+        """Read what there is now. ``is_unconfirmed``: as of ``FetchRequest``.
 
         Raises:
             PartitionNotFoundError: the topic was deleted, and perhaps made anew, meanwhile.
@@ -130,6 +131,7 @@ class StartPositions:
                 max_bytes=max_bytes,
                 timeout_ms=0,
                 is_local=False,
+                is_unconfirmed=is_unconfirmed,
             )
         )
         if self._view.image.topic_ids.get(topic.name) != key[0]:

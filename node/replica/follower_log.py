@@ -52,6 +52,8 @@ class FollowerLog:
         known = max(log.high_watermark_checkpoint, log.log_start_offset)
         self.high_watermark = min(known, log.log_end_offset)
         """First offset not known to be committed; while this replica leads: as it was before."""
+        self.agreed_epoch = -1
+        """The leader epoch in which its leader accepted a position of this log last."""
         self._log = log
         self._name = name
         self._broker_id = broker_id

@@ -599,9 +599,21 @@ class PartitionRunner:
     ) -> bool:
         """Adopt the leader's high watermark, as far as our log reaches, and its log start; whether that moved."""
         self._check_follows(leader_epoch)
+        self._following.agreed_epoch = leader_epoch
         if self._following.advance(high_watermark):
             self._on_high_watermark()
         return self._following.maybe_adopt_start(log_start)
+
+    def adopt_leader_end(self, *, leader_epoch: int, high_watermark: int) -> None:
+        """Adopt a high watermark that the leader told outside of a fetch, as far as our log reaches.
+
+        Before the leader has accepted a position of this log in its epoch, the log may hold records that the leader
+        does not have; then the high watermark of the leader says nothing about them, and is ignored.
+        """
+        is_followed = self.role is ReplicaRole.FOLLOWER and not self.is_closed
+        is_agreed = self._following.agreed_epoch == leader_epoch == self.leader_epoch
+        if is_followed and is_agreed and self._following.advance(high_watermark):
+            self._on_high_watermark()
 
     def truncate_as_follower(self, *, leader_epoch: int, epoch: int, end_offset: int) -> None:
         """Our log parts from the leader's: cut it to where they may agree.

@@ -56,6 +56,8 @@ class ReadRequest(Message, frozen=True, kw_only=True):
     """Nothing is read: what came from ``offset`` on was not whole, and is to be checked."""
     is_uncommitted: bool = field(name="raw", default=False)
     """Records of transactions that are open or aborted, too."""
+    is_unconfirmed: bool = field(name="unconfirmed", default=False)
+    """The leader answers from memory where the log ends, and asks no quorum. An earlier release asks it."""
 
 
 class ReadAnswer(Message, frozen=True, kw_only=True):

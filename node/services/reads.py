@@ -3,20 +3,32 @@
 Any replica serves what lies below its own high watermark (KIP-392), and of that what lies below the last stable offset
 and belongs to no aborted transaction, unless the reader wants it all. What needs the truth about the log's end,
 "latest", out of range, timestamps, is judged by the leader alone, once it has made sure that it still leads
-(``log_ends``). An empty answer at the end judges nothing: it says that there is no more *here*, and the reader comes
-again.
+(``log_ends``).
+
+An answer says where the log ends, too, if no bound on its size cut it short. So what was acknowledged before a reader
+asked is in the answer, whichever node is asked:
+
+- A follower whose answer would end at its own high watermark asks the leader for the leader's, and adopts it. What was
+  acknowledged with acks=all is in the log of every in-sync follower by then. One that is behind passes the read on.
+- An answer without records counts only if the quorum says afterwards that the same leader still led.
+- A reader that waits costs one question to the leader when it begins, and one to the quorum when it has waited in vain.
+
+``replica=local`` and ``is_unconfirmed`` give this up. Where the leader or the quorum cannot be asked, records that are
+here are served, and an answer without records is refused: it would say that there are none.
 
 Stored bytes are sent as they are. Whoever decodes them says which were not whole, and the node whose copy it was has it
 checked (``node.replica.scrubber``), as when a follower says so.
 
 One call crosses the peer port: ``read``, with ``topic`` (id), ``partition``, ``offset``, ``timestamp``, ``max_bytes``,
 ``timeout_ms`` and ``epoch`` of the leader or -1. With ``bad`` it asks for nothing, and says that what was sent from
-``offset`` on was not whole; a node of an earlier release takes it for a read.
+``offset`` on was not whole; a node of an earlier release takes it for a read. With ``unconfirmed`` and ``latest`` it is
+the question of a follower for the leader's high watermark.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from milena.disk.files import Buffer
@@ -43,10 +55,11 @@ from node.peers.messages import ask_with_body, pack, unpack
 from node.peers.port import Peers, PeerUnreachableError
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
-from node.services.log_ends import LogEnds, MovedError
+from node.services.last_records import READ_BYTES_MAX, LastRecords
+from node.services.log_ends import LeaderEnds, LogEnds, MovedError
 from node.services.messages import READ, ReadAnswer, ReadRequest
 from raft_meta.machine.image import Topic
-from storage.log.reader import count_records, end_of_span, first_with_records, without_aborted
+from storage.log.reader import end_of_span, first_with_records, tally_span, without_aborted
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +68,9 @@ DOUBT_MS_MAX = 1_000
 """How long a reader waits until another node has heard of the damage in its copy."""
 LEADER_WAIT_MS = 300
 """How long a read waits for a replica that is just being made, or is just taking over."""
+
+LEADER_END_MS = 1_000
+"""How long a follower waits for the high watermark of its leader."""
 
 MOVES_MAX = 3
 """Changes of leader that one question about a log's end goes along with."""
@@ -70,6 +86,25 @@ readers, an acknowledgement took seven times as long as alone, with one four tim
 COLD_REST_S_MAX = 0.05
 """A disk on which writers' syncs were done during a cold read rests as long as that read took, and no longer than this:
 half of the disk is theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """Stored batches of this copy, up to ``end`` at the most; ``has_records``: one is for the reader."""
+
+    data: bytes
+    end: int
+    has_records: bool
+
+
+class _BehindError(Exception):
+    """The leader has more than this copy, or has to judge the offset: ask the leader. Never leaves the node."""
+
+    def __init__(self, message: str, found: FetchResult | None) -> None:
+        """``found``: the records that this copy has."""
+        super().__init__(message)
+        self.message = message
+        self.found = found
 
 
 class ReadService:
@@ -92,6 +127,7 @@ class ReadService:
         self._peer = peer
         self._topic_to_read = topic_to_read
         self._ends = LogEnds(metadata)
+        self._leader_ends = LeaderEnds(self._ask_leader_end)
         self._leaderships = Leaderships()
         self._disk = asyncio.Semaphore(COLD_READS_MAX)
         self._telling: set[tuple[int, str, int]] = set()
@@ -105,6 +141,8 @@ class ReadService:
     async def fetch(self, request: FetchRequest) -> FetchResult:
         """Read committed records, here when this replica can, else at the leader."""
         moves = 0
+        clock = asyncio.get_running_loop().time
+        deadline_s = clock() + request.timeout_ms / 1000
         while True:
             try:
                 return await self._fetch(request)
@@ -112,6 +150,8 @@ class ReadService:
                 moves += 1
                 if moves > MOVES_MAX:
                     raise NotLeaderError(moved.message) from moved
+                left_ms = max(0, int((deadline_s - clock()) * 1000))
+                request = replace(request, timeout_ms=left_ms)
 
     async def _fetch(self, request: FetchRequest) -> FetchResult:
         topic = await self._topic_to_read(request.topic, request.partition)
@@ -138,6 +178,13 @@ class ReadService:
             except ReplicaDamagedError as error:
                 # Found out while the reader waited, or by its read; another one has it all.
                 damaged = error
+            except _BehindError as behind:
+                try:
+                    return await self._fetch_there(topic, request, None)
+                except (UnavailableError, FateUnknownError, NotLeaderError):
+                    if behind.found is None:
+                        raise
+                    return behind.found
         return await self._fetch_there(topic, request, damaged)
 
     def _can_serve(self, runner: PartitionRunner, request: FetchRequest) -> bool:
@@ -157,12 +204,21 @@ class ReadService:
         Raises:
             ReplicaDamagedError: it is damaged, perhaps only where it was to be read.
             MovedError: another one leads.
+            _BehindError: the leader has to be asked.
         """
         runner.check_readable()
         offset: int | None = None
         try:
-            offset = await self._place(runner, request)
-            return await self._fetch_at(runner, offset, request)
+            offset, is_confirmed = await self._place(runner, request)
+            if runner.leader is None and not request.is_local:
+                return await self._fetch_following(runner, offset, request)
+            leader_epoch = runner.leader_epoch
+            looked = await self._look(runner, offset, request, request.timeout_ms)
+            is_answer = looked.has_records or is_confirmed or request.is_local
+            if not (is_answer or request.is_unconfirmed):
+                self._end_of(runner, request)
+                await self._ends.confirm(runner, leader_epoch)
+            return self._result(runner, offset, looked)
         except CorruptLogError as error:
             runner.on_doubt(offset)
             logger.debug("cannot read partition=%s: %s", runner.name, error)
@@ -179,29 +235,126 @@ class ReadService:
             )
             raise doubt.error from error
 
-    async def _fetch_at(
+    async def _fetch_following(
         self, runner: PartitionRunner, offset: int, request: FetchRequest
     ) -> FetchResult:
+        """Read this copy as a follower. Whatever the leader had acknowledged when this was called is in the answer.
+
+        Raises:
+            MovedError: another one leads.
+            _BehindError: the leader has to be asked.
+            MilenaError: there is nothing here, and whether there is more is not known.
+        """
+        leader_id, leader_epoch = runner.leader_id, runner.leader_epoch
+        looked = await self._look(runner, offset, request, 0)
+        if looked.has_records and tally_span(looked.data, offset, looked.end)[1] < looked.end:
+            # Its size ends it, and the reader goes on there: nothing is said of what follows.
+            return self._result(runner, offset, looked)
+        looked, unknown = await self._look_further(runner, offset, request, looked)
+        if not looked.has_records and request.timeout_ms > 0:
+            looked = await self._look(runner, offset, request, request.timeout_ms)
+            if unknown is not None and not looked.has_records:
+                # The leader may answer by now.
+                looked, unknown = await self._look_further(runner, offset, request, looked)
+        if runner.leader is not None or runner.leader_epoch != leader_epoch:
+            raise MovedError(f"broker {leader_id} does not lead {runner.name} any more")
+        if not (looked.has_records or request.is_unconfirmed):
+            await self._check_end(runner, leader_id, unknown)
+        return self._result(runner, offset, looked)
+
+    async def _look_further(
+        self, runner: PartitionRunner, offset: int, request: FetchRequest, looked: _Looked
+    ) -> tuple[_Looked, MilenaError | None]:
+        """Read up to where the leader has committed; also returns the reason why that is not known.
+
+        Raises:
+            _BehindError: the leader has to be asked for the records.
+        """
+        end = await self._leader_ends.high_watermark(runner)
+        if isinstance(end, MilenaError):
+            return looked, end
+        if runner.readable_end(is_uncommitted=request.is_uncommitted) > looked.end:
+            looked = await self._look(runner, offset, request, 0)
+        if runner.leader is None and (end > runner.high_watermark or offset > end):
+            found = self._result(runner, offset, looked) if looked.has_records else None
+            raise _BehindError(f"{runner.name}: its leader ends at {end}", found)
+        return looked, None
+
+    async def _check_end(
+        self, runner: PartitionRunner, leader_id: int | None, unknown: MilenaError | None
+    ) -> None:
+        """Make sure that there is no more: the leader said so (``unknown`` None), and it led.
+
+        Raises:
+            MovedError: it did not lead.
+            MilenaError: nobody can tell.
+        """
+        if unknown is None or isinstance(unknown, NotLeaderError):
+            key = (runner.topic_id, runner.partition)
+            assert leader_id is not None, "a leader has answered"
+            await self._ends.check(key, leader_id, runner.leader_epoch)
+        if isinstance(unknown, FateUnknownError | PeerUnreachableError):
+            raise NoLeaderError(f"{runner.name}: {unknown.message}") from unknown
+        if unknown is not None:
+            raise unknown
+
+    async def _ask_leader_end(self, runner: PartitionRunner) -> int:
+        """The high watermark of the leader that this replica follows, which is adopted here.
+
+        Raises:
+            MilenaError: it is not known.
+        """
+        leader_id, leader_epoch = runner.leader_id, runner.leader_epoch
+        if leader_id is None or leader_id == self._node_id:
+            raise NoLeaderError(f"{runner.name} has no leader")
+        question = ReadRequest(
+            topic_id=runner.topic_id,
+            partition=runner.partition,
+            offset="latest",
+            timestamp_ms=None,
+            max_bytes=1,
+            timeout_ms=0,
+            leader_epoch=leader_epoch,
+            is_uncommitted=True,
+            is_unconfirmed=True,
+        )
+        key = (runner.topic_id, runner.partition)
+        async with self._leaderships.held(key, leader_id, leader_epoch):
+            answer, _ = await ask_with_body(
+                self._peer, leader_id, READ, question, timeout_ms=LEADER_END_MS
+            )
+        if answer.leader_epoch != leader_epoch:
+            raise NotLeaderError(f"broker {leader_id} leads {runner.name} in another epoch")
+        runner.adopt_leader_end(leader_epoch=leader_epoch, high_watermark=answer.high_watermark)
+        return answer.high_watermark
+
+    async def _look(
+        self, runner: PartitionRunner, offset: int, request: FetchRequest, timeout_ms: int
+    ) -> _Looked:
+        """Read this copy up to its own end, and wait for a record there as long as ``timeout_ms``."""
         is_uncommitted = request.is_uncommitted
-        await runner.wait_readable(offset, request.timeout_ms, is_uncommitted=is_uncommitted)
+        await runner.wait_readable(offset, timeout_ms, is_uncommitted=is_uncommitted)
         # It may have been found damaged meanwhile, and ends before the damage then.
         runner.check_readable()
         end = runner.readable_end(is_uncommitted=is_uncommitted)
-        data = b""
-        if offset < end:
-            runner.check_offset(offset, has_lease=True)
-            data = await self._read(runner, offset, request.max_bytes, end, is_uncommitted)
-            if data and first_with_records(data, offset, end) is None:
-                data = await self._pass_over(runner, data, request)
-                end = runner.readable_end(is_uncommitted=is_uncommitted)
-            runner.counts.records_out += count_records(data, offset, end)
-            runner.counts.bytes_out += len(data)
+        if offset >= end:
+            return _Looked(b"", end, has_records=False)
+        runner.check_offset(offset, has_lease=True)
+        data = await self._read(runner, offset, request.max_bytes, end, is_uncommitted)
+        if data and first_with_records(data, offset, end) is None:
+            return await self._pass_over(runner, data, request, timeout_ms)
+        return _Looked(data, end, has_records=bool(data))
+
+    def _result(self, runner: PartitionRunner, offset: int, looked: _Looked) -> FetchResult:
+        if looked.data:
+            runner.counts.records_out += tally_span(looked.data, offset, looked.end)[0]
+            runner.counts.bytes_out += len(looked.data)
         return FetchResult(
             start_offset=offset,
-            high_watermark=end,
+            high_watermark=looked.end,
             log_start_offset=runner.log.log_start_offset,
             leader_epoch=runner.leader_epoch,
-            batches=data,
+            batches=looked.data,
             broker_id=self._node_id,
         )
 
@@ -245,15 +398,15 @@ class ReadService:
             reading.exception()
 
     async def _pass_over(
-        self, runner: PartitionRunner, barren: bytes, request: FetchRequest
-    ) -> bytes:
+        self, runner: PartitionRunner, barren: bytes, request: FetchRequest, timeout_ms: int
+    ) -> _Looked:
         """Batches from the next one with records on, where compaction has left none in ``barren``.
 
         A reader that goes on behind the last record that it was given would be told for ever that there is none. When
         none comes in time, what was looked at last is the answer: it says how far there is none.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + request.timeout_ms / 1000
+        deadline = loop.time() + timeout_ms / 1000
         while True:
             offset = end_of_span(barren)
             await runner.wait_readable(
@@ -263,37 +416,45 @@ class ReadService:
             )
             end = runner.readable_end(is_uncommitted=request.is_uncommitted)
             if offset >= end:
-                return barren
+                return _Looked(barren, end, has_records=False)
             data = await self._read(runner, offset, PASSED_OVER_BYTES, end, request.is_uncommitted)
             found = first_with_records(data, offset, end)
             if found is not None:
                 start = max(found, offset)
-                return await self._read(
+                data = await self._read(
                     runner, start, request.max_bytes, end, request.is_uncommitted
                 )
+                return _Looked(data, end, has_records=True)
             barren = data
 
-    async def _place(self, runner: PartitionRunner, request: FetchRequest) -> int:
-        """The offset that was meant. Where it depends on where the log ends, that is the end of no former leader.
+    async def _place(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
+        """The offset that was meant, and whether the quorum has confirmed who leads.
+
+        It has where the offset depends on where the log ends: that is the end of no former leader.
 
         Raises:
             MovedError: another one leads.
         """
         leader_epoch = runner.leader_epoch
         offset, is_by_end = self._resolve(runner, request)
+        if offset < 0:
+            offset = await self._last(runner, request, -offset)
         try:
             runner.check_offset(offset, has_lease=self._standing.has_lease)
         except OffsetOutOfRangeError:
             if offset < runner.log.log_start_offset:
                 raise
             is_by_end = True
-        if is_by_end:
+        if is_by_end and not request.is_unconfirmed:
             await self._ends.confirm(runner, leader_epoch)
             runner.check_offset(offset, has_lease=self._standing.has_lease)
-        return offset
+        return offset, is_by_end
 
     def _resolve(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
-        """The offset that was meant, and whether that depends on where the log ends."""
+        """The offset that was meant, and whether that depends on where the log ends.
+
+        -N is left as it is: records are counted from the end.
+        """
         if request.timestamp_ms is not None:
             found = runner.log.offset_for_timestamp(request.timestamp_ms)
             end = runner.readable_end(is_uncommitted=request.is_uncommitted)
@@ -302,14 +463,30 @@ class ReadService:
             return self._end_of(runner, request), True
         offset = request.offset
         if isinstance(offset, int):
-            if offset >= 0:
-                return offset, False
-            return max(runner.log.log_start_offset, self._end_of(runner, request) + offset), True
+            return offset, offset < 0
         if offset == "earliest":
             return runner.log.log_start_offset, False
         if offset == "latest":
             return self._end_of(runner, request), True
         raise MalformedRequestError(f"offset {offset!r}: give a number, earliest or latest")
+
+    async def _last(self, runner: PartitionRunner, request: FetchRequest, count: int) -> int:
+        """Where the last ``count`` records begin that the reader may see."""
+
+        async def read(offset: int, end: int) -> bytes:
+            return await self._read_stored(runner, offset, READ_BYTES_MAX, end)
+
+        search = LastRecords(
+            read=read,
+            start=runner.log.log_start_offset,
+            end=self._end_of(runner, request),
+            aborted={} if request.is_uncommitted else runner.log.transactions.aborted,
+        )
+        try:
+            return await search.find(count)
+        except OffsetOutOfRangeError:
+            # Retention went on meanwhile.
+            return runner.log.log_start_offset
 
     def _end_of(self, runner: PartitionRunner, request: FetchRequest) -> int:
         return runner.established_end(
@@ -374,6 +551,7 @@ class ReadService:
                 timeout_ms=request.timeout_ms,
                 leader_epoch=leader_epoch,
                 is_uncommitted=request.is_uncommitted,
+                is_unconfirmed=request.is_unconfirmed,
             ),
             timeout_ms=request.timeout_ms + ANSWER_MARGIN_MS,
         )
@@ -409,12 +587,13 @@ class ReadService:
             timeout_ms=asked.timeout_ms,
             is_local=False,
             is_uncommitted=asked.is_uncommitted,
+            is_unconfirmed=asked.is_unconfirmed,
         )
         if not self._can_serve(runner, request):
             raise NotLeaderError(f"broker {self._node_id} does not lead {runner.name}")
         try:
             result = await self._fetch_here(runner, request)
-        except MovedError as moved:
+        except (MovedError, _BehindError) as moved:
             raise NotLeaderError(moved.message) from moved
         answer = ReadAnswer(
             start_offset=result.start_offset,
@@ -466,7 +645,9 @@ class ReadService:
         )
         await self._peer.call(broker_id, READ.name, pack(doubt)[0], timeout_ms=DOUBT_MS_MAX)
 
-    async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
+    async def offsets(
+        self, topic: str, partition: int, *, is_uncommitted: bool = False
+    ) -> PartitionOffsets:
         """The readable range, as the leader knows it."""
         result = await self.fetch(
             FetchRequest(
@@ -477,6 +658,7 @@ class ReadService:
                 max_bytes=1,
                 timeout_ms=0,
                 is_local=False,
+                is_uncommitted=is_uncommitted,
             )
         )
         return PartitionOffsets(

@@ -120,11 +120,12 @@ def first_with_records(span: bytes, start: int, end: int) -> int | None:
     return None
 
 
-def count_records(span: bytes, start: int, end: int) -> int:
-    """How many records of a span lie in [start, end); of a first batch that compaction thinned out, a few more.
+def tally_span(span: bytes, start: int, end: int) -> tuple[int, int]:
+    """How many records of a span lie in [start, end), and where the span ends.
 
-    For counts alone: it is on the way of every fetch, and so goes from frame to frame, at a tenth of what a header
-    costs, and checks nothing. What cannot be a batch ends it, and there are never more records than offsets.
+    Of a first batch that compaction thinned out, a few more count. It is on the way of every fetch, and so goes from
+    frame to frame, at a tenth of what a header costs, and checks nothing. What cannot be a batch ends it, and there are
+    never more records than offsets.
 
     Args:
         span: what ``read_span`` gave for ``start``.
@@ -132,6 +133,7 @@ def count_records(span: bytes, start: int, end: int) -> int:
         end: exclusive.
     """
     count = position = at = 0
+    next_offset = start
     last = len(span) - HEADER_BYTES
     while position <= last:
         at = position
@@ -141,11 +143,10 @@ def count_records(span: bytes, start: int, end: int) -> int:
         if not attributes & CONTROL_BIT:
             count += records
         position += batch_bytes
-    if not count:
-        return 0
-    base_offset, last_offset_delta = _PLACE.unpack_from(span, at)
-    next_offset: int = base_offset + last_offset_delta + 1
-    return max(0, min(count, min(next_offset, end) - start))
+    if position:
+        base_offset, last_offset_delta = _PLACE.unpack_from(span, at)
+        next_offset = base_offset + last_offset_delta + 1
+    return max(0, min(count, min(next_offset, end) - start)), next_offset
 
 
 def end_of_span(span: bytes) -> int:

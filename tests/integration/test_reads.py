@@ -1,5 +1,7 @@
 """Where a read begins, how long it waits, and that every node answers it alike."""
 
+import base64
+import json
 import time
 from datetime import UTC, datetime
 
@@ -162,6 +164,90 @@ def test_what_was_acknowledged_is_at_once_readable_everywhere(cluster):
         for reader in cluster.nodes:
             assert end_offset(reader, topic) == offset + 1
             assert values(reader, topic, offset=-1) == [number]
+
+
+def transact(node, topic, *values):
+    """Write in a transaction that readers see when it is answered; returns the offset of its last record."""
+    records = [{"value": value} for value in values]
+    body = {"writes": [{"topic": topic, "partition": 0, "records": records}]}
+    done = ok(call(node, "POST /transactions", body))
+    assert done["visible"]
+    return done["writes"][0]["offsets"][-1]["offset"]
+
+
+def produce(node, topic, *values):
+    return offsets_of(write(node, topic, *values))[-1][1]
+
+
+def fetched(**headers):
+    def bodies(node, topic, offset):
+        answer = call(
+            node, f"GET /topics/{topic}/partitions/0/records", headers=headers, offset=offset
+        )
+        assert answer.status == 200, answer
+        return answer.body
+
+    return bodies
+
+
+def whole_topic(node, topic, offset):
+    path = f"GET /topics/{topic}/records"
+    return call(node, path, headers={"Accept": "application/x-ndjson"}, offset=f"0:{offset}").body
+
+
+def last_record(node, topic, offset):
+    del offset
+    return call(node, f"GET /topics/{topic}/partitions/0/records", offset=-1).body
+
+
+def events(node, topic, offset):
+    path = f"GET /topics/{topic}/partitions/0/records"
+    accept = {"Accept": "text/event-stream"}
+    return call(node, path, headers=accept, offset=offset, follow="false").body
+
+
+def polled(node, topic, offset):
+    """A consumer that begins at the offset and waits for nothing."""
+    group = f"{topic}-readers"
+    made = ok(call(node, f"POST /consumers/{group}", {"format": "text"}))
+    path = f"/consumers/{group}/instances/{made['instance_id']}"
+    where = [{"topic": topic, "partition": 0}]
+    ok(call(node, f"POST {path}/assignments", {"partitions": where}))
+    ok(call(node, f"POST {path}/positions", {"offsets": [{**where[0], "offset": offset}]}))
+    answer = call(node, f"GET {path}/records", timeout=0)
+    assert call(node, f"DELETE {path}").status == 204
+    return answer.body
+
+
+READS = {
+    "json": fetched(Accept="application/vnd.kafka.json.v2+json"),
+    "binary": fetched(Accept="application/vnd.kafka.binary.v2+json"),
+    "text": fetched(Accept="application/vnd.kafka.text.v2+json"),
+    "batches": fetched(Accept=BATCH),
+    "arrow": fetched(Accept="application/vnd.apache.arrow.stream"),
+    "lines": fetched(Accept="application/x-ndjson"),
+    "events": events,
+    "topic": whole_topic,
+    "last": last_record,
+    "consumer": polled,
+}
+
+
+@pytest.mark.parametrize("put", [produce, transact])
+@pytest.mark.parametrize("kind", READS)
+def test_what_was_acknowledged_is_in_every_answer_of_every_node(cluster, kind, put):
+    topic = create_topic(cluster.node(1), f"at-once-{kind}-{put.__name__}")
+    begin = {"transactional_id": "first"}
+    eventually(lambda: call(cluster.node(1), "POST /transactions:begin", begin).status == 200)
+    for number in range(9):
+        writer, value = cluster.nodes[number % 3], f"text {number}"
+        # A node that stands still on a busy machine refuses a write now and then.
+        (offset,) = eventually(lambda at=writer, what=value: (put(at, topic, what),))
+        for reader in cluster.nodes:
+            body = READS[kind](reader, topic, offset)
+            if kind == "binary":
+                body = base64.b64decode(json.loads(body)[0]["value"])
+            assert value.encode() in body, (number, reader.url)
 
 
 def test_bytes_that_are_no_json_are_told_in_base64_in_their_place(cluster):

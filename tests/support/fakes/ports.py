@@ -442,7 +442,10 @@ class FakeNode:
         except TimeoutError:
             return
 
-    async def offsets(self, topic: str, partition: int) -> PartitionOffsets:
+    async def offsets(
+        self, topic: str, partition: int, *, is_uncommitted: bool = False
+    ) -> PartitionOffsets:
+        del is_uncommitted
         self.fail("offsets")
         log = self.log(topic, partition)
         return PartitionOffsets(

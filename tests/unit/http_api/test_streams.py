@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import aiohttp
 import orjson
@@ -112,6 +113,33 @@ async def test_lines_end_when_nothing_has_come_for_the_time_asked_for(filled):
 async def test_lines_begin_and_end_as_asked(filled, query, found):
     answer = await filled.records("t", query, accept=LINES)
     assert offsets(lines(answer.body)) == found
+
+
+def answer_as_of(node, end):
+    """The first read is answered by a copy that ends there and cannot ask its leader."""
+    whole = node.fetch
+
+    async def fetch(request):
+        result = await whole(request)
+        node.fetch = whole
+        return replace(result, high_watermark=end)
+
+    node.fetch = fetch
+
+
+@pytest.mark.parametrize("query", ["", "?isolation=read_uncommitted"])
+async def test_lines_of_a_copy_that_is_behind_go_on_to_the_end_that_the_leader_tells(filled, query):
+    answer_as_of(filled.node, 6)
+    answer = await filled.records("t", query, accept=LINES)
+    assert offsets(lines(answer.body)) == list(range(10))
+
+
+async def test_lines_end_with_an_error_where_it_is_not_known_whether_there_is_more(filled):
+    answer_as_of(filled.node, 6)
+    filled.node.errors["offsets"] = NoLeaderError("nobody leads")
+    *records, last = lines((await filled.records("t", accept=LINES)).body)
+    assert offsets(records) == list(range(6))
+    assert last["error_code"] == 50302
 
 
 async def test_whoever_follows_and_names_no_type_gets_lines(filled):

@@ -73,10 +73,17 @@ def test_a_reader_that_does_not_follow_ends_where_the_partition_ended():
     assert pinned(7, is_following=True, end=50).end == 50
 
 
-def test_latest_and_last_n_are_counted_from_the_pinned_end():
+def test_latest_begins_at_the_pinned_end():
+    assert cursor(start=StartAt.LATEST).pin_at is StartAt.LATEST
     assert pinned(7, start=StartAt.LATEST).position == 7
-    assert pinned(7, start=LastN(3)).position == 4
-    assert pinned(7, start=LastN(30), log_start=2).position == 2
+
+
+def test_the_last_n_begin_where_the_node_says_and_end_where_it_counted_from():
+    made = cursor(start=LastN(3))
+    assert made.pin_at == LastN(3)
+    # Markers of transactions have offsets, too.
+    made.pin(Answer(start_offset=2, high_watermark=7, log_start_offset=0))
+    assert (made.position, made.end) == (2, 7)
     assert pinned(7, start=LastN(0)).is_done
 
 

@@ -269,7 +269,7 @@ class TestFormerLeaders:
             for node_id in (1, 2):
                 with pytest.raises(NoQuorumError):
                     await offset_of(cluster, node_id, request("a", expected_end=7))
-            assert await cluster.nodes[1].read("t") == []
+            assert await cluster.nodes[1].read("t", is_local=True) == []
 
 
 class TestEarlierReleases:

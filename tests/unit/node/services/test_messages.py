@@ -73,6 +73,7 @@ ON_THE_WIRE = [
             "epoch": 3,
             "bad": False,
             "raw": False,
+            "unconfirmed": False,
         },
     ),
     (

@@ -1,6 +1,7 @@
 """Rules of fetch on any node: what a replica may answer by itself, and what the leader alone may judge."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -17,12 +18,13 @@ from milena.model.errors import (
     ReplicaNotFoundError,
     TopicNotFoundError,
 )
-from milena.model.requests import Acks, Doubt, FetchResult
+from milena.model.requests import Acks, Doubt, FetchRequest, FetchResult
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, write
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.clusters.overtaken import overtaken, quorum_of, written
 from tests.support.clusters.runners import values_of
+from tests.support.clusters.transacting import to, transact
 from tests.support.time.virtual_time import after, virtual
 
 
@@ -52,8 +54,8 @@ class TestWhoAnswers:
     async def test_a_follower_answers_below_its_own_high_watermark(self) -> None:
         async with cluster_of() as cluster:
             await written(cluster, "a", "b")
-            result = await cluster.nodes[1].fetch("t", 0)
-            assert values_of(result.batches)[0] == "a"
+            result = await cluster.nodes[1].fetch("t", 0, max_bytes=1)
+            assert values_of(result.batches) == ["a"]
             assert reads_between(cluster) == []
 
     @virtual
@@ -281,7 +283,7 @@ class TestTheEndAfterAPlannedChange:
             barriers = counted_barriers(cluster, 2)
             assert (await cluster.nodes[2].fetch("t", timestamp_ms=1)).start_offset == 0
             assert (await cluster.nodes[2].fetch("t", "earliest")).start_offset == 0
-            assert (await cluster.nodes[2].fetch("t", 2)).high_watermark == 2
+            assert (await cluster.nodes[2].fetch("t", 1)).high_watermark == 2
             assert barriers == []
 
     @virtual
@@ -319,6 +321,202 @@ class TestTheEndAfterAPlannedChange:
             with pytest.raises(NoQuorumError):
                 await cluster.nodes[2].fetch("t", "latest")
             assert values_of((await cluster.nodes[2].fetch("t", 0)).batches) == ["a"]
+
+
+async def read_by_offset(cluster: Cluster, node_id: int, offset: int) -> list[str]:
+    return values_of((await cluster.nodes[node_id].fetch("t", offset)).batches)
+
+
+async def read_all(cluster: Cluster, node_id: int, offset: int) -> list[str]:
+    return values_of((await cluster.nodes[node_id].fetch("t", 0)).batches)[offset:]
+
+
+async def read_waiting(cluster: Cluster, node_id: int, offset: int) -> list[str]:
+    return values_of((await cluster.nodes[node_id].fetch("t", offset, timeout_ms=9_000)).batches)
+
+
+async def read_last(cluster: Cluster, node_id: int, offset: int) -> list[str]:
+    del offset
+    return values_of((await cluster.nodes[node_id].fetch("t", -1)).batches)
+
+
+async def read_behind_latest(cluster: Cluster, node_id: int, offset: int) -> list[str]:
+    start = (await cluster.nodes[node_id].fetch("t", "latest")).start_offset
+    assert start == offset + 1
+    return await read_by_offset(cluster, node_id, offset)
+
+
+async def read_by_time(cluster: Cluster, node_id: int, offset: int) -> list[str]:
+    result = await cluster.nodes[node_id].fetch("t", timestamp_ms=1)
+    return values_of(result.batches)[offset:]
+
+
+async def read_to_the_end(cluster: Cluster, node_id: int, offset: int) -> list[str]:
+    return (await cluster.nodes[node_id].read("t"))[offset:]
+
+
+async def read_to_known_end(cluster: Cluster, node_id: int, offset: int) -> list[str]:
+    offsets = await cluster.nodes[node_id].reads.offsets("t", 0)
+    assert offsets.high_watermark == offset + 1
+    return await read_by_offset(cluster, node_id, offset)
+
+
+WAYS_TO_READ = [
+    read_by_offset,
+    read_all,
+    read_waiting,
+    read_last,
+    read_behind_latest,
+    read_by_time,
+    read_to_the_end,
+    read_to_known_end,
+]
+
+
+class TestWhatWasAcknowledged:
+    """It is in every answer whose read began later, on every node: leader 2, follower 1, and 3 without a copy."""
+
+    @virtual
+    @pytest.mark.parametrize("read", WAYS_TO_READ)
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_it_is_read_at_once_on_every_node(
+        self, asked: int, read: Callable[[Cluster, int, int], Awaitable[list[str]]]
+    ) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 5.0)) as cluster:
+            await cluster.create("t", (2, 1))
+            for offset, writer in enumerate((1, 2, 3, 1)):
+                await cluster.nodes[writer].write("t", f"v{offset}")
+                assert await read(cluster, asked, offset) == [f"v{offset}"]
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    @pytest.mark.parametrize("is_uncommitted", [False, True])
+    async def test_a_transaction_that_is_visible_is_read_at_once(
+        self, asked: int, is_uncommitted: bool
+    ) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 5.0)) as cluster:
+            await cluster.until(lambda: cluster.image.feature_level >= 6)
+            await cluster.create("t", (2, 1))
+            for number, writer in enumerate((1, 2, 3)):
+                receipt = await transact(cluster, writer, to("t", 0, f"v{number}"))
+                assert receipt.is_visible
+                ((written_at,),) = receipt.receipts
+                offset = written_at.offset
+                assert offset is not None
+                request = FetchRequest(
+                    topic="t",
+                    partition=0,
+                    offset=offset,
+                    timestamp_ms=None,
+                    max_bytes=1,
+                    timeout_ms=0,
+                    is_local=False,
+                    is_uncommitted=is_uncommitted,
+                )
+                result = await cluster.nodes[asked].reads.fetch(request)
+                assert values_of(result.batches) == [f"v{number}"]
+
+    @virtual
+    async def test_a_copy_that_is_behind_passes_the_read_on(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1), min_insync_replicas="1")
+            await cluster.nodes[2].write("t", "a")
+            await after(20)
+            cluster.network.cut(1, 2)
+            await cluster.until(lambda: cluster.isr_of("t") == (2,))
+            await cluster.nodes[2].write("t", "b")
+            # The link is back, and the copy has not fetched yet.
+            runner = cluster.runner(1, "t")
+            cluster.nodes[1].replicas.fetchers.assign(runner, None)
+            cluster.heal()
+            await after(20)
+            assert runner.log.log_end_offset == 1
+            assert values_of((await cluster.nodes[1].fetch("t", 1)).batches) == ["b"]
+            assert values_of((await cluster.nodes[1].fetch("t", 0)).batches) == ["a", "b"]
+
+    @virtual
+    async def test_who_cannot_ask_the_leader_tells_what_there_is_and_not_that_it_is_all(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            cluster.network.cut(1, 2)
+            assert values_of((await cluster.nodes[1].fetch("t", 0)).batches) == ["a"]
+            for timeout_ms in (0, 100):
+                with pytest.raises(NoLeaderError):
+                    await cluster.nodes[1].fetch("t", 1, timeout_ms=timeout_ms)
+            assert (await cluster.nodes[1].fetch("t", 1, is_local=True)).batches == b""
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_a_leader_that_was_replaced_does_not_tell_that_there_is_no_more(
+        self, asked: int
+    ) -> None:
+        async with cluster_of() as cluster:
+            await overtaken(cluster)
+            assert (await cluster.nodes[2].fetch("t", 2, is_local=True)).batches == b""
+            assert values_of((await cluster.nodes[asked].fetch("t", 2)).batches) == ["c"]
+
+    @virtual
+    async def test_a_leader_without_a_lease_does_not_tell_that_there_is_no_more(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2, 1, 3))
+            await cluster.nodes[2].write("t", "a")
+            cluster.isolate(2)
+            await after(2_500)
+            assert await cluster.nodes[1].write("t", "b")
+            with pytest.raises(NotReadyError):
+                await cluster.nodes[2].fetch("t", 1)
+            cluster.heal()
+
+    @virtual
+    async def test_a_reader_that_waits_asks_once_when_it_begins_and_once_when_it_ends(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            barriers = counted_barriers(cluster, 1)
+            reading = asyncio.ensure_future(cluster.nodes[1].fetch("t", 1, timeout_ms=30_000))
+            await after(29_000)
+            assert (reads_between(cluster), barriers) == ([(1, 2)], [])
+            assert (await reading).batches == b""
+            assert (len(reads_between(cluster)), len(barriers)) == (1, 1)
+
+    @virtual
+    async def test_readers_at_the_end_share_their_questions(self) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 5.0)) as cluster:
+            await written(cluster, "a")
+            barriers = counted_barriers(cluster, 1)
+            reading = [cluster.nodes[1].fetch("t", 1) for _ in range(50)]
+            assert {r.batches for r in await asyncio.gather(*reading)} == {b""}
+            # The first one's question is under way when the others ask.
+            assert (len(reads_between(cluster)), len(barriers)) <= (2, 3)
+
+    @virtual
+    async def test_an_answer_that_its_size_ends_asks_nobody(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a", "b")
+            await cluster.nodes[1].fetch("t", 0, max_bytes=1)
+            assert reads_between(cluster) == []
+
+    @virtual
+    async def test_who_wants_no_confirmation_asks_no_quorum(self) -> None:
+        async with cluster_of() as cluster:
+            await written(cluster, "a")
+            barriers = [counted_barriers(cluster, node_id) for node_id in (1, 2, 3)]
+            for node_id in (1, 2, 3):
+                request = FetchRequest(
+                    topic="t",
+                    partition=0,
+                    offset=1,
+                    timestamp_ms=None,
+                    max_bytes=1,
+                    timeout_ms=0,
+                    is_local=False,
+                    is_unconfirmed=True,
+                )
+                assert (await cluster.nodes[node_id].reads.fetch(request)).batches == b""
+            assert barriers == [[], [], []]
 
 
 class TestCommitted:

@@ -3,7 +3,7 @@
 from milena.model.batch.encode import encode_batch, encode_filler, rewrite_batch
 from milena.model.batch.header import decode_header
 from milena.model.columns import RecordColumns
-from storage.log.reader import count_records, end_of_span, first_with_records
+from storage.log.reader import end_of_span, first_with_records, tally_span
 from tests.support.disk.log_model import make_batch, stamped
 
 
@@ -50,20 +50,20 @@ def test_records_outside_of_what_is_wanted_do_not_count():
 
 def test_records_of_a_span_are_counted_from_where_it_was_asked_for():
     span = dense(0, 5) + filler(5, 9) + control(10) + dense(11, 3)
-    assert count_records(span, 0, 100) == 8
+    assert tally_span(span, 0, 100)[0] == 8
     # The first batch is there as a whole, and the last one may be, whatever of them was wanted.
-    assert count_records(dense(0, 5), 3, 100) == 2
-    assert count_records(dense(0, 5) + dense(5, 5), 3, 7) == 4
-    assert count_records(sparse(0, 10, 2, 8) + dense(10, 1), 0, 100) == 3
-    assert count_records(filler(0, 9), 3, 100) == 0
-    assert count_records(b"", 3, 100) == 0
+    assert tally_span(dense(0, 5), 3, 100)[0] == 2
+    assert tally_span(dense(0, 5) + dense(5, 5), 3, 7)[0] == 4
+    assert tally_span(sparse(0, 10, 2, 8) + dense(10, 1), 0, 100)[0] == 3
+    assert tally_span(filler(0, 9), 3, 100)[0] == 0
+    assert tally_span(b"", 3, 100)[0] == 0
 
 
 def test_counting_ends_at_what_is_no_batch():
     span = dense(0, 2)
     for damaged in (bytes(200), b"\xff" * 200, span[:-1], span[:50]):
-        assert 0 <= count_records(span + damaged, 0, 100) <= 100
-        assert 0 <= count_records(damaged + span, 0, 100) <= 100
+        assert 0 <= tally_span(span + damaged, 0, 100)[0] <= 100
+        assert 0 <= tally_span(damaged + span, 0, 100)[0] <= 100
 
 
 def test_a_span_ends_after_its_last_batch():
