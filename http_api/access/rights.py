@@ -10,7 +10,7 @@ from http_api.access.callers import ANYBODY, Caller, CallersPort
 from http_api.access.certificates import ClientCertificate
 from http_api.access.needs import ALL_TOPICS, Access
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
-from milena.model.errors import ForbiddenError, NotReadyError, UnauthenticatedError
+from milena.model.errors import ForbiddenError, UnauthenticatedError
 
 _log = logging.getLogger("http_api.access")
 _audit_log = logging.getLogger("http_api.audit")
@@ -180,26 +180,32 @@ class Rights:
             self.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, [name])
             return
         self.has_asked = True
-        may = self.caller.may_with_some(Operation.WRITE, ResourceType.TOPIC) or self.caller.may(
-            Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME
-        )
+        may = _may_have_nameless_producer(self.caller)
         # What is missing is a topic to write to: who has one needs no right to the cluster.
         self._require(may, Operation.WRITE, ResourceType.TOPIC, "of any name")
 
-    def authorize_unheard_producer(self, producer_id: int) -> None:
-        """Refuse for now unless the caller may write as any producer: this node does not know which one it is.
-
-        Raises:
-            NotReadyError: it may not.
-        """
+    def may_write_as(self, name: str | None, owner: str) -> bool:
+        """Whether the caller may write as a producer of this name and principal; an empty one is any caller's."""
         self.has_asked = True
         caller = self.caller
-        kind = ResourceType.TRANSACTIONAL_ID
-        if caller.is_enforced and not caller.may_with_all(Operation.WRITE, kind):
-            raise NotReadyError(
-                f"this node has not heard of producer {producer_id} yet, and so cannot tell whether {caller.principal} "
-                "may write as it; try again"
-            )
+        if caller.is_superuser:
+            return True
+        if owner not in ("", caller.principal):
+            return False
+        if name is not None:
+            return caller.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)
+        return _may_have_nameless_producer(caller)
+
+    def refuse_producer(self, producer_id: int) -> None:
+        """Refuse a caller that may not write as a producer; the message does not tell whether there is such a producer.
+
+        Raises:
+            ForbiddenError: unless refusals are only logged.
+        """
+        self._refuse(
+            f"{self._caller.principal} may not write as producer {producer_id}: it belongs to another principal, or "
+            "was never reserved. POST /producers reserves one"
+        )
 
     def seen(
         self, kind: ResourceType, operation: Operation = Operation.DESCRIBE
@@ -217,11 +223,20 @@ class Rights:
         return not caller.is_enforced or caller.may_create(topic)
 
     def _require(self, may: bool, operation: Operation, kind: ResourceType, name: str) -> None:
-        if may:
+        if not may:
+            self._refuse(
+                f"{self._caller.principal} may not {operation} {kind} {name}: no access control entry allows it, or "
+                "one denies it"
+            )
+
+    def _refuse(self, why: str) -> None:
+        if not self._caller.is_enforced and not (self._access and self._access.is_strict):
+            _log.warning("would be refused: %s request_id=%s", why, self._request_id)
             return
-        caller = self._caller
-        what = f"{caller.principal} may not {operation} {kind} {name}"
-        if not caller.is_enforced and not (self._access and self._access.is_strict):
-            _log.warning("would be refused: %s request_id=%s", what, self._request_id)
-            return
-        raise ForbiddenError(f"{what}: no access control entry allows it, or one denies it")
+        raise ForbiddenError(why)
+
+
+def _may_have_nameless_producer(caller: Caller) -> bool:
+    return caller.may_with_some(Operation.WRITE, ResourceType.TOPIC) or caller.may(
+        Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME
+    )

@@ -7,6 +7,7 @@ from http_api.call import Call
 from http_api.describing.schemas import Fields
 from http_api.native.transactions.sessions import check_producer_name
 from http_api.shapes.requests import NEW_PRODUCER
+from milena.model.access import ResourceType
 
 
 async def allocate_producer(call: Call) -> web.Response:
@@ -16,6 +17,8 @@ async def allocate_producer(call: Call) -> web.Response:
         check_producer_name("name", name)
     call.rights.authorize_producer(name)
     state = await call.ports.metadata.allocate_producer(name)
+    # A name may have been another principal's, which wrote to topics that this caller may not see.
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
         {
             "producer_id": state.producer_id,
@@ -23,6 +26,7 @@ async def allocate_producer(call: Call) -> web.Response:
             "last_sequences": {
                 topic: {str(partition): sequence for partition, sequence in partitions.items()}
                 for topic, partitions in state.last_sequences.items()
+                if is_seen(topic)
             },
         }
     )

@@ -17,7 +17,9 @@ from http_api.quick.plain_answer import PlainAnswer
 from http_api.v2.conditions import expected_end
 from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
 from http_api.v2.produce_head import ProduceHead, read_head
+from http_api.v2.producer_owners import authorize_producer_id
 from http_api.v2.transaction_header import named_transaction
+from milena.model.batch.header import producer_in
 from milena.model.errors import UnsupportedMediaTypeError
 from milena.model.requests import IdempotencyKey, ProduceReceipt, ProducerTransaction, Records
 from milena.model.turns import LARGE_BYTES, Steps
@@ -45,7 +47,7 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
         may_create=call.rights.may_create(call.names["topic"]),
     )
     end = expected_end(call, head.acks)
-    transaction = named_transaction(call, head.acks, is_conditional=end is not None)
+    transaction = await named_transaction(call, head.acks, is_conditional=end is not None)
     body = await call.body.whole()
     if head.format is RecordFormat.BATCH:
         return await _produce_batch(call, head, body, end, transaction)
@@ -94,6 +96,10 @@ async def _produce_batch(
         raise UnsupportedMediaTypeError(
             "an encoded batch goes to one partition: POST it to /topics/{topic}/partitions/{partition}/records"
         )
+    if transaction is None:
+        producer = producer_in(body)
+        if producer is not None:
+            await authorize_producer_id(call, *producer)
     receipt = await call.ports.produce.produce_batch(
         head.topic,
         head.partition,

@@ -7,6 +7,7 @@ from http_api.describing.params import Param, ParamPlace
 from http_api.describing.schemas import integer_text
 from http_api.shapes.blocks import text
 from http_api.unknown import TRANSACTION_HEADER
+from http_api.v2.producer_owners import authorize_producer_id
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import TRANSACTION_TIMEOUT_MS_MAX, Acks, ProducerTransaction
 from milena.model.types import PRODUCER_EPOCH_MAX
@@ -28,7 +29,7 @@ def transaction_text(transaction: ProducerTransaction) -> str:
     return f"{transaction.producer_id}:{transaction.producer_epoch}:{transaction.timeout_ms}"
 
 
-def named_transaction(
+async def named_transaction(
     call: Call, acks: Acks, *, is_conditional: bool = False
 ) -> ProducerTransaction | None:
     """The transaction that a write belongs to; None: to none.
@@ -54,7 +55,7 @@ def named_transaction(
             "a write of a transaction cannot be conditional: leave If-Match out"
         )
     transaction = transaction_of(numbers[0], numbers[1])
-    authorize_transaction(call, transaction)
+    await authorize_transaction(call, transaction)
     if len(numbers) == 2:
         return transaction
     if not 1 <= numbers[2] <= TRANSACTION_TIMEOUT_MS_MAX:
@@ -64,19 +65,17 @@ def named_transaction(
     return replace(transaction, timeout_ms=numbers[2])
 
 
-def authorize_transaction(call: Call, transaction: ProducerTransaction) -> None:
+async def authorize_transaction(
+    call: Call, transaction: ProducerTransaction, *, is_abort: bool = False
+) -> None:
     """Refuse unless the caller may write as the producer whose transaction this is.
 
     Raises:
-        ForbiddenError: it may not.
+        MilenaError: as of ``authorize_producer_id``.
     """
-    image = call.ports.metadata.image
-    producer = image.producers.get(transaction.producer_id)
-    if producer is None and transaction.producer_id >= image.next_producer_id:
-        # Begun a moment ago on another node, or never.
-        call.rights.authorize_unheard_producer(transaction.producer_id)
-        return
-    call.rights.authorize_producer(None if producer is None else producer.name)
+    await authorize_producer_id(
+        call, transaction.producer_id, transaction.producer_epoch, is_abort=is_abort
+    )
 
 
 def transaction_of(producer_id: int, producer_epoch: int) -> ProducerTransaction:

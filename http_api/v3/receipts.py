@@ -57,7 +57,7 @@ class Job:
         return orjson.dumps(common).removesuffix(b"}") + b","
 
 
-def job_of(call: Call) -> Job:
+async def job_of(call: Call) -> Job:
     """What the path and the query say.
 
     Raises:
@@ -71,7 +71,7 @@ def job_of(call: Call) -> Job:
         timeout_ms=min(
             options.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
         ),
-        transaction=named_transaction(call, options.acks),
+        transaction=await named_transaction(call, options.acks),
         may_create=call.rights.may_create(call.names["topic"]),
     )
 

@@ -22,7 +22,7 @@ _ID = re.compile(r"[0-9A-Za-z_-]{1,80}")
 
 async def produce_batch(call: Call) -> web.Response:
     """Append the entries' records together."""
-    job = job_of(call)
+    job = await job_of(call)
     ids, items = _entries(await call.json_body())
     successes: list[dict[str, object]] = []
     failures: list[dict[str, object]] = []

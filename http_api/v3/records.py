@@ -27,7 +27,7 @@ _STEP_BYTES = 128 << 10
 async def produce(call: Call) -> web.StreamResponse:
     """Append records for as long as they come."""
     check_json_type(call.header("Content-Type"))
-    job = job_of(call)
+    job = await job_of(call)
     texts = JsonTexts(call.ports.limits.request_bytes_max)
     answer = _Answer(call)
     with (

@@ -8,6 +8,7 @@ refuses the former holder, so that what it answered stays the last.
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from http_api.access import on_behalf
 from http_api.ports import ProducerState
 from milena.model.batch.header import BatchHeader
 from milena.model.errors import (
@@ -22,9 +23,16 @@ from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
 from node.services.messages import SEQUENCES, SequenceRow, SequencesAnswer, SequencesRequest
 from raft_meta.machine.commands import AllocateProducer
+from raft_meta.machine.image import Image
+from raft_meta.machine.producers import OWNERS_LEVEL
 
 ANSWER_MS = 1_500
 IMAGE_WAIT_MS = 1_000
+
+
+def principal_to_own(image: Image) -> str:
+    """The principal that a producer belongs to which the present request reserves; empty: to none in particular."""
+    return on_behalf.principal.get() if image.feature_level >= OWNERS_LEVEL else ""
 
 
 class ProducerService:
@@ -80,7 +88,8 @@ class ProducerService:
         Raises:
             NotReadyError: a broker did not say what it knows; the name has its next epoch all the same.
         """
-        answer = await self._metadata.propose(AllocateProducer(name=name), timeout_ms=timeout_ms)
+        command = AllocateProducer(name=name, principal=principal_to_own(self._metadata.image))
+        answer = await self._metadata.propose(command, timeout_ms=timeout_ms)
         assert isinstance(answer, tuple)
         producer_id, producer_epoch = answer
         rows: Iterable[SequenceRow] = ()

@@ -257,12 +257,13 @@ class StepReassignments:
 class AllocateProducer:
     """A producer id; a name that is known already keeps its id and gets the next epoch.
 
-    A name that begins transactions is forgotten when it is not used for long (``ForgetProducers``). Response:
-    (producer_id, producer_epoch).
+    A name that begins transactions is forgotten when it is not used for long (``ForgetProducers``). The id belongs to
+    ``principal`` from then on; empty: to no caller in particular. Response: (producer_id, producer_epoch).
     """
 
     name: str | None
     is_transactional: bool = field(default=False, metadata={"since": 8})
+    principal: str = field(default="", metadata={"since": 11})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,6 +154,19 @@ class AllocatedProducer:
     epoch is the first, or came when the name was taken over."""
     used_ms: WallMs = field(default=WallMs(0), metadata={"since": 8})
     """When the name of one that writes transactions last began or ended one; 0: of others, which are kept for ever."""
+    principal: str = field(default="", metadata={"since": 11})
+    """The principal that reserved the present epoch. Empty: it was reserved where no caller was asked for credentials,
+    by a node for itself, or below the feature level that stores principals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerBlock:
+    """Producer ids without a name that one principal may use: ``IDS_PER_BLOCK`` from ``number * IDS_PER_BLOCK`` on."""
+
+    number: int
+    principal: str
+    used: int
+    """How many of them were given out; the next one is given out next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,6 +424,12 @@ class Image:
     producers: Map[int, AllocatedProducer] = field(default_factory=Map)
     producer_names: Map[str, int] = field(default_factory=Map)
     next_producer_id: int = 1
+    producer_blocks: Map[int, ProducerBlock] = field(default_factory=Map)
+    """By number."""
+    blocks_of: Map[str, tuple[int, ...]] = field(default_factory=Map)
+    """principal → the numbers of its blocks, ascending."""
+    named_counts: Map[str, int] = field(default_factory=Map)
+    """principal → how many named producers are its own."""
     proposers: Map[int, Proposer] = field(default_factory=Map)
     groups: Map[str, Group] = field(default_factory=Map)
     offsets: Map[str, Map[PartitionKey, CommittedOffset]] = field(default_factory=Map)

@@ -13,7 +13,7 @@ from immutables import Map
 
 from milena.model.errors import CorruptLogError
 from milena.model.types import WallMs
-from raft_meta.machine import shapes
+from raft_meta.machine import producers, shapes
 from raft_meta.machine.access import audit
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
@@ -29,6 +29,7 @@ from raft_meta.machine.image import (
     Image,
     Partition,
     PartitionKey,
+    ProducerBlock,
     Proposer,
     Quota,
     QuotaEntity,
@@ -43,6 +44,7 @@ T = TypeVar("T")
 
 HEADER, BROKERS, TOPICS, PARTITIONS, PRODUCERS, PROPOSERS, RESPONSES, END = range(8)
 GROUPS, MEMBERS, OFFSETS, CONSUMERS, ENDINGS, USERS, TOKENS, ACLS, QUOTAS, AUDITED = range(8, 18)
+PRODUCER_BLOCKS = 18
 """``END`` is the number of the digest's frame, not of a section."""
 
 
@@ -152,6 +154,7 @@ def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
     yield ACLS, _acl_rows(image)
     yield QUOTAS, _values(image.quotas)
     yield AUDITED, _values(image.audited)
+    yield PRODUCER_BLOCKS, _values(image.producer_blocks)
 
 
 K = TypeVar("K", int, str, QuotaEntity)
@@ -250,6 +253,7 @@ class ImageReader:
         self._acls: dict[str, list[Acl]] = {}
         self._quotas: dict[QuotaEntity, Quota] = {}
         self._audited: dict[int, AuditEntry] = {}
+        self._producer_blocks: dict[int, ProducerBlock] = {}
 
     def take(self, section: int, items: list[object]) -> None:
         """The next items of a section, which may come in several parts.
@@ -275,6 +279,7 @@ class ImageReader:
             ACLS: self._take_acl,
             QUOTAS: self._take_quota,
             AUDITED: self._take_audited,
+            PRODUCER_BLOCKS: self._take_producer_block,
         }
         taker = takers.get(section)
         if taker is None:
@@ -378,6 +383,11 @@ class ImageReader:
         self._audited[entry.number] = entry
         return (entry.number,)
 
+    def _take_producer_block(self, item: object) -> tuple[int | str, ...]:
+        block = shapes.parse(ProducerBlock, item)
+        self._producer_blocks[block.number] = block
+        return (block.number,)
+
     def _all_groups(self) -> dict[str, Group]:
         return {
             row.group_id: Group(
@@ -431,6 +441,9 @@ class ImageReader:
             partitions=Map(self._partitions),
             producers=Map(self._producers),
             producer_names=Map(named),
+            producer_blocks=Map(self._producer_blocks),
+            blocks_of=producers.blocks_by_principal(self._producer_blocks.values()),
+            named_counts=producers.names_by_principal(self._producers.values()),
             proposers=Map(proposers),
             groups=Map(self._all_groups()),
             offsets=Map(offsets),

@@ -43,12 +43,31 @@ def _of_maps(image: Image) -> Iterator[str]:
         yield "producer names and ids do not match"
     if any(not 0 < producer_id < image.next_producer_id for producer_id in image.producers):
         yield "a producer id was never allocated"
+    yield from _of_producer_owners(image)
     for broker in image.brokers.values():
         if not broker.stored_epoch <= broker.broker_epoch <= image.index:
             yield f"broker {broker.broker_id} has an epoch from the future"
     for broker_id, proposer in image.proposers.items():
         if any(sequence <= proposer.floor for sequence in proposer.window):
             yield f"proposer {broker_id} remembers a sequence below its floor"
+
+
+def _of_producer_owners(image: Image) -> Iterator[str]:
+    owned = [producer for producer in image.producers.values() if producer.principal]
+    if image.feature_level < producers.OWNERS_LEVEL and (owned or image.producer_blocks):
+        yield "producers have principals below the feature level that stores them"
+    if image.named_counts != producers.names_by_principal(owned):
+        yield "the counts of named producers are wrong"
+    if image.blocks_of != producers.blocks_by_principal(image.producer_blocks.values()):
+        yield "blocks of producer ids and their principals do not match"
+    if any(producer.name is None for producer in owned):
+        yield "a producer without a name has a principal and no block"
+    for number, block in image.producer_blocks.items():
+        is_whole = 0 < (number + 1) * producers.IDS_PER_BLOCK <= image.next_producer_id
+        if number != block.number or not is_whole or not block.principal:
+            yield f"block {number} of producer ids is another one, or of no principal"
+        if not 0 < block.used <= producers.IDS_PER_BLOCK:
+            yield f"block {number} of producer ids has given out {block.used}"
 
 
 def _of_partitions(image: Image) -> Iterator[str]:

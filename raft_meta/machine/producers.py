@@ -4,11 +4,19 @@ A name gives a producer its id back after a restart, with the next epoch, which 
 transaction that it left open. Ids are never used twice. What each partition has seen of a producer is in the
 partition's own log, not here.
 
+An id belongs to the principal that reserved it, and no other principal may write under it
+(``http_api.v2.producer_owners``). A named producer stores its principal. Ids without a name are given out in blocks of
+``IDS_PER_BLOCK`` ids, each block to one principal: a block is one small entry, so the principal of an id is known long
+after the id was given out. Ids that were reserved where no caller was asked for credentials are in no block.
+
 A name that begins transactions is forgotten once nobody used it for long, which no transaction outlives; under the name
 there is another id then. Other names are kept for ever: who writes under one says nothing here.
 """
 
+from collections import Counter
 from collections.abc import Iterable
+
+from immutables import Map
 
 from milena.model.errors import (
     InvalidRequestError,
@@ -20,15 +28,27 @@ from milena.model.types import PRODUCER_EPOCH_MAX, WallMs
 from raft_meta.machine import bounds
 from raft_meta.machine.commands import AllocateProducer, ForgetProducers
 from raft_meta.machine.copies import replace
-from raft_meta.machine.image import AllocatedProducer, Image
+from raft_meta.machine.image import AllocatedProducer, Image, ProducerBlock
 from raft_meta.machine.outcome import Outcome
 
 LEVEL = 8
 """The feature level from which on names that begin transactions are forgotten."""
 
+OWNERS_LEVEL = 11
+"""The feature level from which on the principal of an id is stored."""
+
 NAME_LENGTH_MAX = 255
+RESERVED_PREFIX = "milena."
+"""Names that begin so are the nodes' own producers."""
 NAMED_MAX = 100_000
 """Most names are kept for ever, so there is an end to them."""
+NAMED_PER_PRINCIPAL_MAX = 10_000
+"""So that one principal cannot take all names from the others."""
+IDS_PER_BLOCK = 1_024
+BLOCKS_PER_PRINCIPAL_MAX = 1_000
+"""A principal that reserves more than a million ids loses its oldest block: those ids belong to no principal then."""
+BLOCKS_MAX = 20_000
+"""Where all principals together have more, the oldest block goes."""
 FORGOTTEN_PER_COMMAND_MAX = 1_000
 UNNAMED_KEPT = 10_000
 """Nameless ids only need the counter; the latest are kept for listings. See ``Image.producer_epoch``."""
@@ -39,21 +59,66 @@ def apply(image: Image, now_ms: WallMs, command: AllocateProducer | ForgetProduc
 
     Raises:
         InvalidRequestError: an empty or overlong name.
-        TooManyProducersError: too many names.
+        TooManyProducersError: too many names, of all principals or of this one.
         RequestTooLargeError: too many to forget by one command.
     """
     if isinstance(command, ForgetProducers):
         return _forget(image, command)
     used_ms = now_ms if command.is_transactional and image.feature_level >= LEVEL else WallMs(0)
+    principal = command.principal if image.feature_level >= OWNERS_LEVEL else ""
     if command.name is not None:
         if not 1 <= len(command.name) <= NAME_LENGTH_MAX:
             raise InvalidRequestError(f"A producer name has 1..{NAME_LENGTH_MAX} characters.")
         known = image.producer_names.get(command.name)
         if known is not None:
-            return _next_epoch(image, image.producers[known], command.name, used_ms)
+            return _next_epoch(image, image.producers[known], command.name, used_ms, principal)
         if len(image.producer_names) >= NAMED_MAX:
             raise _too_many_names(image)
-    return _new_producer(image, command.name, used_ms)
+        if principal and image.named_counts.get(principal, 0) >= NAMED_PER_PRINCIPAL_MAX:
+            raise TooManyProducersError(
+                f"{principal} has {NAMED_PER_PRINCIPAL_MAX} named producers already. Use one of their names again, "
+                "or a producer without a name."
+            )
+    elif principal:
+        return _next_of_block(image, principal)
+    return _new_producer(image, command.name, used_ms, principal)
+
+
+def principal_of(image: Image, producer_id: int) -> str:
+    """The principal that an id belongs to; empty: no principal in particular, or it was never given out."""
+    producer = image.producers.get(producer_id)
+    if producer is not None:
+        return producer.principal
+    block = image.producer_blocks.get(producer_id // IDS_PER_BLOCK)
+    return "" if block is None else block.principal
+
+
+def without_principal(image: Image, principal: str) -> Image:
+    """The image in which nothing belongs to a principal: a later user of its name gets none of it."""
+    for number in image.blocks_of.get(principal, ()):
+        image = _without_block(image, number)
+    if principal not in image.named_counts:
+        return image
+    producers = image.producers.mutate()
+    for producer in image.producers.values():
+        if producer.principal == principal:
+            producers[producer.producer_id] = replace(producer, principal="")
+    return replace(
+        image, producers=producers.finish(), named_counts=image.named_counts.delete(principal)
+    )
+
+
+def blocks_by_principal(blocks: Iterable[ProducerBlock]) -> Map[str, tuple[int, ...]]:
+    """The numbers of each principal's blocks, ascending."""
+    found: dict[str, list[int]] = {}
+    for block in blocks:
+        found.setdefault(block.principal, []).append(block.number)
+    return Map({principal: tuple(sorted(numbers)) for principal, numbers in found.items()})
+
+
+def names_by_principal(producers: Iterable[AllocatedProducer]) -> Map[str, int]:
+    """How many named producers each principal has."""
+    return Map(Counter(p.principal for p in producers if p.principal))
 
 
 def unused(image: Image, since_ms: WallMs) -> Iterable[int]:
@@ -67,6 +132,7 @@ def _forget(image: Image, command: ForgetProducers) -> Outcome:
             f"{len(command.producer_ids)} producers in one command; at most {FORGOTTEN_PER_COMMAND_MAX}."
         )
     remaining, names = image.producers.mutate(), image.producer_names.mutate()
+    counts = image.named_counts
     for producer_id in command.producer_ids:
         producer = remaining.get(producer_id)
         # One that was used since is kept.
@@ -75,10 +141,16 @@ def _forget(image: Image, command: ForgetProducers) -> Outcome:
         assert producer.name is not None, f"producer {producer_id} begins transactions namelessly"
         del remaining[producer_id]
         del names[producer.name]
+        counts = _recounted(counts, producer.principal, "")
     count = len(image.producers) - len(remaining)
     if not count:
         return Outcome(image, 0)
-    after = replace(image, producers=remaining.finish(), producer_names=names.finish())
+    after = replace(
+        image,
+        producers=remaining.finish(),
+        producer_names=names.finish(),
+        named_counts=counts,
+    )
     return Outcome(after, count)
 
 
@@ -92,24 +164,99 @@ def _too_many_names(image: Image) -> LimitReachedError:
     )
 
 
-def _next_epoch(image: Image, producer: AllocatedProducer, name: str, used_ms: WallMs) -> Outcome:
+def _recounted(counts: Map[str, int], former: str, present: str) -> Map[str, int]:
+    """The counts once a name of one principal is another's; empty: of none."""
+    if former == present:
+        return counts
+    for principal, change in ((former, -1), (present, 1)):
+        count = counts.get(principal, 0) + change
+        if principal:
+            counts = counts.set(principal, count) if count else counts.delete(principal)
+    return counts
+
+
+def _next_epoch(
+    image: Image, producer: AllocatedProducer, name: str, used_ms: WallMs, principal: str
+) -> Outcome:
     if producer.producer_epoch >= PRODUCER_EPOCH_MAX:
-        forgotten = replace(image, producers=image.producers.delete(producer.producer_id))
-        return _new_producer(forgotten, name, used_ms)
-    after = replace(producer, producer_epoch=producer.producer_epoch + 1, last="", used_ms=used_ms)
+        forgotten = replace(
+            image,
+            producers=image.producers.delete(producer.producer_id),
+            named_counts=_recounted(image.named_counts, producer.principal, ""),
+        )
+        return _new_producer(forgotten, name, used_ms, principal)
+    after = replace(
+        producer,
+        producer_epoch=producer.producer_epoch + 1,
+        last="",
+        used_ms=used_ms,
+        principal=principal,
+    )
     return Outcome(
-        replace(image, producers=image.producers.set(after.producer_id, after)),
+        replace(
+            image,
+            producers=image.producers.set(after.producer_id, after),
+            named_counts=_recounted(image.named_counts, producer.principal, principal),
+        ),
         (after.producer_id, after.producer_epoch),
     )
 
 
-def _new_producer(image: Image, name: str | None, used_ms: WallMs) -> Outcome:
+def _next_of_block(image: Image, principal: str) -> Outcome:
+    """The next id of a principal's latest block, or the first one of a new block."""
+    numbers = image.blocks_of.get(principal, ())
+    block = image.producer_blocks[numbers[-1]] if numbers else None
+    if block is None or block.used >= IDS_PER_BLOCK:
+        image, block = _new_block(image, principal)
+    blocks = image.producer_blocks.set(block.number, replace(block, used=block.used + 1))
+    producer_id = block.number * IDS_PER_BLOCK + block.used
+    return Outcome(replace(image, producer_blocks=blocks), (producer_id, 0))
+
+
+def _new_block(image: Image, principal: str) -> tuple[Image, ProducerBlock]:
+    numbers = image.blocks_of.get(principal, ())
+    if len(numbers) >= BLOCKS_PER_PRINCIPAL_MAX:
+        image = _without_block(image, numbers[0])
+    elif len(image.producer_blocks) >= BLOCKS_MAX:
+        image = _without_block(image, min(image.producer_blocks))
+    number = -(-image.next_producer_id // IDS_PER_BLOCK)
+    next_producer_id = (number + 1) * IDS_PER_BLOCK
+    producers = image.producers.mutate()
+    # Ids that are passed over come to their point of forgetting here, all at once.
+    for old_id in range(image.next_producer_id - UNNAMED_KEPT, next_producer_id - UNNAMED_KEPT):
+        old = producers.get(old_id)
+        if old is not None and old.name is None:
+            del producers[old_id]
+    block = ProducerBlock(number=number, principal=principal, used=0)
+    after = replace(
+        image,
+        producers=producers.finish(),
+        producer_blocks=image.producer_blocks.set(number, block),
+        blocks_of=image.blocks_of.set(principal, (*image.blocks_of.get(principal, ()), number)),
+        next_producer_id=next_producer_id,
+    )
+    return after, block
+
+
+def _without_block(image: Image, number: int) -> Image:
+    principal = image.producer_blocks[number].principal
+    left = tuple(other for other in image.blocks_of[principal] if other != number)
+    blocks_of = image.blocks_of
+    return replace(
+        image,
+        producer_blocks=image.producer_blocks.delete(number),
+        blocks_of=blocks_of.set(principal, left) if left else blocks_of.delete(principal),
+    )
+
+
+def _new_producer(image: Image, name: str | None, used_ms: WallMs, principal: str) -> Outcome:
     producer_id = image.next_producer_id
     producer = AllocatedProducer(
         producer_id=producer_id,
         producer_epoch=0,
         name=name,
         used_ms=WallMs(0) if name is None else used_ms,
+        principal=principal,
     )
     producers = image.producers.set(producer_id, producer)
     # Each id comes to this point once, so that forgetting costs no search.
@@ -123,6 +270,7 @@ def _new_producer(image: Image, name: str | None, used_ms: WallMs) -> Outcome:
             producers=producers,
             producer_names=names if name is None else names.set(name, producer_id),
             next_producer_id=producer_id + 1,
+            named_counts=_recounted(image.named_counts, "", principal),
         ),
         (producer_id, 0),
     )

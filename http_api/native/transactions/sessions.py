@@ -27,9 +27,7 @@ from milena.model.requests import (
     TransactionCommit,
     WrittenExtent,
 )
-
-RESERVED_PREFIX = "milena."
-"""Of producers' names; theirs are the nodes'."""
+from raft_meta.machine.producers import RESERVED_PREFIX
 
 OLDER_THAN_MS = IntegerParam(
     name="older_than_ms",
@@ -108,7 +106,7 @@ async def commit(call: Call) -> web.Response:
         raise InvalidFieldError(
             f"a transaction has at most {shapes.TRANSACTION_OFFSETS_MAX} partitions and offsets"
         )
-    authorize_transaction(call, transaction)
+    await authorize_transaction(call, transaction)
     authorize(call.rights.authorize, (write.topic for write in writes), offsets)
     ended = await call.ports.transactions.commit(
         TransactionCommit(
@@ -128,7 +126,7 @@ async def abort(call: Call) -> web.Response:
     """Let nothing count of what was written."""
     Fields(await call.optional_json_body(), "the body", frozenset())
     transaction = _named(call)
-    authorize_transaction(call, transaction)
+    await authorize_transaction(call, transaction, is_abort=True)
     ended = await call.ports.transactions.abort(
         transaction, timeout_ms=wait_ms(call.query(), call.ports.limits)
     )

@@ -73,6 +73,8 @@ STAMP = Struct(">IBHqiq")
 BODY = Struct(">HiiqqqhiI")
 CRC = Struct(">I")
 ATTRIBUTES = Struct(">H")
+_PRODUCER = Struct(">qh")
+_PRODUCER_POSITION = 61
 _EXTENSION = Struct(">BH")
 _IDEMPOTENCY = Struct(">16s8sI")
 _DELETE_HORIZON = Struct(">q")
@@ -325,6 +327,14 @@ class BatchHeader:
         if self.attributes & TIMESTAMP_TYPE_BIT:
             return self.append_time_ms
         return self.max_timestamp_ms
+
+
+def producer_in(batch: Buffer) -> tuple[int, int] | None:
+    """The producer id and epoch that a batch names, of which nothing is checked yet; None: it names none."""
+    if len(batch) < HEADER_BYTES:
+        return None
+    producer_id, producer_epoch = _PRODUCER.unpack_from(batch, _PRODUCER_POSITION)
+    return (producer_id, producer_epoch) if producer_id >= 0 else None
 
 
 def decode_header(buffer: Buffer, position: int = 0) -> BatchHeader:

@@ -63,6 +63,7 @@ from node.metrics.counts import NodeCounts
 from node.replication.transaction_ends import TransactionEnds
 from node.services.encoding import TransactionStamp, encode, request_keys
 from node.services.produce import check_takes_transactions
+from node.services.producers import principal_to_own
 from node.services.record_batches import (
     highest_partition,
     keyless_record,
@@ -464,6 +465,7 @@ class TransactionService:
                 AllocateProducer(
                     name=transactional_id,
                     is_transactional=self._metadata.image.feature_level >= producers.LEVEL,
+                    principal=principal_to_own(self._metadata.image),
                 ),
                 timeout_ms=PROPOSE_TIMEOUT_MS,
             )

@@ -12,9 +12,7 @@ from milena.model.errors import TooManyTransactionsError
 from milena.model.types import PRODUCER_EPOCH_MAX
 from node.metadata.store import MetadataStore
 from raft_meta.machine.commands import AllocateProducer
-
-RESERVED_PREFIX = "milena."
-"""Of names that nobody else may give a producer."""
+from raft_meta.machine.producers import RESERVED_PREFIX
 
 SLOTS_MAX = 256
 """Transactions of one request that a node has under way."""

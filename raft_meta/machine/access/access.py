@@ -17,6 +17,7 @@ from milena.model.errors import (
     UserNotFoundError,
 )
 from milena.model.types import WallMs
+from raft_meta.machine import producers
 from raft_meta.machine.access import quotas
 from raft_meta.machine.commands import (
     AlterAcls,
@@ -169,7 +170,7 @@ def _delete_user(image: Image, command: DeleteUser) -> Outcome:
         acl_count=image.acl_count - len(acls),
     )
     _check_superuser_left(image, after)
-    return Outcome(quotas.without_user(after, command.name))
+    return Outcome(producers.without_principal(quotas.without_user(after, command.name), principal))
 
 
 def _superusers(image: Image) -> bool:

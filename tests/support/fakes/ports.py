@@ -59,10 +59,12 @@ from milena.model.requests import (
 )
 from milena.model.types import Codec, WallMs
 from node.services import reassignment_plans
+from node.services.producers import principal_to_own
 from node.services.record_batches import check_placed
+from raft_meta.machine import producers
 from raft_meta.machine.brokers import check_removable
-from raft_meta.machine.commands import ReassignPartitions, StepReassignments
-from raft_meta.machine.image import AllocatedProducer, Broker, Image, Partition, Topic
+from raft_meta.machine.commands import AllocateProducer, ReassignPartitions, StepReassignments
+from raft_meta.machine.image import Broker, Image, Partition, Topic
 from raft_meta.machine.topics import configs, reassignments
 from tests.support.fakes.access import NodeAccess
 from tests.support.fakes.rest import FakeConsumers, FakeGroups
@@ -148,7 +150,6 @@ class FakeNode:
         self.groups = FakeGroups(self)
         self.consumers = FakeConsumers(self, self.groups)
         self.transactions = FakeTransactions(self)
-        self._producers: dict[str | None, ProducerState] = {}
         self._changed = asyncio.Event()
         self._round_robin = 0
         self.unheard: Image | None = None
@@ -522,21 +523,11 @@ class FakeNode:
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
         self.fail("allocate_producer")
-        known = None if name is None else self._producers.get(name)
-        if known is not None:
-            state = replace(known, producer_epoch=known.producer_epoch + 1)
-        else:
-            state = ProducerState(producer_id=len(self._producers) + 1, producer_epoch=0)
-        self._producers[name] = state
-        allocated = AllocatedProducer(
-            producer_id=state.producer_id, producer_epoch=state.producer_epoch, name=name
-        )
-        self.image = replace(
-            self.image,
-            producers=self.image.producers.set(state.producer_id, allocated),
-            next_producer_id=len(self._producers) + 1,
-        )
-        return state
+        command = AllocateProducer(name=name, principal=principal_to_own(self.image))
+        outcome = producers.apply(self.image, WallMs(NOW_MS), command)
+        self.image = outcome.image
+        producer_id, producer_epoch = outcome.response
+        return ProducerState(producer_id=producer_id, producer_epoch=producer_epoch)
 
     @property
     def version(self) -> int:

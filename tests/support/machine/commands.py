@@ -122,7 +122,7 @@ class CommandSource:
             peer_port=1,
             rack=None,
             feature_min=1,
-            feature_max=7,
+            feature_max=codec.FEATURE_LEVEL_MAX,
             was_clean_stop=False,
             reports=reports,
         )
@@ -299,14 +299,15 @@ class CommandSource:
             return c.ForgetProducers(producer_ids=ids, unused_since_ms=since_ms)
         name = self.rng.choice([None, "p", "q"])
         is_transactional = name is not None and sometimes(self.rng, 0.5)
-        return c.AllocateProducer(name=name, is_transactional=is_transactional)
+        principal = self.rng.choice(["", "User:ann", "User:bob"])
+        return c.AllocateProducer(name=name, is_transactional=is_transactional, principal=principal)
 
     def _cluster(self, image: Image) -> c.Command:
         return self.rng.choice(
             [
                 c.ClaimController(broker_id=self._broker()),
                 c.UnregisterBroker(broker_id=self._broker()),
-                c.SetFeatureLevel(feature_level=self.rng.randint(1, 8)),
+                c.SetFeatureLevel(feature_level=self.rng.randint(1, codec.FEATURE_LEVEL_MAX)),
                 c.CheckImage(index=image.index, image_hash=codec.image_hash(image)),
                 c.ForgetAudited(through=self.rng.randint(0, image.audit_count + 1)),
             ]

@@ -35,7 +35,8 @@ class TransactionSource:
         return self.rng.random() < share
 
     def _begin(self, _: Image) -> c.Command:
-        return c.AllocateProducer(name=self.rng.choice([None, *NAMES]))
+        principal = self.rng.choice(["", "User:ann"])
+        return c.AllocateProducer(name=self.rng.choice([None, *NAMES]), principal=principal)
 
     def _end(self, image: Image) -> c.Command:
         ends = [self._one_end(image) for _ in range(self.rng.choice([1, 1, 2, 4]))]

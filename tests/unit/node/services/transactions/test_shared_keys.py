@@ -13,6 +13,7 @@ from milena.model.errors import (
     TooManyRequestsError,
 )
 from milena.model.requests import IdempotencyKey, TransactionReceipt
+from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import TransactionEnd
 from raft_meta.machine.transactions import SHARED_KEYS_LEVEL
 from storage.state.idempotency import IdempotencyTable
@@ -24,7 +25,7 @@ from tests.unit.node.services.test_produce import move_leader
 COUNT = 4
 
 
-async def two_topics(cluster: Cluster, *, level: int = SHARED_KEYS_LEVEL) -> None:
+async def two_topics(cluster: Cluster, *, level: int = FEATURE_LEVEL_MAX) -> None:
     await cluster.until(lambda: cluster.image.feature_level == level)
     await cluster.create("t", (1, 2, 3))
     await cluster.create("u", (2, 3, 1))
