@@ -393,11 +393,12 @@ class HistorySeries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyPartition:
-    """A partition with traffic, and its rates over the last minute."""
+    """A partition with traffic, and its rates over the last minute, summed over all nodes."""
 
     topic: str
     partition: int
-    leader: int
+    leader: int | None
+    """The present leader; None: there is none."""
     records_in_per_second: float
     bytes_in_per_second: float
     bytes_out_per_second: float

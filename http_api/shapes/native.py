@@ -366,9 +366,17 @@ HISTORY = Shape(
             "busiest_partitions": listing(
                 Shape(
                     "BusyPartition",
-                    fields({"topic": text(), "partition": count(), "leader": integer(), **_RATES}),
+                    fields(
+                        {
+                            "topic": text(),
+                            "partition": count(),
+                            "leader": nullable(integer("null: it has none now")),
+                            **_RATES,
+                        }
+                    ),
                 ),
-                "by what they took in the last minute, and those that gave most behind them",
+                "each once, with sums over all nodes: by what they took in the last minute, and those that gave most "
+                "behind them",
             ),
             "nodes": listing(
                 Shape(

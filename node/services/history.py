@@ -25,7 +25,7 @@ from node.peers.messages import Blob, ask, peer_handler
 from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
 from node.services.messages import HISTORY, BusyRow, HistoryAnswer, HistoryRequest
-from raft_meta.machine.image import Image, Topic
+from raft_meta.machine.image import Image, PartitionKey, Topic
 
 T = TypeVar("T")
 
@@ -186,20 +186,19 @@ class HistoryService:
         answers: Sequence[tuple[int, HistoryAnswer]],
         silent: Sequence[int],
     ) -> HistoryView:
-        topics = self._metadata.image.topics
+        image = self._metadata.image
         busiest = [
             BusyPartition(
-                topic=topics[row.topic_id].name,
-                partition=row.partition,
-                leader=node_id,
-                records_in_per_second=row.records_in_per_second,
-                bytes_in_per_second=row.bytes_in_per_second,
-                bytes_out_per_second=row.bytes_out_per_second,
-                records_out_per_second=row.records_out_per_second,
+                topic=image.topics[topic_id].name,
+                partition=partition,
+                leader=image.partitions[topic_id, partition].leader,
+                records_in_per_second=traffic.records_in,
+                bytes_in_per_second=traffic.bytes_in,
+                bytes_out_per_second=traffic.bytes_out,
+                records_out_per_second=traffic.records_out,
             )
-            for node_id, answer in answers
-            for row in answer.busiest
-            if row.topic_id in topics
+            for (topic_id, partition), traffic in _traffic_of(answers).items()
+            if topic_id in image.topics and (topic_id, partition) in image.partitions
         ]
         return HistoryView(
             end_ms=end_slot * STEP_MS,
@@ -210,6 +209,26 @@ class HistoryService:
             silent_nodes=silent,
             left_out=sum(answer.left_out for _, answer in answers),
         )
+
+
+def _traffic_of(
+    answers: Sequence[tuple[int, HistoryAnswer]],
+) -> dict[PartitionKey, PartitionTraffic]:
+    """Sums over nodes: several have a part of one partition if it had several leaders, or if replicas were read."""
+    found: dict[PartitionKey, PartitionTraffic] = {}
+    for _, answer in answers:
+        for row in answer.busiest:
+            key, traffic = (
+                (row.topic_id, row.partition),
+                PartitionTraffic(
+                    records_in=row.records_in_per_second,
+                    bytes_in=row.bytes_in_per_second,
+                    bytes_out=row.bytes_out_per_second,
+                    records_out=row.records_out_per_second,
+                ),
+            )
+            found[key] = found[key].plus(traffic) if key in found else traffic
+    return found
 
 
 def _by_topic(look: NodeLook, elapsed_ms: float) -> dict[str, TopicHere]:

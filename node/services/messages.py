@@ -242,7 +242,7 @@ class HistoryRequest(Message, frozen=True, kw_only=True):
 
 
 class BusyRow(Struct, frozen=True, array_like=True):
-    """A partition that is led there, and its rates over the last minute."""
+    """A partition, and what went through the node's replica of it over the last minute, as rates."""
 
     topic_id: str
     partition: int

@@ -84,7 +84,7 @@ export function Busiest({ answer, rows = 10 }) {
     <${Table} caption="Busiest partitions" rows=${found} page=${rows} keyOf=${(p) => `${p.topic}/${p.partition}`} empty="Nothing went in or out in the last minute." columns=${[
       { head: "Topic", cell: (p) => html`<${Topic} name=${p.topic} />`, by: (p) => p.topic },
       { head: "Partition", num: true, cell: (p) => p.partition, by: (p) => p.partition },
-      { head: "Leader", num: true, cell: (p) => p.leader, by: (p) => p.leader },
+      { head: "Leader", num: true, cell: (p) => p.leader ?? "none", by: (p) => p.leader },
       { head: "Records in", num: true, cell: (p) => rate(p.records_in_per_second), by: (p) => p.records_in_per_second },
       { head: "Records out", num: true, cell: (p) => rate(p.records_out_per_second), by: (p) => p.records_out_per_second },
       { head: "Bytes in", num: true, cell: (p) => bytesRate(p.bytes_in_per_second), by: (p) => p.bytes_in_per_second },
