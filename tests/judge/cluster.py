@@ -1,0 +1,242 @@
+"""Real nodes as processes: in network namespaces where the judge is root, with a clock file each."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PASSWORD = "judge-admin-password"
+_CLOCK = """
+import os, threading, time
+_path, _real, _real_ns, _shift = os.environ["JUDGE_CLOCK"], time.time, time.time_ns, [0.0]
+def _look():
+    try:
+        with open(_path) as file:
+            _shift[0] = float(file.read() or 0)
+    except (OSError, ValueError):
+        pass
+def _watch():
+    while True:
+        _look()
+        time.sleep(0.1)
+_look()
+time.time = lambda: _real() + _shift[0]
+time.time_ns = lambda: _real_ns() + int(_shift[0] * 1e9)
+threading.Thread(target=_watch, daemon=True).start()
+"""
+
+
+@dataclass
+class Node:
+    """One process; `is_down` says that the judge took it down."""
+
+    number: int
+    folder: Path
+    address: tuple[str, int]
+    namespace: str = ""
+    process: subprocess.Popen[bytes] | None = None
+    is_down: bool = False
+    is_cut: bool = False
+
+
+@dataclass
+class Cluster:
+    """Three nodes of a cluster that asks for credentials, each a `milena start` of its own."""
+
+    folder: Path
+    base_port: int
+    count: int = 3
+    source: Path = field(default_factory=Path.cwd)
+    options: Sequence[str] = ()
+    nodes: dict[int, Node] = field(default_factory=dict)
+    tag: str = ""
+
+    def start(self) -> None:
+        """Start all nodes and wait until each is ready."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.tag = f"j{self.base_port % 10000}"
+        (self.folder / "secret").write_text("secret of the judge")
+        (self.folder / "password").write_text(PASSWORD)
+        (self.folder / "clock").mkdir(exist_ok=True)
+        (self.folder / "clock" / "sitecustomize.py").write_text(_CLOCK)
+        is_networked = os.geteuid() == 0 and self._make_network()
+        for number in range(1, self.count + 1):
+            host = f"10.77.{self.base_port % 250}.{number}" if is_networked else "127.0.0.1"
+            port = self.base_port if is_networked else self.base_port + number
+            namespace = f"{self.tag}n{number}" if is_networked else ""
+            self.nodes[number] = Node(
+                number, self.folder / f"node{number}", (host, port), namespace
+            )
+        for number in self.nodes:
+            self.launch(number)
+        self.wait_ready(60)
+
+    def _make_network(self) -> bool:
+        """Make a bridge and a namespace for each node; without the rights there is none."""
+        octet = self.base_port % 250
+        commands = [
+            f"ip link add {self.tag}br type bridge",
+            f"ip addr add 10.77.{octet}.254/24 dev {self.tag}br",
+        ]
+        commands.append(f"ip link set {self.tag}br up")
+        for number in range(1, self.count + 1):
+            name = f"{self.tag}n{number}"
+            commands += [
+                f"ip netns add {name}",
+                f"ip link add {name}a type veth peer name {name}b netns {name}",
+                f"ip link set {name}a master {self.tag}br up",
+                f"ip -n {name} addr add 10.77.{octet}.{number}/24 dev {name}b",
+                f"ip -n {name} link set {name}b up",
+                f"ip -n {name} link set lo up",
+            ]
+        self._drop_network()
+        try:
+            for command in commands:
+                subprocess.run(command.split(), check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            self._drop_network()
+            return False
+        return True
+
+    def _drop_network(self) -> None:
+        names = [f"ip netns del {self.tag}n{number}" for number in range(1, self.count + 1)]
+        with contextlib.suppress(OSError):
+            for command in (*names, f"ip link del {self.tag}br"):
+                subprocess.run(command.split(), check=False, capture_output=True)
+
+    def addresses(self) -> dict[int, tuple[str, int]]:
+        """Return host and port of each node's API."""
+        return {number: node.address for number, node in self.nodes.items()}
+
+    def launch(self, number: int) -> None:
+        """Start the process of a node."""
+        node = self.nodes[number]
+        peer_port = self.base_port + 100
+        peers = ",".join(
+            f"{n.number}={n.address[0]}:{peer_port if n.namespace else peer_port + n.number}"
+            for n in self.nodes.values()
+        )
+        peer = f"{node.address[0]}:{peer_port if node.namespace else peer_port + number}"
+        command = [
+            str(Path(sys.executable).parent / "milena"),
+            "start",
+            "--node-id",
+            str(number),
+            "--data-dir",
+            str(node.folder),
+        ]
+        command += [
+            "--listen",
+            "{}:{}".format(*node.address),
+            "--peer-listen",
+            peer,
+            "--peers",
+            peers,
+        ]
+        command += ["--cluster-secret-file", str(self.folder / "secret"), "--auto-create-topics"]
+        command += [
+            "--admin-password-file",
+            str(self.folder / "password"),
+            "--retention-check-ms",
+            "1000",
+            *self.options,
+        ]
+        path = f"{self.folder / 'clock'}:{self.source}"
+        environment = {
+            **os.environ,
+            "MILENA_PURE": "1",
+            "PYTHONPATH": path,
+            "JUDGE_CLOCK": str(self._clock(number)),
+        }
+        if node.namespace:
+            command = ["ip", "netns", "exec", node.namespace, *command]
+        with (self.folder / f"node{number}.log").open("ab") as log:
+            node.process = subprocess.Popen(
+                command,
+                cwd=self.source,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
+        node.is_down = False
+
+    def _clock(self, number: int) -> Path:
+        return self.folder / f"clock{number}"
+
+    def set_clock(self, number: int, shift_s: float) -> None:
+        """Shift a node's wall clock, while it runs and when it starts again."""
+        self._clock(number).write_text(str(shift_s))
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Wait until every node says that it is ready."""
+        until = time.monotonic() + seconds
+        for node in self.nodes.values():
+            while True:
+                with contextlib.suppress(OSError, http.client.HTTPException):
+                    link = http.client.HTTPConnection(*node.address, timeout=2)
+                    link.request("GET", "/readyz")
+                    is_ready = link.getresponse().status == 200
+                    link.close()
+                    if is_ready:
+                        break
+                if time.monotonic() > until:
+                    return False
+                time.sleep(0.1)
+        return True
+
+    def died(self) -> list[int]:
+        """Return the nodes whose process ended without the judge."""
+        return [
+            n.number
+            for n in self.nodes.values()
+            if not n.is_down and n.process and n.process.poll() is not None
+        ]
+
+    def signal(self, number: int, what: signal.Signals) -> None:
+        """Send a signal to a node's process."""
+        process = self.nodes[number].process
+        if process is not None and process.poll() is None:
+            process.send_signal(what)
+
+    def kill(self, number: int) -> None:
+        """Kill a node as by kill -9."""
+        node = self.nodes[number]
+        node.is_down = True
+        self.signal(number, signal.SIGKILL)
+        if node.process is not None:
+            node.process.wait()
+
+    def cut(self, number: int, *, is_cut: bool) -> None:
+        """Cut a node from the other nodes, not from its clients; without namespaces it stands still."""
+        node = self.nodes[number]
+        node.is_cut = is_cut
+        if not node.namespace:
+            self.signal(number, signal.SIGSTOP if is_cut else signal.SIGCONT)
+            return
+        for other in self.nodes.values():
+            if other is not node:
+                word = "add" if is_cut else "del"
+                command = f"ip -n {node.namespace} route {word} blackhole {other.address[0]}/32"
+                subprocess.run(command.split(), check=False, capture_output=True)
+
+    def stop(self, *, keep: bool = False) -> None:
+        """Kill every node and remove what the cluster left."""
+        for node in self.nodes.values():
+            self.signal(node.number, signal.SIGCONT)
+            self.kill(node.number)
+        self._drop_network()
+        if not keep:
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,102 @@
+"""Rules of the judge by name, and the findings that break them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+RULES = {
+    "J-alive": "No request ends a process. Only the judge kills nodes.",
+    "J-status": "A 5xx is 503 or 504 with a documented code. An error has the documented envelope.",
+    "J-own-answer": "An answer belongs to its request: the request id comes back, in the order of a pipeline.",
+    "J-value": "A key, a value, a header and a timestamp read exactly as they were written, by every path.",
+    "J-phantom": "A reader sees only records that a client sent to this topic and partition.",
+    "J-refused": "A write that was refused never appears. Only 504 leaves its fate open.",
+    "J-once": "A record appears at one offset. A repeat under a key or a sequence returns the first offsets.",
+    "J-order": "Offsets rise in the order in which acknowledged writes followed each other.",
+    "J-stable": "One offset is one record, on every node and by every path, for ever.",
+    "J-read-ack": "A read sees everything that was acknowledged or read before it began, on every node.",
+    "J-gap": "No readable record is left out between two that are returned.",
+    "J-end": "A told end is not below an acknowledged record, and it never falls.",
+    "J-tail": "`offset=-N` returns the last N records that the reader may see.",
+    "J-time": "`timestamp` begins at the first record at or after that time.",
+    "J-key": "Records of one key go to one partition, whichever path wrote them.",
+    "J-neighbour": "A bad record is refused alone where the documents say that its neighbours are taken.",
+    "J-body": "A body is taken as its headers describe it, or refused. Packets change nothing.",
+    "J-accept": "A documented `Accept` gets a documented type.",
+    "J-if-match": "At most one writer of an offset is acknowledged. 412 tells a true end, and wrote nothing.",
+    "J-tx-atomic": "All records and offsets of a transaction take effect, or none.",
+    "J-tx-isolation": "A record of an open or an aborted transaction is not read.",
+    "J-tx-fence": "A former holder of a transactional id or a producer name writes nothing more.",
+    "J-tx-time": "A transaction is not aborted before its timeout.",
+    "J-deleted": "A deleted record stays deleted. Nothing else is deleted with it.",
+    "J-successor": "Nothing of a deleted topic applies to the topic that has its name now.",
+    "J-commit": "A committed offset is the same on every node, until the next commit.",
+    "J-lag": "A lag counts what is left to read: 0 when all is read, unknown where it is unknown.",
+    "J-one-owner": "A partition has at most one owner in a group.",
+    "J-epoch": "Epochs of a group rise, and a former epoch or process is told to stop.",
+    "J-consumer": "A REST consumer skips nothing, and the same token returns the same records.",
+    "J-access": "A caller does and sees what entries allow, and nothing more.",
+    "J-trailer": "What follows a body never becomes a header of another request.",
+    "J-token": "A token never does more, nor lives longer, than what made it.",
+    "J-audit": "A change that the audit topic names is in it once.",
+    "J-available": "After every fault has ended the cluster serves again.",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that an answer broke, and how to see it again."""
+
+    rule: str
+    path: str
+    expected: str
+    got: str
+    step: str = ""
+
+    def line(self) -> str:
+        """Return the finding as one line."""
+        return (
+            f"{self.rule} | {self.step} | {self.path} | expected {self.expected} | got {self.got}"
+        )
+
+
+@dataclass
+class Verdicts:
+    """Findings of a run; `tolerated` holds (rule, part of the path or answer) of known faults."""
+
+    tolerated: tuple[tuple[str, str], ...] = ()
+    findings: list[Finding] = field(default_factory=list)
+    known: list[Finding] = field(default_factory=list)
+    checks: dict[str, int] = field(default_factory=dict)
+    told: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    local: threading.local = field(default_factory=threading.local)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def check(self, rule: str, is_kept: bool, path: str, expected: object, got: object) -> bool:
+        """Count a check of a rule and note a finding where it is broken."""
+        assert rule in RULES, rule
+        with self.lock:
+            self.checks[rule] = self.checks.get(rule, 0) + 1
+        if not is_kept:
+            step = getattr(self.local, "step", "")
+            self.add(Finding(rule, path, _short(expected), _short(got), step))
+        return is_kept
+
+    def add(self, finding: Finding) -> None:
+        """Keep a finding once, and at most three of a rule in an episode; tolerated ones stand apart."""
+        text = finding.line()
+        with self.lock:
+            told = self.told.setdefault((finding.rule, finding.step.split(" ")[0]), set())
+            if finding.expected in told or len(told) > 2:
+                return
+            told.add(finding.expected)
+        is_known = any(rule == finding.rule and part in text for rule, part in self.tolerated)
+        with self.lock:
+            (self.known if is_known else self.findings).append(finding)
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    text = " ".join(text.split())
+    return text if len(text) <= 400 else text[:400] + "..."
