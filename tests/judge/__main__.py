@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import tempfile
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from tests.judge.client import Request, Response, SocketTransport
 from tests.judge.cluster import Cluster
 from tests.judge.driver import Driver, plan
+from tests.judge.faults import Storm
 from tests.judge.known import KNOWN
 from tests.judge.rules import Verdicts
 from tests.judge.world import ADMIN
@@ -40,6 +42,26 @@ def main() -> int:
     return 1 if verdicts.findings else 0
 
 
+def set_mode(transport: SocketTransport, nodes: list[int], mode: str) -> None:
+    """Open or close the cluster, and wait until every node has heard of it."""
+    own = (("Authorization", ADMIN.authorization),)
+    put = Request(
+        "PUT",
+        "/access",
+        (*own, ("Content-Type", "application/json")),
+        json.dumps({"mode": mode}).encode(),
+    )
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        transport.exchange(nodes[0], [put])
+        told = [transport.exchange(node, [Request("GET", "/access", own)])[0] for node in nodes]
+        if all(
+            isinstance(answer, Response) and f'"{mode}"'.encode() in answer.body for answer in told
+        ):
+            return
+        time.sleep(0.2)
+
+
 def judge(cluster: Cluster, verdicts: Verdicts, args: argparse.Namespace) -> None:
     """Run episodes until the time is over."""
     transport = SocketTransport(cluster.addresses())
@@ -50,15 +72,30 @@ def judge(cluster: Cluster, verdicts: Verdicts, args: argparse.Namespace) -> Non
     assert isinstance(asked, Response), asked
     driver.cluster_id = json.loads(asked.body)["data"][0]["cluster_id"]
     until = time.monotonic() + args.seconds
-    number, told, statuses = args.episode or 0, 0, {}
+    number, told = args.episode or 0, 0
+    statuses: dict[str, int] = {}
     while time.monotonic() < until:
         episode = plan(
             f"{args.seed}/{number}", kinds=[kind for kind in args.kinds.split(",") if kind]
         )
         world = driver.world(episode, f"j{args.seed}-{number}-{int(time.time()) % 100000}")
-        world.is_closed = True
+        set_mode(transport, sorted(cluster.nodes), "required" if episode.is_closed else "off")
+        driver.prepare(episode, world)
+        storm = Storm(cluster, random.Random(f"{episode.seed} faults"))
+        if episode.is_stormy:
+            storm.start()
         driver.run(episode, world)
+        if not storm.stop():
+            verdicts.check(
+                "J-available",
+                False,
+                "readyz",
+                "every node ready within 60 s",
+                "; ".join(storm.told),
+            )
         driver.end(episode, world)
+        if verdicts.findings[told:] and storm.told:
+            print(f"{episode.seed} faults: {'; '.join(storm.told)}", flush=True)
         for node in cluster.died():
             verdicts.check("J-alive", False, "process", f"node {node} alive", "its process ended")
             cluster.launch(node)

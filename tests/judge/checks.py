@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tests.judge.model import UID, Fate, Model, Partition, Seen, Sent, Shown
-from typing import TYPE_CHECKING
-import itertools
 
 if TYPE_CHECKING:
     from tests.judge.rules import Verdicts

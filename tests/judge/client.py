@@ -10,11 +10,11 @@ import threading
 import time
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     import random
+    from collections.abc import Callable, Mapping, Sequence
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -165,7 +165,7 @@ class _Shared(io.RawIOBase):
     def __init__(self, reader: io.BufferedReader) -> None:
         self.reader = reader
 
-    def readline(self, size: int | None = -1) -> bytes:  # type: ignore[override]
+    def readline(self, size: int | None = -1) -> bytes:
         return self.reader.readline(-1 if size is None else size)
 
     def read(self, size: int | None = -1) -> bytes:

@@ -7,17 +7,19 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tests.judge.checks import Checker
 from tests.judge.model import Model
-from tests.judge.steps import STEPS, reads, topics
+from tests.judge.paths.read import FORMATS
+from tests.judge.steps import CLOSED, STEPS, access, reads, topics, transactions
 from tests.judge.world import World
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.judge.rules import Verdicts
+    from collections.abc import Callable, Sequence
+
     from tests.judge.client import Transport
-    from collections.abc import Sequence
+    from tests.judge.rules import Verdicts
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,18 @@ class Plan:
     is_closed: bool = False
 
 
-def plan(seed: str, *, kinds: Sequence[str] = ()) -> Plan:
-    """Draw an episode."""
+def plan(seed: str, *, kinds: Sequence[str] = (), workers: int = 0) -> Plan:
+    """Draw an episode, with a number of workers of its own unless it is given."""
     rng = random.Random(seed)
-    names = list(kinds or STEPS)
+    is_stormy, is_closed = rng.random() < 0.4, rng.random() < 0.5
+    names = [name for name in kinds or STEPS if is_closed or name not in CLOSED]
     weights = [STEPS[name][1] for name in names]
-    workers = rng.choice((1, 1, 2, 3))
+    workers = workers or rng.choice((1, 1, 2, 3))
     steps = tuple(
         Planned(rng.randrange(workers), rng.choices(names, weights)[0], rng.getrandbits(48))
         for _ in range(rng.randint(15, 60))
     )
-    return Plan(seed, steps, is_stormy=rng.random() < 0.5, is_closed=rng.random() < 0.5)
+    return Plan(seed, steps, is_stormy=is_stormy, is_closed=is_closed)
 
 
 @dataclass
@@ -60,25 +63,34 @@ class Driver:
     nodes: Sequence[int]
     verdicts: Verdicts
     cluster_id: str = ""
-    statuses: dict[str, int] | None = None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
 
     def world(self, episode: Plan, prefix: str) -> World:
         """Return what the steps of an episode work on."""
-        model = Model(time.monotonic)
+        model = Model(self.clock)
         world = World(
             self.transport, self.nodes, model, self.verdicts, Checker(model, self.verdicts)
         )
         world.prefix, world.cluster_id, world.is_closed = prefix, self.cluster_id, episode.is_closed
-        world.is_stormy = episode.is_stormy
+        world.is_stormy, world.sleep = episode.is_stormy, self.sleep
         return world
+
+    def prepare(self, episode: Plan, world: World) -> None:
+        """Make topics, and users where the cluster is closed."""
+        rng = random.Random(f"{episode.seed} topics")
+        self._mark(episode, "prepare", "main")
+        for _ in range(rng.choice((1, 2))):
+            topics.create(world, rng)
+        if episode.is_closed:
+            access.prepare(world, rng)
 
     def run(self, episode: Plan, world: World) -> None:
         """Run the steps of an episode, each worker's in turn."""
-        rng = random.Random(f"{episode.seed} topics")
-        self._mark(episode, "create", "main")
-        for _ in range(rng.choice((1, 2))):
-            topics.create(world, rng)
         workers = sorted({step.worker for step in episode.steps})
+        if len(workers) == 1:
+            self._work(episode, world, workers[0])
+            return
         threads = [
             threading.Thread(target=self._work, args=(episode, world, worker)) for worker in workers
         ]
@@ -111,10 +123,20 @@ class Driver:
         """Read everything back from every node once nothing breaks any more."""
         rng = random.Random(f"{episode.seed} end")
         self._mark(episode, "end", "main")
+        until = world.now + 90
+        while not (is_over := transactions.all_over(world, rng)) and world.now < until:
+            world.sleep(0.5)
+        self.verdicts.check(
+            "J-available",
+            is_over,
+            "GET /transactions",
+            "no transaction of the episode",
+            "one is open",
+        )
         for topic in list(world.model.topics.values()):
             for part in topic.partitions:
                 for node in self.nodes:
-                    form = rng.choice([form for form in reads.FORMATS if form.is_stream])
+                    form = rng.choice([form for form in FORMATS if form.is_stream])
                     reads.read_from(
                         world, rng, part, form, part.start_range(world.now, world.now)[1], node=node
                     )

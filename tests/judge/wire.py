@@ -46,13 +46,20 @@ def encode(rows: list[Row], producer: int = -1, epoch: int = -1, sequence: int =
         [row.value for row in rows] if any(row.value is not None for row in rows) else None,
         headers if any(headers) else None,
     ]
-    payload = msgpack.packb(columns)
+    payload = bytes(msgpack.packb(columns))
     rest = (
         _REST.pack(0, len(rows), len(rows) - 1, base, last, producer, epoch, sequence, len(payload))
         + payload
     )
     stamp = _STAMP.pack(_HEAD + len(payload), 1, _HEAD, 0, 0, 0)
     return stamp + struct.pack(">II", crc32c.crc32c(stamp), crc32c.crc32c(rest)) + rest
+
+
+def stamped(batch: bytes, offset: int) -> bytes:
+    """Return a batch with the stamp that a leader gives it."""
+    size, version, head, *_ = _STAMP.unpack_from(batch)
+    stamp = _STAMP.pack(size, version, head, offset, 0, 0)
+    return stamp + struct.pack(">I", crc32c.crc32c(stamp)) + batch[_STAMP.size + 4 :]
 
 
 def decode(data: bytes) -> list[Row]:

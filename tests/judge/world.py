@@ -8,18 +8,19 @@ import json
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.judge.client import Lost, Quirks, Request, Response, Transport, draw_quirks
 from tests.judge.cluster import PASSWORD
 from tests.judge.paths.write import error_code
 
 if TYPE_CHECKING:
-    from tests.judge.checks import Checker
-    from tests.judge.rules import Verdicts
-    from tests.judge.model import Model, Topic
-    from collections.abc import Callable, Sequence
     import random
+    from collections.abc import Callable, Sequence
+
+    from tests.judge.checks import Checker
+    from tests.judge.model import Model, Topic
+    from tests.judge.rules import Verdicts
 
 UNSURE = frozenset({50311, 50401})  # codes that leave a write's fate open
 _CODES_503 = frozenset(range(50302, 50313))

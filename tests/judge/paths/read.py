@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,8 +14,9 @@ from tests.judge.checks import Row
 from tests.judge.model import Shown, parse_json
 
 if TYPE_CHECKING:
-    from tests.judge.client import Response
     from collections.abc import Callable
+
+    from tests.judge.client import Response
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ import base64
 import json
 import time
 from dataclasses import dataclass
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.judge import wire
 from tests.judge.client import Request, Response
 from tests.judge.model import Datum, Model, Sent, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     import random
+    from collections.abc import Sequence
 
 _NUMBERS = [
     "0",

@@ -5,7 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from tests.judge.steps import reads, topics, transactions, writes
+from tests.judge.steps import (
+    access,
+    bodies,
+    bounds,
+    consumers,
+    groups,
+    reads,
+    topics,
+    transactions,
+    writes,
+)
 from tests.judge.world import World
 
 Step = Callable[[World, random.Random], None]
@@ -13,6 +23,10 @@ Step = Callable[[World, random.Random], None]
 STEPS: dict[str, tuple[Step, int]] = {
     "write": (writes.write, 10),
     "repeat": (writes.repeat, 5),
+    "old-key": (writes.old_key, 2),
+    "conditional": (writes.conditional, 3),
+    "pipeline": (writes.pipeline, 3),
+    "unsure": (writes.unsure, 1),
     "read": (reads.read, 12),
     "read-topic": (reads.read_topic, 3),
     "end": (reads.end, 3),
@@ -21,4 +35,32 @@ STEPS: dict[str, tuple[Step, int]] = {
     "recreate": (topics.recreate, 2),
     "tx-one": (transactions.one_request, 5),
     "tx-session": (transactions.session, 5),
+    "offsets": (groups.offsets, 3),
+    "members": (groups.members, 1),
+    "static-members": (groups.static_members, 1),
+    "consume": (consumers.consume, 3),
+    "neighbours": (bodies.neighbours, 3),
+    "frames": (bodies.frames, 3),
+    "heads": (bodies.heads, 2),
+    "hasty": (bodies.followed, 2),
+    "bounds": (bounds.bounds, 3),
+    "trailers": (access.trailers, 3),
+    "forbidden": (access.forbidden, 4),
+    "lists": (access.lists, 2),
+    "transactions-of-others": (access.transactions_of_others, 1),
+    "producer-of-another": (access.producer_of_another, 2),
+    "key-of-another": (access.key_of_another, 2),
+    "tokens": (access.tokens, 1),
+    "read-as-reader": (access.read_as_reader, 1),
 }
+CLOSED = frozenset(
+    [
+        "forbidden",
+        "lists",
+        "transactions-of-others",
+        "producer-of-another",
+        "key-of-another",
+        "tokens",
+        "read-as-reader",
+    ]
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from tests.judge.checks import Read, Row
@@ -10,7 +11,6 @@ from tests.judge.client import Request, Response
 from tests.judge.model import Partition, is_json
 from tests.judge.paths.read import FORMATS, Format, is_error_line
 from tests.judge.world import World, body_of, code_of
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random

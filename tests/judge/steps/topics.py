@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tests.judge.checks import Read
 from tests.judge.client import Lost, Request, Response
@@ -12,7 +13,6 @@ from tests.judge.paths.read import FORMATS, events
 from tests.judge.paths.write import PATHS, WritePath
 from tests.judge.steps import reads, writes
 from tests.judge.world import World, body_of, code_of, is_unsure
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import random

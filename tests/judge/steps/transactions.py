@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from tests.judge.client import Lost, Request, Response
 from tests.judge.model import FOREVER, Fate, Partition, Sent, Topic, Transaction
+from tests.judge.paths.read import FORMATS
 from tests.judge.paths.write import PATHS, Receipt, WritePath, v2_record
 from tests.judge.steps import reads, writes
 from tests.judge.world import World, body_of, code_of, is_unsure
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     import random
+    from collections.abc import Sequence
 
 _AGAIN = 10.0  # seconds within which readers see an end that the answer did not call visible
 _V2 = tuple(path for path in PATHS if path.name in ("v2-json", "v2-binary", "v2-text"))
@@ -159,7 +160,7 @@ def _write_some(world: World, rng: random.Random, tx: Transaction, mark: tuple[s
         is_sure = is_sure and all(sent.fate is not Fate.UNKNOWN for sent in records)
         if rng.random() < 0.4:
             part = rng.choice(topic.partitions)
-            form = rng.choice([form for form in reads.FORMATS if form.name != "batch"])
+            form = rng.choice([form for form in FORMATS if form.name != "batch"])
             reads.read_from(world, rng, part, form, part.start_range(world.now, world.now)[1])
     return is_sure
 
@@ -233,7 +234,7 @@ def _commit(
             "committed",
             f"{answer.status} {answer.body[:200]!r} {request.body!r}",
         )
-    world.model.end(tx, Fate.REFUSED, after_s=_AGAIN if code != 40928 else _AGAIN)
+    world.model.end(tx, Fate.REFUSED, after_s=_AGAIN)
 
 
 def _write_late(world: World, rng: random.Random, tx: Transaction, mark: tuple[str, str]) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING
 
-from tests.judge.client import Lost, Response
+from tests.judge.client import Lost, Request, Response, draw_quirks
 from tests.judge.model import Fate, Sent, Topic
 from tests.judge.paths.write import PATHS, Receipt, WritePath
 from tests.judge.world import UNSURE, World, code_of, is_unsure
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     import random
+    from collections.abc import Sequence
 
 
 def draw(
@@ -152,3 +153,103 @@ def repeat(world: World, rng: random.Random) -> None:
         f"{again.status} {told} {again.body[:200]!r}",
     )
     world.notes.setdefault("keyed", []).append((request, path, records, first))
+
+
+def conditional(world: World, rng: random.Random) -> None:
+    """Write under `If-Match` twice: one of both is written at most, and it gets the named offset."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    part = rng.choice(topic.partitions)
+    target = f"/topics/{topic.name}/partitions/{part.number}/records?offset=-1"
+    asked = world.ask(
+        rng, Request("GET", target, (("Accept", "application/vnd.kafka.binary.v2+json"),))
+    )
+    if not isinstance(asked, Response) or asked.status != 200:
+        return
+    tag, named = asked.headers.get("etag", ""), int(asked.headers["milena-next-offset"])
+    taken = 0
+    for _ in range(2):
+        path = rng.choice([path for path in PATHS if not path.is_v3])
+        records = [
+            path.draw(rng, world.model, topic, part.number) for _ in range(rng.choice((1, 2)))
+        ]
+        request = path.request(records, topic, part.number, world.cluster_id)
+        world.model.begin(records)
+        answer = world.ask(rng, request.with_headers(("If-Match", tag)))
+        where = f"{path.name} {request.target} If-Match {tag}"
+        receipts = settle(world, path, records, answer, where)
+        if isinstance(answer, Lost):
+            return
+        offsets = [receipt.offset for receipt in receipts if receipt.status == 200]
+        taken += bool(offsets)
+        wanted = list(range(named, named + len(records)))
+        world.verdicts.check(
+            "J-if-match", offsets in ([], wanted), where, f"{wanted} or nothing", offsets
+        )
+        world.verdicts.check(
+            "J-if-match", taken < 2, where, "one of two writers", "both acknowledged"
+        )
+        if answer.status == 412:
+            end = json.loads(answer.body)["end_offset"]
+            floor = part.end_floor(answer.began)
+            is_true = end >= floor and end != named
+            world.verdicts.check(
+                "J-if-match", is_true, where, f"an end from {floor}, not {named}", end
+            )
+
+
+def pipeline(world: World, rng: random.Random) -> None:
+    """Write several requests on one connection before the first answer is read."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    drawn = [draw(world, rng, topic, most=3) for _ in range(rng.choice((2, 3, 4)))]
+    requests = []
+    for path, place, records in drawn:
+        request = path.request(records, topic, place, world.cluster_id)
+        requests.append(request.with_quirks(draw_quirks(rng, len(request.body or b""))))
+        world.model.begin(records)
+    answers = world.ask_all(rng, requests)
+    for (path, _, records), request, answer in zip(drawn, requests, answers, strict=True):
+        settle(
+            world,
+            path,
+            records,
+            answer,
+            f"pipelined {path.name} {request.target} ({request.quirks})",
+        )
+
+
+def unsure(world: World, rng: random.Random) -> None:
+    """Write with less than `acks=all`: what was acknowledged may be lost, and nothing else is promised."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    path, place, records = draw(world, rng, topic)
+    word = rng.choice(("acks=1", "acks=0", "async=true"))
+    request = path.request(records, topic, place, world.cluster_id)
+    if path.is_v3 and word.startswith("async"):
+        return
+    request = Request(request.method, f"{request.target}?{word}", request.headers, request.body)
+    world.model.begin(records)
+    answer = world.ask(rng, request)
+    is_taken = isinstance(answer, Lost) or answer.status in (200, 204, 207, 504)
+    for sent in records:
+        world.model.settle(sent, Fate.UNKNOWN if is_taken else Fate.REFUSED)
+
+
+def old_key(world: World, rng: random.Random) -> None:
+    """Send a request under a key of before again: it gets its first answer, whatever happened since."""
+    kept = world.notes.get("keyed")
+    if not kept:
+        return
+    request, path, records, first = rng.choice(kept)
+    answer = world.until_answered(rng, request)
+    if isinstance(answer, Lost) or is_unsure(answer) or answer.status in (429, 503):
+        return
+    told = path.receipts(answer, len(records))
+    where = f"{path.name} {request.target} under an old key"
+    world.verdicts.check(
+        "J-once", told == first, where, first, f"{answer.status} {answer.body[:200]!r}"
+    )

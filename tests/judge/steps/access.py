@@ -1,0 +1,431 @@
+"""Callers with different rights on a closed cluster: what each may not do has no effect and shows nothing."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from tests.judge import wire
+from tests.judge.client import Lost, Quirks, Request, Response
+from tests.judge.model import Fate, Sent, Topic, Transaction
+from tests.judge.paths.read import FORMATS
+from tests.judge.paths.write import PATHS
+from tests.judge.steps import writes
+from tests.judge.world import ADMIN, NOBODY, Caller, World, basic, body_of
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Sequence
+
+_PASSWORD = "a password of the judge"
+
+
+def prepare(world: World, rng: random.Random) -> bool:
+    """Make users: one that reads and writes, another such, one that reads, one that may nothing."""
+    users = {"writer": ("ALL",), "other": ("ALL",), "reader": ("READ",), "none": ()}
+    entries = []
+    for role, operations in users.items():
+        name = f"{world.prefix}-{role}"
+        made = world.until_answered(
+            rng, world.json("PUT", f"/users/{name}", {"password": _PASSWORD})
+        )
+        if not isinstance(made, Response) or made.status not in (200, 201):
+            return False
+        token = world.until_answered(
+            rng, world.json("POST", f"/users/{name}/tokens", {"note": "judge"})
+        )
+        if not isinstance(token, Response) or token.status != 201:
+            return False
+        world.callers[role] = Caller(name, "Bearer " + body_of(token)["token"])
+        entries += [_entry(world, name, "TOPIC", word) for word in operations]
+        entries += [_entry(world, name, "GROUP", word) for word in operations]
+        entries += [_entry(world, name, "TRANSACTIONAL_ID", "ALL")] if role == "writer" else []
+    target = f"/v3/clusters/{world.cluster_id}/acls:batch"
+    answer = world.until_answered(rng, world.json("POST", target, {"data": entries}))
+    world.notes["is_prepared"] = isinstance(answer, Response) and answer.status == 201
+    return bool(world.notes["is_prepared"])
+
+
+def _entry(world: World, user: str, resource: str, operation: str) -> dict[str, str]:
+    return {
+        "principal": f"User:{user}",
+        "resource_type": resource,
+        "resource_name": world.prefix,
+        "pattern_type": "PREFIXED",
+        "operation": operation,
+        "permission": "ALLOW",
+        "host": "*",
+    }
+
+
+def _refused(world: World, answer: Response | Lost, where: str, caller: Caller) -> None:
+    """Judge that a caller without rights got 401 or 403 and nothing else."""
+    if isinstance(answer, Response) and answer.status not in (429, 503):
+        wanted = (
+            403
+            if caller.authorization.startswith("Bearer") and "wrong" not in caller.authorization
+            else 401
+        )
+        world.verdicts.check(
+            "J-access",
+            answer.status == wanted,
+            where,
+            f"{wanted} for {caller.name}",
+            f"{answer.status} {answer.body[:200]!r}",
+        )
+
+
+def forbidden(world: World, rng: random.Random) -> None:
+    """Do what a caller may not."""
+    topic = world.topic(rng)
+    if topic is None or not world.notes.get("is_prepared"):
+        return
+    strangers = [
+        NOBODY,
+        Caller("a wrong token", "Bearer wrong"),
+        Caller("a wrong password", basic("admin", "wrong!!!")),
+    ]
+    if rng.random() < 0.5:
+        caller = rng.choice([world.callers["reader"], world.callers["none"], *strangers[:2]])
+        path, place, records = writes.draw(world, rng, topic)
+        request = path.request(records, topic, place, world.cluster_id)
+        world.model.begin(records)
+        answer = world.ask(rng, request, caller=caller)
+        writes.settle(
+            world, path, records, answer, f"{path.name} {request.target} by {caller.name}"
+        )
+        _refused(world, answer, f"{path.name} {request.target}", caller)
+        return
+    caller = rng.choice([world.callers["none"], *strangers])
+    part = rng.choice(topic.partitions)
+    form = rng.choice(FORMATS)
+    group = f"{world.prefix}-secret"
+    admin = world.json(
+        "POST", f"/topics/{topic.name}/partitions/0/records:delete", {"before_offset": 0}
+    )
+    commit = {"offsets": [{"topic": topic.name, "partition": 0, "offset": 0}]}
+    requests = [
+        Request(
+            "GET",
+            f"/topics/{topic.name}/partitions/{part.number}/records?follow=false",
+            (("Accept", form.accept or "*/*"),),
+        ),
+        Request("GET", f"/topics/{topic.name}/records?follow=false"),
+        Request("GET", f"/topics/{topic.name}"),
+        Request("GET", f"/groups/{group}/lags"),
+        Request("DELETE", f"/v3/clusters/{world.cluster_id}/topics/{topic.name}"),
+        world.json("POST", f"/groups/{group}/offsets", commit),
+        world.json("POST", "/transactions:begin", {"transactional_id": f"{world.prefix}-x"}),
+        world.json(
+            "PUT",
+            f"/v3/clusters/{world.cluster_id}/topics/{topic.name}/configs/retention.ms",
+            {"value": "1"},
+        ),
+        admin,
+    ]
+    request = rng.choice(requests)
+    _refused(
+        world, world.ask(rng, request, caller=caller), f"{request.method} {request.target}", caller
+    )
+
+
+def lists(world: World, rng: random.Random) -> None:
+    """Ask for lists as a caller who may see nothing of the episode: its names are in none."""
+    if not world.notes.get("is_prepared"):
+        return
+    caller = world.callers["none"]
+    v3 = f"/v3/clusters/{world.cluster_id}"
+    targets = (
+        "/topics",
+        "/groups",
+        "/transactions",
+        "/metadata",
+        "/metadata/topics",
+        f"{v3}/topics",
+        f"{v3}/consumer-groups",
+    )
+    targets += (
+        "/users",
+        "/quotas",
+        "/reassignments",
+        f"{v3}/acls",
+        "/metadata/summary",
+        "/history",
+    )
+    answer = world.ask(rng, Request("GET", rng.choice(targets)), caller=caller)
+    if isinstance(answer, Response) and answer.status < 400:
+        body = answer.body.decode("utf-8", "replace").replace(caller.name, "")
+        is_silent = world.prefix not in body
+        where = f"a list for {caller.name}"
+        world.verdicts.check(
+            "J-access", is_silent, where, "no name of what it may not see", body[:400]
+        )
+
+
+def transactions_of_others(world: World, rng: random.Random) -> None:
+    """List transactions as a reader of the topic: it may not see transactional ids of others."""
+    topic = world.topic(rng)
+    if topic is None or not world.notes.get("is_prepared"):
+        return
+    name = f"{world.prefix}-hidden-{next(world.numbers)}"
+    begun = world.until_answered(
+        rng, world.json("POST", "/transactions:begin", {"transactional_id": name})
+    )
+    if not isinstance(begun, Response) or begun.status != 200:
+        return
+    told = body_of(begun)
+    tx = Transaction(name, world.now)
+    path = PATHS[0]
+    records = [path.draw(rng, world.model, topic, 0)]
+    request = path.request(records, topic, 0, world.cluster_id).with_headers(
+        ("Milena-Transaction", told["transaction"])
+    )
+    world.model.begin(records, tx)
+    writes.settle(
+        world, path, records, world.ask(rng, request), f"{path.name} {request.target} within {name}"
+    )
+    listed = world.ask(rng, Request("GET", "/transactions"), caller=world.callers["reader"])
+    if isinstance(listed, Response) and listed.status == 200:
+        is_hidden = name not in listed.body.decode()
+        world.verdicts.check(
+            "J-access", is_hidden, "GET /transactions for a reader", f"no {name}", listed.body[:300]
+        )
+    world.until_answered(
+        rng, Request("POST", f"/transactions/{told['producer_id']}/{told['producer_epoch']}:abort")
+    )
+    world.model.end(tx, Fate.REFUSED, after_s=10)
+
+
+def producer_of_another(world: World, rng: random.Random) -> None:
+    """Write an encoded batch under the producer id of another user: it is refused, and takes nothing from its owner."""
+    topic = world.topic(rng)
+    if topic is None or not world.notes.get("is_prepared"):
+        return
+    owner, thief = world.callers["writer"], world.callers["other"]
+    made = world.until_answered(rng, Request("POST", "/producers"), caller=owner)
+    if not isinstance(made, Response) or made.status != 200:
+        return
+    told = body_of(made)
+    part = rng.choice(topic.partitions)
+    path = next(path for path in PATHS if path.name == "batch")
+    first: Response | Lost
+    for caller in (thief, owner):
+        records = [path.draw(rng, world.model, topic, part.number)]
+        rows = [
+            wire.Row(sent.key.data, sent.value.data, sent.headers, _time(sent)) for sent in records
+        ]
+        body = wire.encode(rows, told["producer_id"], told["producer_epoch"], 0)
+        request = path.request(records, topic, part.number, world.cluster_id)
+        request = Request("POST", request.target, request.headers, body)
+        world.model.begin(records)
+        first = world.until_answered(rng, request, caller=caller)
+        where = (
+            f"{request.target} of producer {told['producer_id']} of {owner.name} by {caller.name}"
+        )
+        if isinstance(first, Lost) or first.status >= 500 or first.status == 429:
+            writes.settle(world, path, records, first, where)
+            return
+        if first.status == 200 and body_of(first)["is_duplicate"]:
+            for sent in records:
+                world.model.settle(sent, Fate.REFUSED)
+            world.verdicts.check(
+                "J-access", False, where, "its own record written", first.body[:200]
+            )
+            return
+        writes.settle(world, path, records, first, where)
+        if caller is thief:
+            world.verdicts.check(
+                "J-access", first.status != 200, where, "a refusal", first.body[:200]
+            )
+
+
+def _time(sent: Sent) -> int:
+    return sent.timestamp or int(time.time() * 1000)
+
+
+def key_of_another(world: World, rng: random.Random) -> None:
+    """Use an `Idempotency-Key` that another user has used: it is one's own."""
+    topic = world.topic(rng)
+    if topic is None or not world.notes.get("is_prepared"):
+        return
+    key = f"{world.prefix}-shared-{next(world.numbers)}"
+    for role in ("writer", "other"):
+        caller = world.callers[role]
+        path = rng.choice([path for path in PATHS if not path.is_v3 and path.name != "batch"])
+        records = [path.draw(rng, world.model, topic, 0)]
+        request = path.request(records, topic, 0, world.cluster_id).with_headers(
+            ("Idempotency-Key", key)
+        )
+        world.model.begin(records)
+        answer = world.until_answered(rng, request, caller=caller)
+        where = f"{path.name} {request.target} under a key of another user"
+        writes.settle(world, path, records, answer, where)
+        if isinstance(answer, Response) and answer.status < 429:
+            world.verdicts.check(
+                "J-access", answer.status == 200, where, "its own record written", answer.body[:200]
+            )
+
+
+def trailers(world: World, rng: random.Random) -> None:
+    """Put headers into the trailers of a chunked request: none of them counts for the next on the connection."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    path = next(path for path in PATHS if path.name == rng.choice(("v2-text", "v2-json", "plain")))
+    first = [path.draw(rng, world.model, topic, 0)]
+    second = [path.draw(rng, world.model, topic, 0)]
+    third = [path.draw(rng, world.model, topic, 0)]
+    groups: Sequence[Sequence[Sent]] = (first, second, third)
+    requests = [path.request(records, topic, 0, world.cluster_id) for records in groups]
+    key = f"{world.prefix}-trailer-{next(world.numbers)}"
+    stolen = ADMIN.authorization
+    choices = (
+        [(("Idempotency-Key", key),), (("Authorization", stolen),)]
+        if world.is_closed
+        else [(("Idempotency-Key", key),)]
+    )
+    extra = rng.choice([*choices, (("If-Match", '"1000000"'),), (("X-Request-Id", "stolen"),)])
+    body = requests[0].body or b""
+    requests[0] = requests[0].with_quirks(Quirks(chunks=(max(1, len(body)),), trailers=extra))
+    is_stolen = extra[0][0] == "Authorization"
+    caller = ADMIN if world.is_closed else None
+    for records in groups:
+        world.model.begin(list(records))
+    mark = [("X-Request-Id", f"{world.prefix}-{next(world.numbers)}") for _ in requests]
+    asked = []
+    for number, request in enumerate(requests):
+        own = caller if number == 0 or not is_stolen else None
+        credentials = [("Authorization", own.authorization)] if own is not None else []
+        asked.append(request.with_headers(mark[number], *credentials))
+    node = rng.choice(world.nodes)
+    if rng.random() < 0.5:
+        answers = world.transport.exchange(node, asked)
+    else:
+        answers = [world.transport.exchange(node, [request])[0] for request in asked]
+    for number, (records, answer) in enumerate(zip(groups, answers, strict=True)):
+        where = f"{path.name} {requests[number].target} behind trailers {extra[0][0]}"
+        writes.settle(world, path, records, answer, where)
+        if number == 0 or isinstance(answer, Lost) or answer.status in (429, 503, 504):
+            continue
+        wanted = 401 if is_stolen else 200
+        got = f"{answer.status} {answer.headers.get('x-request-id')} {answer.body[:200]!r}"
+        is_own = answer.headers.get("x-request-id") == mark[number][1]
+        world.verdicts.check(
+            "J-trailer",
+            answer.status == wanted and is_own,
+            where,
+            f"{wanted} {mark[number][1]}",
+            got,
+        )
+
+
+def tokens(world: World, rng: random.Random) -> None:
+    """Make tokens by tokens: none may more, lives longer, or administers beyond its grants."""
+    if not world.notes.get("is_prepared"):
+        return
+    name, check = world.callers["writer"].name, world.verdicts.check
+    owner = Caller(name, basic(name, _PASSWORD))
+    grant = {
+        "resource_type": "TOPIC",
+        "name": world.prefix,
+        "operations": ["READ"],
+        "pattern_type": "PREFIXED",
+    }
+    body = {"note": "narrow", "lifetime_ms": 60_000, "grants": [grant]}
+    made = world.until_answered(
+        rng, world.json("POST", f"/users/{name}/tokens", body), caller=owner
+    )
+    if not isinstance(made, Response) or made.status != 201:
+        return
+    narrow = Caller(f"a narrow token of {name}", "Bearer " + body_of(made)["token"])
+    _narrow(world, rng, narrow, name)
+    child = world.until_answered(
+        rng, world.json("POST", f"/users/{name}/tokens", {"note": "child"}), caller=narrow
+    )
+    if isinstance(child, Response) and child.status == 201:
+        told = body_of(child)
+        end, parent_end = told.get("expires_at_ms"), body_of(made).get("expires_at_ms")
+        is_short = end is not None and parent_end is not None and end <= parent_end
+        check(
+            "J-token",
+            is_short or end is None is parent_end,
+            "a token made by a token",
+            f"an end by {parent_end}",
+            told,
+        )
+        heir = Caller(f"a token made by a narrow token of {name}", "Bearer " + told["token"])
+        _narrow(world, rng, heir, name)
+        gone = world.until_answered(
+            rng,
+            Request("DELETE", f"/users/{name}/tokens/{body_of(made)['token_id']}"),
+            caller=owner,
+        )
+        if isinstance(gone, Response) and gone.status == 204:
+            answer = world.ask(rng, Request("GET", "/topics"), caller=heir)
+            is_gone = isinstance(answer, Lost) or answer.status in (401, 429, 503)
+            check(
+                "J-token",
+                is_gone,
+                "a token whose maker was deleted",
+                "401",
+                getattr(answer, "status", 0),
+            )
+
+
+def _narrow(world: World, rng: random.Random, caller: Caller, user: str) -> None:
+    """Judge that a token for reading a topic does nothing else."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    records = [PATHS[0].draw(rng, world.model, topic, 0)]
+    world.model.begin(records)
+    write = PATHS[0].request(records, topic, 0, world.cluster_id)
+    answer = world.ask(rng, write, caller=caller)
+    writes.settle(world, PATHS[0], records, answer, f"{write.target} by {caller.name}")
+    calls: dict[str, Callable[[], Response | Lost]] = {
+        "write": lambda: answer,
+        "list tokens": lambda: world.ask(
+            rng, Request("GET", f"/users/{user}/tokens"), caller=caller
+        ),
+        "delete a token": lambda: world.ask(
+            rng, Request("DELETE", f"/users/{user}/tokens/nosuch"), caller=caller
+        ),
+        "change the password": lambda: world.ask(
+            rng,
+            world.json("PUT", f"/users/{user}", {"password": "another password"}),
+            caller=caller,
+        ),
+    }
+    for name, call in calls.items():
+        told = call()
+        if isinstance(told, Response) and told.status not in (429, 503):
+            world.verdicts.check(
+                "J-token",
+                told.status == 403,
+                f"{name} by {caller.name}",
+                "403",
+                f"{told.status} {told.body[:200]!r}",
+            )
+
+
+def read_as_reader(world: World, rng: random.Random) -> None:
+    """Read as a caller who may read."""
+    topic: Topic | None = world.topic(rng)
+    if topic is None or not world.notes.get("is_prepared"):
+        return
+    part = rng.choice(topic.partitions)
+    target = f"/topics/{topic.name}/partitions/{part.number}/records"
+    answer = world.ask(
+        rng,
+        Request("GET", target, (("Accept", FORMATS[4].accept),)),
+        caller=world.callers["reader"],
+    )
+    if isinstance(answer, Response) and answer.status not in (429, 503):
+        is_deleted = answer.status == 400
+        world.verdicts.check(
+            "J-access",
+            answer.status == 200 or is_deleted,
+            target,
+            "200 for a reader",
+            answer.body[:200],
+        )

@@ -1,0 +1,213 @@
+"""Send bodies and headers that old, odd and broken clients send: each is taken as it is described, or refused."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from typing import TYPE_CHECKING
+
+from tests.judge.client import Lost, Quirks, Request, Response
+from tests.judge.model import Datum, Fate, Sent, Topic
+from tests.judge.paths.write import PATHS, WritePath
+from tests.judge.steps import writes
+from tests.judge.world import World, is_unsure
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+_PATHS = {path.name: path for path in PATHS}
+
+
+def neighbours(world: World, rng: random.Random) -> None:
+    """Send one bad record among good ones: it is refused alone."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    path = _PATHS[rng.choice(("v3-json", "v3-batch", "v2-json"))]
+    number = rng.randrange(len(topic.partitions))
+    records = [path.draw(rng, world.model, topic, number) for _ in range(rng.choice((2, 3, 5)))]
+    if any(b"1e400" in (sent.value.data or b"") for sent in records):
+        return  # a number beyond every type may be refused with its body
+    bad = rng.choice(records)
+    faults = ["late", "partition"] if path.is_v3 else ["late"]
+    fault = rng.choice(faults)
+    if fault == "late":
+        bad.timestamp = int(time.time() * 1000) + 36 * 3_600_000
+    elif fault == "partition":
+        bad.partition = 99
+    world.model.begin(records)
+    request = path.request(records, topic, number if not path.is_v3 else None, world.cluster_id)
+    answer = world.ask(rng, request)
+    where = f"{path.name} {request.target} with one bad record ({fault}, {request.quirks})"
+    receipts = writes.settle(world, path, records, answer, where)
+    if isinstance(answer, Lost) or answer.status in (429, 503, 504, 500) or world.is_stormy:
+        return
+    for sent, receipt in zip(records, receipts, strict=True):
+        is_right = (receipt.status != 200) if sent is bad else (receipt.status in (200, 503, 504))
+        expected = "a refusal of the bad one" if sent is bad else "its good neighbour taken"
+        world.verdicts.check(
+            "J-neighbour", is_right, where, expected, f"{receipt} {answer.body[:300]!r}"
+        )
+
+
+def _twice_packed(body: bytes) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    return (("Content-Encoding", "gzip"), ("Content-Encoding", "gzip")), gzip.compress(
+        gzip.compress(body)
+    )
+
+
+def _twice_said(body: bytes) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    return (("Content-Encoding", "identity"), ("Content-Encoding", "gzip")), gzip.compress(body)
+
+
+def _listed(body: bytes) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    return (("Content-Encoding", "gzip, gzip"),), gzip.compress(gzip.compress(body))
+
+
+def _packed_transfer(body: bytes) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    return (("Transfer-Encoding", "gzip, chunked"),), gzip.compress(body)
+
+
+def _unknown(body: bytes) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    return (("Content-Encoding", "zstd"),), body
+
+
+def _two_types(body: bytes) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    return (("Content-Type", "application/vnd.kafka.binary.v2+json"),), body
+
+
+def _two_lengths(body: bytes) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    return (("Content-Length", str(len(body))), ("Content-Length", str(len(body) - 1))), body
+
+
+def _two_keys(body: bytes) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    return (("Idempotency-Key", "one"), ("Idempotency-Key", "two")), body
+
+
+_FRAMES: tuple[Callable[[bytes], tuple[tuple[tuple[str, str], ...], bytes]], ...] = (
+    _twice_packed,
+    _twice_said,
+    _listed,
+    _packed_transfer,
+    _unknown,
+    _two_types,
+    _two_lengths,
+    _two_keys,
+)
+
+
+def frames(world: World, rng: random.Random) -> None:
+    """Describe a body in an unusual way: what is stored is the body as described, or nothing."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    path = rng.choice([path for path in PATHS if path.name != "batch"])
+    records = [path.draw(rng, world.model, topic, None)]
+    plain = path.request(records, topic, None, world.cluster_id)
+    change = rng.choice(_FRAMES)
+    headers, body = change(plain.body or b"")
+    request = Request("POST", plain.target, (*plain.headers, *headers), body, Quirks(is_fresh=True))
+    world.model.begin(records)
+    answer = world.ask(rng, request, is_plain=True)
+    where = f"{path.name} {request.target} {change.__name__.strip('_')}"
+    writes.settle(world, path, records, answer, where)
+    if isinstance(answer, Response) and answer.status == 200 and records[0].fate is Fate.ACKED:
+        _look(world, rng, topic, records[0], where)
+
+
+def _look(world: World, rng: random.Random, topic: Topic, sent: Sent, where: str) -> None:
+    """Read back what an oddly framed request stored."""
+    target = (
+        f"/topics/{topic.name}/partitions/{sent.partition}/records?offset={sent.offset}&count=1"
+    )
+    answer = world.until_answered(
+        rng, Request("GET", target, (("Accept", "application/vnd.kafka.text.v2+json"),))
+    )
+    if isinstance(answer, Response) and answer.status in (200, 422):
+        is_there = answer.status == 200 and f"w{sent.uid}x".encode() in answer.body
+        is_raw = sent.key.data is not None or _is_binary(sent.value)
+        world.verdicts.check(
+            "J-body",
+            is_there or is_raw,
+            where,
+            f"w{sent.uid}x as it was described",
+            answer.body[:200],
+        )
+
+
+def _is_binary(datum: Datum) -> bool:
+    try:
+        (datum.data or b"").decode()
+    except ValueError:
+        return True
+    return False
+
+
+def heads(world: World, rng: random.Random) -> None:
+    """Ask with the `Accept` headers of old clients, in pipelines, by HEAD: a documented type comes back."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    v2, json_type = "application/vnd.kafka.v2+json", "application/json"
+    accepts = (
+        f"{v2}, application/vnd.kafka+json; q=0.9, {json_type}; q=0.8",
+        f"application/vnd.kafka.v1+json, {json_type}; q=0.5",
+        "application/vnd.kafka+json",
+        "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2",
+        "*/*;q=0.8, application/json;q=0.9",
+        "application/*",
+        "Application/JSON",
+    )
+    targets = ("/topics", f"/topics/{topic.name}", f"/topics/{topic.name}/partitions", "/brokers")
+    requests = [
+        Request(
+            rng.choice(("GET", "GET", "HEAD")),
+            rng.choice(targets),
+            (("Accept", rng.choice(accepts)),),
+        )
+        for _ in range(3)
+    ]
+    for request, answer in zip(requests, world.ask_all(rng, requests), strict=True):
+        if isinstance(answer, Lost) or answer.status in (429, 503):
+            continue
+        where = f"{request.method} {request.target} Accept {request.headers[0][1]}"
+        world.verdicts.check(
+            "J-accept", answer.status == 200, where, "200", f"{answer.status} {answer.body[:200]!r}"
+        )
+        if request.method == "HEAD":
+            world.verdicts.check("J-body", not answer.body, where, "no body", answer.body[:100])
+
+
+def followed(world: World, rng: random.Random) -> None:
+    """End a keyed request's connection right after the request: the repeat finds out, and adds nothing."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    path: WritePath = rng.choice([path for path in PATHS if not path.is_v3])
+    number = rng.randrange(len(topic.partitions))
+    records = [path.draw(rng, world.model, topic, number)]
+    key = f"{world.prefix}-cut-{next(world.numbers)}"
+    request = path.request(records, topic, number, world.cluster_id).with_headers(
+        ("Idempotency-Key", key)
+    )
+    world.model.begin(records)
+    hasty = request.with_headers(("Connection", "close"))
+    first = world.ask(rng, hasty)
+    answer = world.until_answered(rng, request)
+    writes.settle(world, path, records, answer, f"{path.name} {request.target} under {key}")
+    if (
+        isinstance(first, Response)
+        and first.status == 200
+        and isinstance(answer, Response)
+        and not is_unsure(answer)
+    ):
+        same = answer.status == 200 and path.receipts(answer, 1) == path.receipts(first, 1)
+        where = f"{path.name} {request.target} under {key} again"
+        world.verdicts.check(
+            "J-once",
+            same or answer.status in (429, 503),
+            where,
+            first.body[:200],
+            answer.body[:200],
+        )

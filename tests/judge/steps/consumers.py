@@ -1,0 +1,158 @@
+"""REST consumers: read to the end, lose answers, commit, and ask for the lag."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.judge.checks import Read, Row
+from tests.judge.client import Request, Response
+from tests.judge.model import Topic, parse_json
+from tests.judge.paths.read import row_of
+from tests.judge.steps import groups
+from tests.judge.world import World, body_of
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+_KINDS = {"json": "json", "binary": "binary", "text": "text"}
+
+
+def consume(world: World, rng: random.Random) -> None:
+    """Make a consumer, read a topic to its end by calls to any node, and judge what came."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    group, form = f"{world.prefix}-c{next(world.numbers)}", rng.choice(sorted(_KINDS))
+    settings = {
+        "name": "c1",
+        "format": form,
+        "auto.offset.reset": "earliest",
+        "auto.commit.enable": "false",
+    }
+    settings["consumer.request.timeout.ms"] = "200"
+    made = world.until_answered(rng, world.json("POST", f"/consumers/{group}", settings))
+    if not isinstance(made, Response) or made.status not in (200, 409):
+        return
+    base = f"/consumers/{group}/instances/c1"
+    if rng.random() < 0.5:
+        answer = world.until_answered(
+            rng, world.json("POST", f"{base}/subscription", {"topics": [topic.name]})
+        )
+    else:
+        parts = [{"topic": topic.name, "partition": part.number} for part in topic.partitions]
+        answer = world.until_answered(
+            rng, world.json("POST", f"{base}/assignments", {"partitions": parts})
+        )
+    if isinstance(answer, Response) and answer.status == 204:
+        if not _read_all(world, rng, topic, base, form):
+            return
+        _commit_and_ask(world, rng, topic, base, group)
+    world.until_answered(rng, Request("DELETE", base), seconds=5)
+
+
+def _read_all(world: World, rng: random.Random, topic: Topic, base: str, form: str) -> bool:
+    """Read until an answer is empty, each answer twice under its token; tell whether all calls were answered."""
+    positions = {
+        part.number: part.start_range(world.now, world.now)[0] for part in topic.partitions
+    }
+    began = world.now
+    for number in range(40):
+        request = Request(
+            "GET", f"{base}/records?token=r.{number}" + rng.choice(("", "", "&max_bytes=1"))
+        )
+        answer = world.until_answered(rng, request)
+        if not isinstance(answer, Response) or answer.status != 200:
+            return False
+        if rng.random() < 0.5 and not world.is_stormy:
+            again = world.ask(rng, request)
+            if isinstance(again, Response) and again.status == 200:
+                is_same = again.body == answer.body
+                world.verdicts.check(
+                    "J-consumer",
+                    is_same,
+                    f"{base} token r.{number} again",
+                    answer.body[:300],
+                    again.body[:300],
+                )
+        rows = [row_of(item, form) for item in parse_json(answer.body)]
+        _judge_answer(
+            world,
+            topic,
+            positions,
+            rows,
+            answer,
+            f"REST consumer {form} {base} at node {answer.node}",
+        )
+        if not rows:
+            break
+    with world.model.lock:
+        for part in topic.partitions:
+            left = [
+                o
+                for o in part.must_show(began, world.now, positions[part.number])
+                if world.is_stormy is False
+            ]
+            world.verdicts.check(
+                "J-consumer",
+                not left,
+                f"{base} {part.name}",
+                "all records read",
+                f"without {left[:9]}",
+            )
+    return True
+
+
+def _judge_answer(
+    world: World,
+    topic: Topic,
+    positions: dict[int, int],
+    rows: Sequence[tuple[int, Row]],
+    answer: Response,
+    where: str,
+) -> None:
+    for part in topic.partitions:
+        own = [row for number, row in rows if number == part.number]
+        if not own:
+            continue
+        start = positions[part.number]
+        if world.is_stormy:  # a coordinator that takes over begins at the commit
+            start = min(start, own[0].offset)
+        world.checker.read(Read(part, where, start, own, answer.began, answer.ended))
+        positions[part.number] = own[-1].offset + 1
+
+
+def _commit_and_ask(world: World, rng: random.Random, topic: Topic, base: str, group: str) -> None:
+    began = world.now
+    answer = world.until_answered(rng, Request("POST", f"{base}/offsets"))
+    if not isinstance(answer, Response) or answer.status != 204 or world.is_stormy:
+        return
+    lags = world.ask(rng, Request("GET", f"/groups/{group}/lags?limit=1000"))
+    if not isinstance(lags, Response) or lags.status != 200:
+        return
+    told = {
+        item["partition"]: item for item in body_of(lags)["lags"] if item["topic"] == topic.name
+    }
+    for part in topic.partitions:
+        with world.model.lock:
+            has_read = bool(part.must_show(began, began, 0))
+            if part.number not in told:
+                is_right = not (part.is_quiet(began) and has_read)
+                world.verdicts.check(
+                    "J-lag",
+                    is_right,
+                    f"{base} {part.name}",
+                    "a commit of what was delivered",
+                    "none",
+                )
+                continue
+            item = told[part.number]
+            if part.is_quiet(began):
+                groups.judge_lag(
+                    world,
+                    part,
+                    item["offset"],
+                    item["lag"],
+                    lags,
+                    f"{base} after a commit of everything",
+                )

@@ -1,0 +1,335 @@
+"""Commit offsets of groups, read lags, and let members join, take over and stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.judge.client import Lost, Request, Response
+from tests.judge.paths.read import FORMATS
+from tests.judge.steps import reads
+from tests.judge.world import World, body_of, code_of, is_unsure
+
+if TYPE_CHECKING:
+    import random
+
+    from tests.judge.model import Partition, Topic
+
+_FENCED = 40925
+
+
+@dataclass
+class _Commits:
+    """What a group of one step may have committed, by partition; several values where a fate is open."""
+
+    group: str
+    topic: Topic
+    values: dict[int, set[int | None]] = field(default_factory=dict)
+
+    def maybe(self, number: int) -> set[int | None]:
+        return self.values.get(number, {None})
+
+    def note(self, number: int, value: int | None, answer: Response | Lost) -> None:
+        if is_unsure(answer) or (isinstance(answer, Response) and answer.status >= 500):
+            self.values[number] = self.maybe(number) | {value}
+        elif isinstance(answer, Response) and answer.status < 300:
+            self.values[number] = {value}
+
+
+def offsets(world: World, rng: random.Random) -> None:
+    """Commit for a group without members by every way there is, and ask what is committed and left."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    commits = _Commits(f"{world.prefix}-g{next(world.numbers)}", topic)
+    for _ in range(rng.randint(2, 5)):
+        part = rng.choice(topic.partitions)
+        rng.choice((_commit, _commit, _commit_in_transaction, _reset, _commit_read))(
+            world, rng, commits, part
+        )
+        _ask_committed(world, rng, commits)
+        _ask_lag(world, rng, commits)
+
+
+def _commit(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
+    value = rng.randint(0, part.end_floor(world.now))
+    _send_commit(world, rng, commits, part, value)
+
+
+def _send_commit(
+    world: World, rng: random.Random, commits: _Commits, part: Partition, value: int
+) -> None:
+    body = {"offsets": [{"topic": part.topic.name, "partition": part.number, "offset": value}]}
+    answer = world.ask(rng, world.json("POST", f"/groups/{commits.group}/offsets", body))
+    commits.note(part.number, value, answer)
+
+
+def _commit_read(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
+    """Read to the end, and commit where the answer says to go on."""
+    form = next(form for form in FORMATS if form.name == "binary")
+    start: int | None = part.start_range(world.now, world.now)[1]
+    value = None
+    for _ in range(20):
+        if start is None or start == value:
+            break
+        value = start
+        start = reads.read_from(world, rng, part, form, start)
+    if value is not None:
+        _send_commit(world, rng, commits, part, value)
+
+
+def _commit_in_transaction(
+    world: World, rng: random.Random, commits: _Commits, part: Partition
+) -> None:
+    value = rng.randint(0, part.end_floor(world.now))
+    offset = {
+        "group": commits.group,
+        "topic": part.topic.name,
+        "partition": part.number,
+        "next_offset": value,
+    }
+    answer = world.ask(rng, world.json("POST", "/transactions", {"offsets": [offset]}))
+    commits.note(part.number, value, answer)
+
+
+def _reset(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
+    begin, end = part.start_range(world.now, world.now)[1], part.end_floor(world.now)
+    value = rng.randint(min(begin, end), end)
+    body = {"topic": part.topic.name, "partitions": [part.number], "to": value}
+    answer = world.ask(rng, world.json("POST", f"/groups/{commits.group}/offsets:reset", body))
+    commits.note(part.number, value, answer)
+
+
+def _ask_committed(world: World, rng: random.Random, commits: _Commits) -> None:
+    target = rng.choice((f"/groups/{commits.group}/offsets", f"/groups/{commits.group}"))
+    answer = world.ask(rng, Request("GET", target))
+    if isinstance(answer, Lost) or answer.status >= 429:
+        return
+    told = body_of(answer)["offsets"].get(commits.topic.name, {}) if answer.status == 200 else {}
+    for part in commits.topic.partitions:
+        item = told.get(str(part.number))
+        value = None if item is None else item["offset"]
+        may = commits.maybe(part.number)
+        world.verdicts.check(
+            "J-commit",
+            value in may,
+            f"{target} at node {answer.node}",
+            f"{part.name}: {may}",
+            value,
+        )
+        if value in may:
+            commits.values[part.number] = {value}
+
+
+def _ask_lag(world: World, rng: random.Random, commits: _Commits) -> None:
+    base = f"/v3/clusters/{world.cluster_id}/consumer-groups/{commits.group}"
+    target = rng.choice((f"/groups/{commits.group}/lags", f"{base}/lags", f"{base}/lag-summary"))
+    answer = world.ask(rng, Request("GET", target))
+    if not isinstance(answer, Response) or answer.status != 200:
+        return
+    told = body_of(answer)
+    items = told.get("lags", told.get("data"))
+    if items is None:
+        return
+    for item in items:
+        number = item.get("partition", item.get("partition_id"))
+        value = item.get("offset", item.get("current_offset"))
+        judge_lag(
+            world,
+            commits.topic.partitions[number],
+            value,
+            item["lag"],
+            answer,
+            f"{target} at node {answer.node}",
+        )
+
+
+def judge_lag(
+    world: World, part: Partition, value: int, lag: int | None, answer: Response, where: str
+) -> None:
+    """Judge a lag, where nothing was under way that could change it."""
+    with world.model.lock:
+        if not part.is_quiet(answer.began) or lag is None:
+            return
+        left = len(part.must_show(answer.began, answer.ended, value))
+        is_exact = not part.has_markers
+        is_right = lag == left if is_exact or left == 0 else lag >= left
+        world.verdicts.check(
+            "J-lag", is_right, f"{where} {part.name}", f"{left} left behind {value}", lag
+        )
+
+
+@dataclass
+class _Member:
+    """A member as its process knows it."""
+
+    world: World
+    group: str
+    member_id: str
+    instance_id: str | None
+    topic: Topic
+    epoch: int = 0
+    owned: frozenset[int] = frozenset()
+    assigned: frozenset[int] = frozenset()
+
+    def beat(self, rng: random.Random) -> Response | None:
+        """Send a heartbeat that says what the member works on."""
+        body: dict[str, Any] = {"member_id": self.member_id, "member_epoch": self.epoch}
+        body["owned"] = (
+            [{"topic": self.topic.name, "partitions": sorted(self.owned)}] if self.owned else []
+        )
+        body |= {"instance_id": self.instance_id} if self.instance_id else {}
+        body |= {"topics": [self.topic.name]} if self.epoch == 0 else {}
+        answer = self.world.until_answered(
+            rng, self.world.json("POST", f"/groups/{self.group}/heartbeat", body)
+        )
+        if not isinstance(answer, Response) or answer.status != 200:
+            return answer if isinstance(answer, Response) else None
+        told = body_of(answer)
+        where = f"heartbeat of {self.member_id} in {self.group}"
+        self.world.verdicts.check(
+            "J-epoch", told["member_epoch"] >= self.epoch, where, f"from {self.epoch}", told
+        )
+        self.epoch = told["member_epoch"]
+        self.assigned = frozenset(
+            number
+            for item in told["assignment"]
+            if item["topic"] == self.topic.name
+            for number in item["partitions"]
+        )
+        self.owned &= self.assigned
+        return answer
+
+    def take(self) -> None:
+        """Begin to work on what is assigned."""
+        self.owned = self.assigned
+
+    def commit(
+        self, rng: random.Random, number: int, offset: int, epoch: int | None = None
+    ) -> Response | None:
+        """Commit for a partition."""
+        body = {
+            "member_id": self.member_id,
+            "member_epoch": self.epoch if epoch is None else epoch,
+            "offsets": [{"topic": self.topic.name, "partition": number, "offset": offset}],
+        }
+        answer = self.world.until_answered(
+            rng, self.world.json("POST", f"/groups/{self.group}/offsets", body)
+        )
+        return answer if isinstance(answer, Response) else None
+
+
+def members(world: World, rng: random.Random) -> None:
+    """Let two members share a topic: never one partition for both, and no commit under a former epoch."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    check, group = world.verdicts.check, f"{world.prefix}-m{next(world.numbers)}"
+    crew = [_Member(world, group, f"m{n}", None, topic) for n in range(2)]
+    for round_ in range(6):
+        for member in crew[: 1 if round_ < 2 else 2]:
+            if member.beat(rng) is None:
+                return
+            others = [other.owned for other in crew if other is not member]
+            both = member.assigned.intersection(*others) if others else frozenset()
+            check(
+                "J-one-owner",
+                not both,
+                f"heartbeat of {member.member_id} in {group}",
+                "partitions of one owner",
+                both,
+            )
+            if not both:
+                member.take()
+    for member in crew:
+        for number in member.owned:
+            answer = member.commit(rng, number, 0)
+            if answer is not None and answer.status < 500:
+                is_taken = answer.status == 204 or code_of(answer) == _FENCED
+                check(
+                    "J-commit", is_taken, f"commit of an owner in {group}", "204", answer.body[:200]
+                )
+            if member.epoch > 0:
+                late = member.commit(rng, number, 1, epoch=member.epoch - 1)
+                if late is not None and late.status < 500:
+                    is_fenced = code_of(late) in (_FENCED, 422)
+                    check(
+                        "J-epoch",
+                        is_fenced,
+                        f"commit under a former epoch in {group}",
+                        "40925",
+                        f"{late.status} {late.body[:200]!r}",
+                    )
+    _leave(world, rng, crew)
+
+
+def _leave(world: World, rng: random.Random, crew: list[_Member]) -> None:
+    for member in crew:
+        body = {"member_id": member.member_id, "member_epoch": -1}
+        world.until_answered(
+            rng, world.json("POST", f"/groups/{member.group}/heartbeat", body), seconds=5
+        )
+
+
+def static_members(world: World, rng: random.Random) -> None:
+    """Let a new process take over an `instance_id`: every call of the former one tells it to stop."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    check, group = world.verdicts.check, f"{world.prefix}-s{next(world.numbers)}"
+    old = _Member(world, group, "old", "instance-1", topic)
+    new = _Member(world, group, "new", "instance-1", topic)
+    for member in (old, new):
+        if member is new and old.epoch == 0:
+            return
+        for _ in range(2):
+            if member.beat(rng) is None:
+                return
+            member.take()
+    number = min(new.owned, default=0)
+    leave = {"member_id": "old", "member_epoch": -1} | (
+        {"instance_id": "instance-1"} if rng.random() < 0.5 else {}
+    )
+    tx_offset = {"group": group, "topic": topic.name, "partition": number, "next_offset": 0}
+    tx_offset |= {"member_id": "old", "member_epoch": old.epoch}
+    old_owned = [{"topic": topic.name, "partitions": sorted(old.owned)}]
+    beat = {"member_id": "old", "member_epoch": old.epoch, "owned": old_owned}
+    calls = {
+        "heartbeat": world.json("POST", f"/groups/{group}/heartbeat", beat),
+        "named heartbeat": world.json(
+            "POST", f"/groups/{group}/heartbeat", {**beat, "instance_id": "instance-1"}
+        ),
+        "commit": world.json(
+            "POST",
+            f"/groups/{group}/offsets",
+            {
+                "member_id": "old",
+                "member_epoch": old.epoch,
+                "offsets": [{"topic": topic.name, "partition": number, "offset": 0}],
+            },
+        ),
+        "offsets of a transaction": world.json("POST", "/transactions", {"offsets": [tx_offset]}),
+        "leave": world.json("POST", f"/groups/{group}/heartbeat", leave),
+    }
+    for name, request in rng.sample(sorted(calls.items()), len(calls)):
+        answer = world.until_answered(rng, request, seconds=10)
+        if isinstance(answer, Response) and answer.status < 500:
+            where = f"{name} of the former process of an instance in {group}"
+            check(
+                "J-epoch",
+                code_of(answer) == _FENCED,
+                where,
+                "409 40925",
+                f"{answer.status} {answer.body[:200]!r}",
+            )
+    last = new.beat(rng)
+    if last is not None and last.status < 500:
+        is_there = last.status == 200 and new.assigned == new.owned
+        check(
+            "J-one-owner",
+            is_there,
+            f"heartbeat of the new process in {group}",
+            f"200, owner of {set(new.owned)}",
+            last.body[:200],
+        )
+    _leave(world, rng, [new])

@@ -1,0 +1,45 @@
+"""The judge finds every fault that is planted into a small stand-in, and none in the stand-in as it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.judge.driver import Driver, plan
+from tests.judge.fake import FAULTS, STEPS, FakeCluster
+from tests.judge.rules import RULES, Verdicts
+
+
+def judge(faults: frozenset[str], seeds: int, until: tuple[str, ...] = ()) -> Verdicts:
+    """Judge the stand-in with faults by several seeds, until one of some rules is broken."""
+    verdicts = Verdicts()
+    for seed in range(seeds):
+        fake = FakeCluster(faults)
+        driver = Driver(fake, (1, 2, 3), verdicts, "c", clock=fake.now, sleep=fake.sleep)
+        episode = plan(f"fake/{seed}", kinds=STEPS, workers=1)
+        episode = type(episode)(episode.seed, episode.steps)
+        world = driver.world(episode, f"f{seed}")
+        driver.prepare(episode, world)
+        driver.run(episode, world)
+        driver.end(episode, world)
+        if any(finding.rule in until for finding in verdicts.findings):
+            break
+    return verdicts
+
+
+def test_nothing_is_found_where_nothing_is_wrong() -> None:
+    verdicts = judge(frozenset(), 12)
+    assert [finding.line() for finding in verdicts.findings] == []
+    assert {"J-value", "J-read-ack", "J-tail", "J-lag", "J-successor", "J-tx-isolation"} <= set(
+        verdicts.checks
+    )
+
+
+@pytest.mark.parametrize("fault", sorted(FAULTS))
+def test_a_planted_fault_is_found(fault: str) -> None:
+    verdicts = judge(frozenset({fault}), 60, FAULTS[fault])
+    found = {finding.rule for finding in verdicts.findings}
+    assert found & set(FAULTS[fault]), [finding.line() for finding in verdicts.findings]
+
+
+def test_every_planted_fault_names_rules_that_there_are() -> None:
+    assert {rule for rules in FAULTS.values() for rule in rules} <= set(RULES)
