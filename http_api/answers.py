@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import orjson
 from aiohttp import web
 
-from http_api.errors import INTERNAL_ERROR, error_headers, row_of
+from http_api.errors import error_headers, row_of
 from http_api.media import JSON_TYPE
 from milena.model.errors import MilenaError, PreconditionFailedError, TopicNotFoundError
 
@@ -60,14 +60,3 @@ def error_envelope(error: MilenaError, *, topic_missing_code: int) -> dict[str, 
 def printable(text: str) -> str:
     """The text without what UTF-8 cannot hold: header bytes that were no text arrive as lone surrogates."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def internal_error_answer(request_id: str) -> web.Response:
-    """The answer to a bug: nothing of its inside is shown, but the id that finds it in the log."""
-    return json_answer(
-        {
-            "error_code": INTERNAL_ERROR.error_code,
-            "message": f"Internal Server Error; the log has it under request_id={request_id}",
-        },
-        status=INTERNAL_ERROR.status,
-    )

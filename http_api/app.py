@@ -8,23 +8,19 @@ from collections.abc import Collection
 
 from aiohttp import web
 
-from http_api.dispatch import BrokenInvariantHook, Dispatcher
+from http_api.dispatch import Dispatcher
 from http_api.ports import Ports
 from http_api.routes import ROUTES, with_public_metrics
 from http_api.server import ApiServer
+from milena.model.contained import ContainedErrors
 
 SHUTDOWN_TIMEOUT_S = 10.0
 """How long requests under way may take once the server stops."""
 
 
-def build_application(
-    ports: Ports, *, on_broken_invariant: BrokenInvariantHook | None = None
-) -> web.Application:
-    """The API as an application with a single catch-all route.
-
-    ``on_broken_invariant`` is told of a failed assertion, after which no promise holds: the node should stop.
-    """
-    dispatcher = Dispatcher(ports, ROUTES, on_broken_invariant=on_broken_invariant)
+def build_application(ports: Ports) -> web.Application:
+    """The API as an application with a single catch-all route."""
+    dispatcher = Dispatcher(ports, ROUTES)
     application = web.Application()
     application.router.add_route(
         "*", "/{path:.*}", dispatcher.handle, expect_handler=_leave_to_dispatcher
@@ -41,12 +37,12 @@ def build_runner(
     *,
     origins: Collection[str] = (),
     is_metrics_public: bool = False,
-    on_broken_invariant: BrokenInvariantHook | None = None,
+    contained: ContainedErrors | None = None,
     shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
 ) -> web.ServerRunner:
     """The API on aiohttp's bare server; called on the event loop that will serve it. ``origins``: of other pages."""
     routes = with_public_metrics(ROUTES) if is_metrics_public else ROUTES
-    dispatcher = Dispatcher(ports, routes, origins=origins, on_broken_invariant=on_broken_invariant)
+    dispatcher = Dispatcher(ports, routes, origins=origins, contained=contained)
     return web.ServerRunner(
         ApiServer(dispatcher), handle_signals=False, shutdown_timeout=shutdown_timeout_s
     )

@@ -1,14 +1,15 @@
 """From a request to its answer: route, limits, request id, errors, access log, metrics.
 
 Every answer carries ``X-Request-Id``: the client's own when it is a sane one, else one made of the node's id and a
-counter. A broken invariant (``AssertionError``) is answered like any bug, and reported to the node, which stops.
+counter. This is the one place that contains what a handler or a stream raises: an error that is no ``MilenaError`` is
+answered as ``InternalError`` with the request's id, logged and counted (``milena.model.contained``).
 """
 
 import asyncio
 import itertools
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from http import HTTPStatus
 
 from aiohttp import web
@@ -18,7 +19,6 @@ from http_api.answers import (
     SERVER,
     empty_answer,
     error_answer,
-    internal_error_answer,
     json_answer,
     printable,
 )
@@ -36,6 +36,7 @@ from http_api.routing import Match, Router
 from http_api.shared import Shared
 from http_api.streaming.places import Streams, pause
 from http_api.unknown import check_known
+from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import (
     MilenaError,
     RouteNotFoundError,
@@ -44,7 +45,6 @@ from milena.model.errors import (
 )
 from milena.model.turns import Turns
 
-_log = logging.getLogger("http_api")
 _access_log = logging.getLogger("http_api.access")
 
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -53,8 +53,6 @@ _TOPIC_MISSING_CODE_DEFAULT = 40401
 
 # One label for all paths that no route has: anybody can invent any number of them.
 _UNROUTED = "unrouted"
-
-BrokenInvariantHook = Callable[[AssertionError], None]
 
 
 class Dispatcher:
@@ -69,7 +67,7 @@ class Dispatcher:
         routes: Iterable[Route],
         *,
         origins: Collection[str] = (),
-        on_broken_invariant: BrokenInvariantHook | None = None,
+        contained: ContainedErrors | None = None,
     ) -> None:
         table = tuple(routes)
         self.shared = Shared(
@@ -85,7 +83,7 @@ class Dispatcher:
         self._router = Router(table)
         self._console = console_files()
         self._cross_origin = CrossOrigin(origins)
-        self._on_broken_invariant = on_broken_invariant
+        self.contained = ContainedErrors() if contained is None else contained
         self._id_prefix = f"{ports.metadata.node_id}-"
         self._counter = itertools.count(1)
 
@@ -137,16 +135,17 @@ class Dispatcher:
         return response
 
     def failure(self, error: BaseException, route: Route | None, request_id: str) -> web.Response:
-        """The answer to an error; a bug is logged, and a broken invariant reported."""
-        if isinstance(error, MilenaError):
-            code = _TOPIC_MISSING_CODE_DEFAULT if route is None else route.topic_missing_code
-            return error_answer(error, topic_missing_code=code)
+        """Return the answer to an error; an unexpected one is reported."""
         if isinstance(error, web.HTTPException):
             return _plain_http_error(error)
-        if isinstance(error, AssertionError):
-            return self._broken_invariant(error, request_id)
-        _log.error("unexpected error request_id=%s", request_id, exc_info=error)
-        return internal_error_answer(request_id)
+        code = _TOPIC_MISSING_CODE_DEFAULT if route is None else route.topic_missing_code
+        return error_answer(self.typed(error, request_id), topic_missing_code=code)
+
+    def typed(self, error: BaseException, request_id: str) -> MilenaError:
+        """Return the error that a caller is told; an unexpected one is reported."""
+        if isinstance(error, MilenaError):
+            return error
+        return self.contained.report(EntryPoint.API, error, "request_id", request_id)
 
     def refuse(self, request: web.BaseRequest, status: HTTPStatus, reason: str) -> web.Response:
         """The answer to bytes that the HTTP parser took for no request."""
@@ -240,12 +239,6 @@ class Dispatcher:
         allowed = self._router.allowed(path)
         preflight = self._cross_origin.preflight(request.headers, allowed)
         return empty_answer(headers=[("Allow", allowed), *preflight])
-
-    def _broken_invariant(self, error: AssertionError, request_id: str) -> web.Response:
-        _log.critical("broken invariant request_id=%s error=%s", request_id, error, exc_info=error)
-        if self._on_broken_invariant is not None:
-            self._on_broken_invariant(error)
-        return internal_error_answer(request_id)
 
     def _observe(
         self, call: Call, route: Route | None, response: web.StreamResponse | None, seconds: float

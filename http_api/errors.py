@@ -140,6 +140,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     # It may or may not have happened.
     e.FateUnknownError: ErrorRow(504, 50401),
     # Our own fault.
+    e.InternalError: ErrorRow(500, 500),
     e.CorruptBatchError: ErrorRow(500, 50004),
     e.DiskFailedError: ErrorRow(500, 50005),
     e.StartupError: ErrorRow(500, 50006),
@@ -147,9 +148,6 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
 
 UNLISTED_ERROR = ErrorRow(500, 50002)
 """A class between root and leaves that somebody raised all the same: Confluent's "Kafka error"."""
-
-INTERNAL_ERROR = ErrorRow(500, 500)
-"""A bug: anything that is not a ``MilenaError``."""
 
 RETRY_AFTER_S = "1"
 """With 429 and 503. Elections and the end of a burst both take about a second."""

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from milena.disk.files import Files
@@ -35,6 +36,7 @@ from node.metadata.store import MetadataMachine, MetadataStore
 from node.metrics.counts import NodeCounts
 from node.metrics.exposition import NodeMetrics, ReplicaSample
 from node.peers.port import Handler, Peers
+from node.process.keep_going import keep_going
 from node.replica.compactor import Compactor, CompactorSettings
 from node.replica.runner import PartitionRunner, RunnerContext
 from node.replica.scrubber import CopyGiver, Scrubber, ScrubSettings
@@ -188,7 +190,7 @@ class Assembly:
                 feature_level=ports.feature_max,
                 new_cluster_id=self._new_id,
             ),
-            on_failure=ports.on_fatal,
+            contained=self.counts.contained,
         )
         self.membership = Membership(
             broker_id=config.node_id,
@@ -252,7 +254,7 @@ class Assembly:
             timeout_ms=config.broker_session_ms,
         )
         self.transaction_ends = TransactionEnds(
-            metadata=self.metadata, clock=ports.clock, on_failure=ports.on_fatal
+            metadata=self.metadata, clock=ports.clock, contained=self.counts.contained
         )
         self.replicas = LocalReplicas(
             files=ports.files,
@@ -303,7 +305,6 @@ class Assembly:
             standing=self.membership,
             next_session_id=lambda: ports.ids.session_ids.getrandbits(62) + 1,
             counts=self.counts,
-            on_failure=ports.on_fatal,
         )
 
     def _build_background_work(self) -> None:
@@ -399,7 +400,7 @@ class Assembly:
             fetch=self.reads.fetch,
             write=self.produce.write_own,
             clock=ports.clock,
-            on_failure=ports.on_fatal,
+            contained=self.counts.contained,
         )
         self.reassignments = ReassignmentService(
             metadata=self.metadata, replicas=self.replicas, peer=ports.peers, pool=ports.pool
@@ -421,7 +422,7 @@ class Assembly:
                 retention_ms=config.offsets_retention_minutes * MINUTE_MS,
                 check_ms=config.offsets_retention_check_ms,
             ),
-            on_failure=ports.on_fatal,
+            contained=self.counts.contained,
         )
         self.consumers = RestConsumers(
             metadata=self.metadata,
@@ -557,15 +558,9 @@ class Assembly:
 
     def background(self) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
         """Loops that run for as long as the node takes part, by name; each until it is cancelled."""
-        more = {} if self.first_user is None else {"first-user": self.first_user.run}
-        if self.web_tokens is not None:
-            more["issuer-keys"] = self.web_tokens.keys.run
-        return {
-            **more,
-            "join": self._join,
+        loops: dict[str, Callable[[], Coroutine[None, None, None]]] = {
             "isr-proposals": self.isr_proposer.run,
             "transactions": self.transaction_markers.run,
-            "replicas": self.replicas.run,
             "tick": self._tick,
             "housekeeping": self._housekeeping,
             "history": self.history.run,
@@ -577,6 +572,19 @@ class Assembly:
             "offset-expiry": self.groups.expiry.run,
             "consumers": self.consumers.run,
         }
+        if self.first_user is not None:
+            loops["first-user"] = self.first_user.run
+        if self.web_tokens is not None:
+            loops["issuer-keys"] = self.web_tokens.keys.run
+        return {
+            "join": self._join,
+            # An error while replicas are made or removed leaves the directory half changed: it ends the node.
+            "replicas": self.replicas.run,
+            **{name: partial(self._keep_going, name, work) for name, work in loops.items()},
+        }
+
+    async def _keep_going(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        await keep_going(name, work, clock=self._clock, contained=self.counts.contained)
 
     async def _join(self) -> None:
         epoch = await self.membership.register(
@@ -586,7 +594,8 @@ class Assembly:
         # Images that came before are of a former life of this broker, and were not acted on.
         self.replicas.broker_epoch = epoch
         self.replicas.on_image(self.metadata.image)
-        await self.membership.run()
+        # Not the registration: what recovery found is reported once.
+        await self._keep_going("heartbeats", self.membership.run)
 
     async def _tick(self) -> None:
         while True:

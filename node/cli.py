@@ -23,6 +23,7 @@ from node.config.rules import warnings_of
 from node.config.sources import flag_of, load_config
 from node.process import dev as dev_cluster
 from node.process.announce import announcement
+from node.process.callbacks import contain_callbacks
 from node.process.logs import configure_logs
 
 log = logging.getLogger("node")
@@ -114,6 +115,7 @@ async def _run(config: NodeConfig) -> None:
     stop = asyncio.Event()
     _stop_on_signals(stop)
     node = await wiring.build_node(config)
+    contain_callbacks(asyncio.get_running_loop(), node.counts.contained)
     await node.start()
     click.echo(announcement(config, node.url))
     await node.serve(stop)

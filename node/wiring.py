@@ -185,7 +185,9 @@ class Node(Assembly):
         )
 
     def _build_listener(self) -> None:
-        self.peer_server = PeerServer(on_disconnected=self._on_disconnected, on_failure=die)
+        self.peer_server = PeerServer(
+            on_disconnected=self._on_disconnected, contained=self.counts.contained
+        )
         for request_type, handler in self.peer_handlers.items():
             self.peer_server.register(request_type, handler)
         self.peer_listener = PeerListener(
@@ -271,7 +273,7 @@ class Node(Assembly):
             ),
             origins=self.config.cors_origins,
             is_metrics_public=self.config.metrics_public,
-            on_broken_invariant=die,
+            contained=self.counts.contained,
             shutdown_timeout_s=API_SHUTDOWN_S,
         )
         await self._runner.setup()

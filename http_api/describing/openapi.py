@@ -15,10 +15,8 @@ from http_api.describing.params import Param, ParamPlace
 from http_api.endpoint import Answer, Body, Route, Tag
 from http_api.errors import (
     ERROR_TABLE,
-    INTERNAL_ERROR,
     UNLISTED_ERROR,
     BodyTimeoutError,
-    ErrorRow,
 )
 from http_api.media import JSON_TYPE, V2_TYPE
 from http_api.shapes.blocks import Schema, SchemaPart, Shape
@@ -106,9 +104,7 @@ _RETRY_STATUSES = (429, 503)
 _ENVELOPES = {412: CONDITION_FAILED}
 """Of errors that tell more than code and message, by status."""
 
-_FAULTS = [ErrorRow(500, INTERNAL_ERROR.error_code), UNLISTED_ERROR] + [
-    row for row in ERROR_TABLE.values() if row.status == 500
-]
+_FAULTS = [row for row in ERROR_TABLE.values() if row.status == 500] + [UNLISTED_ERROR]
 
 
 def encode_document(routes: Iterable[Route]) -> bytes:

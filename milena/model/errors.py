@@ -11,7 +11,7 @@
     ├── NotLeaderError           carries the leader hint; nothing was appended
     ├── DeniedError              UnauthenticatedError, ForbiddenError
     ├── UnavailableError         NoQuorumError, NoLeaderError, NotEnoughReplicasError, DiskFullError, ...
-    ├── FateUnknownError         it may or may not have happened
+    ├── FateUnknownError         it may or may not have happened; InternalError: because of a bug
     ├── LimitReachedError        RequestTooLargeError, TooManyRequestsError, TooManyProducersError, ...
     ├── CorruptLogError          CorruptBatchError
     ├── DiskFailedError          the page cache is not to be trusted again: the process must stop
@@ -451,6 +451,12 @@ class FateUnknownError(MilenaError):
     """The result is not known: it may have been, or may yet be, applied."""
 
     code = "fate_unknown"
+
+
+class InternalError(FateUnknownError):
+    """A node met an error that its code did not expect; the node goes on, and its log has the traceback."""
+
+    code = "internal_error"
 
 
 class LimitReachedError(MilenaError):

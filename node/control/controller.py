@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from immutables import Map
 
 from milena.disk.files import Buffer
 from milena.model.clock import Clock
+from milena.model.contained import ContainedErrors
 from milena.model.errors import (
     MilenaError,
     NotReadyError,
@@ -34,6 +36,7 @@ from node.metadata.store import MetadataStore
 from node.peers.codec import Fields
 from node.peers.messages import pack, unpack
 from node.peers.port import ProbeResult
+from node.process.keep_going import keep_going
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine import cluster, producers
 from raft_meta.machine.commands import (
@@ -134,9 +137,9 @@ class Controller:
         probe: Dial,
         clock: Clock,
         settings: ControllerSettings,
-        on_failure: Callable[[BaseException], None] | None = None,
+        contained: ContainedErrors | None = None,
     ) -> None:
-        self._on_failure = on_failure
+        self._contained = ContainedErrors() if contained is None else contained
         self._node_id = node_id
         self._metadata = metadata
         self._dial = probe
@@ -182,18 +185,16 @@ class Controller:
         if is_leader and (self._task is None or status.term != self._term):
             self._stop()
             self._term = status.term
-            self._task = asyncio.create_task(self._lead(status.term), name="controller")
-            self._task.add_done_callback(self._on_done)
+            # A controller that ended would take heartbeats for ever, and fence nobody: it claims again.
+            lead = partial(self._lead, status.term)
+            self._task = asyncio.create_task(
+                keep_going("controller", lead, clock=self._clock, contained=self._contained),
+                name="controller",
+            )
         elif not is_leader:
             self._stop()
             if status.leader_id is not None:
                 self._previous_leader = status.leader_id
-
-    def _on_done(self, task: "asyncio.Task[None]") -> None:
-        """A controller that ended by a broken invariant would take heartbeats for ever, and fence nobody."""
-        error = None if task.cancelled() else task.exception()
-        if error is not None and self._on_failure is not None:
-            self._on_failure(error)
 
     def _stop(self) -> None:
         if self._task is not None:
@@ -369,7 +370,6 @@ class Controller:
             task = asyncio.create_task(self._probe(broker_id), name=f"probe-{broker_id}")
             self._probes[broker_id] = task
             task.add_done_callback(lambda _: self._probes.pop(broker_id, None))
-            task.add_done_callback(self._on_done)
 
     async def _probe(self, broker_id: int) -> None:
         refusals = 0

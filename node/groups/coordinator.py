@@ -8,7 +8,7 @@ full sessions again: who was silent may not have been heard.
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Executor
 
 from immutables import Map
@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from http_api.access import on_behalf
 from milena.model.clock import Clock
+from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import FencedError, NotCoordinatorError
 from milena.model.types import MonotonicMs
 from node.control.standing import Standing
@@ -58,13 +59,13 @@ class GroupCoordinator:
         pool: Executor,
         counts: GroupCounts,
         standing: Standing,
-        on_failure: Callable[[BaseException], None],
+        contained: ContainedErrors,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
         self._counts = counts
         self._standing = standing
-        self._on_failure = on_failure
+        self._contained = contained
         self._calls = calls
         self._rest_members: RestMembers | None = None
         self._coordinated: dict[str, CoordinatedGroup] = {}
@@ -92,6 +93,7 @@ class GroupCoordinator:
             counts=counts,
             rest_members=lambda: self._rest_members,
             spawn=self._spawn,
+            contained=contained,
             on_due=self._schedule,
         )
 
@@ -169,7 +171,7 @@ class GroupCoordinator:
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_failure(error)
+            self._contained.report(EntryPoint.TASK, error, "task", "group")
 
     def _schedule(self, group_id: str, due_ms: MonotonicMs) -> None:
         """Sessions only grow while a group is not looked at, so an early look is enough."""

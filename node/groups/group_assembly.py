@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from milena.model.clock import Clock
+from milena.model.contained import ContainedErrors
 from node.control.standing import Standing
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
@@ -33,7 +34,7 @@ class Groups:
         fetch: Fetch,
         new_member_id: Callable[[], str],
         expiry: ExpirySettings,
-        on_failure: Callable[[BaseException], None],
+        contained: ContainedErrors,
     ) -> None:
         self.calls = CoordinatorCalls(
             metadata=metadata,
@@ -48,10 +49,10 @@ class Groups:
             pool=pool,
             counts=counts,
             standing=standing,
-            on_failure=on_failure,
+            contained=contained,
         )
         self.commits = CommitQueue(
-            metadata=metadata, standing=standing, counts=counts, on_failure=on_failure
+            metadata=metadata, standing=standing, counts=counts, contained=contained
         )
         self.calls.serve(HEARTBEAT, self.coordinator.on_heartbeat)
         self.calls.serve(COMMIT, self.commits.on_commit)

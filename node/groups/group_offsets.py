@@ -10,10 +10,11 @@ committed, whichever came later; a group with members keeps all of its offsets. 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from milena.model.clock import Clock
+from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import (
     DrainingError,
     MilenaError,
@@ -70,12 +71,12 @@ class CommitQueue:
         metadata: MetadataStore,
         standing: Standing,
         counts: GroupCounts,
-        on_failure: Callable[[BaseException], None],
+        contained: ContainedErrors,
     ) -> None:
         self._metadata = metadata
         self._standing = standing
         self._counts = counts
-        self._on_failure = on_failure
+        self._contained = contained
         self._queue: deque[_Queued] = deque()
         self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None
@@ -125,14 +126,7 @@ class CommitQueue:
         self._queued_bytes += size
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
-            self._task.add_done_callback(self._on_done)
         await queued.done
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        if self._task is task:
-            self._task = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_failure(error)
 
     async def _run(self) -> None:
         while self._queue:
@@ -146,15 +140,16 @@ class CommitQueue:
                     ),
                     timeout_ms=PROPOSE_TIMEOUT_MS,
                 )
-            except MilenaError as error:
+                assert isinstance(codes, tuple), codes
+                self._counts.commit_commands += 1
+                for queued, code in zip(taken, codes, strict=True):
+                    self._settle(queued, code)
+            except Exception as error:  # noqa: BLE001 - those who wait hear of it, and the next ones are served
+                if not isinstance(error, MilenaError):
+                    error = self._contained.report(EntryPoint.TASK, error, "task", "group-commits")
                 refusal = _as_refusal(error)
                 for queued in taken:
                     _end(queued, refusal)
-                continue
-            assert isinstance(codes, tuple), codes
-            self._counts.commit_commands += 1
-            for queued, code in zip(taken, codes, strict=True):
-                self._settle(queued, code)
         # Before the callback of this task, which whoever was just answered may precede with the next commit.
         self._task = None
 

@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from milena.model.clock import Clock
+from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import (
     FencedError,
     GroupChangedError,
@@ -59,6 +60,7 @@ class GroupContext:
     counts: GroupCounts
     rest_members: Callable[[], RestMembers | None]
     spawn: Callable[[Coroutine[None, None, None]], None]
+    contained: ContainedErrors
     on_due: Callable[[str, MonotonicMs], None]
     """Ask the group again at this time who has expired."""
 
@@ -193,6 +195,12 @@ class GroupWriter:
             return True
         except MilenaError as error:
             _fail(taken, error)
+            return False
+        except Exception as error:  # noqa: BLE001 - the group's other callers go on
+            if len(taken) > 1:
+                return all([await self._take_in([pending]) for pending in taken])
+            contained = self._context.contained
+            _fail(taken, contained.report(EntryPoint.TASK, error, "group", self._group_id))
             return False
         for pending in taken:
             if not pending.done.done():

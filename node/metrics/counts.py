@@ -3,6 +3,8 @@
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from milena.model.contained import ContainedErrors
+
 LATENCY_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000)
 
 
@@ -133,6 +135,8 @@ class NodeCounts:
     """Appends refused with nothing written."""
     fate_unknown: int = 0
     """Appends whose result was not known in time."""
+    contained: ContainedErrors = field(default_factory=ContainedErrors)
+    """Errors that the code did not expect, and that the node survived."""
     commit_ms: LatencyCounts = field(default_factory=LatencyCounts)
     """From the append to the high watermark, of acks=all."""
     sync_ms: LatencyCounts = field(default_factory=LatencyCounts)

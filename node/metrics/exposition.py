@@ -291,6 +291,14 @@ class _CountsCollector(Collector):
             "Appends whose result was not known in time.",
             counts.fate_unknown,
         )
+        contained = CounterMetricFamily(
+            "milena_contained_errors",
+            "Unexpected errors that the node survived, by where they were caught: each is a bug.",
+            labels=["entry"],
+        )
+        for entry, count in counts.contained.counts.items():
+            contained.add_metric([entry.value], count)
+        yield contained
         yield _histogram("commit_seconds", "From append to commit, of acks=all.", counts.commit_ms)
         yield _histogram("sync_seconds", "One sync of a log to the disk.", counts.sync_ms)
         yield from _compaction(counts.compaction)

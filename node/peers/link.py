@@ -41,6 +41,7 @@ from node.peers.codec import (
 from node.peers.watch import RHYTHMS, PeerWatch
 from raft_meta.consensus.frames import (
     BODY_BYTES_MAX,
+    HEADER_BYTES_MAX,
     FrameDecoder,
     FrameEncoder,
     Handshake,
@@ -145,6 +146,15 @@ class Link(asyncio.Protocol):
                     self._on_frame(peer_codec.decode_header(header), body)
         except (PeerProtocolError, MalformedRequestError) as error:
             self.abort(str(error))
+        except Exception as error:  # noqa: BLE001 - one connection ends, and not the node
+            self._on_unexpected(error)
+
+    def _on_unexpected(self, error: BaseException) -> None:
+        """Report an error that bytes of the peer must not cause, and drop the connection."""
+        self.abort(f"{type(error).__name__} while bytes were taken in")
+        self._loop.call_exception_handler(
+            {"message": f"bytes of node {self.peer_id} could not be taken in", "exception": error}
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail what waits for this link."""
@@ -322,10 +332,12 @@ class CallerLink(Link):
 
         Raises:
             PeerUnreachableError: too many calls wait already; nothing was sent.
-            RequestTooLargeError: the body does not fit in a frame; nothing was sent.
+            RequestTooLargeError: the fields or the body do not fit in a frame; nothing was sent.
         """
         if body:
             _check_size(body)
+        header = peer_codec.encode_request(self._next_id, request_type, fields)
+        _check_header(header)
         if self.is_silent:
             raise PeerUnreachableError(
                 f"no sign of life from node {self.peer_id}; nothing was sent"
@@ -336,7 +348,7 @@ class CallerLink(Link):
             )
         request_id = self._next_id
         self._next_id += 1
-        self.send(peer_codec.encode_request(request_id, request_type, fields), body)
+        self.send(header, body)
         self._answers[request_id] = answer
         self._silence.asked()
         if self._round is None:
@@ -464,17 +476,17 @@ class ServerLink(Link):
             return
         try:
             result = handler(self.peer_id, fields, body)
+            if isinstance(result, tuple):
+                self._answer(request_id, result)
+                return
+            running = (
+                result
+                if isinstance(result, Pending)
+                else asyncio.ensure_future(result, loop=self._loop)
+            )
         except Exception as error:  # noqa: BLE001 - sorted by _refuse
             self._refuse(request_id, error)
             return
-        if isinstance(result, tuple):
-            self._answer(request_id, result)
-            return
-        running = (
-            result
-            if isinstance(result, Pending)
-            else asyncio.ensure_future(result, loop=self._loop)
-        )
         if request_id in self._running:
             running.cancel()
             raise MalformedRequestError(f"request id {request_id} is in use")
@@ -500,19 +512,21 @@ class ServerLink(Link):
     def _answer(self, request_id: int, reply: Reply) -> None:
         if not self.is_open:
             return
-        fields, body = reply
         try:
+            fields, body = reply
             _check_size(body)
             header = peer_codec.encode_answer(request_id, fields)
-        except (MilenaError, TypeError, ValueError, OverflowError) as error:
+            _check_header(header)
+        except Exception as error:  # noqa: BLE001 - sorted by _refuse
             self._refuse(request_id, error)
         else:
             self.send(header, body)
 
     def _refuse(self, request_id: int, error: BaseException) -> None:
+        """Send the error; this is the one place that contains what a handler raises without meaning to."""
         if not isinstance(error, MilenaError):
-            self._owner.handler_failed(error)
-            error = FateUnknownError(f"the peer failed inside: {type(error).__name__}")
+            name = f"{self.peer_id}-{self.channel}-{request_id}"
+            error = self._owner.handler_failed(error, name)
         if self.is_open:
             self.send(peer_codec.encode_refusal(request_id, error))
 
@@ -546,8 +560,17 @@ class ServerLinkOwner:
     def link_lost(self, link: ServerLink) -> None:
         """The connection is gone; called once for every link, opened or not."""
 
-    def handler_failed(self, error: BaseException) -> None:
-        """A handler raised something else than a ``MilenaError``."""
+    def handler_failed(self, error: BaseException, request_id: str) -> MilenaError:
+        """A handler raised something else than a ``MilenaError``; return the refusal."""
+        raise NotImplementedError
+
+
+def _check_header(header: bytes) -> None:
+    """Refuse fields for which the other end would drop the connection, and with it all other calls."""
+    if len(header) > HEADER_BYTES_MAX:
+        raise RequestTooLargeError(
+            f"fields of {len(header)} bytes are above {HEADER_BYTES_MAX}; ask for less at a time"
+        )
 
 
 def _check_size(body: Sequence[Buffer]) -> None:

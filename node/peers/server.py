@@ -9,7 +9,8 @@ import socket
 import ssl
 from collections.abc import Callable
 
-from milena.model.errors import StartupError
+from milena.model.contained import ContainedErrors, EntryPoint
+from milena.model.errors import MilenaError, StartupError
 from node.peers.codec import PeerChannel
 from node.peers.link import Handler, IdentitySource, ServerLink, ServerLinkOwner
 from node.peers.sockets import BACKLOG, bind, read_preface, tls_seconds, tune
@@ -32,18 +33,18 @@ class PeerServer(ServerLinkOwner):
     """The handlers of this node, and the links on which peers call them.
 
     ``on_disconnected(node_id, channel)``: a peer's last link of this channel is gone.
-    ``on_failure(error)``: a handler raised something else than a ``MilenaError``: a broken invariant.
+    ``contained``: told what a handler raises that is no ``MilenaError``.
     """
 
     def __init__(
         self,
         *,
         on_disconnected: Callable[[int, PeerChannel], None] | None = None,
-        on_failure: Callable[[BaseException], None] | None = None,
+        contained: ContainedErrors | None = None,
     ) -> None:
         self.handlers: dict[str, Handler] = {}
         self._on_disconnected = on_disconnected
-        self._on_failure = on_failure
+        self._contained = ContainedErrors() if contained is None else contained
         self._links: dict[ServerLink, None] = {}
         """In the order in which they came, so that a simulated run repeats."""
         self._current: dict[tuple[int, PeerChannel], ServerLink] = {}
@@ -103,11 +104,9 @@ class PeerServer(ServerLinkOwner):
             self._refusals.add(reason)
         log.log(logging.DEBUG if is_known else logging.WARNING, "peer refused reason=%s", reason)
 
-    def handler_failed(self, error: BaseException) -> None:
-        """Log what a handler must not raise, and tell the node."""
-        log.error("a peer's request failed inside", exc_info=error)
-        if self._on_failure is not None:
-            self._on_failure(error)
+    def handler_failed(self, error: BaseException, request_id: str) -> MilenaError:
+        """Report what a handler must not raise; return the refusal for the peer. The node goes on."""
+        return self._contained.report(EntryPoint.PEER, error, "request_id", request_id)
 
     async def close(self) -> None:
         """Send the answers that are queued, then drop every link; handlers that still run are cancelled."""

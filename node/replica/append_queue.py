@@ -31,6 +31,7 @@ from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
 from node.metrics.counts import NodeCounts, PartitionCounts
 from node.replica.acknowledgements import Acknowledgements
+from node.replica.log_changes import is_fatal
 from storage.log.partition_log import PartitionLog
 from storage.state.idempotency import IdempotencyEntry
 from storage.state.producer_state import Duplicate
@@ -58,7 +59,7 @@ class _Append:
         self.expected_end = expected_end
         self.writer: Pending[BatchReceipt] = Pending()
 
-    def refuse(self, error: MilenaError) -> None:
+    def refuse(self, error: Exception) -> None:
         """Nothing of it was written."""
         if not self.writer.done():
             self.writer.set_exception(error)
@@ -158,12 +159,12 @@ class AppendQueue:
         try:
             self._leader_epoch(append.acks)
             receipt = self._find_duplicate(append.header, coming)
-        except MilenaError as error:
+            if receipt is None:
+                return self._is_expected(append)
+        except Exception as error:  # noqa: BLE001 - nothing is written yet: an unexpected error is this request's alone
             self._node_counts.produce_refused += 1
             append.refuse(error)
             return False
-        if receipt is None:
-            return self._is_expected(append)
         self._answer(append, receipt)
         return False
 
@@ -251,6 +252,14 @@ class AppendQueue:
 
     def _write(self, group: Sequence[_Append]) -> None:
         try:
+            self._append(group)
+        except Exception as error:
+            if is_fatal(error):
+                self._on_fatal(error)
+            raise
+
+    def _append(self, group: Sequence[_Append]) -> None:
+        try:
             now_ms = self._clock.wall_ms()
             offsets = self._log.append_as_leader(
                 [append.batch for append in group],
@@ -264,8 +273,7 @@ class AppendQueue:
             for append in group:
                 append.refuse(DiskFullError(error.message))
             return
-        except DiskFailedError as error:
-            self._on_fatal(error)
+        except DiskFailedError:
             raise
         except MilenaError as error:
             self._refuse(group, error)

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 
 from milena.model.errors import FateUnknownError, FeatureLevelError, OffsetOutOfRangeError
-from node.replica.disk_failures import failing_disk_is_fatal
 from node.replica.leader import PartitionLeader
+from node.replica.log_changes import changes_replica
 from storage.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Deletions:
                 )
             self._check_confirmed(leader)
             logger.info("delete records partition=%s before=%d", self._name, offset)
-            with failing_disk_is_fatal(self._on_fatal):
+            with changes_replica(self._on_fatal):
                 log.advance_log_start(offset)
         leader.on_deleted(offset)
         self._on_log_start()

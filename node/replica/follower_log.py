@@ -18,8 +18,8 @@ from milena.model.errors import CorruptLogError, FateUnknownError
 from milena.model.types import ReplicaHealth
 from node.metrics.counts import NodeCounts
 from node.replica.acknowledgements import Acknowledgements
-from node.replica.disk_failures import failing_disk_is_fatal
 from node.replica.follower import plan_truncation
+from node.replica.log_changes import changes_replica
 from raft_meta.machine.image import Partition
 from storage.log.partition_log import PartitionLog
 
@@ -75,7 +75,7 @@ class FollowerLog:
         """Delete what the leader has deleted, once that is committed here; whether anything was."""
         if not self._log.log_start_offset < log_start <= self.high_watermark:
             return False
-        with failing_disk_is_fatal(self._on_fatal):
+        with changes_replica(self._on_fatal):
             self._log.advance_log_start(log_start)
         return True
 
@@ -111,7 +111,7 @@ class FollowerLog:
             self.high_watermark,
         )
         self._counts.truncations += 1
-        with failing_disk_is_fatal(self._on_fatal):
+        with changes_replica(self._on_fatal):
             log.truncate_to(truncation.offset)
         self.high_watermark = min(self.high_watermark, log.log_end_offset)
         cut = FateUnknownError(
@@ -128,7 +128,7 @@ class FollowerLog:
             log_start,
             leader_epoch,
         )
-        with failing_disk_is_fatal(self._on_fatal):
+        with changes_replica(self._on_fatal):
             self._log.restart_at(log_start, producers)
         self.high_watermark = log_start
         # Whether what was written here is what was committed cannot be told any more.
@@ -154,7 +154,7 @@ class FollowerLog:
             damage.offset,
             state.leader_epoch,
         )
-        with failing_disk_is_fatal(self._on_fatal):
+        with changes_replica(self._on_fatal):
             self._log.give_up_from(damage)
         self.high_watermark = min(self.high_watermark, damage.offset)
         lost = FateUnknownError(f"{self._name}: the copy that took the record is damaged")
@@ -180,7 +180,7 @@ class FollowerLog:
             return
         reason = log.recovery.reason or "another leader"
         logger.warning("copied anew partition=%s: %s", self._name, reason)
-        with failing_disk_is_fatal(self._on_fatal):
+        with changes_replica(self._on_fatal):
             self._log.restart_at(0)
         self.high_watermark = 0
         lost = FateUnknownError(f"{self._name}: the copy that took the record is made anew")

@@ -12,6 +12,7 @@ from functools import partial
 from milena.model.clock import Clock
 from milena.model.types import MonotonicMs
 from node.metrics.counts import NodeCounts
+from node.replica.log_changes import changes_replica
 from storage.log.partition_log import PartitionLog
 from storage.log.tickets import SyncTicket
 
@@ -82,12 +83,13 @@ class GroupSync:
         if error is not None:
             self._on_fatal(error)
             return
-        self._log.finish_sync(ticket)
-        self._counts.syncs += 1
-        self._counts.short_syncs += ticket.data_bytes <= SHORT_SYNC_BYTES
-        self._counts.sync_ms.observe(self._clock.now_ms() - self._began_ms)
-        self._tell_synced()
-        self.maybe_begin()
+        with changes_replica(self._on_fatal):
+            self._log.finish_sync(ticket)
+            self._counts.syncs += 1
+            self._counts.short_syncs += ticket.data_bytes <= SHORT_SYNC_BYTES
+            self._counts.sync_ms.observe(self._clock.now_ms() - self._began_ms)
+            self._tell_synced()
+            self.maybe_begin()
 
     async def close(self) -> None:
         """Begin no more, and wait for the one under way."""

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from milena.model.clock import Clock
-from milena.model.errors import DiskFailedError
-from node.replica.disk_failures import failing_disk_is_fatal
+from node.replica.log_changes import changes_replica
 from storage.compaction.policy import CompactionNeed
 from storage.compaction.run import CompactionRun
 from storage.log.partition_log import PartitionLog
@@ -53,21 +52,21 @@ class LogUpkeep:
     def maybe_apply_retention(self) -> None:
         """Forget old segments, as leader; the followers hear of it even when nothing is written any more."""
         before = self._log.log_start_offset
-        with failing_disk_is_fatal(self._on_fatal):
+        with changes_replica(self._on_fatal):
             after = self._log.maybe_apply_retention(self._clock.wall_ms(), self._stable_end())
         if after > before:
             self._on_log_start()
 
     def maybe_roll(self) -> None:
         """Close the active segment when it is old enough."""
-        with failing_disk_is_fatal(self._on_fatal):
+        with changes_replica(self._on_fatal):
             self._log.maybe_roll(self._clock.wall_ms())
 
     async def close_segment(self, offset: int) -> None:
         """Let the segment that holds ``offset`` grow no more, and checkpoint it; if there is room, and time now."""
         if self._is_stopped:
             return
-        with failing_disk_is_fatal(self._on_fatal):
+        with changes_replica(self._on_fatal):
             self._log.close_segment(offset)
         await self.maybe_checkpoint()
 
@@ -90,7 +89,7 @@ class LogUpkeep:
             CorruptLogError, DiskFullError: the run is over.
         """
         loop = asyncio.get_running_loop()
-        with failing_disk_is_fatal(self._on_fatal):
+        with changes_replica(self._on_fatal):
             worked = await loop.run_in_executor(self._pool, run.step)
         self._log.note_compaction(run)
         return worked
@@ -109,9 +108,8 @@ class LogUpkeep:
             return
         self._is_checkpointing = True
         try:
-            await asyncio.get_running_loop().run_in_executor(self._pool, ticket.run)
-        except DiskFailedError as error:
-            self._on_fatal(error)
+            with changes_replica(self._on_fatal):
+                await asyncio.get_running_loop().run_in_executor(self._pool, ticket.run)
         finally:
             self._is_checkpointing = False
             self._log.finish_checkpoint(ticket)

@@ -23,7 +23,6 @@ from milena.model.batch.header import BatchHeader, Extent, Marker, decode_header
 from milena.model.clock import Clock
 from milena.model.errors import (
     CorruptLogError,
-    DiskFailedError,
     DiskFullError,
     FateUnknownError,
     MilenaError,
@@ -41,10 +40,10 @@ from node.metrics.counts import NodeCounts, PartitionCounts
 from node.replica.acknowledgements import Acknowledgements
 from node.replica.append_queue import AppendQueue
 from node.replica.deletions import Deletions
-from node.replica.disk_failures import failing_disk_is_fatal
 from node.replica.follower_log import FollowerLog
 from node.replica.group_commit import GroupSync
 from node.replica.leader import FetchVerdict, IsrProposal, PartitionLeader
+from node.replica.log_changes import changes_replica, is_fatal
 from node.replica.log_upkeep import LogUpkeep
 from raft_meta.machine.image import Broker, Ending, Partition
 from raft_meta.machine.topics.configs import TopicSettings
@@ -276,7 +275,7 @@ class PartitionRunner:
             return
         if me not in state.damaged and all(s.broker_id != me for s in state.suspects):
             logger.info("sound again partition=%s leader_epoch=%d", self.name, state.leader_epoch)
-            with failing_disk_is_fatal(self._context.on_fatal):
+            with changes_replica(self._context.on_fatal):
                 self.log.mark_sound()
 
     def _count_isr(self, state: Partition) -> None:
@@ -505,7 +504,9 @@ class PartitionRunner:
             epoch_end=self.log.epoch_end(last_epoch),
             brokers=brokers,
         )
-        if verdict is FetchVerdict.ACCEPTED:
+        if verdict is not FetchVerdict.ACCEPTED:
+            return verdict
+        try:
             if leader.on_accepted_fetch(
                 follower=follower,
                 broker_epoch=broker_epoch,
@@ -518,6 +519,11 @@ class PartitionRunner:
                 self._deletions.look()
             if follower not in leader.isr or follower in leader.expelled:
                 self.maybe_propose(brokers)
+        except Exception as error:
+            # As ``changes_replica`` would, without what that costs each fetch.
+            if is_fatal(error):
+                self._context.on_fatal(error)
+            raise
         return verdict
 
     def on_follower_room(self, follower: int, *, has_room: bool) -> None:
@@ -556,9 +562,10 @@ class PartitionRunner:
         leader = self.leader
         if leader is None or leader.leader_epoch != proposal.leader_epoch:
             return
-        if leader.on_proposal_done(proposal, is_definite_refusal=is_definite_refusal):
-            self._on_high_watermark()
-        self._deletions.look()
+        with changes_replica(self._context.on_fatal):
+            if leader.on_proposal_done(proposal, is_definite_refusal=is_definite_refusal):
+                self._on_high_watermark()
+            self._deletions.look()
 
     # -- following -------------------------------------------------------------------------------
 
@@ -574,12 +581,13 @@ class PartitionRunner:
             self._on_write()
         try:
             self.log.append_as_follower(batches)
-        except DiskFailedError as error:
-            self._context.on_fatal(error)
-            raise
         except DiskFullError:
             # The leader's writers wait for us until the controller takes us out of the ISR.
             self._on_disk_full()
+            raise
+        except Exception as error:
+            if is_fatal(error):
+                self._context.on_fatal(error)
             raise
         self.is_disk_full = False
         self.counts.replicated_bytes_in += len(batches)
@@ -600,9 +608,10 @@ class PartitionRunner:
         """Adopt the leader's high watermark, as far as our log reaches, and its log start; whether that moved."""
         self._check_follows(leader_epoch)
         self._following.agreed_epoch = leader_epoch
-        if self._following.advance(high_watermark):
-            self._on_high_watermark()
-        return self._following.maybe_adopt_start(log_start)
+        with changes_replica(self._context.on_fatal):
+            if self._following.advance(high_watermark):
+                self._on_high_watermark()
+            return self._following.maybe_adopt_start(log_start)
 
     def adopt_leader_end(self, *, leader_epoch: int, high_watermark: int) -> None:
         """Adopt a high watermark that the leader told outside of a fetch, as far as our log reaches.
@@ -612,8 +621,10 @@ class PartitionRunner:
         """
         is_followed = self.role is ReplicaRole.FOLLOWER and not self.is_closed
         is_agreed = self._following.agreed_epoch == leader_epoch == self.leader_epoch
-        if is_followed and is_agreed and self._following.advance(high_watermark):
-            self._on_high_watermark()
+        if is_followed and is_agreed:
+            with changes_replica(self._context.on_fatal):
+                if self._following.advance(high_watermark):
+                    self._on_high_watermark()
 
     def truncate_as_follower(self, *, leader_epoch: int, epoch: int, end_offset: int) -> None:
         """Our log parts from the leader's: cut it to where they may agree.

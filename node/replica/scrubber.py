@@ -147,9 +147,11 @@ class Scrubber:
                     del self._held[runner]
             self._counts.held = len(self._held)
             for runner, offset in list(self._doubts.items()):
-                await self._settle(runner, offset)
-                # Not before: who met it goes on complaining while it is looked for.
-                del self._doubts[runner]
+                try:
+                    await self._settle(runner, offset)
+                finally:
+                    # Not before: who met it goes on complaining while it is looked for.
+                    del self._doubts[runner]
 
     async def _settle(self, runner: PartitionRunner, offset: int | None) -> None:
         if offset is None:

@@ -12,7 +12,7 @@ high watermark, its log start) is adopted in the turn after it. The phases of a 
     ASKING   a fetch is under way: on the wires, or parked at the leader until there is news
     HOLDING  the last answer was taken, and the next fetch waits for a sync
     PAUSED   a task dials, or lets time pass after a failure
-    ENDED    not started, stopped, or ended by a broken invariant
+    ENDED    not started, or stopped
 
 What is told when:
 
@@ -35,6 +35,7 @@ from enum import Enum, auto, unique
 from functools import partial
 
 from milena.model.clock import Clock
+from milena.model.contained import EntryPoint
 from milena.model.errors import CorruptLogError, MilenaError, NotLeaderError, UnavailableError
 from milena.model.pending import Pending
 from milena.model.types import NO_OFFSET
@@ -105,11 +106,9 @@ class LeaderFetcher:
         standing: Standing,
         next_session_id: Callable[[], int],
         counts: NodeCounts,
-        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """``counts``: of all logs of this node."""
         self._counts = counts
-        self._on_failure = on_failure
         self.leader_id = leader_id
         self._peer = peer
         self._clock = clock
@@ -318,19 +317,20 @@ class LeaderFetcher:
     # -- trouble ---------------------------------------------------------------------------------
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """Take a step from a callback: expected failures begin a new session, others end the loop and are told.
-
-        The node must not go on without it unnoticed.
-        """
+        """Take a step from a callback: what it raises begins a new session."""
         try:
             step()
-        except MilenaError as error:
+        except Exception as error:  # noqa: BLE001 - sorted by _fail
             self._fail(error)
-        except Exception as error:  # noqa: BLE001 - passed on to whoever stops the node
-            self._break(error)
 
-    def _fail(self, error: MilenaError) -> None:
-        """Begin anew in a moment."""
+    def _fail(self, error: BaseException) -> None:
+        """Begin a new session in a moment; an unexpected error is reported.
+
+        This is the one place that contains what an answer of the leader makes this loop raise. An error in the middle
+        of a change of a log has stopped the node before (``node.replica.log_changes``).
+        """
+        if not isinstance(error, MilenaError):
+            self._report(error, "leader", str(self.leader_id))
         now_s = self._loop.time()
         count = self._retries.count(now_s)
         if count:
@@ -340,7 +340,11 @@ class LeaderFetcher:
         self._phase = _PAUSED
         self._has_news = False
         is_unreachable = isinstance(error, PeerUnreachableError)
-        self._spawn(self._pause(self._retries.pause_ms(now_s, is_unreachable=is_unreachable)))
+        pause_ms = self._retries.pause_ms(now_s, is_unreachable=is_unreachable)
+        if not isinstance(error, MilenaError):
+            # It will mostly happen again.
+            pause_ms = max(pause_ms, REFUSED_RETRY_MS)
+        self._spawn(self._pause(pause_ms))
 
     async def _pause(self, pause_ms: float) -> None:
         """In short sleeps: where the leader's node is back, the metadata say so by a new epoch of what it leads."""
@@ -353,10 +357,8 @@ class LeaderFetcher:
         self._phase = _RESTING
         self._guard(self._look)
 
-    def _break(self, error: BaseException) -> None:
-        self._end()
-        if self._on_failure is not None:
-            self._on_failure(error)
+    def _report(self, error: BaseException, field: str, value: str) -> None:
+        self._counts.contained.report(EntryPoint.REPLICATION, error, field, value)
 
     def _end(self) -> None:
         self._phase = _ENDED
@@ -379,8 +381,8 @@ class LeaderFetcher:
     def _on_task_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._break(error)
+        if error is not None and self._phase is not _ENDED:
+            self._fail(error)
 
     # -- taking answers --------------------------------------------------------------------------
 
@@ -403,10 +405,8 @@ class LeaderFetcher:
             if taken:
                 # Frames leave at the end of a turn: whatever is done in this one delays the fetch.
                 self._loop.call_soon(self._guard, partial(self._advance, taken))
-        except MilenaError as error:
+        except Exception as error:  # noqa: BLE001 - sorted by _fail
             self._fail(error)
-        except Exception as error:  # noqa: BLE001 - passed on to whoever stops the node
-            self._break(error)
 
     def _take(self, rows: Sequence[Row], body: bytes) -> list[tuple[Followed, Row]]:
         """Write what came; returns those whose leader had nothing to object, for ``_advance``."""
@@ -427,6 +427,11 @@ class LeaderFetcher:
                 taken.append((followed, row))
             except (NotLeaderError, UnavailableError, CorruptLogError) as error:
                 self._on_refused(followed, error)
+            except MilenaError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the other partitions of this leader go on
+                self._report(error, "partition", followed.runner.name)
+                self._retry_later(followed, REFUSED_RETRY_MS)
         return taken
 
     def _append(self, followed: Followed, data: bytes) -> None:

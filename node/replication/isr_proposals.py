@@ -64,6 +64,8 @@ class IsrProposer:
         )
         try:
             answer = await self._metadata.propose(command, timeout_ms=self._timeout_ms)
+            assert isinstance(answer, tuple | list), answer
+            assert len(answer) == len(batch), (len(answer), len(batch))
         except FateUnknownError as error:
             logger.info("isr proposal unknown: %s", error)
             self._finish(batch, [False] * len(batch))
@@ -72,8 +74,10 @@ class IsrProposer:
             logger.info("isr proposal refused: %s", error)
             self._finish(batch, [True] * len(batch))
             return False
-        assert isinstance(answer, tuple | list)
-        assert len(answer) == len(batch), (len(answer), len(batch))
+        except Exception:
+            # Contained where this work is kept going. No leader may wait for an answer that never comes.
+            self._finish(batch, [False] * len(batch))
+            raise
         for (runner, proposal), code in zip(batch, answer, strict=True):
             if code:
                 logger.info(

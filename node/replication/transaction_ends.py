@@ -3,11 +3,11 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from itertools import islice
 
 from milena.model.clock import Clock
+from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import (
     DrainingError,
     GroupNotEmptyError,
@@ -70,11 +70,11 @@ class TransactionEnds:
         *,
         metadata: MetadataStore,
         clock: Clock,
-        on_failure: Callable[[BaseException], None],
+        contained: ContainedErrors,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
-        self._on_failure = on_failure
+        self._contained = contained
         self._queue: deque[_QueuedEnd] = deque()
         self._finished: dict[_Marker, None] = {}
         self._ending: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class TransactionEnds:
         queued = _QueuedEnd(end, _size(end), asyncio.get_running_loop().create_future())
         self._queue.append(queued)
         if self._ending is None:
-            self._ending = self._start(self._run_ends())
+            self._ending = asyncio.get_running_loop().create_task(self._run_ends())
         await queued.done
 
     def is_finishing(self, key: PartitionKey, identity: Identity) -> bool:
@@ -113,16 +113,7 @@ class TransactionEnds:
             return
         self._finished[key, identity] = None
         if self._finishing is None:
-            self._finishing = self._start(self._run_markers())
-
-    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        task.add_done_callback(self._on_done)
-        return task
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._on_failure(error)
+            self._finishing = asyncio.get_running_loop().create_task(self._run_markers())
 
     async def _run_ends(self) -> None:
         while self._queue:
@@ -132,16 +123,21 @@ class TransactionEnds:
                     EndTransactions(ends=tuple(queued.end for queued in taken)),
                     timeout_ms=PROPOSE_TIMEOUT_MS,
                 )
-            except MilenaError as error:
+                assert isinstance(codes, tuple), codes
+                for queued, code in zip(taken, codes, strict=True):
+                    assert isinstance(code, str), code
+                    _settle(queued, _error_of(queued.end, code) if code else None)
+            except Exception as error:  # noqa: BLE001 - those who wait hear of it, and the next ones are served
+                refusal = self._typed(error, "transaction-ends")
                 for queued in taken:
-                    _settle(queued, error)
-                continue
-            assert isinstance(codes, tuple), codes
-            for queued, code in zip(taken, codes, strict=True):
-                assert isinstance(code, str), code
-                _settle(queued, _error_of(queued.end, code) if code else None)
+                    _settle(queued, refusal)
         # Before the callback of this task, which whoever was just answered may precede with the next end.
         self._ending = None
+
+    def _typed(self, error: Exception, task: str) -> MilenaError:
+        if isinstance(error, MilenaError):
+            return error
+        return self._contained.report(EntryPoint.TASK, error, "task", task)
 
     def _take(self) -> list[_QueuedEnd]:
         taken: list[_QueuedEnd] = []
@@ -162,9 +158,10 @@ class TransactionEnds:
                 await self._metadata.propose(
                     FinishMarkers(markers=markers), timeout_ms=PROPOSE_TIMEOUT_MS
                 )
-            except MilenaError as error:
+            except Exception as error:  # noqa: BLE001 - the queue must not stop with those in it
                 # Whoever looks at the image next finds them there still, and says it again.
-                logger.info("finished markers not told, again later: %s", error)
+                refusal = self._typed(error, "transaction-markers")
+                logger.info("finished markers not told, again later: %s", refusal)
                 self._finished.clear()
                 break
             for marker in taken:

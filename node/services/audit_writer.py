@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from milena.model.batch.decode import records_in
 from milena.model.clock import Clock
+from milena.model.contained import ContainedErrors
 from milena.model.errors import MilenaError, NotReadyError
 from milena.model.requests import (
     Acks,
@@ -26,6 +27,7 @@ from milena.model.requests import (
 )
 from node.metadata.audit_records import as_json, number_in
 from node.metadata.store import MetadataStore
+from node.process.keep_going import keep_going
 from raft_meta.machine.access import audit
 from raft_meta.machine.commands import ForgetAudited
 from raft_meta.machine.image import AuditEntry, Image, Topic
@@ -60,21 +62,22 @@ class AuditWriter:
         fetch: Callable[[FetchRequest], Awaitable[FetchResult]],
         write: Callable[[Topic, ProduceRequest], Awaitable[Sequence[ProduceReceipt]]],
         clock: Clock,
-        on_failure: Callable[[BaseException], None],
+        contained: ContainedErrors,
     ) -> None:
         self._metadata = metadata
         self._offsets = offsets
         self._fetch = fetch
         self._write = write
         self._clock = clock
-        self._on_failure = on_failure
+        self._contained = contained
         self._task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def on_image(self, image: Image) -> None:
         """Begin if there is something to write."""
         if self._task is None and not self._is_closed and self._has_work(image):
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            work = keep_going("audit", self._run, clock=self._clock, contained=self._contained)
+            self._task = asyncio.get_running_loop().create_task(work)
             self._task.add_done_callback(self._on_done)
 
     def _has_work(self, image: Image) -> bool:
@@ -82,12 +85,7 @@ class AuditWriter:
 
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._task = None
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
-            self._on_failure(error)
-        else:
+        if not task.cancelled():
             # What came between its last look and its end.
             self.on_image(self._metadata.image)
 

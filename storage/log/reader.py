@@ -216,7 +216,10 @@ def _search(
     table: SegmentTable, bounds: Bounds, segment: Segment, timestamp_ms: int
 ) -> tuple[int, int] | None:
     index = segment.load_index()
-    offset = max(index.offsets[index.floor_by_timestamp(timestamp_ms)], bounds.start)
+    entry = index.floor_by_timestamp(timestamp_ms)
+    # A segment without batches has no entry, and its greatest timestamp is -1: not below a time before 1970.
+    first = index.offsets[entry] if entry >= 0 else segment.base_offset
+    offset = max(first, bounds.start)
     end_offset = min(segment.next_offset, bounds.end)
     while offset < end_offset:
         span = read_span(

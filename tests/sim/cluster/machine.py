@@ -8,7 +8,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from http_api.ports import Ports
-from milena.model.errors import FateUnknownError
+from milena.model.contained import EntryPoint
+from milena.model.errors import FateUnknownError, InternalError
 from node.assembly import Ids
 from node.config.kinds import Address
 from node.config.options import NodeConfig
@@ -90,6 +91,8 @@ class NodeProcess(Process):
         self.node = Node(
             config, clock=self.clock, ids=ids, voters=voters, feature_max=machine.feature_max
         )
+        # Clients of a real node get a typed error; here it is a bug that was found.
+        self.node.counts.contained.report = self._on_contained  # type: ignore[method-assign]
         machine.world.checker.on_start(self)
         await self.node.start()
         await self.node.serve(self.stopping)
@@ -97,6 +100,13 @@ class NodeProcess(Process):
         self.is_dead = True
         machine.on_end(self)
         machine.world.faults.on_clean_stop(machine)
+
+    def _on_contained(
+        self, entry: EntryPoint, error: BaseException, field: str, value: str
+    ) -> InternalError:
+        if not self.is_dead:
+            self.errors.append(error)
+        return InternalError(f"contained at {entry}: {field}={value}")
 
     def ask(
         self,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
+from milena.model.contained import ContainedErrors
 from milena.model.errors import MilenaError
 from node.control.controller import Controller, ControllerSettings
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
@@ -70,7 +71,7 @@ class ControlledNode:
     metadata: MetadataStore
     controller: Controller
     quorum: FakeQuorum
-    failures: list[BaseException]
+    contained: ContainedErrors
 
 
 @dataclass(eq=False)
@@ -93,7 +94,7 @@ class Control:
         metadata = store(self.log, node_id, self.clock)
         quorum = metadata.quorum
         assert isinstance(quorum, FakeQuorum)
-        failures: list[BaseException] = []
+        contained = ContainedErrors()
         controller = Controller(
             node_id=node_id,
             metadata=metadata,
@@ -107,11 +108,11 @@ class Control:
                 feature_level=self.feature_level,
                 new_cluster_id=lambda: "cluster",
             ),
-            on_failure=failures.append,
+            contained=contained,
         )
         metadata.listen(controller.on_image)
         quorum._on_role_change = controller.on_status
-        return ControlledNode(metadata, controller, quorum, failures)
+        return ControlledNode(metadata, controller, quorum, contained)
 
     async def _dial(self, broker_id: int, /, *, timeout_ms: float) -> ProbeResult:
         del timeout_ms

@@ -219,6 +219,8 @@ class Cluster:
     preferred_interval_ms: int = 10**9
     throttle_bytes_per_s: int = 0
     offsets_retention_minutes: int = 60
+    is_broken: bool = False
+    """A test plants errors: nodes may contain some."""
     idle_ms: int = 300_000
     """Until a REST consumer that nobody calls is forgotten."""
     feature_max: int = FEATURE_LEVEL_MAX
@@ -360,6 +362,9 @@ class Cluster:
         loop.failures = [f for f in loop.failures if "was opened before the crash" not in str(f)]
         failures = [error for node in self.dead for error in node.fatal]
         assert not failures, failures
+        if not self.is_broken:
+            contained = [node.counts.contained.counts for node in self.dead]
+            assert not any(node.counts.contained.total for node in self.dead), contained
         assert not self.network.failures, self.network.failures
 
     # Waiting and looking.

@@ -29,7 +29,6 @@ class Replicated:
     wait_ms: int = 500
     network: Network = field(default_factory=Network)
     configs: dict[str, str] = field(default_factory=dict)
-    failures: list[BaseException] = field(default_factory=list)
     counts: NodeCounts = field(default_factory=NodeCounts)
     """Of other logs of the follower's node."""
 
@@ -48,7 +47,6 @@ class Replicated:
             standing=FixedStanding(self.brokers[FOLLOWER].broker_epoch),
             next_session_id=lambda: next(self._sessions),
             counts=self.counts,
-            on_failure=self.failures.append,
         )
         for number in range(self.count):
             self.take_roles(number)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from milena.disk.files import Buffer
-from milena.model.errors import FateUnknownError, MilenaError
+from milena.model.errors import InternalError, MilenaError
 from milena.model.pending import Taker
 from node.peers import codec as peer_codec
 from node.peers.port import (
@@ -50,7 +50,7 @@ class Network:
     listeners: dict[int, Callable[[int], None]] = field(default_factory=dict)
     """By node: told when a connection to another node broke."""
     failures: list[BaseException] = field(default_factory=list)
-    """What handlers raised besides ``MilenaError``; a real node would stop."""
+    """What handlers raised besides ``MilenaError``; a real node contains it."""
     calls: list[tuple[int, int, str, Fields]] = field(default_factory=list)
     lose_answers_to: set[tuple[int, str]] = field(default_factory=set)
     """(caller, request type): answers are lost, the connection stays."""
@@ -142,7 +142,7 @@ class Network:
             return
         except Exception as raised:
             self.failures.append(raised)
-            error = FateUnknownError("the peer failed inside")
+            error = InternalError("Internal Server Error")
         await asyncio.sleep(self.delay_ms() / 1000)
         is_lost = (exchange.caller, request_type) in self.lose_answers_to
         if is_lost or (exchange.target, exchange.caller) in self.cuts or exchange.answer.done():

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from http_api.app import build_application
 from http_api.codings import unpack
 from http_api.ports import ApiLimits
+from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import DiskFullError
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import JSON_V2, V2, serving
@@ -95,19 +96,29 @@ async def test_a_bug_is_answered_with_an_id_and_nothing_of_its_inside(api, caplo
     assert "secret" in caplog.text
 
 
-async def test_a_broken_invariant_is_reported_to_the_node(caplog):
-    node, told = FakeNode(), []
-    node.errors["topic"] = broken = AssertionError("1 != 2")
-    async with serving(node, on_broken_invariant=told.append) as api:
-        assert (await api.get("/topics/t")).error == (500, 500)
-    assert told == [broken]
-    assert "broken invariant" in caplog.text
-
-
-async def test_a_broken_invariant_is_logged_when_nobody_listens(api, caplog):
-    api.node.errors["topic"] = AssertionError("1 != 2")
-    assert (await api.get("/topics/t")).error == (500, 500)
-    assert "1 != 2" in caplog.text
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("1 != 2"),
+        IndexError("x"),
+        RecursionError(),
+        ExceptionGroup("x", [KeyError(1)]),
+    ],
+)
+async def test_whatever_a_handler_raises_is_contained_and_counted(caplog, error):
+    node, contained = FakeNode(), ContainedErrors()
+    node.errors["topic"] = error
+    async with serving(node, contained=contained) as api:
+        for _ in range(3):
+            answer = await api.get("/topics/t")
+            assert answer.error == (500, 500)
+            assert answer.headers["Milena-Error"] == "internal_error"
+            assert answer.headers["X-Request-Id"] in answer.json["message"]
+        del node.errors["topic"]
+        node.add_topic("t")
+        assert (await api.get("/topics/t")).status == 200
+    assert contained.counts[EntryPoint.API] == 3
+    assert caplog.text.count("unexpected error request_id") == 1
 
 
 async def test_what_aiohttp_refuses_gets_our_envelope(api):

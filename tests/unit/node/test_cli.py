@@ -16,6 +16,7 @@ from milena.model.errors import StartupError
 from node import cli
 from node.config.options import OPTIONS, NodeConfig
 from node.config.sources import load_config
+from node.metrics.counts import NodeCounts
 from node.process.announce import announcement
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Graph:
 
         class Node:
             url = "http://127.0.0.1:1"
+            counts = NodeCounts()
 
             def __init__(self, config: NodeConfig, **_: object) -> None:
                 pass

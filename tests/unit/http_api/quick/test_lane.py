@@ -12,6 +12,7 @@ from http_api.quick import lane as quick_lane
 from http_api.routes import ROUTES
 from http_api.server import ApiServer
 from http_api.unknown import CONDITIONS
+from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import NoLeaderError
 from milena.model.requests import Receipts
 from tests.support.fakes.ports import FakeNode
@@ -303,16 +304,20 @@ async def test_a_bug_is_answered_with_its_request_id(api, client, caplog):
     assert "unexpected error" in caplog.text
 
 
-async def test_a_broken_invariant_is_reported():
-    reported: list[AssertionError] = []
-    async with serving(on_broken_invariant=reported.append) as api:
+async def test_a_broken_invariant_is_contained():
+    contained = ContainedErrors()
+    async with serving(contained=contained) as api:
         api.node.add_topic("t")
         async with connected(api) as client:
             await client.ask(request())
             api.node.errors["produce"] = AssertionError("broken")
-            status, _, _ = await client.ask(request())
-    assert status.startswith("HTTP/1.1 500")
-    assert [str(error) for error in reported] == ["broken"]
+            status, headers, body = await client.ask(request())
+            assert status.startswith("HTTP/1.1 500")
+            assert headers["Milena-Error"] == "internal_error"
+            assert headers["X-Request-Id"].encode() in body
+            del api.node.errors["produce"]
+            assert (await client.ask(request()))[0].startswith("HTTP/1.1 200")
+    assert contained.counts[EntryPoint.API] == 1
 
 
 async def test_a_client_that_goes_away_is_not_waited_for(api):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from milena.model.contained import EntryPoint
 from milena.model.errors import (
     FeatureLevelError,
     MalformedRequestError,
@@ -124,15 +125,22 @@ class TestClaim:
         control.stop()
 
     @virtual
-    async def test_an_unexpected_error_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        control = await Control().start(1)
+    async def test_an_unexpected_error_is_contained_and_the_controller_claims_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        control = await Control().start(1, 2, 3)
+        await control.create((2, 1, 3))
 
         def broken(*_: object, **__: object) -> None:
             raise KeyError("a bug")
 
-        monkeypatch.setattr("node.control.controller.cluster.supported_level", broken)
-        await after(200)
-        assert [type(error) for error in control.nodes[1].failures] == [KeyError]
+        with monkeypatch.context() as patch:
+            patch.setattr("node.control.controller.cluster.supported_level", broken)
+            await after(200)
+        assert control.nodes[1].contained.counts[EntryPoint.TASK] == 1
+        await control.live(SESSION_MS + 3_000, 2)
+        assert control.broker(2).is_fenced
+        assert control.partition().leader == 1
         control.stop()
 
 
@@ -544,7 +552,7 @@ class TestLeadership:
         checks = [codec.decode_envelope(data).command for data in control.log.commands[before:]]
         marks = [command.index for command in checks if isinstance(command, CheckImage)]
         assert marks == [0, before + 1, before + 2]
-        assert all(node.failures == [] for node in control.nodes.values())
+        assert all(not node.contained.total for node in control.nodes.values())
         control.stop()
 
     @virtual

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 import uvloop
 
+from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import (
     FateUnknownError,
+    InternalError,
     InvalidRequestError,
     MalformedRequestError,
     MilenaError,
@@ -52,11 +54,11 @@ class Pair:
     def __init__(self, server_secret: bytes = SECRET, cluster_id: str = "c1", node_id: int = 1):
         self.lost_inbound: list[tuple[int, PeerChannel]] = []
         self.lost_outbound: list[tuple[int, PeerChannel]] = []
-        self.failures: list[BaseException] = []
         self.raft: list[socket.socket] = []
         self.outbound_gone = asyncio.Event()
         self.inbound_gone = asyncio.Event()
-        self.server = PeerServer(on_disconnected=self._inbound, on_failure=self.failures.append)
+        self.contained = ContainedErrors()
+        self.server = PeerServer(on_disconnected=self._inbound, contained=self.contained)
         self.listener = PeerListener(
             server=self.server,
             identity=lambda: identity(node_id, cluster_id),
@@ -191,7 +193,7 @@ async def test_an_error_of_a_handler_is_raised_at_the_caller_as_the_same_class(e
             assert getattr(caught.value, "leader", None) == getattr(error, "leader", None)
 
 
-async def test_a_broken_handler_leaves_the_fate_unknown_and_tells_its_node():
+async def test_a_broken_handler_gets_a_typed_refusal_and_the_link_stays(caplog):
     async with Pair() as pair:
 
         async def broken(peer_id: int, fields: Fields, body: bytes):
@@ -199,11 +201,18 @@ async def test_a_broken_handler_leaves_the_fate_unknown_and_tells_its_node():
 
         pair.server.register("broken", broken)
         pair.server.register("unpackable", lambda *_: ({"x": object()}, ()))
-        with pytest.raises(FateUnknownError):
-            await pair.call("broken")
-        with pytest.raises(FateUnknownError):
-            await pair.call("unpackable")
-        assert [type(error) for error in pair.failures] == [AssertionError, TypeError]
+        pair.server.register("too large", lambda *_: ({"x": 1 << 64}, ()))
+        pair.server.register("no reply", lambda *_: None)
+        pair.server.register("short", lambda *_: ({},))
+        pair.server.register("echo", echo)
+        names = ("broken", "unpackable", "too large", "no reply", "short")
+        for name in (*names, *names):
+            with pytest.raises(InternalError, match="request_id=2-rpc-"):
+                await pair.call(name)
+        await pair.call("echo")
+        assert pair.lost_inbound == []
+        assert pair.contained.counts[EntryPoint.PEER] == 2 * len(names)
+        assert caplog.text.count("unexpected error request_id") == len(names)
 
 
 async def test_an_unknown_request_is_refused_and_the_link_stays():

@@ -4,11 +4,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from milena.model.contained import EntryPoint
 from milena.model.errors import DiskFailedError
 from milena.model.requests import Acks
 from node.metrics.counts import NodeCounts
 from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import ReplicaRole
+from node.replication import fetcher as fetcher_module
 from node.replication.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row
 from node.replication.fetcher import REST_S_MAX, LeaderFetcher, ReplicaFetchers
 from node.replication.followed import FollowedPartitions
@@ -632,11 +634,33 @@ class TestTrouble:
         write(pair, "a")
         await after(1_000)
         assert pair.follower.content() == ["a"]
-        assert not pair.failures
+        assert not pair.counts.contained.total
         await pair.stop()
 
     @virtual
-    async def test_a_broken_invariant_is_told_and_not_swallowed(
+    async def test_an_unexpected_error_of_one_partition_is_contained_and_the_others_go_on(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pair = Replicated(2).start()
+        await after(1)
+
+        def broken(*_: object, **__: object) -> None:
+            raise KeyError("a bug")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pair.followers[0].runner, "append_as_follower", broken)
+            write(pair, "a")
+            write(pair, "b", number=1)
+            await after(10)
+            assert pair.followers[1].content() == ["b"]
+            assert pair.counts.contained.counts[EntryPoint.REPLICATION] == 1
+        await after(2_000)
+        assert pair.followers[0].content() == ["a"]
+        assert not pair.follower.fatal
+        await pair.stop()
+
+    @virtual
+    async def test_an_unexpected_error_of_the_loop_is_contained_and_it_fetches_again(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pair = Replicated().start()
@@ -645,10 +669,29 @@ class TestTrouble:
         def broken(*_: object, **__: object) -> None:
             raise KeyError("a bug")
 
-        monkeypatch.setattr(pair.follower.runner, "append_as_follower", broken)
+        with monkeypatch.context() as patch:
+            patch.setattr(fetcher_module, "parse_rows", broken)
+            write(pair, "a")
+            await after(10)
+            assert pair.counts.contained.counts[EntryPoint.REPLICATION] == 1
+        await after(2_000)
+        assert pair.follower.content() == ["a"]
+        await pair.stop()
+
+    @virtual
+    async def test_an_error_in_the_middle_of_an_append_stops_the_node(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pair = Replicated().start()
+        await after(1)
+
+        def broken(*_: object, **__: object) -> None:
+            raise AssertionError("the log contradicts itself")
+
+        monkeypatch.setattr(type(pair.follower.runner.log), "append_as_follower", broken)
         write(pair, "a")
         await after(10)
-        assert [type(error) for error in pair.failures] == [KeyError]
+        assert [type(error) for error in pair.follower.fatal] == [AssertionError]
         await pair.stop()
 
     @virtual

@@ -164,8 +164,23 @@ def test_control_batches_are_not_found(log):
     assert log.offset_for_timestamp(450) is None
 
 
-def test_an_empty_log_has_no_records(log):
-    assert log.offset_for_timestamp(0) is None
+@pytest.mark.parametrize("timestamp_ms", [0, -1, -2, -(1 << 63), (1 << 63) - 1, 1 << 64])
+def test_an_empty_log_has_no_records_at_any_time(log, timestamp_ms):
+    assert log.offset_for_timestamp(timestamp_ms) is None
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, -2, -(1 << 63)])
+def test_an_expired_log_has_no_records_at_any_time(log, timestamp_ms):
+    fill(log, 10)
+    log.sync()
+    log.advance_log_start(log.log_end_offset)
+    assert log.offset_for_timestamp(timestamp_ms) is None
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, -2, -(1 << 63)])
+def test_a_time_before_1970_is_before_every_record(log, timestamp_ms):
+    fill(log, 10)
+    assert log.offset_for_timestamp(timestamp_ms)[0] == 0
 
 
 # Epochs.

@@ -1,0 +1,81 @@
+"""Count and log errors that the code did not expect, and that a node survives.
+
+Each entry point of a node catches whatever a request makes the code raise, answers with a typed error, and reports the
+error here. What may end a node instead is listed in `docs/architecture.md` under "What ends a node".
+"""
+
+import logging
+from enum import StrEnum, unique
+
+from milena.model.errors import InternalError
+
+_log = logging.getLogger("milena.contained")
+
+KINDS_MAX = 256
+"""Kinds of errors that are remembered. Further kinds are logged without a traceback."""
+
+
+@unique
+class EntryPoint(StrEnum):
+    """The place where an unexpected error was caught."""
+
+    API = "api"
+    """A request on the API port: a handler, a stream, the quick lane."""
+    PEER = "peer"
+    """A request of another node on the peer port."""
+    REPLICATION = "replication"
+    """An answer of a leader to this node's fetch."""
+    CALLBACK = "callback"
+    """A callback of the event loop or of a ``Pending``."""
+    TASK = "task"
+    """Background work; it starts again after a pause."""
+
+
+class ContainedErrors:
+    """The errors that one node contained. Belongs to its data loop."""
+
+    def __init__(self) -> None:
+        self.counts: dict[EntryPoint, int] = dict.fromkeys(EntryPoint, 0)
+        self._kinds: set[tuple[EntryPoint, type[BaseException], str]] = set()
+
+    @property
+    def total(self) -> int:
+        """Errors of all entry points."""
+        return sum(self.counts.values())
+
+    def report(
+        self, entry: EntryPoint, error: BaseException, field: str, value: str
+    ) -> InternalError:
+        """Count an error and log it; return what its caller is told, which shows nothing of the inside.
+
+        The first error of a kind is logged with its traceback, later ones in one line.
+
+        Errors are of one kind if they have the same type, come from the same line, and were caught at the same entry
+        point. ``field=value`` says in the log what was under way, such as ``request_id=…``.
+        """
+        self.counts[entry] += 1
+        place = _place(error)
+        kind = (entry, type(error), place)
+        is_new = kind not in self._kinds and len(self._kinds) < KINDS_MAX
+        if is_new:
+            self._kinds.add(kind)
+            _log.error(f"unexpected error {field}=%s entry=%s", value, entry, exc_info=error)
+        else:
+            _log.warning(
+                f"unexpected error again {field}=%s entry=%s type=%s place=%s",
+                value,
+                entry,
+                type(error).__name__,
+                place,
+            )
+        return InternalError(f"Internal Server Error; the log has it under {field}={value}")
+
+
+def _place(error: BaseException) -> str:
+    """Return the file and line that raised the error."""
+    traceback = error.__traceback__
+    if traceback is None:
+        return "unknown"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"

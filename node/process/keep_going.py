@@ -1,0 +1,30 @@
+"""Keep background work going: an unexpected error in it is reported, and the work starts again after a pause."""
+
+from collections.abc import Awaitable, Callable
+
+from milena.model.clock import Clock
+from milena.model.contained import ContainedErrors, EntryPoint
+from milena.model.errors import DiskFailedError, StartupError
+
+PAUSE_MS = 1_000
+"""The same error will mostly happen again."""
+
+
+async def keep_going(
+    name: str, work: Callable[[], Awaitable[None]], *, clock: Clock, contained: ContainedErrors
+) -> None:
+    """Run ``work`` until it returns; start it again if an unexpected error ends it.
+
+    Raises:
+        StartupError, DiskFailedError: the node must stop.
+    """
+    while True:
+        try:
+            await work()
+        except (StartupError, DiskFailedError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the one place that contains errors of background work
+            contained.report(EntryPoint.TASK, error, "task", name)
+            await clock.sleep(PAUSE_MS)
+        else:
+            return
