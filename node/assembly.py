@@ -36,6 +36,7 @@ from node.metadata.store import MetadataMachine, MetadataStore
 from node.metrics.counts import NodeCounts
 from node.metrics.exposition import NodeMetrics, ReplicaSample
 from node.peers.port import Handler, Peers
+from node.process.cluster_clock import ClusterClock
 from node.process.keep_going import keep_going
 from node.replica.compactor import Compactor, CompactorSettings
 from node.replica.runner import PartitionRunner, RunnerContext
@@ -152,14 +153,18 @@ class Assembly:
         self.config = config
         self.counts = NodeCounts()
         self._ports = ports
-        self._clock = ports.clock
+        self.clock = ClusterClock(
+            ports.clock,
+            skew_ms_max=config.clock_skew_ms_max,
+            has_company=ports.voters.keys() != {config.node_id},
+        )
         self._was_clean = False
         self.metadata = MetadataStore(
             node_id=config.node_id,
             incarnation=ports.ids.incarnation,
             machine=ports.machine,
             quorum=ports.quorum,
-            clock=ports.clock,
+            clock=self.clock,
             on_failure=ports.on_fatal,
         )
         self._build_control()
@@ -181,12 +186,13 @@ class Assembly:
             node_id=config.node_id,
             metadata=self.metadata,
             probe=ports.peers.probe,
-            clock=ports.clock,
+            clock=self.clock,
             settings=ControllerSettings(
                 session_ms=config.broker_session_ms,
                 preferred_interval_ms=config.leader_balance_interval_ms,
                 transactional_id_ms=config.transactional_id_expiration_ms,
                 voters=tuple(sorted(ports.voters)),
+                clock_skew_ms_max=config.clock_skew_ms_max,
                 feature_level=ports.feature_max,
                 new_cluster_id=self._new_id,
             ),
@@ -198,7 +204,7 @@ class Assembly:
             metadata=self.metadata,
             peer=ports.peers,
             directory=ports.directory,
-            clock=ports.clock,
+            clock=self.clock,
             session_ms=config.broker_session_ms,
             heartbeat_ms=config.heartbeat_ms,
             local_heartbeat=self.controller.take_heartbeat,
@@ -207,18 +213,18 @@ class Assembly:
     def _build_access(self) -> None:
         config, ports = self.config, self._ports
         passwords = Passwords(
-            pool=ports.password_pool, clock=ports.clock, random_bytes=ports.ids.random_bytes
+            pool=ports.password_pool, clock=self.clock, random_bytes=ports.ids.random_bytes
         )
         self.web_tokens: WebTokens | None = None
         if config.oidc_issuer is not None:
             # Loaded where it is wanted: it brings a library of cryptography along.
             from node.access.issuers import web_tokens_of  # noqa: PLC0415
 
-            self.web_tokens = web_tokens_of(config, pool=ports.pool, clock=ports.clock)
+            self.web_tokens = web_tokens_of(config, pool=ports.pool, clock=self.clock)
         self.callers = Callers(
             metadata=self.metadata,
             passwords=passwords,
-            clock=ports.clock,
+            clock=self.clock,
             heard_ms=lambda: self.membership.heard_ms,
             silence_ms_max=config.access_silence_ms_max,
             has_first_user=config.admin_password_file is not None,
@@ -229,7 +235,7 @@ class Assembly:
         self.access = AccessService(
             metadata=self.metadata,
             passwords=passwords,
-            clock=ports.clock,
+            clock=self.clock,
             random_bytes=ports.ids.random_bytes,
         )
         self.first_user: FirstUser | None = None
@@ -238,7 +244,7 @@ class Assembly:
                 metadata=self.metadata,
                 passwords=passwords,
                 access=self.access,
-                clock=ports.clock,
+                clock=self.clock,
                 name=config.admin_user,
                 password=read_password(config.admin_password_file),
                 mode=AccessMode(config.access_mode),
@@ -249,19 +255,19 @@ class Assembly:
         config, ports = self.config, self._ports
         self.isr_proposer = IsrProposer(
             metadata=self.metadata,
-            clock=ports.clock,
+            clock=self.clock,
             standing=self.membership,
             timeout_ms=config.broker_session_ms,
         )
         self.transaction_ends = TransactionEnds(
-            metadata=self.metadata, clock=ports.clock, contained=self.counts.contained
+            metadata=self.metadata, clock=self.clock, contained=self.counts.contained
         )
         self.replicas = LocalReplicas(
             files=ports.files,
             directory=ports.directory,
             context=RunnerContext(
                 broker_id=config.node_id,
-                clock=ports.clock,
+                clock=self.clock,
                 pool=ports.pool,
                 sync_pool=ports.sync_pool,
                 lag_ms_max=config.replica_lag_time_max_ms,
@@ -275,13 +281,15 @@ class Assembly:
             ),
             fetchers=ReplicaFetchers(self._fetcher),
             pool=ports.pool,
-            clock=ports.clock,
+            clock=self.clock,
         )
         self.transaction_markers = TransactionMarkers(
             metadata=self.metadata,
             replicas=self.replicas,
             ends=self.transaction_ends,
-            clock=ports.clock,
+            clock=self.clock,
+            # One may be ahead of the median by the bound, and another one behind it.
+            clocks_apart_ms=2 * config.clock_skew_ms_max,
             counts=self.counts,
         )
         self.fetch_server = FetchServer(
@@ -297,7 +305,7 @@ class Assembly:
         return LeaderFetcher(
             leader_id,
             peer=ports.peers,
-            clock=ports.clock,
+            clock=self.clock,
             settings=FetcherSettings(
                 wait_ms_max=config.replica_fetch_wait_ms_max,
                 bytes_max=config.replica_fetch_bytes_max,
@@ -311,7 +319,7 @@ class Assembly:
         config, ports = self.config, self._ports
         self.compactor = Compactor(
             runners=self.replicas,
-            clock=ports.clock,
+            clock=self.clock,
             settings=CompactorSettings(
                 check_ms=config.retention_check_ms,
                 bytes_per_s=config.compaction_bytes_per_s,
@@ -324,13 +332,13 @@ class Assembly:
         self.scrubber = Scrubber(
             runners=self.replicas,
             settled=self.replicas.settled,
-            clock=ports.clock,
+            clock=self.clock,
             pool=ports.pool,
             settings=ScrubSettings(
                 bytes_per_s=config.scrub_bytes_per_s, interval_ms=config.scrub_interval_ms
             ),
             counts=self.counts.scrub,
-            giver=CopyGiver(metadata=self.metadata, clock=ports.clock, standing=self.membership),
+            giver=CopyGiver(metadata=self.metadata, clock=self.clock, standing=self.membership),
             rng=ports.ids.placement,
         )
 
@@ -351,14 +359,14 @@ class Assembly:
             producers=self.producers,
         )
         self.transaction_lookup = TransactionLookup(
-            metadata=self.metadata, replicas=self.replicas, peer=ports.peers, clock=ports.clock
+            metadata=self.metadata, replicas=self.replicas, peer=ports.peers, clock=self.clock
         )
         self.produce = ProduceService(
             metadata=self.metadata,
             replicas=self.replicas,
             membership=self.membership,
             peer=ports.peers,
-            clock=ports.clock,
+            clock=self.clock,
             counts=self.counts,
             producers=self.producers,
             lookup=self.transaction_lookup,
@@ -369,7 +377,7 @@ class Assembly:
         )
         self.transactions = TransactionService(
             metadata=self.metadata,
-            clock=ports.clock,
+            clock=self.clock,
             standing=self.membership,
             counts=self.counts,
             ends=self.transaction_ends,
@@ -390,7 +398,7 @@ class Assembly:
             metadata=self.metadata,
             replicas=self.replicas,
             peer=ports.peers,
-            clock=ports.clock,
+            clock=self.clock,
             topic_to_read=self.admin.topic,
             standing=self.membership,
         )
@@ -399,7 +407,7 @@ class Assembly:
             offsets=self.reads.offsets,
             fetch=self.reads.fetch,
             write=self.produce.write_own,
-            clock=ports.clock,
+            clock=self.clock,
             contained=self.counts.contained,
         )
         self.reassignments = ReassignmentService(
@@ -411,7 +419,7 @@ class Assembly:
         self.groups = Groups(
             metadata=self.metadata,
             peer=ports.peers,
-            clock=ports.clock,
+            clock=self.clock,
             pool=ports.pool,
             counts=self.counts.groups,
             standing=self.membership,
@@ -428,7 +436,7 @@ class Assembly:
             metadata=self.metadata,
             replicas=self.replicas,
             peer=ports.peers,
-            clock=ports.clock,
+            clock=self.clock,
             groups=self.groups,
             fetch=self.reads.fetch,
             report_damage=self.reads.doubt,
@@ -442,7 +450,7 @@ class Assembly:
     def _build_health(self) -> None:
         self.metrics = NodeMetrics(
             node_id=self.config.node_id,
-            clock=self._clock,
+            clock=self.clock,
             counts=self.counts,
             image=lambda: self.metadata.image,
             quorum=self._ports.quorum.status,
@@ -460,7 +468,7 @@ class Assembly:
             metadata=self.metadata,
             replicas=self.replicas,
             peer=self._ports.peers,
-            clock=self._clock,
+            clock=self.clock,
             counts=self.counts,
             topic=self.admin.topic,
             free_bytes=self._ports.directory.free_bytes,
@@ -584,7 +592,7 @@ class Assembly:
         }
 
     async def _keep_going(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        await keep_going(name, work, clock=self._clock, contained=self.counts.contained)
+        await keep_going(name, work, clock=self.clock, contained=self.counts.contained)
 
     async def _join(self) -> None:
         epoch = await self.membership.register(
@@ -599,7 +607,7 @@ class Assembly:
 
     async def _tick(self) -> None:
         while True:
-            await self._clock.sleep(TICK_MS)
+            await self.clock.sleep(TICK_MS)
             self.replicas.tick()
             self.callers.attend()
 
@@ -608,21 +616,21 @@ class Assembly:
         while True:
             left_ms = self.membership.lease_left_ms
             if left_ms > 0:
-                await self._clock.sleep(left_ms + 1)
+                await self.clock.sleep(left_ms + 1)
                 continue
             self.replicas.on_lease_lost()
             while not self.membership.has_lease:
-                await self._clock.sleep(LEASE_POLL_MS)
+                await self.clock.sleep(LEASE_POLL_MS)
 
     async def _housekeeping(self) -> None:
         """Checkpoints, retention and room, one small thing at a time."""
-        retention_ms = self._clock.now_ms()
+        retention_ms = self.clock.now_ms()
         while True:
-            await self._clock.sleep(HOUSEKEEPING_MS)
+            await self.clock.sleep(HOUSEKEEPING_MS)
             for runner in list(self.replicas):
                 await runner.upkeep.maybe_checkpoint()
-            if self._clock.now_ms() - retention_ms >= self.config.retention_check_ms:
-                retention_ms = self._clock.now_ms()
+            if self.clock.now_ms() - retention_ms >= self.config.retention_check_ms:
+                retention_ms = self.clock.now_ms()
                 self.replicas.run_retention()
             await self._ports.process_upkeep()
             if self.membership.is_disk_full and self._ports.directory.has_room(ROOM_BYTES):

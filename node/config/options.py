@@ -437,6 +437,15 @@ class NodeConfig:
             REPLICATION,
         ),
     )
+    clock_skew_ms_max: int = field(
+        default=2_000,
+        metadata=option(
+            kinds.integer(100, 3_600_000, "ms"),
+            "How far a node's clock may be from the clocks of the other voters. A node whose clock is further off goes "
+            "by theirs, and says so.",
+            REPLICATION,
+        ),
+    )
     replica_lag_time_max_ms: int = field(
         default=10_000,
         metadata=option(

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 
-from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError, MilenaError
 from milena.model.types import MonotonicMs
 from node.control.messages import HEARTBEAT, BrokerHeartbeatAnswer, BrokerHeartbeatRequest
@@ -18,6 +17,7 @@ from node.metadata.store import MetadataStore
 from node.peers.codec import PeerChannel
 from node.peers.messages import ask
 from node.peers.port import Peers
+from node.process.cluster_clock import ClusterClock
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,8 @@ PAUSE_MS = 10
 """Between a report and one that is wanted soon: a storm of image changes must not become one of reports."""
 CONNECT_MS_MAX = 5_000
 """Longer than a dial and a handshake may take: each has a limit of its own."""
+TIME_PATIENCE_MS = 2_000
+"""How long a node that does not know the cluster's time waits for it before it takes writes by its own clock."""
 
 LocalHeartbeat = Callable[[int, BrokerHeartbeatRequest], BrokerHeartbeatAnswer]
 
@@ -39,6 +41,7 @@ class BrokerHeartbeats:
 
     Invariants:
         The lease never runs longer than ``session_ms`` after a report was sent that the controller answered.
+        No lease is earned before the clock knows the cluster's time, or has waited for it long enough.
         Reports under way were all sent to ``_controller_id``.
     """
 
@@ -48,7 +51,7 @@ class BrokerHeartbeats:
         broker_id: int,
         metadata: MetadataStore,
         peer: Peers,
-        clock: Clock,
+        clock: ClusterClock,
         session_ms: int,
         interval_ms: int,
         report: Callable[[int], BrokerHeartbeatRequest | None],
@@ -65,6 +68,8 @@ class BrokerHeartbeats:
         self._local_heartbeat = local_heartbeat
         self._on_answer = on_answer
         self._lease_ms = MonotonicMs(-session_ms)
+        self._first_ms: MonotonicMs | None = None
+        """When this node was answered for the first time in its life."""
         self._controller_id: int | None = None
         self._echo = 0
         self._in_flight: set[asyncio.Task[None]] = set()
@@ -119,10 +124,13 @@ class BrokerHeartbeats:
     def _turn_to(self, controller_id: int | None) -> None:
         """Turn to another controller; the old one's answers are worth nothing any more."""
         self._controller_id, self._echo, self._dial = controller_id, 0, None
+        self._clock.part()
         for task in self._in_flight:
             task.cancel()
 
     async def _connect(self, controller_id: int) -> None:
+        # It may have been started again meanwhile.
+        self._clock.part()
         try:
             await self._peer.connect(controller_id, timeout_ms=CONNECT_MS_MAX, channel=CHANNEL)
         except MilenaError as error:
@@ -168,7 +176,18 @@ class BrokerHeartbeats:
 
     def _take_answer(self, answer: BrokerHeartbeatAnswer, sent_ms: MonotonicMs) -> None:
         self._echo = answer.number
+        self._clock.hear(sent_ms, answer.controller_ms, answer.cluster_ms)
         # As old as what the controller knew of its majority when it answered.
         as_of_ms = MonotonicMs(sent_ms - answer.age_ms)
-        self._lease_ms = max(self._lease_ms, as_of_ms)
+        if self._is_waiting_for_time():
+            self.soon()
+        else:
+            self._lease_ms = max(self._lease_ms, as_of_ms)
         self._on_answer(answer, as_of_ms)
+
+    def _is_waiting_for_time(self) -> bool:
+        """Whether a record would be stamped by a clock that nobody has judged yet, and may be before long."""
+        now_ms = self._clock.now_ms()
+        if self._first_ms is None:
+            self._first_ms = now_ms
+        return not self._clock.is_known and now_ms - self._first_ms < TIME_PATIENCE_MS

@@ -19,7 +19,6 @@ from typing import NamedTuple, Protocol
 from immutables import Map
 
 from milena.disk.files import Buffer
-from milena.model.clock import Clock
 from milena.model.contained import ContainedErrors
 from milena.model.errors import (
     MilenaError,
@@ -29,6 +28,7 @@ from milena.model.errors import (
 )
 from milena.model.types import MonotonicMs, WallMs
 from node.control.broker_sessions import BrokerSessions
+from node.control.clock_readings import ClockReadings
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.control.reassigner import Reassigner
 from node.metadata.image_parts import ImageParts
@@ -36,6 +36,7 @@ from node.metadata.store import MetadataStore
 from node.peers.codec import Fields
 from node.peers.messages import pack, unpack
 from node.peers.port import ProbeResult
+from node.process.cluster_clock import NodeClock
 from node.process.keep_going import keep_going
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine import cluster, producers
@@ -74,6 +75,10 @@ CHECK_IMAGE_SHARE = 100
 """And at least so many times what a hash takes: it costs each node a hundredth of its time at most."""
 FORGET_LOOKS = 100
 """For transactional ids that nobody uses any more, in the time for which they are kept."""
+CLOCKS_LEVEL = 11
+"""The feature level from which on clocks are compared: every broker tells its own."""
+CLOCKS_SETTLE_MS = 5_000
+"""After a controller took over, before it says that the voters' clocks do not agree."""
 CHANGES_MAX = 2_000
 """Partition changes in one command."""
 
@@ -95,6 +100,8 @@ class ControllerSettings:
     transactional_id_ms: int
     """How long a name that begins transactions is kept after its last one: longer than any takes."""
     voters: tuple[int, ...]
+    clock_skew_ms_max: int
+    """How far two right clocks are apart at most."""
     feature_level: int
     """Of a new cluster."""
     new_cluster_id: Callable[[], str]
@@ -135,7 +142,7 @@ class Controller:
         node_id: int,
         metadata: MetadataStore,
         probe: Dial,
-        clock: Clock,
+        clock: NodeClock,
         settings: ControllerSettings,
         contained: ContainedErrors | None = None,
     ) -> None:
@@ -147,6 +154,10 @@ class Controller:
         self._settings = settings
         self._epoch = -1
         self._sessions: BrokerSessions | None = None
+        self._readings = ClockReadings((), 0)
+        self._do_clocks_agree = True
+        self._since_ms = clock.now_ms()
+        """When this controller took over."""
         self._term = -1
         self._previous_leader: int | None = None
         self._task: asyncio.Task[None] | None = None
@@ -255,9 +266,10 @@ class Controller:
         return epoch
 
     def _take_over(self) -> None:
-        now_ms = self._lost_ms = self._clock.now_ms()
+        now_ms = self._lost_ms = self._since_ms = self._clock.now_ms()
         sessions = self._sessions = BrokerSessions(self._settings.session_ms)
         sessions.arm(_epochs(self._metadata.image), now_ms)
+        self._readings = ClockReadings(self._settings.voters, self._settings.clock_skew_ms_max)
         previous = self._previous_leader
         if previous is not None and previous != self._node_id:
             heard_ms = self._metadata.quorum.last_contact_ms(previous)
@@ -320,7 +332,27 @@ class Controller:
             is_drained=is_drained,
             age_ms=age_ms,
             access_version=image.access_version,
+            controller_ms=now_ms if image.feature_level >= CLOCKS_LEVEL else None,
+            cluster_ms=self._cluster_ms(broker_id, report.reading_ms),
         )
+
+    def _cluster_ms(self, broker_id: int, reading_ms: int | None) -> int | None:
+        """Take a broker's clock; the cluster's time when our monotonic clock stood at 0."""
+        self._readings.take(broker_id, reading_ms)
+        cluster_ms = self._readings.cluster_ms()
+        # A new controller has not heard of all of them yet.
+        is_settled = self._clock.now_ms() - self._since_ms >= CLOCKS_SETTLE_MS
+        if cluster_ms is None and self._do_clocks_agree and is_settled:
+            self._do_clocks_agree = False
+            logger.error(
+                "no majority of the voters' clocks agrees within %d ms: %s; set the clocks of these machines",
+                self._settings.clock_skew_ms_max,
+                self._readings,
+            )
+        elif cluster_ms is not None and not self._do_clocks_agree:
+            self._do_clocks_agree = True
+            logger.info("the clocks of a majority of the voters agree again")
+        return cluster_ms
 
     def _knows_its_fence(self, broker: Broker, index: int) -> bool:
         """Whether a broker whose image is at ``index`` knows what it does not lead any more.
@@ -556,7 +588,7 @@ class Controller:
         image = self._metadata.image
         if image.feature_level < producers.LEVEL or now_ms < self._forget_due_ms:
             return
-        since_ms = WallMs(self._clock.wall_ms() - self._settings.transactional_id_ms)
+        since_ms = WallMs(self._clock.expiry_ms() - self._settings.transactional_id_ms)
         found = tuple(islice(producers.unused(image, since_ms), FORGOTTEN_PER_COMMAND_MAX))
         if len(found) < FORGOTTEN_PER_COMMAND_MAX:
             pause_ms = self._settings.transactional_id_ms // FORGET_LOOKS

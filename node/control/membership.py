@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from milena.model.clock import Clock
 from milena.model.errors import (
     BrokerIdInUseError,
     FateUnknownError,
@@ -17,6 +16,7 @@ from node.control.broker_heartbeats import BrokerHeartbeats, LocalHeartbeat
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.metadata.store import MetadataStore
 from node.peers.port import Peers
+from node.process.cluster_clock import ClusterClock
 from raft_meta.machine.commands import RegisterBroker, ReplicaReport
 from raft_meta.machine.image import Broker, Image
 from storage.replica.data_directory import DataDirectory
@@ -81,7 +81,7 @@ class Membership:
         metadata: MetadataStore,
         peer: Peers,
         directory: DataDirectory,
-        clock: Clock,
+        clock: ClusterClock,
         session_ms: int,
         heartbeat_ms: int,
         local_heartbeat: LocalHeartbeat,
@@ -225,6 +225,7 @@ class Membership:
             applied_index=self._metadata.image.index,
             is_draining=self.is_draining,
             is_disk_full=self.is_disk_full,
+            reading_ms=self._clock.reading_ms,
         )
 
     def _on_answer(self, answer: BrokerHeartbeatAnswer, as_of_ms: MonotonicMs) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from milena.model.clock import Clock
 from milena.model.contained import ContainedErrors
 from node.control.standing import Standing
 from node.groups.coordinator import GroupCoordinator
@@ -15,6 +14,7 @@ from node.metadata.lookup import GetTopic
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.port import Peers
+from node.process.cluster_clock import NodeClock
 from raft_meta.machine.image import Image
 
 
@@ -26,7 +26,7 @@ class Groups:
         *,
         metadata: MetadataStore,
         peer: Peers,
-        clock: Clock,
+        clock: NodeClock,
         pool: Executor,
         counts: GroupCounts,
         standing: Standing,

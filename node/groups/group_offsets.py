@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from milena.model.clock import Clock
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import (
     DrainingError,
@@ -29,6 +28,7 @@ from node.groups.group_messages import GroupCommitRequest
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.messages import Done
+from node.process.cluster_clock import NodeClock
 from raft_meta.machine import codec
 from raft_meta.machine.commands import (
     CommitOffsets,
@@ -227,7 +227,7 @@ class OffsetExpiry:
         *,
         metadata: MetadataStore,
         calls: CoordinatorCalls,
-        clock: Clock,
+        clock: NodeClock,
         standing: Standing,
         counts: GroupCounts,
         settings: ExpirySettings,
@@ -247,7 +247,7 @@ class OffsetExpiry:
 
     async def expire(self) -> None:
         """Forget what is due in the groups that this node coordinates."""
-        before_ms = WallMs(self._clock.wall_ms() - self._settings.retention_ms)
+        before_ms = WallMs(self._clock.expiry_ms() - self._settings.retention_ms)
         image = self._metadata.image
         due = [
             group_id

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from http_api.access import on_behalf
-from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError, FeatureLevelError, NoQuorumError
+from milena.model.types import WallMs
 from node.metadata.image_checks import ImageChecks
+from node.process.cluster_clock import NodeClock
 from raft_meta.consensus.quorum import Quorum
 from raft_meta.machine import codec
 from raft_meta.machine.access import audit
@@ -92,7 +93,7 @@ class MetadataStore:
         incarnation: int,
         machine: MetadataMachine,
         quorum: Quorum,
-        clock: Clock,
+        clock: NodeClock,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._on_failure = on_failure
@@ -269,12 +270,16 @@ class MetadataStore:
         is_told = type(command) in audit.TOLD and self.image.feature_level >= audit.LEVEL
         return on_behalf.principal.get() if is_told else ""
 
+    def _command_ms(self) -> WallMs:
+        """The time of a command. A clock that nobody has judged yet must not move the applied time."""
+        return self._clock.expiry_ms() or self._machine.image.now_ms or self._clock.wall_ms()
+
     async def _propose(self, command: Command, timeout_ms: int) -> bytes:
         envelope = Envelope(
             proposer=self.node_id,
             incarnation=self.incarnation,
             sequence=next(self._sequences),
-            now_ms=self._clock.wall_ms(),
+            now_ms=self._command_ms(),
             command=command,
             principal=self._principal(command),
         )

@@ -17,7 +17,6 @@ import logging
 from collections.abc import Callable, Sequence
 
 from milena.model.batch.header import BatchHeader, IdempotencyExtension
-from milena.model.clock import Clock
 from milena.model.errors import (
     DiskFailedError,
     DiskFullError,
@@ -30,6 +29,7 @@ from milena.model.errors import (
 from milena.model.pending import Pending
 from milena.model.requests import Acks, BatchReceipt
 from node.metrics.counts import NodeCounts, PartitionCounts
+from node.process.cluster_clock import NodeClock
 from node.replica.acknowledgements import Acknowledgements
 from node.replica.log_changes import is_fatal
 from storage.log.partition_log import PartitionLog
@@ -80,7 +80,7 @@ class AppendQueue:
         *,
         topic: str,
         partition: int,
-        clock: Clock,
+        clock: NodeClock,
         leader_epoch: Callable[[Acks], int],
         reached: Callable[[Acks], int],
         on_appended: Callable[[], None],
@@ -184,7 +184,7 @@ class AppendQueue:
         return False
 
     def _find_duplicate(self, header: BatchHeader, coming: int) -> BatchReceipt | None:
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.expiry_ms()
         if header.is_transactional:
             identity = (header.producer_id, header.producer_epoch)
             if header.marker is not None:

@@ -53,7 +53,7 @@ class GroupSync:
         """Start a sync if the log needs one, unless one runs; that starts the next one itself."""
         if self._sync is not None or self._is_closed:
             return
-        if not self._log.needs_sync(self._clock.wall_ms()):
+        if not self._log.needs_sync(self._clock.now_ms()):
             return
         ticket = self._log.begin_sync()
         if ticket is None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from milena.model.clock import Clock
+from node.process.cluster_clock import NodeClock
 from node.replica.log_changes import changes_replica
 from storage.compaction.policy import CompactionNeed
 from storage.compaction.run import CompactionRun
@@ -29,7 +29,7 @@ class LogUpkeep:
         self,
         log: PartitionLog,
         *,
-        clock: Clock,
+        clock: NodeClock,
         pool: Executor,
         high_watermark: Callable[[], int],
         stable_end: Callable[[], int],
@@ -53,14 +53,14 @@ class LogUpkeep:
         """Forget old segments, as leader; the followers hear of it even when nothing is written any more."""
         before = self._log.log_start_offset
         with changes_replica(self._on_fatal):
-            after = self._log.maybe_apply_retention(self._clock.wall_ms(), self._stable_end())
+            after = self._log.maybe_apply_retention(self._clock.expiry_ms(), self._stable_end())
         if after > before:
             self._on_log_start()
 
     def maybe_roll(self) -> None:
         """Close the active segment when it is old enough."""
         with changes_replica(self._on_fatal):
-            self._log.maybe_roll(self._clock.wall_ms())
+            self._log.maybe_roll(self._clock.expiry_ms())
 
     async def close_segment(self, offset: int) -> None:
         """Let the segment that holds ``offset`` grow no more, and checkpoint it; if there is room, and time now."""
@@ -73,13 +73,18 @@ class LogUpkeep:
     def compaction_need(self, tombstone_end: int) -> CompactionNeed:
         """Compaction that the log needs; every replica has everything below ``tombstone_end``."""
         return self._log.compaction_need(
-            self._clock.wall_ms(), self._stable_end(), tombstone_end=tombstone_end
+            self._clock.expiry_ms(), self._stable_end(), tombstone_end=tombstone_end
         )
 
     def begin_compaction(self, tombstone_end: int) -> CompactionRun | None:
-        """A compaction of this replica, if one is due and the replica can be trusted."""
+        """A compaction of this replica, if one is due and the replica can be trusted.
+
+        None while the cluster's time is not known: from it a run says how long tombstones stay.
+        """
+        if not self._clock.expiry_ms():
+            return None
         return self._log.begin_compaction(
-            self._clock.wall_ms(), self._stable_end(), tombstone_end=tombstone_end
+            self._clock.expiry_ms(), self._stable_end(), tombstone_end=tombstone_end
         )
 
     async def compact_slice(self, run: CompactionRun) -> int:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Protocol
 from milena.disk.files import Buffer
 from milena.model.batch.encode import encode_marker
 from milena.model.batch.header import BatchHeader, Extent, Marker, decode_header
-from milena.model.clock import Clock
 from milena.model.errors import (
     CorruptLogError,
     DiskFullError,
@@ -37,6 +36,7 @@ from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import MonotonicMs, ReplicaHealth
 from node.metadata.topic_settings import log_config
 from node.metrics.counts import NodeCounts, PartitionCounts
+from node.process.cluster_clock import NodeClock
 from node.replica.acknowledgements import Acknowledgements
 from node.replica.append_queue import AppendQueue
 from node.replica.deletions import Deletions
@@ -79,7 +79,7 @@ class RunnerContext:
     """Parts that all runners of a node share."""
 
     broker_id: int
-    clock: Clock
+    clock: NodeClock
     pool: Executor
     """Worker threads for cold reads and upkeep."""
     sync_pool: Executor

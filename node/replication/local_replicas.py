@@ -14,11 +14,11 @@ from operator import attrgetter
 from immutables import Map
 
 from milena.disk.files import Files
-from milena.model.clock import Clock
 from milena.model.errors import DiskFullError, MilenaError
 from milena.model.types import ReplicaHealth
 from node.metadata.image_parts import ImageParts
 from node.metadata.topic_settings import log_config, topic_settings
+from node.process.cluster_clock import NodeClock
 from node.replica.runner import PartitionRunner, ReplicaRole, RunnerContext
 from node.replication.fetcher import ReplicaFetchers
 from raft_meta.machine.commands import ReplicaReport
@@ -65,7 +65,7 @@ class LocalReplicas:
         context: RunnerContext,
         fetchers: ReplicaFetchers,
         pool: Executor,
-        clock: Clock,
+        clock: NodeClock,
     ) -> None:
         self.runners: dict[PartitionKey, PartitionRunner] = {}
         self.broker_epoch = -1
@@ -167,7 +167,7 @@ class LocalReplicas:
             partition=partition,
             is_listed=True,
             was_clean=was_clean,
-            now_ms=self._clock.wall_ms(),
+            now_ms=self._clock.expiry_ms(),
             memory=self._memory,
         )
         return OpenedLog(topic_id=topic_id, topic=log.topic_name, partition=partition, log=log)
@@ -349,7 +349,7 @@ class LocalReplicas:
                 partition=partition,
                 is_listed=False,
                 was_clean=False,
-                now_ms=self._clock.wall_ms(),
+                now_ms=self._clock.expiry_ms(),
                 memory=self._memory,
             )
         except DiskFullError:

@@ -13,10 +13,10 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from milena.model.clock import Clock
 from milena.model.errors import MilenaError, NotLeaderError
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
+from node.process.cluster_clock import NodeClock
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.replication.transaction_ends import TransactionEnds
@@ -52,13 +52,15 @@ class TransactionMarkers:
         metadata: MetadataStore,
         replicas: LocalReplicas,
         ends: TransactionEnds,
-        clock: Clock,
+        clock: NodeClock,
+        clocks_apart_ms: int,
         counts: NodeCounts,
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._ends = ends
         self._clock = clock
+        self._clocks_apart_ms = clocks_apart_ms
         self._counts = counts
         self._attended: dict[PartitionRunner, None] = {}
         self._awaited: dict[tuple[PartitionKey, Identity], list[asyncio.Future[None]]] = {}
@@ -195,7 +197,10 @@ class TransactionMarkers:
 
     def _abort_overdue(self) -> None:
         image = self._metadata.image
-        wall_ms, now_ms = self._clock.wall_ms(), self._clock.now_ms()
+        # A former leader's clock may have said when it began: it must not be aborted early for that. How long this
+        # leader has seen it is exact.
+        latest_ms = self._clock.expiry_ms() - self._clocks_apart_ms
+        now_ms = self._clock.now_ms()
         since_ms, self._since_ms = self._since_ms, {}
         counts = self._counts.transactions
         counts.open = counts.late = 0
@@ -205,7 +210,7 @@ class TransactionMarkers:
             key = (runner.topic_id, runner.partition)
             for identity, found in runner.log.transactions.open.items():
                 since = self._since_ms[identity] = since_ms.get(identity, now_ms)
-                open_ms = max(wall_ms - found.began_ms, now_ms - since)
+                open_ms = max(latest_ms - found.began_ms, now_ms - since)
                 counts.open += 1
                 counts.late += open_ms >= found.timeout_ms + LATE_MS
                 if identity in self._aborting or not _is_abandoned(found, image, open_ms):

@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import astuple
 
 from milena.model.batch.header import KeyPlace
-from milena.model.clock import Clock
 from milena.model.errors import (
     MilenaError,
     NoLeaderError,
@@ -26,6 +25,7 @@ from milena.model.turns import one_turn
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers, PeerUnreachableError
+from node.process.cluster_clock import NodeClock
 from node.replica.append_queue import key_of_before
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
@@ -99,7 +99,7 @@ class TransactionLookup:
     """Asks leaders, and answers as one. Owned by the data loop."""
 
     def __init__(
-        self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers, clock: Clock
+        self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers, clock: NodeClock
     ) -> None:
         self._metadata = metadata
         self._replicas = replicas
@@ -165,14 +165,14 @@ class TransactionLookup:
         runner = self._replicas.find(topic_id, partition)
         if runner is None:
             return False
-        return runner.log.has_key(key_hash, self._clock.wall_ms())
+        return runner.log.has_key(key_hash, self._clock.expiry_ms())
 
     def may_be_first(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
         """Whether, for all that a replica of this node knows, a request is the first under its key, and is let in."""
         runner = self._replicas.find(topic_id, partition)
         if runner is None:
             return True
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.expiry_ms()
         if runner.log.has_key(key_hash, now_ms):
             return False
         try:
@@ -190,7 +190,7 @@ class TransactionLookup:
         """
         assert request.idempotency is not None, "only keys are asked for"
         key_hash = request.idempotency.key_hash
-        since_ms = self._clock.wall_ms() - IDEMPOTENCY_WINDOW_MS - CLOCKS_APART_MS
+        since_ms = self._clock.expiry_ms() - IDEMPOTENCY_WINDOW_MS - CLOCKS_APART_MS
         places: set[int] = set()
         for partition_count, at_ms in topic.growths:
             if at_ms >= since_ms:
@@ -329,7 +329,7 @@ class TransactionLookup:
     async def _tell_keyed(self, request: KeyedTransactionRequest) -> KeyedTransactionAnswer:
         await self._know_growth(request.topic_id, request.partition_count)
         runner = await self._leading((request.topic_id, request.partition), request.leader_epoch)
-        entry = runner.log.idempotency_lookup(request.key_hash, self._clock.wall_ms())
+        entry = runner.log.idempotency_lookup(request.key_hash, self._clock.expiry_ms())
         if entry is None:
             return KeyedTransactionAnswer(partition_count=-1)
         found = entry.transaction

@@ -105,6 +105,7 @@ class Control:
                 session_ms=SESSION_MS,
                 preferred_interval_ms=self.preferred_interval_ms,
                 voters=(1, 2, 3),
+                clock_skew_ms_max=2_000,
                 feature_level=self.feature_level,
                 new_cluster_id=lambda: "cluster",
             ),

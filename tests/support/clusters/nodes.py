@@ -56,7 +56,7 @@ class SimNode(Assembly):
         self.tasks: list[asyncio.Task[None]] = []
         self.is_over = False
         self.files = cluster.files.setdefault(node_id, MemoryFiles())
-        self.clock = LoopClock()
+        self.machine_clock = LoopClock(cluster.skews_ms.get(node_id, 0))
         cluster.starts += 1
         self.pool = LoopExecutor(cluster.disk_ms)
         self.directory = DataDirectory.open(
@@ -78,7 +78,7 @@ class SimNode(Assembly):
     def _node_ports(self) -> NodePorts:
         cluster = self.cluster
         return NodePorts(
-            clock=self.clock,
+            clock=self.machine_clock,
             ids=Ids(
                 incarnation=cluster.starts,
                 directory_id=self.directory.directory_id,
@@ -225,6 +225,8 @@ class Cluster:
     """Until a REST consumer that nobody calls is forgotten."""
     feature_max: int = FEATURE_LEVEL_MAX
     """The feature level up to which the nodes' release goes."""
+    skews_ms: dict[int, int] = field(default_factory=dict)
+    """How far clocks are ahead when nodes start."""
     network: Network = field(default_factory=Network)
     log: SharedLog = field(default_factory=SharedLog)
     files: dict[int, MemoryFiles] = field(default_factory=dict)
@@ -310,6 +312,8 @@ class Cluster:
         for node_id in self.node_ids:
             await self.restart(node_id)
         await self.until(lambda: all(n.membership.is_unfenced for n in self.nodes.values()))
+        # They take writes once the clocks were compared.
+        await self.until(lambda: all(n.membership.has_lease for n in self.nodes.values()))
         return self
 
     async def restart(self, node_id: int) -> SimNode:
@@ -402,6 +406,8 @@ class Cluster:
         for number in range(found.partition_count):
             state = self.image.partitions[found.topic_id, number]
             if state.leader is None or state.leader not in self.nodes:
+                return False
+            if not self.nodes[state.leader].membership.has_lease:
                 return False
             runner = self.nodes[state.leader].replicas.find(found.topic_id, number)
             if runner is None or runner.leader is None or not runner.leader.is_established:

@@ -31,6 +31,9 @@ class HandClock:
     def wall_ms(self) -> WallMs:
         return WallMs(self.ms)
 
+    def expiry_ms(self) -> WallMs:
+        return WallMs(self.ms)
+
     async def sleep(self, ms: float) -> None:
         self.ms += int(ms)
 

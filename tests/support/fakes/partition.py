@@ -152,6 +152,9 @@ class InstantClock:
     def wall_ms(self):
         return int(self.ms)
 
+    def expiry_ms(self):
+        return int(self.ms)
+
     async def sleep(self, ms):
         self.sleeps.append(ms)
         self.ms += ms

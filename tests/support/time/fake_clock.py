@@ -29,6 +29,9 @@ class FakeClock:
     def wall_ms(self) -> WallMs:
         return WallMs(int(self._wall_ms))
 
+    def expiry_ms(self) -> WallMs:
+        return self.wall_ms()
+
     def sleepers(self) -> int:
         """How many wait; a test may assert that nothing is left behind."""
         return sum(not future.done() for _, _, future in self._sleepers)

@@ -72,13 +72,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """A ``milena.model.clock.Clock`` on the running loop's time."""
+    """A clock on the running loop's time; ``skew_ms``: how far its wall clock is ahead of that of the others."""
+
+    def __init__(self, skew_ms: int = 0) -> None:
+        self.skew_ms = skew_ms
 
     def now_ms(self) -> MonotonicMs:
         return MonotonicMs(int(asyncio.get_running_loop().time() * 1000 + 1e-4))
 
     def wall_ms(self) -> WallMs:
-        return WallMs(WALL_START_MS + self.now_ms())
+        return WallMs(WALL_START_MS + self.now_ms() + self.skew_ms)
+
+    def expiry_ms(self) -> WallMs:
+        return self.wall_ms()
 
     async def sleep(self, ms: float) -> None:
         await asyncio.sleep(max(0.0, ms / 1000))

@@ -17,6 +17,7 @@ from node.control.membership import (
 from node.control.messages import HEARTBEAT, BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.peers.codec import Fields
 from node.peers.messages import pack, unpack
+from node.process.cluster_clock import ClusterClock
 from raft_meta.machine.commands import (
     ClaimController,
     FenceBroker,
@@ -43,7 +44,7 @@ class Member:
         log: SharedLog | None = None,
         session_ms: int = SESSION_MS,
     ) -> None:
-        self.clock = LoopClock()
+        self.clock = ClusterClock(LoopClock(), skew_ms_max=2_000, has_company=True)
         self.files = files or MemoryFiles()
         self.log = log or SharedLog(leader_id=1)
         self.metadata = store(self.log, 2)

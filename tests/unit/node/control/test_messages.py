@@ -11,13 +11,32 @@ REPORT = {"epoch": 7, "index": 90, "draining": False, "full": True, "echo": 3}
 ON_THE_WIRE = [
     (
         BrokerHeartbeatRequest(
-            broker_epoch=7, echo=3, applied_index=90, is_draining=False, is_disk_full=True
+            broker_epoch=7,
+            echo=3,
+            applied_index=90,
+            is_draining=False,
+            is_disk_full=True,
+            reading_ms=1_700_000_000_000,
         ),
-        REPORT,
+        {**REPORT, "clock": 1_700_000_000_000},
     ),
     (
-        BrokerHeartbeatAnswer(number=4, is_drained=True, age_ms=12, access_version=5),
-        {"answer": 4, "drained": True, "age": 12, "access": 5},
+        BrokerHeartbeatAnswer(
+            number=4,
+            is_drained=True,
+            age_ms=12,
+            access_version=5,
+            controller_ms=77,
+            cluster_ms=1_700_000_000_000,
+        ),
+        {
+            "answer": 4,
+            "drained": True,
+            "age": 12,
+            "access": 5,
+            "now": 77,
+            "clock": 1_700_000_000_000,
+        },
     ),
 ]
 
@@ -29,6 +48,12 @@ def test_a_message_looks_as_it_always_did(message: Message, fields: dict[str, ob
     assert list(travelled.items()) == list(fields.items())
     assert not body
     assert unpack(type(message), travelled) == message
+
+
+def test_an_earlier_release_tells_no_time() -> None:
+    assert unpack(BrokerHeartbeatRequest, REPORT).reading_ms is None
+    answer = unpack(BrokerHeartbeatAnswer, {"answer": 4, "drained": True, "age": 12})
+    assert (answer.controller_ms, answer.cluster_ms) == (None, None)
 
 
 @pytest.mark.parametrize("name", sorted(REPORT))

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from milena.model.types import WallMs
 from node.services.transactions import sight
 from raft_meta.machine import codec
 from raft_meta.machine.commands import FinishMarkers
@@ -48,8 +47,7 @@ async def test_a_marker_of_which_the_quorum_did_not_hear_is_told_again() -> None
 async def test_a_leader_whose_clock_is_behind_aborts_it_when_it_has_led_for_so_long() -> None:
     async with cluster_of() as cluster:
         await two_topics(cluster)
-        clock = cluster.nodes[2].clock
-        clock.wall_ms = lambda: WallMs(clock.now_ms() - HOUR_MS)
+        cluster.nodes[2].machine_clock.skew_ms = -HOUR_MS
         one = await cluster.nodes[1].transactions.begin("me", timeout_ms=5_000)
         await send(cluster, 1, one, "t", "slow")
         await move_leader(cluster, 2)

@@ -14,7 +14,7 @@ async def test_a_node_that_has_not_started_or_joined_is_not_ready_and_says_why()
     node.health.has_started = True
     assert "quorum" in node.health.readiness().reason
     await cluster.restart(2)
-    await cluster.until(lambda: node.membership.is_unfenced)
+    await cluster.until(lambda: node.membership.is_unfenced and node.membership.has_lease)
     assert node.health.readiness().is_ready
     await cluster.close()
 

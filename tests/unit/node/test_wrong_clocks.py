@@ -1,0 +1,178 @@
+"""One node's wall clock is wrong: nothing is deleted, forgotten or aborted early for it."""
+
+from hashlib import sha256
+
+import pytest
+
+from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
+from milena.model.types import WallMs
+from tests.support.clusters.nodes import Cluster, SimNode, cluster_of, outcome
+from tests.support.time.virtual_time import LoopClock, after, virtual
+
+DAY_MS = 24 * 3_600_000
+BOUND_MS = 2_000
+WRONG = [8 * DAY_MS, 30 * DAY_MS, -8 * DAY_MS, 365 * DAY_MS, 60_000]
+IDS = ["8-days-ahead", "30-days-ahead", "8-days-behind", "a-year-ahead", "a-minute-ahead"]
+wrong = pytest.mark.parametrize("skew_ms", WRONG, ids=IDS)
+
+
+def true_ms() -> int:
+    return LoopClock().wall_ms()
+
+
+def is_right(node: SimNode) -> bool:
+    return abs(node.clock.wall_ms() - true_ms()) <= BOUND_MS
+
+
+async def write(node: SimNode, value: str) -> None:
+    """A client that tries again until the record is acknowledged."""
+    while isinstance(await outcome(node.write("t", value)), Exception):
+        await after(100)
+
+
+async def write_keyed(node: SimNode, key: str, value: str) -> ProduceReceipt:
+    request = ProduceRequest(
+        topic="t",
+        records=Records(keys=None, values=[value.encode()]),
+        acks=Acks.ALL,
+        timeout_ms=2_000,
+        partition=0,
+        idempotency=IdempotencyKey(
+            key_hash=sha256(key.encode()).digest()[:16],
+            body_hash=sha256(value.encode()).digest()[:8],
+        ),
+    )
+    while True:
+        receipt = (await node.produce.produce(request))[0]
+        if receipt.error is None:
+            return receipt
+        await after(100)
+
+
+class TestFromTheStart:
+    """The clock was set wrong before the node started."""
+
+    @wrong
+    @virtual
+    async def test_acknowledged_records_stay(self, skew_ms: int) -> None:
+        async with cluster_of(Cluster(skews_ms={3: skew_ms})) as cluster:
+            await cluster.create("t", (3, 1, 2))
+            await write(cluster.nodes[1], "paid")
+            await after(5_000)
+            for node in cluster.nodes.values():
+                assert await node.read("t") == ["paid"]
+
+    @wrong
+    @virtual
+    async def test_a_key_is_remembered_where_the_wrong_clock_leads(self, skew_ms: int) -> None:
+        async with cluster_of(Cluster(skews_ms={3: skew_ms})) as cluster:
+            await cluster.create("t", (1, 3), min_insync_replicas="1")
+            first = await write_keyed(cluster.nodes[1], "payment-18", "paid")
+            await cluster.stop_gracefully(1)
+            await cluster.until(lambda: cluster.is_led("t"))
+            assert cluster.leader_of("t") == 3
+            again = await write_keyed(cluster.nodes[3], "payment-18", "paid")
+            assert again.offset == first.offset
+            assert await cluster.nodes[2].read("t") == ["paid"]
+
+    @wrong
+    @virtual
+    async def test_every_node_tells_the_right_time(self, skew_ms: int) -> None:
+        async with cluster_of(Cluster(skews_ms={3: skew_ms})) as cluster:
+            await cluster.create("t", (3, 1, 2))
+            await cluster.until(lambda: all(n.clock.is_known for n in cluster.nodes.values()))
+            assert all(map(is_right, cluster.nodes.values()))
+            assert [node.clock.is_out_of_bounds for node in cluster.nodes.values()] == [
+                False,
+                False,
+                True,
+            ]
+
+    @wrong
+    @virtual
+    async def test_what_it_stamps_has_the_right_time(self, skew_ms: int) -> None:
+        async with cluster_of(Cluster(skews_ms={3: skew_ms})) as cluster:
+            await cluster.create("t", (3, 1, 2), message_timestamp_type="LogAppendTime")
+            await write(cluster.nodes[3], "paid")
+            batches = (await cluster.nodes[1].fetch("t")).batches
+            stamped = [batch.header.append_time_ms for batch in batches]
+            assert all(abs(ms - true_ms()) <= BOUND_MS for ms in stamped)
+
+
+class TestAtRunTime:
+    """The clock of a node that runs is set wrong."""
+
+    @wrong
+    @virtual
+    async def test_a_jump_changes_nothing_at_once_nor_later(self, skew_ms: int) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (3, 1, 2))
+            await write(cluster.nodes[1], "paid")
+            cluster.nodes[3].machine_clock.skew_ms = skew_ms
+            assert is_right(cluster.nodes[3])
+            await after(5_000)
+            assert is_right(cluster.nodes[3])
+            assert cluster.nodes[3].clock.is_out_of_bounds
+            assert await cluster.nodes[3].read("t") == ["paid"]
+
+    @wrong
+    @virtual
+    async def test_a_clock_that_is_repaired_is_trusted_again(self, skew_ms: int) -> None:
+        async with cluster_of(Cluster(skews_ms={3: skew_ms})) as cluster:
+            await cluster.create("t", (3, 1, 2))
+            cluster.nodes[3].machine_clock.skew_ms = 0
+            await after(1_000)
+            node = cluster.nodes[3]
+            assert node.clock.wall_ms() == true_ms()
+            assert not node.clock.is_out_of_bounds
+            assert node.clock.offset_ms is not None
+            assert abs(node.clock.offset_ms) < 10
+
+
+class TestMajority:
+    @virtual
+    async def test_two_clocks_that_differ_decide_nothing_by_time(self) -> None:
+        async with cluster_of(Cluster(node_ids=(1, 2), skews_ms={2: 8 * DAY_MS})) as cluster:
+            await cluster.create("t", (2, 1))
+            await write(cluster.nodes[1], "paid")
+            await after(10_000)
+            assert [node.clock.expiry_ms() for node in cluster.nodes.values()] == [0, 0]
+            assert await cluster.nodes[2].read("t") == ["paid"]
+            cluster.nodes[2].machine_clock.skew_ms = 0
+            await after(1_000)
+            assert all(node.clock.expiry_ms() == true_ms() for node in cluster.nodes.values())
+
+    @virtual
+    async def test_a_lone_node_goes_by_its_own_clock_at_once(self) -> None:
+        async with cluster_of(Cluster(node_ids=(1,), skews_ms={1: DAY_MS})) as cluster:
+            assert cluster.nodes[1].clock.expiry_ms() == WallMs(true_ms() + DAY_MS)
+
+    @virtual
+    async def test_below_the_level_that_compares_clocks_each_goes_by_its_own(self) -> None:
+        async with cluster_of(Cluster(feature_max=10, skews_ms={3: DAY_MS})) as cluster:
+            assert cluster.nodes[3].clock.expiry_ms() == WallMs(true_ms() + DAY_MS)
+
+    @virtual
+    async def test_a_node_takes_no_write_before_it_knows_the_time(self) -> None:
+        """The first two nodes of three disagree; the third one tells which of them is right."""
+        cluster = Cluster(skews_ms={3: -8 * DAY_MS})
+        try:
+            await cluster.restart(1)
+            await cluster.restart(3)
+            await after(1_000)
+            assert not cluster.nodes[3].membership.has_lease
+            await cluster.restart(2)
+            await cluster.until(lambda: all(n.membership.has_lease for n in cluster.nodes.values()))
+            assert all(map(is_right, cluster.nodes.values()))
+        finally:
+            await cluster.close()
+
+    @virtual
+    async def test_it_does_not_wait_for_the_time_for_ever(self) -> None:
+        cluster = Cluster(skews_ms={3: -8 * DAY_MS})
+        try:
+            await cluster.restart(1)
+            await cluster.restart(3)
+            await cluster.until(lambda: cluster.nodes[3].membership.has_lease, timeout_ms=5_000)
+        finally:
+            await cluster.close()
