@@ -115,14 +115,6 @@ class ReadCursor:
         """Everything up to the end has been given out."""
         return self.end is not None and isinstance(self.position, int) and self.position >= self.end
 
-    @property
-    def may_wait(self) -> bool:
-        """Whether the next request may wait at the node for records to come.
-
-        A start that is no number may come to the end itself, where one who does not follow has nothing to wait for.
-        """
-        return self.plan.is_following or isinstance(self.position, int)
-
     def pin(self, answer: FetchedData) -> None:
         """Take the end of the partition as of now from an answer to ``pin_at``.
 

@@ -293,7 +293,8 @@ class PartitionReader:
     async def _fetch(self) -> FetchedChunk | None:
         cursor = self._cursor
         before, begun_ms = cursor.position, self._clock.now_ms()
-        wait_ms = self._wait_ms if cursor.may_wait else 0
+        # A reader that ends where the partition ended has nothing to wait for: behind the last record may be a hole.
+        wait_ms = self._wait_ms if self.plan.is_following else 0
         answer = await self._transport.fetch(
             self.plan.topic,
             self.plan.partition,

@@ -118,7 +118,7 @@ class _RangeFetcher:
             if not error.is_retriable:
                 raise
             raise self._stalled(f"{r.partition}, offset {position}", error) from error
-        # The reader has come to its end. Offsets without a chunk hold no record: compaction or a transaction left a hole.
+        # Offsets without a chunk hold no record: compaction or a transaction left a hole.
         end = reader.end_offset
         if end is not None and end < r.end:
             self._lose(f"{r.partition} ends at offset {end}; records up to {r.end} were there")

@@ -146,8 +146,8 @@ def record_runs(chunk: FetchedChunk) -> Iterator[tuple[int, int]]:
         else:
             offsets = offsets_of(header, decode_columns(chunk.data, header, position))
             runs = [(offset, offset + 1) for offset in offsets]
-        for first, following in runs:
-            first, following = max(first, chunk.start_offset), min(following, chunk.end_offset)
+        for run in runs:
+            first, following = max(run[0], chunk.start_offset), min(run[1], chunk.end_offset)
             if first < following:
                 yield first, following
 

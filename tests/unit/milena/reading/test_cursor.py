@@ -103,12 +103,6 @@ def test_a_start_above_the_end_is_not_the_same_as_nothing_to_read():
     assert pinned(7, start=8, log_start=2, on_out_of_range=OnOutOfRange.EARLIEST).position == 2
 
 
-def test_only_who_follows_or_knows_its_offset_may_wait():
-    assert not cursor(start=TimestampMs(5)).may_wait
-    assert cursor(start=5).may_wait
-    assert cursor(start=TimestampMs(5), is_following=True).may_wait
-
-
 # -- what is given out -----------------------------------------------------------------------------
 
 

@@ -84,6 +84,14 @@ async def test_a_reader_gives_each_record_of_its_range_once(read, plan, expected
         assert await offsets(reader) == [], "the end is there for whoever asks again"
 
 
+@pytest.mark.parametrize("is_following", [False, True])
+@pytest.mark.parametrize("start", [3, StartAt.EARLIEST])
+async def test_only_a_reader_that_follows_waits_at_the_node(read, partition, start, is_following):
+    async with read(start=start, is_following=is_following) as reader:
+        assert len(await offsets(reader, 2)) == 2
+    assert {wait_ms > 0 for _, wait_ms in partition.requests} == {is_following}
+
+
 async def test_the_end_is_what_it_was_at_the_start(read, partition):
     async with read() as reader:
         partition.append(b"10")
