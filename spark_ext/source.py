@@ -110,7 +110,7 @@ class MilenaDataSource(DataSource):
         with one_line_errors():
             if overwrite:
                 raise OptionError(
-                    "mode overwrite is not possible: a log is only appended to; use append"
+                    'mode overwrite is not possible: a log is only appended to; say mode("append")'
                 )
             options = parse_write_options(self.options, os.environ)
             columns = write_columns(schema, options)
@@ -120,16 +120,16 @@ class MilenaDataSource(DataSource):
             return MilenaWriter(options_for_tasks(options), columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "MilenaStreamWriter":  # noqa: N802  (Spark's name)
-        """Asked for twice a batch: to plan it, which begins its transaction, and to commit it or abort it."""
+        """Return the writer of a batch; asked for twice: to plan it, which begins its transaction, and to end it.
+
+        ``overwrite`` is the output mode complete: the whole result is appended with each batch, as Kafka's sink does.
+        """
         from spark_ext.rows.write_schema import write_columns
         from spark_ext.writing.transaction import begin
         from spark_ext.writing.transactional_sink import MilenaStreamWriter
 
+        del overwrite
         with one_line_errors():
-            if overwrite:
-                raise OptionError(
-                    "output mode complete is not possible: a log is only appended to; use append"
-                )
             options = parse_write_stream_options(self.options, os.environ)
             columns = write_columns(schema, options)
             if self._is_kept:

@@ -15,6 +15,7 @@ from milena.cluster.credentials import Credentials, nearer, texts_of
 from milena.cluster.routing import normalise_url
 from milena.model.secret import Secret
 from spark_ext.errors import OptionError
+from spark_ext.options.ignored import warn_ignored
 
 CREDENTIALS = {
     "milena.token": "token",
@@ -116,10 +117,16 @@ def _of_kafka(text: Callable[[str], str | None], said: Mapping[str, str]) -> dic
     login = _LOGIN.fullmatch(config)
     pairs = _PAIR.findall(login[1]) if login is not None else []
     found = {name: _unescaped(one or two) or bare for name, one, two, bare in pairs}
-    if login is None or _PAIR.sub("", login[1]).strip() or found.keys() != {"username", "password"}:
+    if (
+        login is None
+        or _PAIR.sub("", login[1]).strip()
+        or not {"username", "password"} <= found.keys()
+    ):
         raise OptionError(
             f'{_JAAS}: expected …PlainLoginModule required username="…" password="…"; or give {_WHO}'
         )
+    for name in sorted(found.keys() - {"username", "password"}):
+        warn_ignored(f"{name} of {_JAAS}", "a user has a name and a password")
     return {"user": found["username"], "password": found["password"]}
 
 

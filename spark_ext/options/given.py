@@ -1,7 +1,7 @@
 """Options as the user gave them: text under names in any case, looked up as values (pure).
 
-What makes no sense here is refused with the reason, and so is a name that nobody knows: a misspelt option that is
-silently ignored reads the wrong records.
+An option that makes no sense is refused with the reason, and so is an unknown name: a misspelt option that is silently
+ignored reads the wrong records. An option that changes nothing is taken, with a line in the log.
 """
 
 import difflib
@@ -14,6 +14,7 @@ from milena.cluster.credentials import Credentials
 from milena.cluster.routing import USER_IN_URL, without_user
 from spark_ext.errors import OptionError
 from spark_ext.options.credentials import parse_credentials
+from spark_ext.options.ignored import warn_ignored, why_ignored
 
 SERVERS = ("kafka.bootstrap.servers", "url")
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -28,6 +29,7 @@ _SECURED = (
     "kafka.sasl.jaas.config with a PlainLoginModule"
 )
 _CERTIFIED = "certificates are PEM files, named by milena.ca, milena.cert and milena.key"
+_NAMED = "topics are named by subscribe, subscribePattern or assign, and by topic when writing"
 _REFUSED = {
     "kafka.auto.offset.reset": "say where to begin with startingOffsets",
     "kafka.enable.auto.commit": "the source commits no offsets",
@@ -42,7 +44,8 @@ _REFUSED = {
     "kafka.transactional.id": "a write's transactions have the name that transactionalId says",
     "kafka.compression.type": "say compression",
     "kafka.client.id": "say milena.clientId",
-    "path": "topics are named by subscribe, subscribePattern or assign, and by topic when writing",
+    "path": _NAMED,
+    "paths": _NAMED,
 }
 _REFUSED_PREFIXES = {
     "kafka.security.": _SECURED,
@@ -51,6 +54,7 @@ _REFUSED_PREFIXES = {
     "kafka.": "it would configure a Kafka client, and there is none; leave it out",
 }
 _SET_BY_SPARK = ("serialization.format",)
+_OPTION_PREFIX = "option."
 _MS_PER_UNIT = {
     "": 1,
     "ms": 1,
@@ -61,6 +65,28 @@ _MS_PER_UNIT = {
     "d": 86_400_000,
 }
 """As Spark reads times: a number alone is in ms."""
+
+
+_NO_OPTION = (
+    "kafka.bootstrap.servers: required; no option is given at all. Spark does not hand a data source the OPTIONS of "
+    "CREATE TABLE: give them in the query, as in SELECT … FROM t WITH (url = '…', subscribe = '…'), or make a view: "
+    "CREATE TEMPORARY VIEW … USING milena OPTIONS (…)"
+)
+
+
+def _of_query(values: dict[str, str]) -> dict[str, str]:
+    """Return the options without the properties of a table.
+
+    When a table is made, Spark gives all its properties, as ``provider`` and ``owner``. Those of ``OPTIONS`` are there
+    a second time, under a prefix.
+    """
+    if not {"provider", "owner"} <= values.keys():
+        return values
+    return {
+        name.removeprefix(_OPTION_PREFIX): value
+        for name, value in values.items()
+        if name.startswith(_OPTION_PREFIX)
+    }
 
 
 class GivenOptions:
@@ -74,11 +100,17 @@ class GivenOptions:
         self, options: Mapping[str, str], known: tuple[str, ...], environment: Mapping[str, str]
     ) -> None:
         self._environment = environment
-        self._values = {name.lower(): value for name, value in options.items()}
+        self._values = _of_query({name.lower(): value for name, value in options.items()})
+        if not self._values:
+            raise OptionError(_NO_OPTION)
         spelling = {name.lower(): name for name in known}
-        for name in self._values:
-            if name not in spelling and name not in _SET_BY_SPARK:
+        for name, value in self._values.items():
+            if name in spelling or name in _SET_BY_SPARK:
+                continue
+            reason = why_ignored(name, value)
+            if reason is None:
                 raise unknown_option(name, known)
+            warn_ignored(name, reason)
 
     def text(self, name: str) -> str | None:
         """As it was given."""

@@ -171,6 +171,8 @@ def parse_read_options(
         OptionError: one line that names the option.
     """
     given = GivenOptions(options, READ_OPTIONS, environment)
+    # They mean nothing to a batch query. At load() Spark does not tell whether it will be one.
+    _limits(given)
     start, end = _starting(given, Edge.EARLIEST, refused=Edge.LATEST), _ending(given)
     _check_ends_fit(start, end)
     return _read_options(given, start, end, QUERY_TOKEN_MS)
@@ -187,18 +189,29 @@ def parse_stream_options(
     given = GivenOptions(options, READ_OPTIONS, environment)
     if ends := given.present(_ENDS):
         raise OptionError(f"{ends[0]}: not possible in a stream, which does not end")
+    offsets_max, offsets_min, bytes_max, trigger_delay_ms_max = _limits(given)
+    return StreamOptions(
+        read=_read_options(given, _starting(given, Edge.LATEST), Edge.LATEST, STREAM_TOKEN_MS),
+        offsets_max=offsets_max,
+        offsets_min=offsets_min,
+        bytes_max=bytes_max,
+        trigger_delay_ms_max=trigger_delay_ms_max,
+    )
+
+
+def _limits(given: GivenOptions) -> tuple[int | None, int | None, int | None, int]:
+    """Return the limits of a micro-batch: most and least offsets, bytes, and the longest delay."""
     offsets_min = given.positive("minOffsetsPerTrigger", None)
     offsets_max = given.positive("maxOffsetsPerTrigger", None)
     if offsets_min is not None and offsets_max is not None and offsets_min > offsets_max:
         raise OptionError(
             f"minOffsetsPerTrigger and maxOffsetsPerTrigger: {offsets_min} is more than {offsets_max}"
         )
-    return StreamOptions(
-        read=_read_options(given, _starting(given, Edge.LATEST), Edge.LATEST, STREAM_TOKEN_MS),
-        offsets_max=offsets_max,
-        offsets_min=offsets_min,
-        bytes_max=given.positive("maxBytesPerTrigger", None),
-        trigger_delay_ms_max=given.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
+    return (
+        offsets_max,
+        offsets_min,
+        given.positive("maxBytesPerTrigger", None),
+        given.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
     )
 
 

@@ -12,7 +12,14 @@ from itertools import islice
 
 from milena.client import Client
 from milena.cluster.view import TopicView
-from milena.errors import ClientError, TargetNotFoundError, UnreadableOffsetError
+from milena.errors import (
+    AnswerError,
+    ClientError,
+    ServerFailedError,
+    TargetNotFoundError,
+    UnknownResultError,
+    UnreadableOffsetError,
+)
 from milena.model.clock import Clock
 from milena.reading.patience import Patience
 from milena.records import FetchedChunk
@@ -69,6 +76,11 @@ async def fetch_ranges(
         await fetcher.check_topics(ranges)
 
 
+def is_passing(error: ClientError) -> bool:
+    """Whether a question may be repeated; one that changes nothing may be, even if its result is unknown."""
+    return error.is_retriable or isinstance(error, ServerFailedError | UnknownResultError)
+
+
 class _RangeFetcher:
     """Fetches ranges with one client."""
 
@@ -115,7 +127,7 @@ class _RangeFetcher:
             self._lose(f"{r.partition} does not exist any more", error)
             return None
         except ClientError as error:
-            if not error.is_retriable:
+            if not is_passing(error):
                 raise
             raise self._stalled(f"{r.partition}, offset {position}", error) from error
         # Offsets without a chunk hold no record: compaction or a transaction left a hole.
@@ -155,7 +167,7 @@ class _RangeFetcher:
                 return await self._client.metadata.topic(name)
             except ClientError as error:
                 wait_ms = patience.on_failure(self._clock.now_ms())
-                if not error.is_retriable:
+                if not is_passing(error):
                     raise
                 if wait_ms is None:
                     raise self._stalled(f"topic {name}", error) from error
@@ -168,10 +180,13 @@ class _RangeFetcher:
             await self._is_same_topic(r)
 
     def _stalled(self, where: str, error: ClientError) -> StalledReadError:
-        return StalledReadError(
-            f"{where}: no answer for {self._fetching.poll_timeout_ms} ms "
-            f"(kafkaConsumer.pollTimeoutMs): {error.message}"
-        )
+        span = f"{self._fetching.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs)"
+        if isinstance(error, AnswerError):
+            code = "" if error.error_code is None else f", error {error.error_code}"
+            return StalledReadError(
+                f"{where}: refused for {span}, status {error.status}{code}: {error.message}"
+            )
+        return StalledReadError(f"{where}: no answer for {span}: {error.message}")
 
     def _lose(self, message: str, cause: Exception | None = None) -> None:
         if self._fetching.fail_on_data_loss:

@@ -10,6 +10,7 @@ from milena.cluster.view import NodeView
 from spark_ext.cluster.questions import all_urls
 from spark_ext.errors import OptionError
 from spark_ext.options.credentials import CREDENTIALS, carried, options_of
+from spark_ext.options.ignored import warn_ignored
 from spark_ext.options.parsing import (
     Fetching,
     parse_read_options,
@@ -98,11 +99,22 @@ def test_a_login_of_kafkas_is_a_user_with_a_password(config, password):
     assert parse({JAAS: config, PROTOCOL: "SASL_SSL"}, url="https://a:1") == wanted
 
 
+def test_settings_of_a_login_that_change_nothing_are_taken(caplog):
+    warn_ignored.cache_clear()
+    plain = f'{LOGIN} username="u" password="{CANARY}"'
+    more = f'{plain} debug=true user_x="{CANARY}";'
+    assert parse({JAAS: more}) == parse({JAAS: f"{plain};"})
+    assert [line.split(":")[0] for line in caplog.messages] == [
+        f"option {name} of {JAAS} is ignored" for name in ("debug", "user_x")
+    ]
+    assert CANARY not in caplog.text
+
+
 @pytest.mark.parametrize(
     "config",
     [
         f'{LOGIN} username="u" password="{CANARY};',
-        f'{LOGIN} username="u" password="{CANARY}" user_x="y";',
+        f'{LOGIN} usrname="u" password="{CANARY}";',
         f'{LOGIN} password="{CANARY}";',
         f'org.example.ScramLoginModule required username="u" password="{CANARY}";',
         CANARY,

@@ -11,6 +11,7 @@ from spark_ext.options.bounds import (
     SpecificOffsets,
     SpecificTimestamps,
 )
+from spark_ext.options.ignored import WITHOUT_EFFECT, warn_ignored
 from spark_ext.options.parsing import (
     parse_load_options,
     parse_read_options,
@@ -95,12 +96,78 @@ def test_options_of_streams_and_groups_are_accepted():
         ({"kafka_value_serializer": "x"}, "serialize them in the query"),
         ({"kafka_interceptor_classes": "x"}, "interceptors"),
         ({"kafka_ssl_truststore_location": "x"}, "named by milena.ca, milena.cert and milena.key"),
-        ({"kafka_max_poll_records": "5"}, "there is none"),
+        ({"kafka_max_poll_record": "5"}, "there is none"),
+        ({"kafka_enable_auto_commit": "maybe"}, "commits no offsets"),
+        ({"paths": '["t"]'}, "paths: not possible: topics are named by subscribe"),
+        ({"maxOffsetsPerTrigger": "x"}, "maxOffsetsPerTrigger: expected a number"),
+        ({"minOffsetsPerTrigger": "0"}, "minOffsetsPerTrigger: expected a number"),
+        ({"maxBytesPerTrigger": "1k"}, "maxBytesPerTrigger: expected a number"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay: expected a time"),
+        ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "6 is more than 5"),
         ({"startingOffsetsByTimestampStrategy": "none"}, "expected error or latest"),
     ],
 )
 def test_a_bad_option_is_one_line_that_names_it(options, words):
     assert words in refusal(**options)
+
+
+# -- what changes nothing --------------------------------------------------------------------------
+
+PARSERS = {
+    "read": (parse_read_options, {"subscribe": "t"}),
+    "stream": (parse_stream_options, {"subscribe": "t"}),
+    "load": (parse_load_options, {"subscribe": "t"}),
+    "write": (parse_write_options, {"topic": "t"}),
+    "write a stream": (parse_write_stream_options, {"topic": "t", "transactionalId": "x"}),
+}
+CHANGES_NOTHING = {
+    **dict.fromkeys(WITHOUT_EFFECT, "1"),
+    "kafka.isolation.level": "read_committed",
+    "kafka.enable.auto.commit": "FALSE",
+    "kafka.acks": "all",
+    "kafka.enable.idempotence": "true",
+}
+
+
+@pytest.mark.parametrize("name", CHANGES_NOTHING)
+@pytest.mark.parametrize("way", PARSERS)
+def test_an_option_that_changes_nothing_is_taken_and_told_once(way, name, caplog):
+    parse_options, required = PARSERS[way]
+    wanted = parse_options({"url": "a:1", **required})
+    warn_ignored.cache_clear()
+    for _ in range(2):
+        found = parse_options({"url": "a:1", **required, name.upper(): CHANGES_NOTHING[name]})
+        if (way, name) != ("write a stream", "checkpointlocation"):
+            assert found == wanted
+    is_of_streams = way == "write a stream" and name in ("checkpointlocation", "queryname")
+    assert len(caplog.messages) == (0 if is_of_streams else 1)
+    assert all(line.startswith(f"option {name} is ignored: ") for line in caplog.messages)
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+TABLE = {"provider": "milena", "owner": "root", "location": "file:/t", "path": "file:/t", "p": "q"}
+"""What Spark adds to the options of CREATE TABLE: its own properties, and those of TBLPROPERTIES."""
+
+
+@pytest.mark.parametrize("way", PARSERS)
+def test_the_properties_of_a_table_are_no_options(way):
+    parse_options, required = PARSERS[way]
+    options = {"url": "a:1", **required}
+    prefixed = {f"option.{name}": value for name, value in options.items()}
+    assert parse_options({**TABLE, **options, **prefixed}) == parse_options(options)
+    with pytest.raises(OptionError, match="minpartition: no such option"):
+        parse_options({**TABLE, **prefixed, "option.minPartition": "4"})
+    with pytest.raises(
+        OptionError, match="Spark does not hand a data source the OPTIONS of CREATE"
+    ):
+        parse_options(TABLE)
+
+
+@pytest.mark.parametrize("way", PARSERS)
+def test_the_options_of_a_table_are_missed_where_spark_keeps_them(way):
+    with pytest.raises(OptionError, match=r"SELECT … FROM t WITH \(url = '…', subscribe = '…'\)"):
+        PARSERS[way][0]({})
 
 
 # -- ends ------------------------------------------------------------------------------------------
@@ -228,10 +295,13 @@ def test_at_load_options_need_to_fit_either_a_batch_or_a_stream():
         parse_load_options({**required, "minPartition": "1"})
     assert caught.value.message == "minpartition: no such option; did you mean minPartitions?"
     with pytest.raises(OptionError) as caught:
-        parse_load_options({**required, "startingOffsets": "latest", "maxTriggerDelay": "soon"})
+        parse_load_options({**required, "startingOffsets": "latest", "endingTimestamp": "5"})
     assert caught.value.message.startswith(
-        "startingOffsets: latest is not possible in a batch query; and in a stream, maxTriggerDelay"
+        "startingOffsets: latest is not possible in a batch query; and in a stream, endingTimestamp"
     )
+    with pytest.raises(OptionError) as caught:
+        parse_load_options({**required, "startingOffsets": "latest", "maxTriggerDelay": "soon"})
+    assert caught.value.message.startswith("maxTriggerDelay: expected a time such as")
 
 
 # -- selection -------------------------------------------------------------------------------------
@@ -298,7 +368,6 @@ def test_a_write_needs_servers_and_takes_a_topic():
             {"url": "a", "transactionalId": "i", "compression": "snappy"},
             "compression: expected none",
         ),
-        ({"url": "a", "checkpointLocation": "c"}, "checkpointlocation: no such option"),
     ],
 )
 def test_a_bad_option_of_a_write_is_one_line(options, words):

@@ -6,12 +6,23 @@ from types import SimpleNamespace
 
 import pytest
 
+from milena.errors import (
+    AnswerError,
+    NotNowError,
+    OutOfRangeError,
+    ServerFailedError,
+    TargetNotFoundError,
+    UnexpectedAnswerError,
+    UnknownResultError,
+    UnreachableError,
+)
 from milena.model.batch.encode import encode_filler
+from milena.model.errors import MilenaError
 from milena.reading.chunk_records import records_of
 from milena.reading.cursor import ReadPlan
 from milena.reading.reader import PartitionReader
-from milena.records import TopicPartition
-from spark_ext.errors import DataLossError
+from milena.records import StartAt, TopicPartition
+from spark_ext.errors import DataLossError, StalledReadError
 from spark_ext.options.parsing import Fetching
 from spark_ext.reading import range_fetch
 from spark_ext.reading.planner import PlannedRange
@@ -146,3 +157,54 @@ def test_what_is_deleted_or_above_the_end_is_lost_however_the_log_looks(fetch, l
     for start in range(END + 1):
         with pytest.raises(DataLossError, match="t-0 ends at offset 6; records up to 9 were there"):
             fetch(FakePartition(*LOGS[log]), (start, 9))
+
+
+def leaves(kind):
+    """Each error of the tree that may be raised."""
+    below = [leaf for child in kind.__subclasses__() for leaf in leaves(child)]
+    return [kind, *below]
+
+
+REFUSALS = [kind("the node says why", status=503, error_code=50399) for kind in leaves(AnswerError)]
+
+
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda error: type(error).__name__)
+def test_each_refusal_of_a_fetch_names_itself(fetch, refusal):
+    class RefusingPartition(FakePartition):
+        async def fetch(self, topic, partition, *, offset, **limits):
+            if offset is StartAt.LATEST:
+                return await super().fetch(topic, partition, offset=offset, **limits)
+            raise refusal
+
+    with pytest.raises(MilenaError) as caught:
+        fetch(RefusingPartition(*LOGS["no hole"]), (0, 3))
+    error = caught.value
+    match refusal:
+        case TargetNotFoundError():
+            assert error.message.startswith("t-0 does not exist any more")
+        case OutOfRangeError():
+            assert "offset 0 cannot be read, although nodes say that it is there" in error.message
+        case NotNowError() | ServerFailedError() | UnknownResultError():
+            assert error.message == (
+                "t-0, offset 0: refused for 120000 ms (kafkaConsumer.pollTimeoutMs), status 503, error 50399: "
+                "the node says why"
+            )
+            assert isinstance(error, StalledReadError)
+        case _:
+            assert error is refusal
+
+
+def test_nodes_that_do_not_answer_are_told_from_nodes_that_refuse(fetch):
+    class SilentPartition(FakePartition):
+        async def fetch(self, topic, partition, **limits):
+            raise UnreachableError("cannot reach http://a:1")
+
+    with pytest.raises(StalledReadError, match=r"t-0, offset 0: no answer for 120000 ms .* cannot"):
+        fetch(SilentPartition(*LOGS["no hole"]), (0, 3))
+
+
+def test_a_batch_that_stays_damaged_names_itself(fetch):
+    damaged = bytearray(stored(0, *values(0, 1)))
+    damaged[-1] ^= 1
+    with pytest.raises(UnexpectedAnswerError, match=r"t-0: damaged answers: .*checksum"):
+        fetch(FakePartition(bytes(damaged)), (0, 2))
