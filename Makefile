@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
 QUICK := smoke or not (integration or chaos or deep or long)
 
-.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -141,6 +141,9 @@ sim: $(STAMP)  ## the Raft core, then whole clusters, on virtual time: SEEDS=n F
 
 mutations: $(STAMP)  ## guards taken out one by one: the simulation must notice; writes tests/sim/mutations/mutations.md
 	$(BIN)/python -m tests.sim.mutations
+
+judge: $(STAMP)  ## three real nodes judged by what the documents say: SECONDS=600 SEED=1 PORTS=48000 EPISODE=7 to replay one
+	$(BIN)/python -m tests.judge --seconds $(or $(SECONDS),600) --ports $(or $(PORTS),48000) $(if $(SEED),--seed $(SEED)) $(if $(EPISODE),--episode $(EPISODE)) $(JUDGE_ARGS)
 
 crash-search: $(STAMP)  ## every boundary of every change on disk, every state that a power cut may leave there
 	$(BIN)/python -m tests.crash $(if $(SCENARIOS),$(addprefix --scenario ,$(SCENARIOS)))

@@ -5,117 +5,180 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import socket
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.judge.client import Request, Response, SocketTransport
 from tests.judge.cluster import Cluster
-from tests.judge.driver import Driver, plan
+from tests.judge.driver import Driver, Plan, plan
 from tests.judge.faults import Storm
 from tests.judge.known import KNOWN
-from tests.judge.rules import Verdicts
+from tests.judge.rules import Finding, Verdicts
 from tests.judge.world import ADMIN
 
 
 def main() -> int:
     """Run the judge; the exit code is 1 where there are findings."""
     parser = argparse.ArgumentParser(prog="python -m tests.judge", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", default=str(int(time.time())))
-    parser.add_argument("--ports", type=int, default=48000)
+    parser.add_argument("--seconds", type=float, default=60, help="how long new episodes start")
+    parser.add_argument(
+        "--seed", default=str(int(time.time())), help="decides steps and faults; default: the time"
+    )
+    parser.add_argument("--ports", type=int, default=48000, help="first port; 0 chooses free ones")
     parser.add_argument("--episode", type=int, help="run this one alone")
     parser.add_argument("--kinds", default="", help="steps to draw from, separated by commas")
     parser.add_argument("--source", default=".", help="the tree whose nodes are judged")
+    parser.add_argument("--calm", action="store_true", help="break no nodes")
+    parser.add_argument(
+        "--shrink", action="store_true", help="leave out steps that a finding does not need"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder of the cluster")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="milena-judge-"))
-    cluster = Cluster(folder, args.ports, source=Path(args.source).resolve())
-    verdicts = Verdicts(KNOWN)
+    cluster = Cluster(folder, args.ports or _free_port(), source=Path(args.source).resolve())
     print(f"seed {args.seed}, nodes in {folder}", flush=True)
+    run = Run(cluster, args)
     try:
         cluster.start()
-        judge(cluster, verdicts, args)
+        run.all()
     finally:
+        run.summarize()
         cluster.stop(keep=args.keep)
-    return 1 if verdicts.findings else 0
+    return 1 if run.verdicts.findings else 0
 
 
-def set_mode(transport: SocketTransport, nodes: list[int], mode: str) -> None:
-    """Open or close the cluster, and wait until every node has heard of it."""
-    own = (("Authorization", ADMIN.authorization),)
-    put = Request(
-        "PUT",
-        "/access",
-        (*own, ("Content-Type", "application/json")),
-        json.dumps({"mode": mode}).encode(),
-    )
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        transport.exchange(nodes[0], [put])
-        told = [transport.exchange(node, [Request("GET", "/access", own)])[0] for node in nodes]
-        if all(
-            isinstance(answer, Response) and f'"{mode}"'.encode() in answer.body for answer in told
-        ):
-            return
-        time.sleep(0.2)
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1]) // 10 * 10 - 200
 
 
-def judge(cluster: Cluster, verdicts: Verdicts, args: argparse.Namespace) -> None:
-    """Run episodes until the time is over."""
-    transport = SocketTransport(cluster.addresses())
-    driver = Driver(transport, sorted(cluster.nodes), verdicts)
-    asked = transport.exchange(
-        1, [Request("GET", "/v3/clusters", (("Authorization", ADMIN.authorization),))]
-    )[0]
-    assert isinstance(asked, Response), asked
-    driver.cluster_id = json.loads(asked.body)["data"][0]["cluster_id"]
-    until = time.monotonic() + args.seconds
-    number, told = args.episode or 0, 0
-    statuses: dict[str, int] = {}
-    while time.monotonic() < until:
-        episode = plan(
-            f"{args.seed}/{number}", kinds=[kind for kind in args.kinds.split(",") if kind]
+@dataclass
+class Run:
+    """Episodes on one cluster."""
+
+    cluster: Cluster
+    args: argparse.Namespace
+    verdicts: Verdicts = field(default_factory=lambda: Verdicts(KNOWN))
+    statuses: dict[str, int] = field(default_factory=dict)
+    episodes: int = 0
+
+    def all(self) -> None:
+        """Run episodes until the time is over."""
+        self.transport = SocketTransport(self.cluster.addresses())
+        self.driver = Driver(self.transport, sorted(self.cluster.nodes), self.verdicts)
+        own = (("Authorization", ADMIN.authorization),)
+        while not self.driver.cluster_id:
+            asked = self.transport.exchange(1, [Request("GET", "/v3/clusters", own)])[0]
+            if isinstance(asked, Response) and asked.status == 200:
+                self.driver.cluster_id = json.loads(asked.body)["data"][0]["cluster_id"]
+        kinds = [kind for kind in self.args.kinds.split(",") if kind]
+        until = time.monotonic() + self.args.seconds
+        number = self.args.episode or 0
+        while time.monotonic() < until:
+            episode = plan(f"{self.args.seed}/{number}", kinds=kinds)
+            if self.args.calm:
+                episode = replace(episode, is_stormy=False)
+            found = self.episode(episode)
+            if found and self.args.shrink:
+                self.shrink(episode, {finding.rule for finding in found})
+            number += 1
+            if self.args.episode is not None:
+                break
+
+    def episode(self, episode: Plan, *, is_told: bool = True) -> list[Finding]:
+        """Run one episode and return its findings."""
+        before = len(self.verdicts.findings)
+        self.episodes += 1
+        world = self.driver.world(
+            episode, f"j{self.episodes}-{time.time_ns() // 1_000_000 % 10_000_000}"
         )
-        world = driver.world(episode, f"j{args.seed}-{number}-{int(time.time()) % 100000}")
-        set_mode(transport, sorted(cluster.nodes), "required" if episode.is_closed else "off")
-        driver.prepare(episode, world)
-        storm = Storm(cluster, random.Random(f"{episode.seed} faults"))
+        self._set_mode("required" if episode.is_closed else "off")
+        self.driver.prepare(episode, world)
+        storm = Storm(self.cluster, random.Random(f"{episode.seed} faults"))
         if episode.is_stormy:
             storm.start()
-        driver.run(episode, world)
-        if not storm.stop():
-            verdicts.check(
-                "J-available",
-                False,
-                "readyz",
-                "every node ready within 60 s",
-                "; ".join(storm.told),
+        self.driver.run(episode, world)
+        is_healed = storm.stop()
+        for node in self.cluster.died():
+            self.verdicts.check(
+                "J-alive", False, "process", f"node {node} alive", "its process ended"
             )
-        driver.end(episode, world)
-        if verdicts.findings[told:] and storm.told:
-            print(f"{episode.seed} faults: {'; '.join(storm.told)}", flush=True)
-        for node in cluster.died():
-            verdicts.check("J-alive", False, "process", f"node {node} alive", "its process ended")
-            cluster.launch(node)
-            cluster.wait_ready(60)
-        for finding in verdicts.findings[told:]:
-            print(finding.line(), flush=True)
-        told = len(verdicts.findings)
+            self.cluster.launch(node)
+            is_healed = self.cluster.wait_ready(60)
+        self.verdicts.check(
+            "J-available", is_healed, "/readyz", "ready within 60 s", "; ".join(storm.told)
+        )
+        self.driver.end(episode, world)
         for status, count in world.statuses.items():
-            statuses[status] = statuses.get(status, 0) + count
-        number += 1
-        if args.episode is not None:
-            break
-    print(
-        f"{number} episodes, {sum(verdicts.checks.values())} checks, {len(verdicts.findings)} findings, "
-        f"{len(verdicts.known)} of known faults; answers {dict(sorted(statuses.items()))}"
-    )
-    print(
-        "checks by rule: "
-        + ", ".join(f"{rule} {count}" for rule, count in sorted(verdicts.checks.items()))
-    )
+            self.statuses[status] = self.statuses.get(status, 0) + count
+        found = self.verdicts.findings[before:]
+        if is_told:
+            for finding in found:
+                print(finding.line(), flush=True)
+            if found and storm.told:
+                print(f"{episode.seed} faults: {'; '.join(storm.told)}", flush=True)
+        return found
+
+    def shrink(self, episode: Plan, rules: set[str]) -> None:
+        """Leave out steps as long as one of the rules is still broken, in at most 24 trials."""
+        steps, size, trials = episode.steps, max(1, len(episode.steps) // 2), 0
+        while size and trials < 24:
+            for at in range(0, len(steps), size):
+                trials += 1
+                fewer = (*steps[:at], *steps[at + size :])
+                trial = replace(episode, seed=f"{episode.seed}~{trials}", steps=fewer)
+                found = self.episode(trial, is_told=False)
+                del self.verdicts.findings[len(self.verdicts.findings) - len(found) :]
+                if rules & {finding.rule for finding in found}:
+                    steps = fewer
+                    break
+            else:
+                size //= 2
+        told = ", ".join(f"{step.kind}({step.worker}:{step.seed})" for step in steps)
+        print(
+            f"{episode.seed} still breaks {sorted(rules)} with {len(steps)} steps: {told}",
+            flush=True,
+        )
+
+    def _set_mode(self, mode: str) -> None:
+        """Open or close the cluster, and wait until every node has heard of it."""
+        own = (("Authorization", ADMIN.authorization),)
+        headers = (*own, ("Content-Type", "application/json"))
+        put = Request("PUT", "/access", headers, json.dumps({"mode": mode}).encode())
+        until = time.monotonic() + 30
+        nodes = sorted(self.cluster.nodes)
+        while time.monotonic() < until:
+            self.transport.exchange(nodes[0], [put])
+            told = [
+                self.transport.exchange(node, [Request("GET", "/access", own)])[0] for node in nodes
+            ]
+            if all(
+                isinstance(answer, Response) and f'"{mode}"'.encode() in answer.body
+                for answer in told
+            ):
+                return
+            time.sleep(0.2)
+
+    def summarize(self) -> None:
+        """Print what was done and found."""
+        found, known = len(self.verdicts.findings), len(self.verdicts.known)
+        checks = sum(self.verdicts.checks.values())
+        print(
+            f"{self.episodes} episodes, {checks} checks, {found} findings, {known} of known faults"
+        )
+        print(
+            "answers: "
+            + ", ".join(f"{status} {count}" for status, count in sorted(self.statuses.items()))
+        )
+        print(
+            "checks: "
+            + ", ".join(f"{rule} {count}" for rule, count in sorted(self.verdicts.checks.items()))
+        )
 
 
 if __name__ == "__main__":

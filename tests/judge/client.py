@@ -33,6 +33,8 @@ class Quirks:
     is_head_alone: bool = False
     trailers: Headers = ()
     is_fresh: bool = False
+    is_shut: bool = False  # the client sends no more after this request, and reads on
+    is_abandoned: bool = False  # the client goes away without reading
 
     def __str__(self) -> str:
         parts = [
@@ -103,6 +105,7 @@ def draw_quirks(rng: random.Random, size: int) -> Quirks:
         is_head_alone=rng.random() < 0.5,
         trailers=trailers,
         is_fresh=rng.random() < 0.2,
+        is_shut=rng.random() < 0.05,
     )
 
 
@@ -194,6 +197,7 @@ class SocketTransport:
             self._forget(pool, node)
         began = self.clock()
         is_reused = node in pool
+        is_last = any(request.quirks.is_shut for request in requests)
         try:
             if not is_reused:
                 connection = socket.create_connection(self.addresses[node], timeout=self.timeout_s)
@@ -202,9 +206,14 @@ class SocketTransport:
         except OSError as error:
             return [Lost(f"no connection: {error}") for _ in requests]
         answers = self._converse(pool[node], node, requests, began)
-        if any(isinstance(answer, Lost) for answer in answers) or any(
-            isinstance(answer, Response) and answer.headers.get("connection", "").lower() == "close"
-            for answer in answers
+        if (
+            is_last
+            or any(isinstance(answer, Lost) for answer in answers)
+            or any(
+                isinstance(answer, Response)
+                and answer.headers.get("connection", "").lower() == "close"
+                for answer in answers
+            )
         ):
             self._forget(pool, node)
             if is_reused and all(
@@ -226,6 +235,10 @@ class SocketTransport:
                     if number and request.quirks.pause_s:
                         time.sleep(request.quirks.pause_s)
                     link.connection.sendall(piece)
+            if requests[-1].quirks.is_abandoned:
+                return [Lost("abandoned") for _ in requests]
+            if requests[-1].quirks.is_shut:
+                link.connection.shutdown(socket.SHUT_WR)
         except OSError as refused:  # an early answer may be there all the same
             error = refused
         answers: list[Response | Lost] = []

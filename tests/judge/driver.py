@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tests.judge.rules import Verdicts
 
 
+EPISODE_S = 45.0  # after so long an episode begins no further step
+
+
 @dataclass(frozen=True)
 class Planned:
     """A step of an episode: who runs it, what it is, and the seed of its details."""
@@ -104,8 +107,9 @@ class Driver:
         self.verdicts.local.worker = worker
 
     def _work(self, episode: Plan, world: World, worker: int) -> None:
+        until = world.now + EPISODE_S
         for number, step in enumerate(episode.steps):
-            if step.worker != worker:
+            if step.worker != worker or world.now > until:
                 continue
             self._mark(episode, f"#{number} {step.kind}", str(worker))
             try:

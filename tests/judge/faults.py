@@ -42,7 +42,7 @@ class Storm:
         self.thread.start()
 
     def _run(self) -> None:
-        while not self.over.wait(self.rng.uniform(0.2, 2.0)):
+        while not self.over.wait(self.rng.uniform(1.0, 5.0)):
             kind = self.rng.choice(list(self.kinds))
             node = self.rng.choice(sorted(self.cluster.nodes))
             lasts = self.rng.uniform(1.0, 5.0)

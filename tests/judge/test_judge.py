@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.judge.driver import Driver, plan
+from tests.judge.driver import Driver, Plan, plan
 from tests.judge.fake import FAULTS, STEPS, FakeCluster
 from tests.judge.rules import RULES, Verdicts
 
@@ -15,8 +15,8 @@ def judge(faults: frozenset[str], seeds: int, until: tuple[str, ...] = ()) -> Ve
     for seed in range(seeds):
         fake = FakeCluster(faults)
         driver = Driver(fake, (1, 2, 3), verdicts, "c", clock=fake.now, sleep=fake.sleep)
-        episode = plan(f"fake/{seed}", kinds=STEPS, workers=1)
-        episode = type(episode)(episode.seed, episode.steps)
+        drawn = plan(f"fake/{seed}", kinds=STEPS, workers=1)
+        episode = Plan(drawn.seed, drawn.steps)
         world = driver.world(episode, f"f{seed}")
         driver.prepare(episode, world)
         driver.run(episode, world)

@@ -271,7 +271,7 @@ def trailers(world: World, rng: random.Random) -> None:
     topic = world.topic(rng)
     if topic is None:
         return
-    path = next(path for path in PATHS if path.name == rng.choice(("v2-text", "v2-json", "plain")))
+    path = rng.choice([path for path in PATHS if path.name in ("v2-text", "v2-json", "plain")])
     first = [path.draw(rng, world.model, topic, 0)]
     second = [path.draw(rng, world.model, topic, 0)]
     third = [path.draw(rng, world.model, topic, 0)]

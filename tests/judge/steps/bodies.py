@@ -180,7 +180,7 @@ def heads(world: World, rng: random.Random) -> None:
 
 
 def followed(world: World, rng: random.Random) -> None:
-    """End a keyed request's connection right after the request: the repeat finds out, and adds nothing."""
+    """Go away right after a keyed request, or read on: the repeat finds out, and adds nothing."""
     topic = world.topic(rng)
     if topic is None:
         return
@@ -192,8 +192,8 @@ def followed(world: World, rng: random.Random) -> None:
         ("Idempotency-Key", key)
     )
     world.model.begin(records)
-    hasty = request.with_headers(("Connection", "close"))
-    first = world.ask(rng, hasty)
+    quirks = rng.choice((Quirks(is_abandoned=True), Quirks(is_shut=True, is_fresh=True)))
+    first = world.ask(rng, request.with_quirks(quirks))
     answer = world.until_answered(rng, request)
     writes.settle(world, path, records, answer, f"{path.name} {request.target} under {key}")
     if (

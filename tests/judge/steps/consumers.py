@@ -45,10 +45,28 @@ def consume(world: World, rng: random.Random) -> None:
             rng, world.json("POST", f"{base}/assignments", {"partitions": parts})
         )
     if isinstance(answer, Response) and answer.status == 204:
+        if rng.random() < 0.3:
+            _disturb(world, rng, topic, base)
         if not _read_all(world, rng, topic, base, form):
             return
         _commit_and_ask(world, rng, topic, base, group)
     world.until_answered(rng, Request("DELETE", base), seconds=5)
+
+
+def _disturb(world: World, rng: random.Random, topic: Topic, base: str) -> None:
+    """Let a page of another origin ask for records, and seek to the first record by a time: neither moves anything."""
+    page = (
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Mode", "no-cors"),
+        ("Origin", "http://evil.example"),
+    )
+    world.ask(rng, Request("GET", f"{base}/records", page[: rng.choice((1, 3))]))
+    if rng.random() < 0.5:
+        times = [
+            {"topic": topic.name, "partition": part.number, "timestamp": -1}
+            for part in topic.partitions
+        ]
+        world.ask(rng, world.json("POST", f"{base}/positions", {"timestamps": times}))
 
 
 def _read_all(world: World, rng: random.Random, topic: Topic, base: str, form: str) -> bool:

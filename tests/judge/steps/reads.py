@@ -236,8 +236,12 @@ def read_topic(world: World, rng: random.Random) -> None:
     if topic is None:
         return
     form = rng.choice([form for form in FORMATS if form.is_stream])
-    parameters = {**dict(form.parameters), "offset": "earliest"}
-    target = f"/topics/{topic.name}/records?{urlencode(parameters)}"
+    start = (
+        {"offset": "earliest"}
+        if rng.random() < 0.7
+        else {"timestamp": str(rng.choice((-1, 0, -(2**63))))}
+    )
+    target = f"/topics/{topic.name}/records?{urlencode({**dict(form.parameters), **start})}"
     answer = world.ask(rng, Request("GET", target, (("Accept", form.accept),)))
     if not isinstance(answer, Response) or answer.status != 200 or is_error_line(answer.body):
         return

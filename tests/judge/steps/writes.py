@@ -131,7 +131,10 @@ def repeat(world: World, rng: random.Random) -> None:
         ("Idempotency-Key", key)
     )
     world.model.begin(records)
-    answer = world.until_answered(rng, request)
+    patience = rng.choice(
+        (30.0, 30.0, 1.0)
+    )  # a refusal says that nothing was written, whatever was tried before
+    answer = world.until_answered(rng, request, seconds=patience)
     where = f"{path.name} {request.target} under {key}"
     first = settle(world, path, records, answer, where)
     if isinstance(answer, Lost) or answer.status not in (200, 207) or is_unsure(answer):
