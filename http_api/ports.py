@@ -125,9 +125,21 @@ class ReadsPort(Protocol):
         """
 
     async def offsets(
-        self, topic: str, partition: int, *, is_uncommitted: bool = False
+        self,
+        topic: str,
+        partition: int,
+        *,
+        is_uncommitted: bool = False,
+        wants_records_end: bool = False,
     ) -> PartitionOffsets:
-        """The readable range, from the leader. ``is_uncommitted``: up to where read_uncommitted reads."""
+        """The readable range, from the leader.
+
+        Args:
+            topic: its name.
+            partition: its number.
+            is_uncommitted: up to where read_uncommitted reads.
+            wants_records_end: also say where the last record ends.
+        """
 
 
 class TransactionsPort(Protocol):

@@ -471,6 +471,7 @@ class Assembly:
             clock=self.clock,
             counts=self.counts,
             topic=self.admin.topic,
+            records_end=self.reads.records_end,
             free_bytes=self._ports.directory.free_bytes,
         )
 

@@ -382,7 +382,9 @@ LAG_PAGE = Shape(
                             "partition": count(),
                             "offset": count("of the next record to read"),
                             "end_offset": nullable(count("null: its leader does not answer")),
-                            "lag": nullable(count("what is left to read")),
+                            "lag": nullable(
+                                count("what is left to read; null: not known, or behind the end")
+                            ),
                             "member_id": nullable(text("who reads it; null: nobody now")),
                             "commit_timestamp": count("ms since 1970"),
                             "metadata": text(),

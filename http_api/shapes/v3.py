@@ -169,8 +169,8 @@ LAG = _item(
         "instance_id": nullable(text()),
         "client_id": text(),
         "current_offset": count("what is committed: the next record to read"),
-        "log_end_offset": count("the high watermark"),
-        "lag": count(),
+        "log_end_offset": nullable(count("the high watermark; null: its leader does not answer")),
+        "lag": nullable(count("what is left to read; null: not known")),
     },
 )
 LAG_SUMMARY = _item(
@@ -182,8 +182,8 @@ LAG_SUMMARY = _item(
         "max_lag_client_id": text(),
         "max_lag_topic_name": text(),
         "max_lag_partition_id": count(),
-        "max_lag": count(),
-        "total_lag": count(),
+        "max_lag": nullable(count("null: none is known")),
+        "total_lag": nullable(count("null: one of them is not known")),
     },
     "max_lag_consumer?",
     "max_lag_partition",

@@ -219,7 +219,8 @@ async def get_lag_summary(call: Call) -> web.Response:
         raise ResourceNotFoundError(
             f"Consumer lags not found: group '{group.group_id}' has committed nothing"
         )
-    most = max(lags, key=lambda lag: lag.lag)
+    known = [lag.lag for lag in lags if lag.lag is not None]
+    most = max(lags, key=lambda lag: -1 if lag.lag is None else lag.lag)
     consumer_id, instance_id, client_id = _reader(most)
     at = (most.place.committed.topic, "partitions", most.place.committed.partition)
     parts = (_ROOT, group.group_id, "lag-summary")
@@ -238,7 +239,8 @@ async def get_lag_summary(call: Call) -> web.Response:
             "max_lag_topic_name": most.place.committed.topic,
             "max_lag_partition_id": most.place.committed.partition,
             "max_lag": most.lag,
-            "total_lag": sum(lag.lag for lag in lags),
+            # A sum without what is not known would look like less than there is.
+            "total_lag": sum(known) if len(known) == len(lags) else None,
             "max_lag_consumer": links.related(*consumer) if consumer_id else None,
             "max_lag_partition": links.related("topics", *at),
         }

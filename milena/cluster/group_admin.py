@@ -1,7 +1,7 @@
 """Administration of consumer groups: one or two HTTP calls each; ``milena.cluster.admin`` has them as methods."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
@@ -20,24 +20,29 @@ from milena.records import LastN, Position, StartAt, TimestampMs, TopicPartition
 
 QUESTIONS_MAX = 64
 """Ends of partitions that are asked for at a time."""
+PAGE_ROWS = 1_000
+"""Partitions whose lags come with one answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """How far a group is in one partition; None for what is not known: nothing committed, no leader, no owner."""
+    """How far a group is in one partition; None for what is not known: nothing committed, no leader, no owner.
+
+    ``lag``: offsets that are still to be read, as nodes count them; None also where the group stands behind the end.
+    """
 
     topic: str
     partition: int
     committed: int | None
     end: int | None
     member_id: str | None
+    lag: int | None = None
 
-    @property
-    def lag(self) -> int | None:
-        """Offsets that are still to be read."""
-        if self.committed is None or self.end is None:
-            return None
-        return max(0, self.end - self.committed)
+
+def total_lag(rows: Collection[PartitionLag]) -> int | None:
+    """Lag of a group in all partitions; None: in one of them, or at all, it is not known."""
+    known = [row.lag for row in rows if row.lag is not None]
+    return sum(known) if known and len(known) == len(rows) else None
 
 
 async def groups(http: HttpSession) -> list[GroupSummary]:
@@ -55,27 +60,63 @@ async def group(http: HttpSession, group_id: str) -> GroupView:
 
 
 async def lags(http: HttpSession, found: GroupView) -> list[PartitionLag]:
-    """Of every partition that the group has committed in, or that a member has; the ends are asked for now."""
+    """Of every partition that the group has committed in, or that a member has; nodes tell what is known now."""
     owners = {
         where: member.member_id
         for member in found.members
         for where in member.assignment | member.revoking
     }
+    rows = await _committed(http, found, owners)
     turn = asyncio.Semaphore(QUESTIONS_MAX)
 
-    async def one(where: TopicPartition) -> PartitionLag:
+    async def uncommitted(where: TopicPartition) -> None:
         async with turn:
             end = await _end(http, where)
-        committed = found.offsets.get(where)
-        return PartitionLag(
+        rows[where] = PartitionLag(
             topic=where.topic,
             partition=where.partition,
-            committed=None if committed is None else committed.offset,
+            committed=None,
             end=end,
-            member_id=owners.get(where),
+            member_id=owners[where],
         )
 
-    return list(await asyncio.gather(*map(one, sorted({*owners, *found.offsets}))))
+    for where in found.offsets.keys() - rows.keys():
+        # Its topic was deleted, or may not be seen.
+        rows[where] = PartitionLag(
+            topic=where.topic,
+            partition=where.partition,
+            committed=found.offsets[where].offset,
+            end=None,
+            member_id=owners.get(where),
+        )
+    await asyncio.gather(*map(uncommitted, owners.keys() - rows.keys()))
+    return [rows[where] for where in sorted(rows)]
+
+
+async def _committed(
+    http: HttpSession, found: GroupView, owners: Mapping[TopicPartition, str]
+) -> dict[TopicPartition, PartitionLag]:
+    """Lags of partitions that the group has committed in."""
+    rows: dict[TopicPartition, PartitionLag] = {}
+    if not found.offsets:
+        return rows
+    skip, total = 0, 1
+    while skip < total:
+        path = f"{_path(found.summary.group_id)}/lags?skip={skip}&limit={PAGE_ROWS}"
+        answer = AnswerFields(await http.get(path), "lags")
+        total = answer.integer("total")
+        skip += PAGE_ROWS
+        for row in answer.objects("lags"):
+            where = TopicPartition(row.text("topic"), row.integer("partition"))
+            rows[where] = PartitionLag(
+                topic=where.topic,
+                partition=where.partition,
+                committed=row.integer("offset"),
+                end=row.optional_integer("end_offset"),
+                member_id=owners.get(where) or row.optional_text("member_id"),
+                lag=row.optional_integer("lag"),
+            )
+    return rows
 
 
 async def reset(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from milena.cluster.group_admin import PartitionLag
+from milena.cluster.group_admin import PartitionLag, total_lag
 from milena.cluster.group_views import GroupMember, GroupSummary, GroupView
 from milena.commands.output import table
 from milena.fields import Json
@@ -33,12 +33,13 @@ def summary_json(group: GroupSummary) -> dict[str, Json]:
 
 
 def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
-    """Everything about one group: a line a member, a line a partition, and how much is to be read in all."""
-    behind = sum(row.lag or 0 for row in lags)
+    """Everything about one group: a line a member, a line a partition, and how much is to be read in all, if known."""
+    behind = total_lag(lags)
     head = group.summary
     heading = (
         f"group {head.group_id}: {head.state}, generation {head.generation}, "
-        f"{head.member_count} members, coordinator {head.coordinator or 'none'}, lag {behind}"
+        f"{head.member_count} members, coordinator {head.coordinator or 'none'}, "
+        f"lag {'-' if behind is None else behind}"
     )
     members = table(
         ("MEMBER", "CLIENT", "HOST", "KIND", "EPOCH", "HAS", "GIVES BACK", "WAITS FOR"),
@@ -84,7 +85,7 @@ def group_json(group: GroupView, lags: Sequence[PartitionLag]) -> dict[str, Json
             }
             for row in lags
         ],
-        "lag": sum(row.lag or 0 for row in lags),
+        "lag": total_lag(lags),
     }
 
 

@@ -173,7 +173,8 @@ class FetchRequest:
     A negative offset -N means the last N records. ``is_local``: this node's own replica, never forwarded.
     ``max_bytes`` bounds stored bytes; at least one batch comes back when there is one. ``is_uncommitted``: records of
     transactions that are open or aborted, too (read_uncommitted). ``is_unconfirmed``: an empty answer promises nothing,
-    so the quorum is not asked whether the leader still leads.
+    so the quorum is not asked whether the leader still leads. ``wants_records_end``: with "latest", the answer also
+    says where the last record ends.
     """
 
     topic: str
@@ -185,6 +186,7 @@ class FetchRequest:
     is_local: bool
     is_uncommitted: bool = False
     is_unconfirmed: bool = False
+    wants_records_end: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,8 @@ class FetchResult:
     batches: bytes
     broker_id: int | None = None
     """Whose copy this is; None: not known."""
+    records_end: int | None = None
+    """As ``PartitionOffsets.records_end``; None: the request did not want it, or an earlier release answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +234,19 @@ class PartitionOffsets:
 
     log_start_offset: int
     high_watermark: int
+    records_end: int | None = None
+    """One above the last record that a committed reader sees, or the log's start without one; None: not known."""
+
+    def lag_of(self, position: int) -> int | None:
+        """How far a reader is behind that goes on at ``position``; None: the partition has no such position.
+
+        It counts offsets from the first that is still there up to the last record. So it is 0 if and only if there is
+        nothing more to read: markers, aborted records and gaps behind the last record do not count.
+        """
+        if position > self.high_watermark:
+            return None
+        end = self.high_watermark if self.records_end is None else self.records_end
+        return max(0, end - max(position, self.log_start_offset))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

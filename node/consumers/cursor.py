@@ -1,9 +1,9 @@
 """Positions of a REST consumer in each of its partitions. Pure: no clock, no I/O.
 
-Three offsets of a partition matter. ``position`` is the next to deliver. ``delivered`` is what a commit says: one above
-the last record that was put into an answer, or where the client asked to go. ``arrived`` is as much of that as the
-client has shown to have by calling again: a consumer that loses a partition, or expires, commits no more, so that an
-answer that got lost is delivered to its successor.
+Three offsets of a partition matter. ``position`` is the next to deliver. ``delivered`` is what a commit says: where an
+answer ended, behind the markers and gaps that follow its last record, or where the client asked to go. ``arrived`` is
+as much of that as the client has shown to have by calling again: a consumer that loses a partition, or expires, commits
+no more, so that an answer that got lost is delivered to its successor.
 
 A client may give each records call a token of its own. Then the token alone tells whether an answer has arrived: the
 same one again asks for the same records, another one says that they are there. What nodes see of connections counts no
@@ -212,9 +212,10 @@ class Cursor:
         if state is None or state.position != cut.start_offset:
             return False
         self._before.setdefault(key, (state.position, state.delivered, state.epoch))
-        state.position = cut.next_offset
+        # As Kafka's position does, it passes what no reader sees: else a group that has read all would be behind.
+        state.position = state.delivered = cut.next_offset
         if cut.record_count:
-            state.delivered, state.epoch = cut.end_offset, cut.leader_epoch
+            state.epoch = cut.leader_epoch
             # Behind all others, for the sake of fairness.
             self._states[key] = self._states.pop(key)
         return True
@@ -242,12 +243,18 @@ class Cursor:
         return True
 
     def delivered(self) -> dict[PartitionKey, OffsetAndEpoch]:
-        """Offsets that a commit would say, where that is news."""
-        return {
-            key: OffsetAndEpoch(state.delivered, state.epoch)
-            for key, state in self._states.items()
-            if state.delivered is not None and state.delivered != state.committed
-        }
+        """Offsets that a commit would say, where that is news.
+
+        Where nothing was delivered and nothing is committed, a commit says where the consumer stands. Otherwise it
+        would not be known how far the group is behind in a partition that was empty.
+        """
+        found: dict[PartitionKey, OffsetAndEpoch] = {}
+        for key, state in self._states.items():
+            if state.delivered is not None and state.delivered != state.committed:
+                found[key] = OffsetAndEpoch(state.delivered, state.epoch)
+            elif state.delivered is None and state.committed is None and state.position is not None:
+                found[key] = OffsetAndEpoch(state.position, -1)
+        return found
 
     def arrived(self) -> dict[PartitionKey, OffsetAndEpoch]:
         """Offsets of what has certainly arrived, where that is not committed."""

@@ -16,6 +16,7 @@ from http_api.describing.openapi import MILENA_VERSION
 from http_api.ports import BusyPartition, HistorySeries, HistoryView, TopicHere
 from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError, MilenaError
+from milena.model.requests import PartitionOffsets
 from milena.model.turns import one_turn
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
@@ -23,6 +24,7 @@ from node.metrics.history import History, NodeLook, PartitionTraffic, ToldHistor
 from node.metrics.series import POINTS, STEP_MS, Floats
 from node.peers.messages import Blob, ask, peer_handler
 from node.peers.port import Peers
+from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.messages import HISTORY, BusyRow, HistoryAnswer, HistoryRequest
 from raft_meta.machine.image import Image, PartitionKey, Topic
@@ -50,6 +52,7 @@ class HistoryService:
         clock: Clock,
         counts: NodeCounts,
         topic: Callable[[str], Awaitable[Topic]],
+        records_end: Callable[[PartitionRunner], Awaitable[int]],
         free_bytes: Callable[[], int],
     ) -> None:
         self._metadata = metadata
@@ -57,6 +60,7 @@ class HistoryService:
         self._peer = peer
         self._clock = clock
         self._topic = topic
+        self._records_end = records_end
         self._free_bytes = free_bytes
         self._history = History(counts)
         self._here: dict[str, TopicHere] = {}
@@ -100,10 +104,27 @@ class HistoryService:
             for key, committed in offsets.items():
                 runner = self._replicas.find(*key)
                 if runner is not None and runner.leader is not None:
-                    look.add_lag(group, runner.high_watermark - committed.offset)
+                    look.add_lag(group, await self._lag(runner, committed.offset))
                 seen += 1
                 if seen % STEP == 0:
                     await one_turn()
+
+    async def _lag(self, runner: PartitionRunner, position: int) -> int:
+        """As ``PartitionOffsets.lag_of``; 0 also where that is not known."""
+        end = runner.stable_end
+        if position >= end:
+            return 0
+        try:
+            records_end = await self._records_end(runner)
+        except MilenaError as error:
+            logger.debug("cannot find the last record partition=%s: %s", runner.name, error)
+            records_end = end
+        offsets = PartitionOffsets(
+            log_start_offset=runner.log.log_start_offset,
+            high_watermark=end,
+            records_end=records_end,
+        )
+        return offsets.lag_of(position) or 0
 
     def topics_here(self) -> Mapping[str, TopicHere]:
         """What this node has of each topic."""

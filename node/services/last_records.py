@@ -53,6 +53,19 @@ class LastRecords:
         Raises:
             CorruptBatchError: the bytes are not batches.
         """
+        found = await self._find(count)
+        return self.start if found is None else found
+
+    async def records_end(self) -> int:
+        """One above the last record, or the log's start without one.
+
+        Raises:
+            CorruptBatchError: the bytes are not batches.
+        """
+        found = await self._find(1)
+        return self.start if found is None else found + 1
+
+    async def _find(self, count: int) -> int | None:
         wanted, end, width = count, self.end, _WINDOW_OFFSETS_MIN // 2
         while wanted > 0 and end > self.start and self.bytes_left > 0:
             # Few of the offsets of a compacted log may have a record; and a few records may be large.
@@ -64,7 +77,7 @@ class LastRecords:
                     return self._offset_in(batch, wanted)
                 wanted -= batch.count
             end = begin
-        return max(self.start, end - wanted)
+        return end - wanted if end - wanted >= self.start else None
 
     async def _window(self, first: int, end: int) -> tuple[int, list[_Batch]]:
         """Batches from the one that holds ``first`` up to ``end``, and the offset where the first of them begins.

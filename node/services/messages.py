@@ -58,6 +58,8 @@ class ReadRequest(Message, frozen=True, kw_only=True):
     """Records of transactions that are open or aborted, too."""
     is_unconfirmed: bool = field(name="unconfirmed", default=False)
     """The leader answers from memory where the log ends, and asks no quorum. An earlier release asks it."""
+    wants_records_end: bool = field(name="last", default=False)
+    """Say where the last record ends, too. An earlier release does not."""
 
 
 class ReadAnswer(Message, frozen=True, kw_only=True):
@@ -67,6 +69,8 @@ class ReadAnswer(Message, frozen=True, kw_only=True):
     high_watermark: int = field(name="hw")
     log_start_offset: int = field(name="log_start")
     leader_epoch: int = field(name="epoch")
+    records_end: int = field(name="last", default=-1)
+    """One above the last record that a committed reader sees; -1: not asked for, or not known."""
 
 
 class DeleteRecordsRequest(Message, frozen=True, kw_only=True):

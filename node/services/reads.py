@@ -30,6 +30,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from milena.disk.files import Buffer
 from milena.model.errors import (
@@ -128,6 +129,10 @@ class ReadService:
         self._topic_to_read = topic_to_read
         self._ends = LogEnds(metadata)
         self._leader_ends = LeaderEnds(self._ask_leader_end)
+        self._records_ends: WeakKeyDictionary[PartitionRunner, tuple[tuple[int, ...], int]] = (
+            WeakKeyDictionary()
+        )
+        """By replica: where its last record ends, and the ends of the log when that was found out."""
         self._leaderships = Leaderships()
         self._disk = asyncio.Semaphore(COLD_READS_MAX)
         self._telling: set[tuple[int, str, int]] = set()
@@ -218,7 +223,8 @@ class ReadService:
             if not (is_answer or request.is_unconfirmed):
                 self._end_of(runner, request)
                 await self._ends.confirm(runner, leader_epoch)
-            return self._result(runner, offset, looked)
+            end = await self.records_end(runner) if request.wants_records_end else None
+            return replace(self._result(runner, offset, looked), records_end=end)
         except CorruptLogError as error:
             runner.on_doubt(offset)
             logger.debug("cannot read partition=%s: %s", runner.name, error)
@@ -472,21 +478,39 @@ class ReadService:
 
     async def _last(self, runner: PartitionRunner, request: FetchRequest, count: int) -> int:
         """Where the last ``count`` records begin that the reader may see."""
-
-        async def read(offset: int, end: int) -> bytes:
-            return await self._read_stored(runner, offset, READ_BYTES_MAX, end)
-
-        search = LastRecords(
-            read=read,
-            start=runner.log.log_start_offset,
-            end=self._end_of(runner, request),
-            aborted={} if request.is_uncommitted else runner.log.transactions.aborted,
-        )
+        end = self._end_of(runner, request)
+        search = self._search(runner, end, is_uncommitted=request.is_uncommitted)
         try:
             return await search.find(count)
         except OffsetOutOfRangeError:
             # Retention went on meanwhile.
             return runner.log.log_start_offset
+
+    async def records_end(self, runner: PartitionRunner) -> int:
+        """One above the last record of this copy that a committed reader sees, or its log start without one."""
+        log, end = runner.log, runner.stable_end
+        state = (log.log_start_offset, end, log.clean_end_offset)
+        known = self._records_ends.get(runner)
+        if known is not None and known[0] == state:
+            return known[1]
+        try:
+            found = await self._search(runner, end, is_uncommitted=False).records_end()
+        except OffsetOutOfRangeError:
+            # Retention went on meanwhile.
+            return end
+        self._records_ends[runner] = (state, found)
+        return found
+
+    def _search(self, runner: PartitionRunner, end: int, *, is_uncommitted: bool) -> LastRecords:
+        async def read(offset: int, before: int) -> bytes:
+            return await self._read_stored(runner, offset, READ_BYTES_MAX, before)
+
+        return LastRecords(
+            read=read,
+            start=runner.log.log_start_offset,
+            end=end,
+            aborted={} if is_uncommitted else runner.log.transactions.aborted,
+        )
 
     def _end_of(self, runner: PartitionRunner, request: FetchRequest) -> int:
         return runner.established_end(
@@ -552,6 +576,7 @@ class ReadService:
                 leader_epoch=leader_epoch,
                 is_uncommitted=request.is_uncommitted,
                 is_unconfirmed=request.is_unconfirmed,
+                wants_records_end=request.wants_records_end,
             ),
             timeout_ms=request.timeout_ms + ANSWER_MARGIN_MS,
         )
@@ -562,6 +587,7 @@ class ReadService:
             leader_epoch=answer.leader_epoch,
             batches=batches,
             broker_id=broker_id,
+            records_end=None if answer.records_end < 0 else answer.records_end,
         )
 
     async def on_read(
@@ -588,6 +614,7 @@ class ReadService:
             is_local=False,
             is_uncommitted=asked.is_uncommitted,
             is_unconfirmed=asked.is_unconfirmed,
+            wants_records_end=asked.wants_records_end,
         )
         if not self._can_serve(runner, request):
             raise NotLeaderError(f"broker {self._node_id} does not lead {runner.name}")
@@ -600,6 +627,7 @@ class ReadService:
             high_watermark=result.high_watermark,
             log_start_offset=result.log_start_offset,
             leader_epoch=result.leader_epoch,
+            records_end=-1 if result.records_end is None else result.records_end,
         )
         return pack(answer)[0], [result.batches]
 
@@ -646,7 +674,12 @@ class ReadService:
         await self._peer.call(broker_id, READ.name, pack(doubt)[0], timeout_ms=DOUBT_MS_MAX)
 
     async def offsets(
-        self, topic: str, partition: int, *, is_uncommitted: bool = False
+        self,
+        topic: str,
+        partition: int,
+        *,
+        is_uncommitted: bool = False,
+        wants_records_end: bool = False,
     ) -> PartitionOffsets:
         """The readable range, as the leader knows it."""
         result = await self.fetch(
@@ -659,10 +692,13 @@ class ReadService:
                 timeout_ms=0,
                 is_local=False,
                 is_uncommitted=is_uncommitted,
+                wants_records_end=wants_records_end,
             )
         )
         return PartitionOffsets(
-            log_start_offset=result.log_start_offset, high_watermark=result.start_offset
+            log_start_offset=result.log_start_offset,
+            high_watermark=result.start_offset,
+            records_end=result.records_end,
         )
 
 

@@ -46,8 +46,8 @@ function One({ group_id, query, view }) {
   const lags = usePaged(path`groups/${group_id}/lags`, names, query);
   const members = usePaged(path`groups/${group_id}/members`, names, query, { more: { partitions: NAMED }, prefix: "members." });
   const sum = lagCall(view, group_id);
-  // Nothing committed is no lag, not a failure.
-  const summary = useLook(sum, (signal) => get(sum, signal).catch((error) => { if (error.status !== 404) throw error; return { total_lag: 0 }; }), SUMMARY_MS);
+  // Where nothing is committed no lag is known, which is not a failure.
+  const summary = useLook(sum, (signal) => get(sum, signal).catch((error) => { if (error.status !== 404) throw error; return { total_lag: null }; }), SUMMARY_MS);
   const history = useHistory({ group: group_id });
   const again = () => (lags.again(), members.again(), summary.again());
   const group = lags.data;

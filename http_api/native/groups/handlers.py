@@ -268,8 +268,8 @@ _PLACE_KEYS: Mapping[str, Callable[[GroupPlace], int | str] | None] = {
     "committed": lambda place: place.committed.commit_ms,
 }
 _END_KEYS: Mapping[str, Callable[[Lag], int]] = {
-    "end_offset": lambda lag: lag.end_offset if lag.is_known else -1,
-    "lag": lambda lag: lag.lag if lag.is_known else -1,
+    "end_offset": lambda lag: -1 if lag.end_offset is None else lag.end_offset,
+    "lag": lambda lag: -1 if lag.lag is None else lag.lag,
 }
 LAG_SORT = sort_param({name: name for name in (*_PLACE_KEYS, *_END_KEYS)}, "topic and number")
 
@@ -295,8 +295,8 @@ def _lag(lag: Lag) -> dict[str, object]:
         "topic": committed.topic,
         "partition": committed.partition,
         "offset": committed.offset,
-        "end_offset": lag.end_offset if lag.is_known else None,
-        "lag": lag.lag if lag.is_known else None,
+        "end_offset": lag.end_offset,
+        "lag": lag.lag,
         "member_id": lag.place.member_id,
         "commit_timestamp": committed.commit_ms,
         "metadata": committed.metadata,

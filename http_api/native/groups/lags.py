@@ -8,6 +8,7 @@ from http_api.call import Call
 from http_api.group_ports import GroupDescription, MemberDescription, PartitionCommit
 from milena.model.access import ResourceType
 from milena.model.errors import MilenaError, PartitionNotFoundError, TopicNotFoundError
+from milena.model.requests import PartitionOffsets
 
 _AT_ONCE = 32
 """Partitions whose leaders are asked at a time."""
@@ -28,35 +29,20 @@ class GroupPlace:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind in a partition. ``end``: what can be read, or why that is not known."""
+    """How far a group is behind in a partition. ``offsets``: what can be read there, None if that is not known."""
 
     place: GroupPlace
-    end: int | MilenaError
+    offsets: PartitionOffsets | None
 
     @property
-    def is_known(self) -> bool:
-        """The partition's leader has answered."""
-        return isinstance(self.end, int)
+    def end_offset(self) -> int | None:
+        """Where the partition ends; None: its leader has not answered."""
+        return None if self.offsets is None else self.offsets.high_watermark
 
     @property
-    def end_offset(self) -> int:
-        """Where the partition ends.
-
-        Raises:
-            MilenaError: it is not known.
-        """
-        if isinstance(self.end, MilenaError):
-            raise self.end
-        return self.end
-
-    @property
-    def lag(self) -> int:
-        """Offsets that the group has yet to read.
-
-        Raises:
-            MilenaError: it is not known.
-        """
-        return max(0, self.end_offset - self.place.committed.offset)
+    def lag(self) -> int | None:
+        """Offsets that the group has yet to read; None: not known, or it stands behind the partition's end."""
+        return None if self.offsets is None else self.offsets.lag_of(self.place.committed.offset)
 
 
 def places_of(group: GroupDescription, is_seen: Callable[[str], bool]) -> list[GroupPlace]:
@@ -69,30 +55,22 @@ def places_of(group: GroupDescription, is_seen: Callable[[str], bool]) -> list[G
     ]
 
 
-async def with_ends(
-    call: Call, places: Sequence[GroupPlace], *, is_whole: bool = False
-) -> list[Lag]:
-    """What is left to read there, without what was deleted since.
-
-    Raises:
-        MilenaError: one of the ends is not known, and ``is_whole``.
-    """
+async def with_ends(call: Call, places: Sequence[GroupPlace]) -> list[Lag]:
+    """What is left to read there, without what was deleted since."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def lag_of(place: GroupPlace) -> Lag | None:
         try:
             async with turns:
                 offsets = await call.ports.reads.offsets(
-                    place.committed.topic, place.committed.partition
+                    place.committed.topic, place.committed.partition, wants_records_end=True
                 )
         except (TopicNotFoundError, PartitionNotFoundError):
             # What was committed there goes, too.
             return None
-        except MilenaError as error:
-            if is_whole:
-                raise
-            return Lag(place, error)
-        return Lag(place, offsets.high_watermark)
+        except MilenaError:
+            return Lag(place, None)
+        return Lag(place, offsets)
 
     waiting = [asyncio.ensure_future(lag_of(place)) for place in places]
     try:
@@ -103,10 +81,5 @@ async def with_ends(
 
 
 async def lags_of(call: Call, group: GroupDescription) -> list[Lag]:
-    """Of all partitions that the caller is shown and where something is committed, in order.
-
-    Raises:
-        MilenaError: one of their ends is not known.
-    """
-    places = places_of(group, call.rights.seen(ResourceType.TOPIC))
-    return await with_ends(call, places, is_whole=True)
+    """Of all partitions that the caller is shown and where something is committed, in order."""
+    return await with_ends(call, places_of(group, call.rights.seen(ResourceType.TOPIC)))

@@ -247,12 +247,12 @@ def _groups(exam: ClusterExam) -> Iterator[Finding]:
     if exam.groups is None:
         yield _warning(check, "nobody could say how far groups are", "ask again")
         return
-    late = [g for g in exam.groups if g.lag is not None and g.lag > exam.lag_max]
-    for group in sorted(late, key=lambda g: -(g.lag or 0)):
+    late = [g for g in exam.groups if g.known_lag > exam.lag_max]
+    for group in sorted(late, key=lambda g: -g.known_lag):
         members = group.summary.member_count
         yield _warning(
             check,
-            f"group {group.summary.group_id} has {group.lag} records to read, and {members} members",
+            f"group {group.summary.group_id} has {group.known_lag} records to read, and {members} members",
             "start its consumers"
             if not members
             else "see whether it grows (milena status --watch); "

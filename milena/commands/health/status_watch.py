@@ -1,18 +1,18 @@
 """``milena status --watch``: looks at a cluster again and again, and what happened between two of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from milena.cluster.admin import AdminClient
-from milena.cluster.group_views import GroupSummary, GroupView
+from milena.cluster.group_admin import PartitionLag, total_lag
+from milena.cluster.group_views import GroupSummary
 from milena.cluster.node_metrics import MetricsView
 from milena.cluster.view import ClusterView
 from milena.commands import output
 from milena.errors import ClientError
 from milena.model.clock import Clock
-from milena.records import TopicPartition
 
 QUESTIONS_MAX = 16
 """Nodes or groups that are asked at a time."""
@@ -25,10 +25,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLag:
-    """A group, and how much it has to read in all; None: its coordinator or a leader did not say."""
+    """A group, and how much it has to read in all; None: it is not known of each partition.
+
+    ``known_lag``: what it has to read where that is known.
+    """
 
     summary: GroupSummary
     lag: int | None
+    known_lag: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +88,12 @@ async def take_look(client: AdminClient, clock: Clock) -> Look:
 
     async def group(summary: GroupSummary) -> GroupLag:
         async with turn:
-            described = await _unless_failed(client.group(summary.group_id))
-        lag = None if described is None else group_lag(described, found.values())
-        return GroupLag(summary=summary, lag=lag)
+            rows = await _unless_failed(group_lags(summary.group_id)) or []
+        known = sum(row.lag for row in rows if row.lag is not None)
+        return GroupLag(summary=summary, lag=total_lag(rows), known_lag=known)
+
+    async def group_lags(group_id: str) -> list[PartitionLag]:
+        return await client.group_lags(await client.group(group_id))
 
     groups = await asyncio.gather(*map(group, summaries))
     return Look(at_ms=at_ms, view=view, metrics=found, groups=tuple(groups))
@@ -97,24 +104,6 @@ async def _unless_failed(answer: Awaitable[T]) -> T | None:
         return await answer
     except ClientError:
         return None
-
-
-def group_lag(group: GroupView, metrics: Iterable[MetricsView]) -> int | None:
-    """Offsets that a group has to read, over all partitions that it has committed in; None: an end is not known."""
-    ends = _ends(metrics)
-    if any(where not in ends for where in group.offsets):
-        return None
-    return sum(max(0, ends[where] - at.offset) for where, at in group.offsets.items())
-
-
-def _ends(metrics: Iterable[MetricsView]) -> dict[TopicPartition, int]:
-    """The high watermarks, as the leaders have them."""
-    return {
-        where: int(values.get("high_watermark", 0))
-        for node in metrics
-        for where, values in node.partitions.items()
-        if values.get("leader")
-    }
 
 
 @dataclass(slots=True)

@@ -19,6 +19,8 @@ class FakeGroupApi:
     def __init__(self, **topics):
         self.group = FakeGroup(**topics)
         self.described = {}
+        self.ends = {"t": 42}
+        """By topic, of each of its partitions."""
         self.bodies = []
 
     def describe(self, group_id, *, members=(), offsets=None, state="EMPTY"):
@@ -60,6 +62,7 @@ class FakeGroupApi:
         return [
             web.get("/groups", self._list),
             web.get("/groups/{g}", self._describe),
+            web.get("/groups/{g}/lags", self._lags),
             web.delete("/groups/{g}", self._delete),
             web.post("/groups/{g}/heartbeat", self._heartbeat),
             web.post("/groups/{g}/offsets", self._commit),
@@ -80,6 +83,26 @@ class FakeGroupApi:
     async def _describe(self, request):
         found = self.described.get(request.match_info["g"])
         return self._missing(request) if found is None else web.json_response(found)
+
+    async def _lags(self, request):
+        found = self.described.get(request.match_info["g"])
+        if found is None:
+            return self._missing(request)
+        rows = [
+            {
+                "topic": topic,
+                "partition": int(partition),
+                "offset": committed["offset"],
+                "end_offset": self.ends[topic],
+                "lag": self.ends[topic] - committed["offset"],
+                "member_id": None,
+            }
+            for topic, partitions in found["offsets"].items()
+            if topic in self.ends
+            for partition, committed in partitions.items()
+        ]
+        skip, limit = int(request.query["skip"]), int(request.query["limit"])
+        return web.json_response({"total": len(rows), "lags": rows[skip : skip + limit]})
 
     async def _delete(self, request):
         found = self.described.get(request.match_info["g"])

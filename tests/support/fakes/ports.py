@@ -444,9 +444,14 @@ class FakeNode:
             return
 
     async def offsets(
-        self, topic: str, partition: int, *, is_uncommitted: bool = False
+        self,
+        topic: str,
+        partition: int,
+        *,
+        is_uncommitted: bool = False,
+        wants_records_end: bool = False,
     ) -> PartitionOffsets:
-        del is_uncommitted
+        del is_uncommitted, wants_records_end
         self.fail("offsets")
         log = self.log(topic, partition)
         return PartitionOffsets(

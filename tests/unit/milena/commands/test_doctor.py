@@ -58,7 +58,7 @@ def lag(of, members=1):
         coordinator=1,
         member_count=members,
     )
-    return (GroupLag(summary=summary, lag=of),)
+    return (GroupLag(summary=summary, lag=of, known_lag=of or 0),)
 
 
 def test_of_a_healthy_cluster_every_check_is_told_to_be_well():

@@ -14,6 +14,7 @@ from milena.model.errors import (
     TopicNotFoundError,
 )
 from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.clusters.transacting import to, transact
 from tests.support.groups.sim_consumers import GROUP, Client, wanted
 from tests.support.time.virtual_time import LoopClock, after, virtual
 
@@ -406,10 +407,32 @@ class TestCommits:
             await cluster.any.write("t", "a", "b", "c")
             client = await (await Client(cluster).create()).subscribe("t")
             await client.commit()
-            assert await client.committed() == {}
+            assert await client.committed() == {0: 0}, "it stands there, and the group is behind"
             await client.read(max_bytes=2)
             await client.commit()
             assert await client.committed() == {0: 2}
+
+    @virtual
+    async def test_a_group_that_has_read_all_is_not_behind(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.until(lambda: cluster.image.feature_level >= 6)
+            await cluster.create("t", (1, 2), (2, 3))
+            await transact(cluster, 1, to("t", 0, "a"))
+            client = await (await Client(cluster).create()).subscribe("t")
+            assert await client.read() == ["a"]
+            await client.commit()
+            # The second partition is empty, and what comes there is known to be unread.
+            rows = cluster.image.offsets[GROUP].items()
+            committed = {partition: row.offset for (_, partition), row in rows}
+            assert committed == {0: 2, 1: 0}
+            await cluster.nodes[1].write("t", "b", partition=1)
+            lags = []
+            for partition in (0, 1):
+                offsets = await cluster.nodes[3].reads.offsets(
+                    "t", partition, wants_records_end=True
+                )
+                lags.append(offsets.lag_of(committed[partition]))
+            assert lags == [0, 1]
 
     @virtual
     async def test_by_itself_it_commits_what_earlier_calls_delivered(self) -> None:

@@ -41,7 +41,13 @@ class TestWhereItBegins:
         assert cursor.without_position() == [A]
         cursor.put(A, 9)
         assert (cursor.position(A), cursor.without_position()) == (9, [])
-        assert cursor.delivered() == {}
+        assert cursor.delivered() == {A: OffsetAndEpoch(9, -1)}
+        assert cursor.arrived() == {}
+
+    def test_a_commit_of_another_is_not_taken_back_by_one_who_has_read_nothing(self) -> None:
+        cursor = cursor_at({A: 0})
+        cursor.assign([A], lambda key: 7, is_exclusive=False)
+        assert (cursor.position(A), cursor.delivered()) == (0, {})
 
     def test_at_its_own_commit_when_it_stood_nowhere(self) -> None:
         cursor = cursor_at({A: None})
@@ -158,10 +164,17 @@ class TestDelivering:
         deliver(cursor, A, 1)
         assert list(cursor) == [B, A]
 
-    def test_a_gap_moves_the_position_alone(self) -> None:
+    def test_a_commit_passes_what_no_reader_sees(self) -> None:
         cursor = cursor_at({A: 0})
-        cursor.deliver(A, cut(filler(0, 10), 0, 10, AMPLE))
-        assert (cursor.position(A), cursor.delivered()) == (10, {})
+        cursor.begin("1")
+        cursor.deliver(A, cut(stored(0, [b"v"]) + filler(1, 9), 0, 10, AMPLE))
+        assert (cursor.position(A), cursor.delivered()) == (10, {A: OffsetAndEpoch(10, 7)})
+        cursor.begin("2")
+        cursor.deliver(A, cut(filler(10, 5), 10, 15, AMPLE))
+        assert cursor.delivered() == {A: OffsetAndEpoch(15, 7)}
+        assert cursor.arrived() == {A: OffsetAndEpoch(10, 7)}
+        assert cursor.take_back("2")
+        assert cursor.delivered() == {A: OffsetAndEpoch(10, 7)}
 
     def test_an_answer_that_nobody_got_is_delivered_again(self) -> None:
         cursor = cursor_at({A: 0})

@@ -74,11 +74,12 @@ ON_THE_WIRE = [
             "bad": False,
             "raw": False,
             "unconfirmed": False,
+            "last": False,
         },
     ),
     (
         ReadAnswer(start_offset=7, high_watermark=9, log_start_offset=1, leader_epoch=3),
-        {"start": 7, "hw": 9, "log_start": 1, "epoch": 3},
+        {"start": 7, "hw": 9, "log_start": 1, "epoch": 3, "last": -1},
     ),
     (
         DeleteRecordsRequest(
