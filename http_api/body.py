@@ -8,6 +8,7 @@ from aiohttp.http import HttpVersion11
 
 from http_api.codings import unpack, window_of
 from http_api.errors import BodyTimeoutError
+from http_api.headers import joined
 from http_api.shared import Shared
 from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.turns import LARGE_BYTES
@@ -40,8 +41,7 @@ class RequestBody:
             TooManyRequestsError: other bodies leave no room for it now.
             BodyTimeoutError: it did not come in time.
         """
-        coding = self._request.headers.get("Content-Encoding")
-        window = None if coding is None else window_of(coding)
+        window = self._window()
         body = await self._received()
         if window is None:
             return body
@@ -57,7 +57,7 @@ class RequestBody:
             UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: it cannot be read.
             BodyTimeoutError: what was due did not come.
         """
-        if self._request.headers.get("Content-Encoding"):
+        if self._window() is not None:
             yield await self.whole()
             return
         if "Expect" in self._request.headers:
@@ -68,6 +68,10 @@ class RequestBody:
             if not data:
                 return
             yield data
+
+    def _window(self) -> int | None:
+        """How the body is unpacked; None: it comes as it is."""
+        return window_of(joined(self._request.headers, "Content-Encoding"))
 
     async def _piece(self, *, is_due: bool) -> bytes:
         connections, streams = self._shared.connections, self._shared.streams
@@ -97,14 +101,14 @@ class RequestBody:
         if announced:
             self._check_size(announced)
         content = request.content
-        if content.is_eof():
-            body = content.read_nowait(-1)
-            self.account(len(body))
-            return body
-        if "Expect" in request.headers:
-            await self._send_continue()
         wait_s = self._shared.in_flight.limits.body_wait_ms_max / 1000
         try:
+            if content.is_eof():
+                body = content.read_nowait(-1)
+                self.account(len(body))
+                return body
+            if "Expect" in request.headers:
+                await self._send_continue()
             async with asyncio.timeout(wait_s):
                 return await self._read_slowly()
         except TimeoutError:

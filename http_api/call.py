@@ -11,6 +11,7 @@ from http_api.access.rights import Rights
 from http_api.answers import Pairs
 from http_api.body import RequestBody
 from http_api.describing.schemas import parse_json, parse_query
+from http_api.headers import joined
 from http_api.media import check_json_type
 from http_api.ports import Ports
 from http_api.shared import Shared
@@ -62,10 +63,7 @@ class Call:
 
     def header(self, name: str) -> str:
         """A header; several of one name as one list; empty when absent."""
-        values = self.request.headers.getall(name, None)
-        if values is None:
-            return ""
-        return values[0] if len(values) == 1 else ", ".join(values)
+        return joined(self.request.headers, name)
 
     async def json_body(self) -> object:
         """The body's JSON.

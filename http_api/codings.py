@@ -23,14 +23,17 @@ def window_of(coding: str) -> int | None:
     Raises:
         UnsupportedMediaTypeError: a coding that is not taken, or several.
     """
-    name = coding.strip().lower()
-    if name in ("", "identity"):
+    if not coding:
         return None
-    if name not in _WINDOWS:
+    names = [name.strip().lower() for name in coding.split(",")]
+    names = [name for name in names if name not in ("", "identity")]
+    if not names:
+        return None
+    if len(names) > 1 or names[0] not in _WINDOWS:
         raise UnsupportedMediaTypeError(
-            f"Content-Encoding '{name}' is not taken; send gzip, deflate or none"
+            f"Content-Encoding '{coding}' is not taken; send gzip, deflate or none"
         )
-    return _WINDOWS[name]
+    return _WINDOWS[names[0]]
 
 
 def unpack(body: bytes, window: int, account: Callable[[int], None]) -> Steps[bytes]:

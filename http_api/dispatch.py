@@ -29,6 +29,7 @@ from http_api.cross_origin import CrossOrigin
 from http_api.describing.openapi import encode_document
 from http_api.endpoint import Route
 from http_api.errors import SCRIPT_CHALLENGE
+from http_api.headers import check_headers
 from http_api.in_flight import InFlight
 from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
@@ -102,6 +103,10 @@ class Dispatcher:
         response: web.StreamResponse | None = None
         self.shared.connections.work(request.protocol)
         try:
+            # Where a head is in doubt, so is what follows it.
+            call.is_last = True
+            check_headers(request.version, request.headers)
+            call.is_last = False
             if request.method == "OPTIONS":
                 response = self._describe(request)
             else:

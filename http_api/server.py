@@ -82,7 +82,7 @@ class _Protocol(QuickConnection):
             # Bodies are unpacked under our own bounds (``http_api.codings``).
             auto_decompress=False,
             # The dispatcher writes the access log; to aiohttp, None means "log nothing".
-            access_log=None,  # type: ignore[arg-type]  # its annotation leaves None out
+            access_log=None,
         )
         self._dispatcher = dispatcher
         self._unsent = unsent

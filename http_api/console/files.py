@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from aiohttp import web
 
 from http_api.answers import Pairs, bytes_answer, empty_answer
+from http_api.headers import joined
 
 ROOT = "/console"
 """The page is at this path with a slash behind it: its files lie beside it, whatever a proxy puts in front."""
@@ -101,9 +102,9 @@ class ConsoleFiles:
             ("Vary", "Accept-Encoding"),
             *SAFETY,
         ]
-        if found.tag in request.headers.get("If-None-Match", ""):
+        if found.tag in joined(request.headers, "If-None-Match"):
             return empty_answer(304, headers)
-        if _takes_gzip(request.headers.get("Accept-Encoding", "")):
+        if _takes_gzip(joined(request.headers, "Accept-Encoding")):
             headers.append(("Content-Encoding", "gzip"))
             return bytes_answer(found.packed, found.content_type, headers=headers)
         return bytes_answer(found.body, found.content_type, headers=headers)

@@ -3,48 +3,27 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiohttp import web
-from aiohttp.http import RawRequestMessage
-
 from http_api.access.certificates import ClientCertificate, certificate_of
 from http_api.quick.lane import QuickLane, QuickRequest
+from http_api.quick.parsed_head import ParsedHead
 from http_api.quick.strangers import RestingRefusal, Strangers
+from http_api.separate_requests import START, SeparateRequests
 
 if TYPE_CHECKING:
     from http_api.access.callers import Caller
 
-_OF_AIOHTTP = frozenset(
-    {
-        "_close",
-        "_force_close",
-        "_keepalive_handle",
-        "_messages",
-        "_next_keepalive_close_time",
-        "_waiter",
-    }
-)
-_HAS_LANE = frozenset(web.RequestHandler.__slots__) >= _OF_AIOHTTP
-"""Whether this aiohttp keeps its state where the lane looks; otherwise all requests go the usual way."""
 
+class QuickConnection(SeparateRequests):
+    """One connection; ``open_lane`` belongs to making one."""
 
-class QuickConnection(web.RequestHandler):
-    """One connection; ``open_lane`` belongs to making one.
-
-    Invariant: ``_left`` bytes of the last request are still to come; -1: nobody knows, for good. At 0 the parser stands
-    between two requests, so that the next bytes may go past it.
-    """
-
-    __slots__ = ("_held", "_lane", "_left", "_quick", "_strangers", "certificate", "last_caller")
+    __slots__ = ("_lane", "_quick", "_strangers", "certificate", "last_caller")
 
     def open_lane(self, lane: QuickLane, strangers: Strangers) -> None:
         """Let requests take it, or be turned away."""
         self._lane = lane
         self._strangers = strangers
-        self._left = 0 if _HAS_LANE else -1
         self._quick: QuickRequest | RestingRefusal | None = None
         """What is under way past aiohttp."""
-        self._held = b""
-        """Bytes that came while something was under way so."""
         self.certificate: ClientCertificate | None = None
         """What its client showed; that does not change while it lasts."""
         self.last_caller: tuple[str, Caller] | None = None
@@ -57,37 +36,32 @@ class QuickConnection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a client: a request for the lane, or for aiohttp."""
-        if self._quick is not None:
+        if not data:
+            self.resume()
+        elif self._quick is not None or self._held:
             self._hold(data)
-            return
-        if self._left or not data:
-            if self._left > 0:
-                self._left = max(self._left - len(data), -1)
-            super().data_received(data)
-            return
+        elif self._left != START or not self._goes_past(data):
+            self.feed(data)
+
+    def _goes_past(self, data: bytes) -> bool:
+        """Whether a request was taken, or turned away, without aiohttp."""
         waiter = self._waiter
-        if waiter is not None and not waiter.done() and self._is_at_rest():
-            quick = self._lane.begin(self, data)
-            if quick is not None:
-                self._quick = None if quick.is_over else quick
-                return
-            self._quick = self._strangers.turn_away(self, data, self._loop.time())
-            if self._quick is not None:
-                return
-        self._parse(data)
+        if waiter is None or waiter.done() or not self._is_at_rest():
+            return False
+        quick = self._lane.begin(self, data)
+        if quick is not None:
+            self._quick = None if quick.is_over else quick
+            return True
+        self._quick = self._strangers.turn_away(self, data, self._loop.time())
+        return self._quick is not None
 
     def _is_at_rest(self) -> bool:
         return not (self._force_close or self._close or self._messages or self.writing_paused)
 
-    def _parse(self, data: bytes) -> None:
-        """Let aiohttp read what begins a request, and see where that ends."""
-        count = len(self._messages)
-        super().data_received(data)
-        self._left = -1
-        if len(self._messages) == count + 1:
-            message = self._messages[-1][0]
-            if isinstance(message, RawRequestMessage):
-                self._left = self._lane.learn(data, message, self)
+    def on_head(self, head: bytes, message: ParsedHead, body_bytes: int, behind: int) -> None:
+        """Remember a head whose request came whole and alone."""
+        if behind == body_bytes:
+            self._lane.learn(head, message, body_bytes, self)
 
     def _hold(self, data: bytes) -> None:
         """A client that sends on before it was answered: it waits, and is not read from for so long."""

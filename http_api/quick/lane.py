@@ -30,12 +30,11 @@ from http_api.dispatch import Dispatcher
 from http_api.endpoint import QuickHandler, Route
 from http_api.quick.parsed_head import ParsedHead
 from http_api.quick.plain_answer import encode_answer
+from http_api.separate_requests import HEAD_END
 from http_api.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
 from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey
-
-HEAD_END = b"\r\n\r\n"
 
 HEADS_MAX = 1024
 HEAD_BYTES_MAX = 2048
@@ -44,7 +43,7 @@ HEAD_BYTES_MAX = 2048
 BODY_BYTES_MAX = 32 << 10
 """A larger body pays for the usual way."""
 
-_KEY_NAME = b"idempotency-key"
+_KEY_NAME = "idempotency-key"
 _KEY_LINE = b"\r\nIdempotency-Key: "
 """As programs write it who can choose; where a proxy writes it in another way, requests go the usual one."""
 
@@ -280,42 +279,30 @@ class QuickLane:
             return False
         return not caller.host or caller.host == remote_of(connection.peername)
 
-    def learn(self, data: bytes, message: ParsedHead, connection: Resting) -> int:
-        """Remember a head that the parser has just read out of ``data``, if it is one for the lane.
-
-        Returns how many bytes of the request are still to come; -1: that cannot be said.
-        """
-        end = data.find(HEAD_END)
-        # As many lines as the parser found headers: else this is not the end that the parser saw.
-        if end < 0 or data.count(b"\r\n", 0, end) != len(message.raw_headers):
-            return -1
-        if data.count(b"\n", 0, end) != len(message.raw_headers):
-            return -1
-        if message.chunked or message.upgrade:
-            return -1
-        length = message.headers.get("Content-Length", "0")
-        if not (length.isascii() and length.isdecimal()):
-            return -1
-        left = end + len(HEAD_END) + int(length) - len(data)
-        if left == 0 and message.method == "POST" and end <= HEAD_BYTES_MAX:
-            self._remember(data[:end], message, int(length), connection)
-        return max(left, -1)
+    def learn(self, raw: bytes, message: ParsedHead, body_bytes: int, connection: Resting) -> None:
+        """Remember a head that the parser has just read out of ``raw``, if it is one for the lane."""
+        if message.method != "POST" or len(raw) > HEAD_BYTES_MAX or body_bytes > BODY_BYTES_MAX:
+            return
+        # As many lines as the parser found headers: else this is not the head that the parser saw.
+        lines = len(message.raw_headers)
+        if raw.count(b"\r\n") != lines or raw.count(b"\n") != lines:
+            return
+        self._remember(raw, message, body_bytes, connection)
 
     def _remember(
         self, raw: bytes, message: ParsedHead, body_bytes: int, connection: Resting
     ) -> None:
         raw, idempotency_key = without_key(raw)
         known = (_identity(connection), raw)
-        if known in self._heads or body_bytes > BODY_BYTES_MAX:
+        if known in self._heads:
             return
         if message.version != HttpVersion11 or message.should_close:
             return
         names = {name.lower() for name in message.headers}
-        if names & _TELLING or "content-type" not in names:
+        if names & _TELLING or "content-type" not in names or len(names) != len(message.headers):
             return
-        key_count = sum(name.lower() == _KEY_NAME for name, _ in message.raw_headers)
-        if key_count != (idempotency_key is not None):
-            return  # it is written in another way, or twice
+        if (_KEY_NAME in names) != (idempotency_key is not None):
+            return  # it is written in another way
         try:
             found = self._read(message, connection)
         except (MilenaError, web.HTTPException):
@@ -346,7 +333,10 @@ class QuickLane:
         match = self._dispatcher.find(message.method, message.url.raw_path)
         query = message.url.raw_query_string
         check_query(match.route, query)
-        prepare, headers = match.route.prepare, _joined(message.headers)
+        prepare, headers = (
+            match.route.prepare,
+            {name.lower(): value for name, value in message.headers.items()},
+        )
         if prepare is None:
             return None
         caller = self._allowed(match.route.access, match.names, headers, connection)
@@ -383,12 +373,3 @@ class QuickLane:
         # Where refusals are only logged, each request is to be logged.
         is_allowed = caller.may(needs.operation, needs.resource_type, names[needs.path_name])
         return caller if is_allowed else None
-
-
-def _joined(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Headers by their names in small letters; several of one name as one list."""
-    joined: dict[str, str] = {}
-    for name, value in headers.items():
-        small = name.lower()
-        joined[small] = f"{joined[small]}, {value}" if small in joined else value
-    return joined

@@ -27,8 +27,9 @@ from http_api.dispatch import Dispatcher
 from http_api.endpoint import Route
 from http_api.errors import error_headers, row_of
 from http_api.media import JSON_TYPE
-from http_api.quick.lane import HEAD_END, Resting, remote_of
+from http_api.quick.lane import Resting, remote_of
 from http_api.quick.plain_answer import encode_answer
+from http_api.separate_requests import HEAD_END
 from milena.model.errors import MilenaError, TooManyRequestsError, UnauthenticatedError
 
 _log = logging.getLogger("http_api.access")

@@ -1,0 +1,82 @@
+"""Headers that leave in doubt what a request says: they are refused before anything else is read of it.
+
+One header with two values means one thing to a proxy and another to the server behind it. So a header that is no list
+may come twice only with one value.
+"""
+
+from aiohttp.http import HttpVersion, HttpVersion11
+from multidict import CIMultiDictProxy
+
+from milena.model.errors import MalformedRequestError
+
+SINGLE = frozenset(
+    {
+        "access-control-request-method",
+        "authorization",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "idempotency-key",
+        "if-match",
+        "if-modified-since",
+        "if-range",
+        "if-unmodified-since",
+        "last-event-id",
+        "milena-client-id",
+        "milena-transaction",
+        "origin",
+        "sec-fetch-dest",
+        "sec-fetch-mode",
+        "sec-fetch-site",
+        "x-request-id",
+    }
+)
+"""Headers that hold one value."""
+
+LISTS = frozenset(
+    {
+        "accept",
+        "accept-encoding",
+        "connection",
+        "content-encoding",
+        "cookie",
+        "forwarded",
+        "if-none-match",
+        "transfer-encoding",
+        "upgrade",
+        "x-forwarded-host",
+        "x-forwarded-path",
+        "x-forwarded-proto",
+    }
+)
+"""Headers that may come on several lines, which are one list: ``joined`` reads them."""
+
+
+def joined(headers: CIMultiDictProxy[str], name: str) -> str:
+    """The value of a header; that of several lines as one list; empty when absent."""
+    if name not in headers:
+        return ""
+    values = headers.getall(name)
+    return values[0] if len(values) == 1 else ", ".join(values)
+
+
+def check_headers(version: HttpVersion, headers: CIMultiDictProxy[str]) -> None:
+    """Refuse what may be read in two ways.
+
+    Raises:
+        MalformedRequestError: a header came with two values, or it is not known where the body ends.
+    """
+    if len({name.lower() for name in headers}) != len(headers):
+        for name in sorted(SINGLE):
+            if name in headers and len(set(headers.getall(name))) > 1:
+                raise MalformedRequestError(f"the header '{name}' came with two values: send one")
+    if "Transfer-Encoding" not in headers:
+        return
+    coding = joined(headers, "Transfer-Encoding")
+    if coding.strip().lower() != "chunked":
+        raise MalformedRequestError(
+            f"Transfer-Encoding '{coding}' is not taken: send chunked, and compress with Content-Encoding"
+        )
+    if version < HttpVersion11:
+        raise MalformedRequestError("HTTP/1.0 has no Transfer-Encoding: send Content-Length")
