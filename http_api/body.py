@@ -9,6 +9,7 @@ from aiohttp.http import HttpVersion11
 from http_api.codings import unpack, window_of
 from http_api.errors import BodyTimeoutError
 from http_api.headers import joined
+from http_api.in_flight import Place
 from http_api.shared import Shared
 from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.turns import LARGE_BYTES
@@ -22,13 +23,15 @@ _CHUNK_BYTES_MIN = 4 << 10
 class RequestBody:
     """Of one request. What it takes up in ``InFlight`` the dispatcher gives back."""
 
-    __slots__ = ("_request", "_shared", "holder", "reserved_bytes")
+    __slots__ = ("_request", "_shared", "holder", "place", "reserved_bytes")
 
     def __init__(self, request: web.BaseRequest, shared: Shared) -> None:
         self._request = request
         self._shared = shared
         self.holder = request.remote or ""
         """Who has a place in flight for it: the caller, once it is known."""
+        self.place = Place(shared.in_flight)
+        """Of the request; left for as long as the body is waited for."""
         self.reserved_bytes = 0
         """What it takes up."""
 
@@ -121,18 +124,13 @@ class RequestBody:
 
         Else clients that never come to an end would keep others out.
         """
-        shared = self._shared
-        shared.in_flight.leave(self.holder)
-        shared.connections.rest(self._request.protocol)
-        try:
-            body = await self._read_chunks()
-        except BaseException:
-            shared.in_flight.enter(self.holder)
-            raise
-        finally:
-            shared.connections.work(self._request.protocol)
-        shared.in_flight.readmit(self.holder)
-        return body
+        connections = self._shared.connections
+        with self.place.aside(is_asked_again=True):
+            connections.rest(self._request.protocol)
+            try:
+                return await self._read_chunks()
+            finally:
+                connections.work(self._request.protocol)
 
     async def _read_chunks(self) -> bytes:
         content = self._request.content

@@ -209,15 +209,14 @@ class Dispatcher:
     async def _run_admitted(self, route: Route, call: Call) -> web.StreamResponse:
         if route.body is not None:
             self._cross_origin.check(call.request.headers)
-        in_flight = self.shared.in_flight
-        holder = call.body.holder
-        in_flight.admit(holder, asyncio.get_running_loop().time())
+        place = call.body.place
+        place.take(call.body.holder, asyncio.get_running_loop().time())
         try:
             if route.is_current:
                 await self.shared.ports.metadata.current_image()
             return await route.handler(call)
         finally:
-            in_flight.leave(holder)
+            place.leave()
 
     def _request_id(self, request: web.BaseRequest) -> str:
         given = request.headers.get("X-Request-Id")

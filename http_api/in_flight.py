@@ -26,6 +26,63 @@ class Held:
     body_bytes: int = 0
 
 
+class Place:
+    """A request's place in flight: it is taken or it is not, so that no place is given back twice.
+
+    Invariant: ``InFlight`` counts it exactly while it is taken.
+    """
+
+    __slots__ = ("_caller", "_in_flight", "_is_taken")
+
+    def __init__(self, in_flight: "InFlight") -> None:
+        self._in_flight = in_flight
+        self._caller = ""
+        self._is_taken = False
+
+    def take(self, caller: str, now_s: float) -> None:
+        """Count the request.
+
+        Raises:
+            TooManyRequestsError: there are as many as there may be, or as many of this caller.
+        """
+        assert not self._is_taken, "a request has one place"
+        self._in_flight.admit(caller, now_s)
+        self._caller = caller
+        self._is_taken = True
+
+    def leave(self) -> None:
+        """Count the request no more."""
+        if self._is_taken:
+            self._is_taken = False
+            self._in_flight.leave(self._caller)
+
+    @contextmanager
+    def aside(self, *, is_asked_again: bool = False) -> Iterator[None]:
+        """Do not count the request for so long; within another such block this one changes nothing.
+
+        Args:
+            is_asked_again: whether there must be room when it is counted again.
+
+        Raises:
+            TooManyRequestsError: there is none by now; it counts nevertheless.
+        """
+        if not self._is_taken:
+            yield
+            return
+        self.leave()
+        try:
+            yield
+        except BaseException:
+            is_asked_again = False
+            raise
+        finally:
+            self._is_taken = True
+            if is_asked_again:
+                self._in_flight.readmit(self._caller)
+            else:
+                self._in_flight.enter(self._caller)
+
+
 class InFlight:
     """All of a server. Belongs to one event loop; times are its clock's."""
 
@@ -109,15 +166,6 @@ class InFlight:
         """Count bytes of a body no more."""
         if byte_count:
             self._give_back(caller, 0, byte_count)
-
-    @contextmanager
-    def without_one(self, caller: str) -> Iterator[None]:
-        """For so long one request is not in flight: it has a place among the streams."""
-        self.leave(caller)
-        try:
-            yield
-        finally:
-            self.enter(caller)
 
     def _give_back(self, caller: str, requests: int, byte_count: int) -> None:
         held = self._held[caller]

@@ -51,7 +51,7 @@ async def stream_answer(
             first = await anext(pieces)
             if call.request.method == "HEAD":
                 return bytes_answer(b"", kind.value, headers=headers)
-            with call.shared.in_flight.without_one(call.body.holder):
+            with call.body.place.aside():
                 return await _send(call, kind, first, pieces, topic_missing_code, headers)
 
 

@@ -33,7 +33,7 @@ async def produce(call: Call) -> web.StreamResponse:
     with (
         call.shared.quotas.place(call.payer, QuotaKey.STREAM_COUNT),
         call.shared.streams.place(),
-        call.shared.in_flight.without_one(call.body.holder),
+        call.body.place.aside(),
     ):
         try:
             async for data in call.body.pieces(lambda: texts.kept_bytes > 0):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from http_api.in_flight import LATELY_S, InFlight
+from http_api.in_flight import LATELY_S, InFlight, Place
 from http_api.ports import ApiLimits
 from milena.model.errors import TooManyRequestsError
 
@@ -111,6 +111,42 @@ def test_a_body_that_came_counts_again_whether_or_not_there_is_room():
     assert in_flight.request_count == 2
 
 
+def test_a_place_is_left_once_however_blocks_are_nested():
+    in_flight = of(2)
+    place, other = Place(in_flight), Place(in_flight)
+    other.take("ann", 0)
+    place.take("ann", 0)
+    with place.aside():
+        assert in_flight.request_count == 1
+        with place.aside(is_asked_again=True), place.aside():
+            assert in_flight.request_count == 1
+        with pytest.raises(KeyError), place.aside():
+            raise KeyError
+        assert in_flight.request_count == 1
+    assert in_flight.request_count == 2
+    place.leave()
+    place.leave()
+    assert in_flight.request_count == 1
+    with place.aside():
+        assert in_flight.request_count == 1
+    other.leave()
+    assert (in_flight.request_count, in_flight._held) == (0, {})
+
+
+def test_a_place_that_is_asked_for_again_counts_whether_or_not_there_is_room():
+    in_flight = of(1)
+    place, other = Place(in_flight), Place(in_flight)
+    place.take("ann", 0)
+    with pytest.raises(TooManyRequestsError), place.aside(is_asked_again=True):
+        other.take("bob", 0)
+    assert in_flight.request_count == 2
+    place.leave()
+    with other.aside(is_asked_again=True):
+        place.take("ann", 0)
+        place.leave()
+    assert in_flight.request_count == 1
+
+
 def test_what_is_counted_is_given_back_and_nobody_is_remembered_for_it():
     rng = random.Random(7)
     in_flight, under_way = of(20, byte_count=200), []
@@ -124,8 +160,7 @@ def test_what_is_counted_is_given_back_and_nobody_is_remembered_for_it():
             under_way.append((caller, size))
         if under_way and rng.random() < 0.6:
             caller, size = under_way.pop(rng.randrange(len(under_way)))
-            with in_flight.without_one(caller):
-                in_flight.release(caller, size)
+            in_flight.release(caller, size)
             in_flight.leave(caller)
         assert in_flight.request_count == len(under_way) <= 20
         assert in_flight.body_bytes == sum(size for _, size in under_way) <= 200
