@@ -43,6 +43,7 @@ from raft_meta.machine import cluster, producers
 from raft_meta.machine.commands import (
     CheckImage,
     ClaimController,
+    CorrectTime,
     DrainBroker,
     ElectLeaders,
     FenceBroker,
@@ -457,6 +458,7 @@ class Controller:
         await self._prefer(now_ms)
         await self._forget_producers(now_ms)
         await self._raise_level()
+        await self._correct_time()
         await self._check_image(now_ms)
 
     async def _check_image(self, now_ms: MonotonicMs) -> None:
@@ -576,6 +578,18 @@ class Controller:
             logger.info("feature level from=%d to=%d", image.feature_level, level)
             await self._propose(SetFeatureLevel(feature_level=level))
 
+    async def _correct_time(self) -> None:
+        """Set the applied time back where a proposer's clock was ahead: a node's that did not know the time yet."""
+        image = self._metadata.image
+        now_ms = self._clock.expiry_ms()
+        if image.feature_level < CLOCKS_LEVEL or not now_ms or self._readings.cluster_ms() is None:
+            return
+        # A proposer may be ahead of the others by the bound, and this node behind them.
+        ahead_ms = image.now_ms - now_ms
+        if ahead_ms > 2 * self._settings.clock_skew_ms_max:
+            logger.warning("applied time set back ahead_ms=%d", ahead_ms)
+            await self._propose(CorrectTime(controller_epoch=self._epoch, now_ms=now_ms))
+
     async def _prefer(self, now_ms: MonotonicMs) -> None:
         interval_ms = self._settings.preferred_interval_ms
         if interval_ms == 0 or now_ms - self._preferred_ms < interval_ms:
@@ -616,6 +630,7 @@ class Controller:
         | StepReassignments
         | SetFeatureLevel
         | CheckImage
+        | CorrectTime
         | ForgetProducers,
     ) -> object:
         return await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)

@@ -1,7 +1,8 @@
 """One committed command at a time onto the image: deduplicate, dispatch, answer.
 
 Every node applies the same commands in the same order and must reach the same image, byte for byte. So nothing here
-depends on anything but the arguments; the clock is the proposer's, clamped so that applied time never runs backwards.
+depends on anything but the arguments; the clock is the proposer's, clamped so that applied time never runs backwards
+but by ``CorrectTime``.
 
 A refusal (InvalidRequest, NotFound, Conflict, Fenced, Unavailable, LimitReached, FateUnknown) is the same on every
 node: it becomes the response, and the command leaves no other trace. Anything else means that this node must not go
@@ -38,6 +39,7 @@ from raft_meta.machine.commands import (
     ClaimController,
     Command,
     CommitOffsets,
+    CorrectTime,
     CreateToken,
     CreateTopic,
     DeleteConsumers,
@@ -128,6 +130,8 @@ def apply(image: Image, index: int, envelope: Envelope) -> Applied:
         response = encode_response(outcome.response)
     except _REFUSALS as error:
         outcome, response, refusal = Outcome(image), encode_error(error), error
+    if outcome.image.now_ms < image.now_ms:
+        now_ms = outcome.image.now_ms
     after, change = audit.noted(image, outcome.image, envelope, index=index, now_ms=now_ms)
     after = replace(
         after,
@@ -141,7 +145,14 @@ def apply(image: Image, index: int, envelope: Envelope) -> Applied:
 def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Outcome:
     _check_allowed(image, command)
     match command:
-        case InitCluster() | ClaimController() | CheckImage() | SetFeatureLevel() | ForgetAudited():
+        case (
+            InitCluster()
+            | ClaimController()
+            | CheckImage()
+            | CorrectTime()
+            | SetFeatureLevel()
+            | ForgetAudited()
+        ):
             return cluster.apply(image, command)
         case (
             RegisterBroker() | UnfenceBroker() | FenceBroker() | DrainBroker() | UnregisterBroker()

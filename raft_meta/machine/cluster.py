@@ -1,11 +1,13 @@
-"""The cluster itself: its id and voters, who is controller, its feature level, and what was told of its changes."""
+"""The cluster itself: its id, voters, controller, feature level and time, and what was told of its changes."""
 
 from milena.model.errors import CorruptLogError, FeatureLevelError, InvalidRequestError
+from raft_meta.machine import applied_time
 from raft_meta.machine.access import audit
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.commands import (
     CheckImage,
     ClaimController,
+    CorrectTime,
     ForgetAudited,
     InitCluster,
     SetFeatureLevel,
@@ -14,14 +16,16 @@ from raft_meta.machine.copies import replace
 from raft_meta.machine.image import Image
 from raft_meta.machine.outcome import Outcome
 
-ClusterCommand = InitCluster | ClaimController | CheckImage | SetFeatureLevel | ForgetAudited
+ClusterCommand = (
+    InitCluster | ClaimController | CheckImage | CorrectTime | SetFeatureLevel | ForgetAudited
+)
 
 
 def apply(image: Image, command: ClusterCommand) -> Outcome:
     """Carry out a cluster command.
 
     Raises:
-        InvalidRequestError, FeatureLevelError: refused.
+        InvalidRequestError, FeatureLevelError, StaleControllerEpochError: refused.
         CorruptLogError: this node's release is too old; it must stop.
     """
     match command:
@@ -31,6 +35,8 @@ def apply(image: Image, command: ClusterCommand) -> Outcome:
             return _claim_controller(image, command)
         case CheckImage():
             return Outcome(image)  # a mark in the log: see ``marks``
+        case CorrectTime():
+            return applied_time.correct(image, command)
         case SetFeatureLevel():
             return _set_feature_level(image, command)
         case ForgetAudited():

@@ -80,6 +80,7 @@ TAGS: dict[int, type[c.Command]] = {
     35: c.AlterQuota,
     36: c.ForgetAudited,
     37: c.ForgetProducers,
+    38: c.CorrectTime,
 }
 """Wire tag → command. A tag is never used again for something else."""
 LEVELS: dict[type[c.Command], int] = {
@@ -105,6 +106,7 @@ LEVELS: dict[type[c.Command], int] = {
     c.AlterQuota: 8,
     c.ForgetAudited: 8,
     c.ForgetProducers: 8,
+    c.CorrectTime: 11,
 }
 """The feature level from which on each command is allowed."""
 

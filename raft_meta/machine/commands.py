@@ -286,6 +286,17 @@ class CheckImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectTime:
+    """Set the applied time back to ``now_ms``, and with it each time that lies after it.
+
+    It undoes that a proposer's clock was ahead. A time that is not earlier than the applied one changes nothing.
+    """
+
+    controller_epoch: int
+    now_ms: WallMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetFeatureLevel:
     """Raise the level; refused unless every registered broker supports it."""
 
@@ -598,6 +609,7 @@ Command = (
     | AllocateProducer
     | ForgetProducers
     | CheckImage
+    | CorrectTime
     | SetFeatureLevel
     | ReassignPartitions
     | StepReassignments

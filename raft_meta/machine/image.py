@@ -405,7 +405,7 @@ class AuditEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """The whole state. ``index`` is that of the last command applied; ``now_ms`` never runs backwards."""
+    """The whole state. ``index`` is that of the last command applied; only ``CorrectTime`` sets ``now_ms`` back."""
 
     index: int = 0
     now_ms: WallMs = NEVER_MS

@@ -310,6 +310,10 @@ class CommandSource:
                 c.SetFeatureLevel(feature_level=self.rng.randint(1, codec.FEATURE_LEVEL_MAX)),
                 c.CheckImage(index=image.index, image_hash=codec.image_hash(image)),
                 c.ForgetAudited(through=self.rng.randint(0, image.audit_count + 1)),
+                c.CorrectTime(
+                    controller_epoch=image.controller_epoch - self.rng.randint(0, 1),
+                    now_ms=WallMs(self.rng.randint(0, 10_000)),
+                ),
             ]
         )
 

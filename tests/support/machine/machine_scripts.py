@@ -126,6 +126,10 @@ class MachineScript:
                 unused_since_ms=WallMs(int(line.words[0])),
                 producer_ids=tuple(map(int, line.words[1].split(","))),
             ),
+            "correct-time": lambda line: c.CorrectTime(
+                controller_epoch=int(line.named.get("epoch", self.image.controller_epoch)),
+                now_ms=WallMs(int(line.words[0])),
+            ),
             "forget-audited": lambda line: c.ForgetAudited(through=int(line.words[0])),
         }
         line = Line.parse(text)

@@ -100,6 +100,19 @@ class TestFromTheStart:
             assert stamped
             assert all(abs(ms - true_ms()) <= BOUND_MS for ms in stamped)
 
+    @wrong
+    @virtual
+    async def test_the_applied_time_is_right(self, skew_ms: int) -> None:
+        async with cluster_of(Cluster(skews_ms={3: skew_ms})) as cluster:
+            await cluster.create("t", (3, 1, 2))
+            await write(cluster.nodes[3], "paid")
+            await cluster.stop_gracefully(3)
+            await cluster.restart(3)
+            await cluster.until(lambda: cluster.nodes[3].membership.is_unfenced)
+            await after(1_000)
+            await cluster.nodes[1].transactions.begin("me", timeout_ms=5_000)
+            assert abs(cluster.image.now_ms - true_ms()) <= BOUND_MS
+
 
 class TestAtRunTime:
     """The clock of a node that runs is set wrong."""

@@ -1,0 +1,78 @@
+"""The applied time is set back, to which a wrong clock had advanced it.
+
+The applied time is the latest one that any proposer told. So a proposer whose clock was ahead would be believed until
+the others have caught up, also after its clock was repaired. Tokens made meanwhile would count as expired, and offsets
+would be kept too long. The controller knows the cluster's time, and proposes the correction.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from immutables import Map
+
+from raft_meta.machine.commands import CorrectTime
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import (
+    AllocatedProducer,
+    CommittedOffset,
+    Group,
+    Image,
+    PartitionKey,
+    Token,
+    Topic,
+)
+from raft_meta.machine.outcome import Outcome
+from raft_meta.machine.topics.partitions import check_controller
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def correct(image: Image, command: CorrectTime) -> Outcome:
+    """Set the applied time back, and everything that it says happened later; never forward.
+
+    Raises:
+        StaleControllerEpochError: refused.
+    """
+    check_controller(image, command.controller_epoch)
+    now_ms = command.now_ms
+    if now_ms >= image.now_ms:
+        return Outcome(image)
+
+    def topic(of: Topic) -> Topic:
+        growths = tuple((count, min(at_ms, now_ms)) for count, at_ms in of.growths)
+        if of.created_ms <= now_ms and growths == of.growths:
+            return of
+        return replace(of, created_ms=min(of.created_ms, now_ms), growths=growths)
+
+    def producer(of: AllocatedProducer) -> AllocatedProducer:
+        return of if of.used_ms <= now_ms else replace(of, used_ms=now_ms)
+
+    def group(of: Group) -> Group:
+        return of if of.emptied_ms <= now_ms else replace(of, emptied_ms=now_ms)
+
+    def offset(of: CommittedOffset) -> CommittedOffset:
+        return of if of.commit_ms <= now_ms else replace(of, commit_ms=now_ms)
+
+    def offsets(of: Map[PartitionKey, CommittedOffset]) -> Map[PartitionKey, CommittedOffset]:
+        return _changed(of, offset)
+
+    def token(of: Token) -> Token:
+        return of if of.created_ms <= now_ms else replace(of, created_ms=now_ms)
+
+    after = replace(
+        image,
+        now_ms=now_ms,
+        topics=_changed(image.topics, topic),
+        producers=_changed(image.producers, producer),
+        groups=_changed(image.groups, group),
+        offsets=_changed(image.offsets, offsets),
+        tokens=_changed(image.tokens, token),
+    )
+    return Outcome(after)
+
+
+def _changed(values: Map[K, V], change: Callable[[V], V]) -> Map[K, V]:
+    """``values`` with ``change`` made to each; the same map where it changes none."""
+    changed = {key: after for key, value in values.items() if (after := change(value)) is not value}
+    return values.update(changed) if changed else values
