@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import socket
 import sys
 import tempfile
@@ -42,6 +43,7 @@ def main() -> int:
     cluster = Cluster(folder, args.ports or _free_port(), source=Path(args.source).resolve())
     print(f"seed {args.seed}, nodes in {folder}", flush=True)
     run = Run(cluster, args)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         cluster.start()
         run.all()

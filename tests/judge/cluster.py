@@ -81,7 +81,8 @@ class Cluster:
             )
         for number in self.nodes:
             self.launch(number)
-        self.wait_ready(60)
+        if not self.wait_ready(120):
+            raise RuntimeError(f"the nodes do not start: see {self.folder}/node*.log")
 
     def _make_network(self) -> bool:
         """Make a bridge and a namespace for each node; without the rights there is none."""

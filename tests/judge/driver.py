@@ -6,10 +6,11 @@ import random
 import threading
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tests.judge.checks import Checker
+from tests.judge.client import Request, Response
 from tests.judge.model import Model
 from tests.judge.paths.read import FORMATS
 from tests.judge.steps import CLOSED, STEPS, access, reads, topics, transactions
@@ -68,6 +69,7 @@ class Driver:
     cluster_id: str = ""
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    contained: dict[int, float] = field(default_factory=dict)
 
     def world(self, episode: Plan, prefix: str) -> World:
         """Return what the steps of an episode work on."""
@@ -137,6 +139,7 @@ class Driver:
             "no transaction of the episode",
             "one is open",
         )
+        self._metrics(world, rng)
         for topic in list(world.model.topics.values()):
             for part in topic.partitions:
                 for node in self.nodes:
@@ -144,3 +147,22 @@ class Driver:
                     reads.read_from(
                         world, rng, part, form, part.start_range(world.now, world.now)[1], node=node
                     )
+
+    def _metrics(self, world: World, rng: random.Random) -> None:
+        """Read what each node counts of errors that it contained; a restart begins at 0."""
+        for node in self.nodes:
+            answer = world.ask(rng, Request("GET", "/metrics?partitions=false"), node=node)
+            if not isinstance(answer, Response) or answer.status != 200:
+                continue
+            lines = [
+                line
+                for line in answer.body.decode().splitlines()
+                if line.startswith("milena_contained_errors_total")
+            ]
+            count = sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+            before = self.contained.get(node, 0.0)
+            self.contained[node] = count
+            where = f"/metrics of node {node}"
+            self.verdicts.check(
+                "J-contained", count <= before or not count, where, f"{before:.0f} errors", lines
+            )

@@ -233,7 +233,9 @@ class FakeCluster:
         body = request.body or b""
         if kind == "application/vnd.milena.batch":
             rows = wire.decode(body)
-            items = [(int(number or 0), r.key, r.value, list(r.headers), r.timestamp) for r in rows]
+            items: list[Any] = [
+                (int(number or 0), r.key, r.value, list(r.headers), r.timestamp) for r in rows
+            ]
         elif kind in ("text/plain", "application/x-ndjson"):
             items = [
                 (None if number is None else int(number), None, line, [], None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 RULES = {
     "J-alive": "No request ends a process. Only the judge kills nodes.",
+    "J-contained": "No node counts an error that its code did not expect (`milena_contained_errors_total`).",
     "J-status": "A 5xx is 503 or 504 with a documented code. An error has the documented envelope.",
     "J-own-answer": "An answer belongs to its request: the request id comes back, in the order of a pipeline.",
     "J-value": "A key, a value, a header and a timestamp read exactly as they were written, by every path.",

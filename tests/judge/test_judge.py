@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.judge.driver import Driver, Plan, plan
@@ -43,3 +46,21 @@ def test_a_planted_fault_is_found(fault: str) -> None:
 
 def test_every_planted_fault_names_rules_that_there_are() -> None:
     assert {rule for rules in FAULTS.values() for rule in rules} <= set(RULES)
+
+
+def test_documents_name_the_rules_that_there_are() -> None:
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    guarantees = (docs / "guarantees.md").read_text(encoding="utf-8")
+    named = {
+        rule
+        for line in re.findall(r"judge: ([^|]*)\|", guarantees)
+        for rule in re.findall(r"`(J-[a-z-]+)`", line)
+    }
+    assert named
+    assert named <= set(RULES)
+    told = re.findall(
+        r"^\| `(J-[a-z-]+)` \| (.*) \|$",
+        (docs / "judge.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert dict(told) == RULES

@@ -135,7 +135,7 @@ def lists(world: World, rng: random.Random) -> None:
         return
     caller = world.callers["none"]
     v3 = f"/v3/clusters/{world.cluster_id}"
-    targets = (
+    targets: tuple[str, ...] = (
         "/topics",
         "/groups",
         "/transactions",

@@ -25,11 +25,14 @@ class _Commits:
     group: str
     topic: Topic
     values: dict[int, set[int | None]] = field(default_factory=dict)
+    history: list[str] = field(default_factory=list)
 
     def maybe(self, number: int) -> set[int | None]:
         return self.values.get(number, {None})
 
-    def note(self, number: int, value: int | None, answer: Response | Lost) -> None:
+    def note(self, number: int, value: int | None, answer: Response | Lost, how: str) -> None:
+        got = "lost" if isinstance(answer, Lost) else f"{answer.status} at node {answer.node}"
+        self.history.append(f"{how} {number}: {value} {got}")
         if is_unsure(answer) or (isinstance(answer, Response) and answer.status >= 500):
             self.values[number] = self.maybe(number) | {value}
         elif isinstance(answer, Response) and answer.status < 300:
@@ -61,7 +64,7 @@ def _send_commit(
 ) -> None:
     body = {"offsets": [{"topic": part.topic.name, "partition": part.number, "offset": value}]}
     answer = world.ask(rng, world.json("POST", f"/groups/{commits.group}/offsets", body))
-    commits.note(part.number, value, answer)
+    commits.note(part.number, value, answer, "commit")
 
 
 def _commit_read(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
@@ -89,7 +92,7 @@ def _commit_in_transaction(
         "next_offset": value,
     }
     answer = world.ask(rng, world.json("POST", "/transactions", {"offsets": [offset]}))
-    commits.note(part.number, value, answer)
+    commits.note(part.number, value, answer, "in a transaction")
 
 
 def _reset(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
@@ -97,7 +100,7 @@ def _reset(world: World, rng: random.Random, commits: _Commits, part: Partition)
     value = rng.randint(min(begin, end), end)
     body = {"topic": part.topic.name, "partitions": [part.number], "to": value}
     answer = world.ask(rng, world.json("POST", f"/groups/{commits.group}/offsets:reset", body))
-    commits.note(part.number, value, answer)
+    commits.note(part.number, value, answer, "reset")
 
 
 def _ask_committed(world: World, rng: random.Random, commits: _Commits) -> None:
@@ -115,7 +118,7 @@ def _ask_committed(world: World, rng: random.Random, commits: _Commits) -> None:
             value in may,
             f"{target} at node {answer.node}",
             f"{part.name}: {may}",
-            value,
+            f"{value} after {commits.history}",
         )
         if value in may:
             commits.values[part.number] = {value}
