@@ -30,6 +30,8 @@ class Caller:
     grants: tuple[Grant, ...] = ()
     """Of the token; empty: whatever the user may."""
     is_superuser: bool = False
+    has_password: bool = False
+    """It brought the user's password, and no certificate or token."""
     is_enforced: bool = True
     """Otherwise refusals are only logged."""
     host: str = ""

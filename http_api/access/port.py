@@ -21,6 +21,8 @@ class RequestedToken:
     grants: tuple[Grant, ...]
     lifetime_ms: int | None
     expires_ms_max: int
+    parent: str = ""
+    """The token that asks for it, with which it is deleted; empty: another credential asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +91,11 @@ class AccessPort(Protocol):
         password: Secret | None,
         is_superuser: bool | None,
         keeps_previous: bool,
+        revokes_tokens: bool = False,
     ) -> tuple[User, bool]:
         """Make a user, or change what is given of it; returns it, and whether it is new.
 
-        ``keeps_previous``: the password that it had stays good beside the new one.
+        ``keeps_previous``: the password that it had stays good beside the new one. ``revokes_tokens``: its tokens go.
 
         Raises:
             LastSuperuserError, AccessLimitError, StaleVersionError, TooManyRequestsError: nothing was changed.
@@ -126,8 +129,8 @@ class AccessPort(Protocol):
             TokenNotFoundError: the user has none of this id.
         """
 
-    def acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """The entries that fit, in order."""
+    async def acls(self, wanted: AclSelection) -> Sequence[Acl]:
+        """The entries that fit, in order; others get their turn while many are looked through."""
 
     async def add_acls(self, acls: Iterable[Acl]) -> None:
         """Add entries, all or none; those that are there already stay.

@@ -21,6 +21,8 @@ LIMIT_OR_ALL = IntegerParam(
     name="limit", description=f"{_LIMIT}, and all are told without it", least=1, default=None
 )
 """Of lists that clients know without pages."""
+LIMIT_OR_MOST = IntegerParam(name="limit", description=_LIMIT, least=1, default=ROWS_MAX)
+"""Of lists that grew without pages, and are too long to be told whole."""
 ORDER = ChoiceParam(
     name="order",
     description="the least, or the most, comes first",
@@ -65,6 +67,8 @@ def part_params(sort: ChoiceParam[R], *, is_whole: bool = True) -> tuple[Param, 
 
 CUT_PARAMS = (_ORDER, _SKIP, _ROWS)
 """The same where there is but one order."""
+LONG_PARAMS = (_ORDER, _SKIP, LIMIT_OR_MOST.param)
+"""The same of a list that grew without pages."""
 
 
 def matching(names: Iterable[N], name: Callable[[N], str], query: Mapping[str, str]) -> list[N]:

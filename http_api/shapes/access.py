@@ -48,11 +48,14 @@ USER = Shape(
             "name": text(),
             "is_superuser": boolean(),
             "password_count": count("two while one of them is on its way out"),
-            "token_count": count(),
+            "token_count": count("how many tokens speak for it: they outlive its password"),
         }
     ),
 )
-USERS = Shape("Users", fields({"users": listing(USER)}))
+USERS = Shape(
+    "Users",
+    fields({"total": count("of all that fit"), "users": listing(USER, "those of the page")}),
+)
 USER_CHANGE = Shape(
     "UserChangeIn",
     fields(
@@ -63,6 +66,7 @@ USER_CHANGE = Shape(
             "keep_previous": nullable(
                 boolean("the password before stays good, too, until the next change")
             ),
+            "revoke_tokens": nullable(boolean("the user's tokens are deleted; absent: they stay")),
         },
         is_closed=True,
     ),
@@ -88,9 +92,13 @@ _TOKEN = {
     "grants": listing(GRANT, "what it is good for, of what its user may; empty: all of that"),
     "created_ms": count(),
     "expires_ms": nullable(count("null: never")),
+    "parent": nullable(text("the token that made it, and with which it is deleted")),
 }
 TOKEN = Shape("Token", fields(_TOKEN))
-TOKENS = Shape("Tokens", fields({"tokens": listing(TOKEN)}))
+TOKENS = Shape(
+    "Tokens",
+    fields({"total": count("of all that fit"), "tokens": listing(TOKEN, "those of the page")}),
+)
 NEW_TOKEN = Shape(
     "NewTokenIn",
     fields(

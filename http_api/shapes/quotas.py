@@ -1,6 +1,6 @@
 """Requests and answers about quotas."""
 
-from http_api.shapes.blocks import Shape, fields, integer, listing, nullable, text
+from http_api.shapes.blocks import Shape, count, fields, integer, listing, nullable, text
 from milena.model.quotas import EVERY, QuotaKey
 
 _WHAT = {
@@ -24,7 +24,9 @@ LIMITS = Shape(
     {"producer_byte_rate": 1_000_000},
 )
 QUOTA = Shape("Quota", fields({"user": _USER, "client_id": _CLIENT_ID, "limits": LIMITS}))
-QUOTAS = Shape("Quotas", fields({"quotas": listing(QUOTA)}))
+QUOTAS = Shape(
+    "Quotas", fields({"total": count("of all"), "quotas": listing(QUOTA, "those of the page")})
+)
 QUOTA_CHANGE = Shape(
     "QuotaChangeIn",
     fields({"limits": LIMITS}, {"user": _USER, "client_id": _CLIENT_ID}, is_closed=True),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlencode
 
+import orjson
 from aiohttp import web
 
 from http_api.access.hosts import plain_host
@@ -17,8 +18,10 @@ from http_api.shapes.blocks import text
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.access import ANY_HOST, Operation, PatternType, Permission, ResourceType
 from milena.model.errors import MalformedRequestError
+from milena.model.turns import one_turn
 from raft_meta.machine.image import Acl
 
+ROWS_PER_TURN = 250
 _WORDS = {
     "resource_type": ResourceType,
     "pattern_type": PatternType,
@@ -40,7 +43,7 @@ async def list_acls(call: Call) -> web.Response:
     """The entries that the query leaves."""
     links = Links(call)
     wanted = _filter(call.query())
-    items = [_resource(links, acl) for acl in call.ports.access.acls(wanted)]
+    items = await _rows(links, await call.ports.access.acls(wanted))
     return item_answer(links.listing("KafkaAclList", links.url("acls"), items))
 
 
@@ -76,7 +79,7 @@ async def delete_acls(call: Call) -> web.Response:
     removed = await call.ports.access.remove_acls(_filter(query))
     for acl in removed:
         call.rights.tell(f"removed {_words(acl)}")
-    return json_answer({"data": [_resource(links, acl) for acl in removed]})
+    return json_answer({"data": await _rows(links, removed)})
 
 
 def _filter(query: Mapping[str, str]) -> AclSelection:
@@ -124,6 +127,17 @@ def _words(acl: Acl) -> str:
         f"{acl.permission} {acl.principal} {acl.operation} {acl.resource_type} {acl.name} {acl.pattern_type} "
         f"from {acl.host}"
     )
+
+
+async def _rows(links: Links, acls: Sequence[Acl]) -> list[orjson.Fragment]:
+    """The entries as JSON. A cluster may have 100,000: other requests get their turn in between."""
+    rows: list[orjson.Fragment] = []
+    for start in range(0, len(acls), ROWS_PER_TURN):
+        if start:
+            await one_turn()
+        part = acls[start : start + ROWS_PER_TURN]
+        rows += [orjson.Fragment(orjson.dumps(_resource(links, acl))) for acl in part]
+    return rows
 
 
 def _resource(links: Links, acl: Acl) -> Resource:

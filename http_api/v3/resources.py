@@ -44,7 +44,7 @@ class Links:
         }
 
     @staticmethod
-    def listing(kind: str, url: str, items: Iterable[Resource]) -> Resource:
+    def listing(kind: str, url: str, items: Iterable[object]) -> Resource:
         """A list; nothing is ever on a second page."""
         return {"kind": kind, "metadata": {"self": url, "next": None}, "data": list(items)}
 

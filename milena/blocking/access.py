@@ -57,6 +57,7 @@ class AccessAdmin:
         password: Secret | None = None,
         is_superuser: bool | None = None,
         keep_previous: bool = False,
+        revoke_tokens: bool = False,
     ) -> UserView:
         """Make a user, or change one that is there; None leaves something as it is."""
         return self._call(
@@ -65,6 +66,7 @@ class AccessAdmin:
                 password=password,
                 is_superuser=is_superuser,
                 keep_previous=keep_previous,
+                revoke_tokens=revoke_tokens,
             )
         )
 

@@ -52,8 +52,8 @@ class AccessAdmin:
 
     async def users(self) -> list[UserView]:
         """All users, in order of their names."""
-        answer = AnswerFields(await self._http.get("/users"), "users")
-        return sorted(map(user_view, answer.objects("users")), key=lambda user: user.name)
+        found = map(user_view, await self._all_of("/users", "users"))
+        return sorted(found, key=lambda user: user.name)
 
     async def user(self, name: str) -> UserView:
         """One user.
@@ -70,6 +70,7 @@ class AccessAdmin:
         password: Secret | None = None,
         is_superuser: bool | None = None,
         keep_previous: bool = False,
+        revoke_tokens: bool = False,
     ) -> UserView:
         """Make a user, or change one that is there; None leaves something as it is.
 
@@ -78,6 +79,7 @@ class AccessAdmin:
             password: the one to come in with; who has none comes in with tokens alone.
             is_superuser: may do everything, whatever entries say.
             keep_previous: the former password stays good beside the new one, until the next is set.
+            revoke_tokens: delete the user's tokens. Without it they stay: a token outlives a password.
 
         Raises:
             AnswerError: a bad name or password, or the last superuser would be none; the message says what to change.
@@ -92,6 +94,8 @@ class AccessAdmin:
             body["is_superuser"] = is_superuser
         if keep_previous:
             body["keep_previous"] = True
+        if revoke_tokens:
+            body["revoke_tokens"] = True
         # Done twice, the former password would be the new one.
         answer = await self._http.put(_user_path(name), body, is_repeatable=not keep_previous)
         return user_view(AnswerFields(answer, "user"))
@@ -111,8 +115,7 @@ class AccessAdmin:
         Raises:
             TargetNotFoundError: there is no such user.
         """
-        answer = AnswerFields(await self._http.get(_tokens_path(user)), "tokens")
-        found = map(token_view, answer.objects("tokens"))
+        found = map(token_view, await self._all_of(_tokens_path(user), "tokens"))
         return sorted(found, key=lambda token: (token.created_ms, token.token_id))
 
     async def create_token(
@@ -154,8 +157,7 @@ class AccessAdmin:
 
     async def quotas(self) -> list[QuotaView]:
         """All quotas, by user and client id."""
-        answer = AnswerFields(await self._http.get("/quotas"), "quotas")
-        return [quota_view(found) for found in answer.objects("quotas")]
+        return [quota_view(found) for found in await self._all_of("/quotas", "quotas")]
 
     async def alter_quota(
         self,
@@ -202,6 +204,17 @@ class AccessAdmin:
     async def remove_acls(self, wanted: AclFilter) -> list[AclEntry]:
         """Remove the entries of a filter; which went, sorted. A filter that says nothing removes all."""
         return acl_entries(await self._http.delete(await self._acls_path(), wanted.params()))
+
+    async def _all_of(self, path: str, field: str) -> list[AnswerFields]:
+        """Every row of a list, which a cluster tells a page at a time; one of a release before tells all at once."""
+        rows: list[AnswerFields] = []
+        while True:
+            params = {"skip": str(len(rows))} if rows else None
+            answer = AnswerFields(await self._http.get(path, params), field)
+            page = list(answer.objects(field))
+            rows += page
+            if not page or len(rows) >= (answer.optional_integer("total") or 0):
+                return rows
 
     async def _acls_path(self) -> str:
         return f"/v3/clusters/{await self._cluster_id()}/acls"

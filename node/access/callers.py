@@ -249,7 +249,7 @@ class Callers:
         if user is None or verified.user != name or verified.verifier not in user.verifiers:
             del self._verified[key]
             return None
-        return self._caller(image, USER_PREFIX + name, host, user=user)
+        return self._caller(image, USER_PREFIX + name, host, user=user, has_password=True)
 
     def _of_token(self, image: Image, text: str, host: str) -> Caller:
         token_id, _, secret = text.removeprefix(TOKEN_PREFIX).partition("_")
@@ -311,6 +311,7 @@ class Callers:
         grants: tuple[Grant, ...] = (),
         expires_ms: int = 0,
         keys_version: int = 0,
+        has_password: bool = False,
     ) -> Caller:
         is_superuser = user is not None and user.is_superuser
         return Caller(
@@ -329,6 +330,7 @@ class Callers:
             token_id=token_id,
             grants=grants,
             is_superuser=is_superuser and not grants,
+            has_password=has_password,
             is_enforced=image.access_mode == AccessMode.REQUIRED,
             host=host if depends_on_host(image, principal, groups) else "",
             expires_ms=expires_ms,

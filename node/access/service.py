@@ -13,6 +13,7 @@ from milena.model.access import AccessMode
 from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
+    FeatureLevelError,
     InvalidAccessError,
     NoQuorumError,
     StaleVersionError,
@@ -21,11 +22,18 @@ from milena.model.errors import (
 )
 from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
+from milena.model.turns import one_turn
 from milena.model.types import WallMs
 from node.access.callers import TOKEN_PREFIX, secret_hash
 from node.access.passwords import Passwords
 from node.metadata.store import MetadataStore
-from raft_meta.machine.access.access import ACLS_PER_REQUEST_MAX
+from raft_meta.machine.access.access import (
+    ACLS_PER_REQUEST_MAX,
+    FAMILIES_LEVEL,
+    TOKENS_PER_USER_MAX,
+    check_room,
+    expired_tokens,
+)
 from raft_meta.machine.commands import (
     AlterAcls,
     AlterQuota,
@@ -35,11 +43,13 @@ from raft_meta.machine.commands import (
     PutUser,
     SetAccessMode,
 )
-from raft_meta.machine.image import Acl, Token, User
+from raft_meta.machine.image import Acl, Image, Token, User
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 10_000
+ACLS_PER_TURN = 1_000
+"""So many are looked through at a time."""
 TRIES_MAX = 5
 """Of a change that others' changes overtook."""
 SECRET_BYTES = 32
@@ -107,9 +117,12 @@ class AccessService:
         password: Secret | None,
         is_superuser: bool | None,
         keeps_previous: bool,
+        revokes_tokens: bool = False,
     ) -> tuple[User, bool]:
         """Make a user, or change what is given of it; returns it, and whether it is new."""
         verifier = None
+        if revokes_tokens:
+            self._check_level("revoke tokens")
         if password is not None:
             check_password(password.reveal())
             verifier = await self._passwords.hash(password.reveal())
@@ -124,6 +137,7 @@ class AccessService:
                 version=0 if present is None else present.version,
                 verifiers=verifiers,
                 is_superuser=was_superuser if is_superuser is None else is_superuser,
+                revokes_tokens=revokes_tokens,
             )
             try:
                 await self._propose(command, f"change user {name}")
@@ -141,17 +155,19 @@ class AccessService:
     def tokens_of(self, name: str) -> Sequence[Token]:
         """The user's tokens, the oldest first."""
         self.user(name)
-        tokens = self._metadata.image.tokens.values()
+        image = self._metadata.image
         return sorted(
-            (token for token in tokens if token.user == name),
+            (image.tokens[token_id] for token_id in image.tokens_of.get(name, ())),
             key=lambda token: (token.created_ms, token.token_id),
         )
 
     async def create_token(self, name: str, new: RequestedToken) -> tuple[Token, Secret]:
         """A token of a user, and what is to be sent of it."""
-        user = (await self._metadata.current_image()).users.get(name)
+        image = await self._metadata.current_image()
+        user = image.users.get(name)
         if user is None:
             raise UserNotFoundError(f"There is no user {name}.")
+        self._check_room(image, name)
         token_id = base64.b32encode(self._random_bytes(ID_BYTES)).decode().lower()
         secret = base64.urlsafe_b64encode(self._random_bytes(SECRET_BYTES)).decode().rstrip("=")
         lifetime_ms = new.lifetime_ms
@@ -163,12 +179,29 @@ class AccessService:
             note=new.note,
             grants=new.grants,
             expires_ms=_end(self._clock.wall_ms(), lifetime_ms, new.expires_ms_max),
+            parent=new.parent if image.feature_level >= FAMILIES_LEVEL else "",
         )
         await self._propose(command, f"make a token of user {name}")
         token = self._metadata.image.tokens.get(token_id)
         if token is None:
             raise TokenNotFoundError(f"Token {token_id} was deleted as soon as it was made.")
         return token, Secret(f"{TOKEN_PREFIX}{token_id}_{secret}")
+
+    def _check_room(self, image: Image, name: str) -> None:
+        """Refuse one token too many before it is proposed: that holds from the first node of this release on."""
+        own = image.tokens_of.get(name, ())
+        if len(own) >= TOKENS_PER_USER_MAX:
+            tokens = (image.tokens[token_id] for token_id in own)
+            if not expired_tokens(tokens, self._clock.wall_ms()):
+                check_room(own, name)
+
+    def _check_level(self, what: str) -> None:
+        present = self._metadata.image.feature_level
+        if present < FAMILIES_LEVEL:
+            raise FeatureLevelError(
+                f"to {what} needs feature level {FAMILIES_LEVEL}, and the cluster is at {present}, to which it rises "
+                "by itself once every node is of a release that supports it; nothing was changed"
+            )
 
     async def delete_token(self, name: str, token_id: str) -> None:
         """Forget a token of this user."""
@@ -181,11 +214,21 @@ class AccessService:
 
     # -- access control entries ------------------------------------------------------------------
 
-    def acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """The entries that fit, in order."""
-        return sorted(
-            acl for acls in self._metadata.image.acls.values() for acl in acls if wanted.fits(acl)
-        )
+    async def acls(self, wanted: AclSelection) -> Sequence[Acl]:
+        """The entries that fit, in order: the image has those of each principal in order."""
+        acls = self._metadata.image.acls
+        found: list[Acl] = []
+        looked_at = 0
+        for principal in [wanted.principal] if wanted.principal is not None else sorted(acls):
+            own = acls.get(principal, ())
+            for start in range(0, len(own), ACLS_PER_TURN):
+                part = own[start : start + ACLS_PER_TURN]
+                found += [acl for acl in part if wanted.fits(acl)]
+                looked_at += len(part)
+                if looked_at >= ACLS_PER_TURN:
+                    looked_at = 0
+                    await one_turn()
+        return found
 
     async def add_acls(self, acls: Iterable[Acl]) -> None:
         """Add entries; those that are there already stay."""
@@ -194,7 +237,7 @@ class AccessService:
     async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
         """Remove the entries that fit; returns them."""
         await self._metadata.current_image()
-        found = self.acls(wanted)
+        found = await self.acls(wanted)
         for start in range(0, len(found), ACLS_PER_REQUEST_MAX):
             some = tuple(found[start : start + ACLS_PER_REQUEST_MAX])
             await self._propose(AlterAcls(added=(), removed=some), "remove access control entries")

@@ -526,13 +526,14 @@ class SetAccessMode:
 class PutUser:
     """Make a user (``version`` 0), or change one: compare and set on its version. Response: the new version.
 
-    The last superuser stays one while access is asked for.
+    The last superuser stays one while access is asked for. ``revokes_tokens``: its tokens go.
     """
 
     name: str
     version: int
     verifiers: tuple[str, ...]
     is_superuser: bool
+    revokes_tokens: bool = field(default=False, metadata={"since": 11})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -544,7 +545,10 @@ class DeleteUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateToken:
-    """A token of a user; the secret itself stays with whoever asked for it."""
+    """A token of a user; the secret itself stays with the client that asked for it.
+
+    ``parent``: the token that asks for it. It lives no longer than that, and is deleted with it.
+    """
 
     token_id: str
     user: str
@@ -553,11 +557,12 @@ class CreateToken:
     note: str
     grants: tuple[Grant, ...]
     expires_ms: WallMs
+    parent: str = field(default="", metadata={"since": 11})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTokens:
-    """Forget tokens; those that are gone already are passed over. Response: how many were there."""
+    """Forget tokens, and those that they made; those that are gone already are passed over. Response: how many went."""
 
     token_ids: tuple[str, ...]
 

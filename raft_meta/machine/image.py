@@ -356,6 +356,8 @@ class Token:
     created_ms: WallMs
     expires_ms: WallMs
     """0: never."""
+    parent: str = field(default="", metadata={"since": 11})
+    """The token that made it, with which it goes. Empty: another credential made it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -447,6 +449,10 @@ class Image:
     users: Map[str, User] = field(default_factory=Map)
     tokens: Map[str, Token] = field(default_factory=Map)
     """By token_id."""
+    tokens_of: Map[str, tuple[str, ...]] = field(default_factory=Map)
+    """user → the ids of its tokens, ascending."""
+    token_children: Map[str, tuple[str, ...]] = field(default_factory=Map)
+    """token_id → the ids of the tokens that it made, ascending."""
     acls: Map[str, tuple[Acl, ...]] = field(default_factory=Map)
     """By principal, in ascending order; only principals that have some."""
     acl_count: int = 0

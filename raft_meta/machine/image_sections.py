@@ -14,7 +14,7 @@ from immutables import Map
 from milena.model.errors import CorruptLogError
 from milena.model.types import WallMs
 from raft_meta.machine import producers, shapes
-from raft_meta.machine.access import audit
+from raft_meta.machine.access import access, audit
 from raft_meta.machine.copies import replace
 from raft_meta.machine.image import (
     Acl,
@@ -455,6 +455,8 @@ class ImageReader:
             access_version=header.access_version,
             users=Map(self._users),
             tokens=Map(self._tokens),
+            tokens_of=access.tokens_by_user(self._tokens.values()),
+            token_children=access.tokens_by_parent(self._tokens.values()),
             acls=Map({principal: tuple(found) for principal, found in self._acls.items()}),
             acl_count=sum(len(found) for found in self._acls.values()),
             quotas=Map(self._quotas),

@@ -90,8 +90,9 @@ function MakeToken({ where, onDone }) {
 function SetPassword({ where, onDone }) {
   const [password, setPassword] = useState("");
   const [keeps, setKeeps] = useState(false);
+  const [revokes, setRevokes] = useState(false);
   const act = async () => {
-    await post(where, { password, keep_previous: keeps || undefined }, "PUT");
+    await post(where, { password, keep_previous: keeps || undefined, revoke_tokens: revokes || undefined }, "PUT");
     setPassword("");
     onDone();
     return "it is changed";
@@ -99,6 +100,7 @@ function SetPassword({ where, onDone }) {
   return html`<${Action} summary="Set the password" verb="Set" act=${act} isReady=${password.length >= PASSWORD_MIN}>
     <${Field} label="New password, 8 characters or more" type="password" autocomplete="new-password" value=${password} onValue=${setPassword} />
     <label class="tick"><input type="checkbox" checked=${keeps} onChange=${(e) => setKeeps(e.target.checked)} /> the one before stays good, too</label>
+    <label class="tick"><input type="checkbox" checked=${revokes} onChange=${(e) => setRevokes(e.target.checked)} /> delete its tokens; without this they stay good</label>
   <//>`;
 }
 

@@ -5,6 +5,7 @@ from http_api.describing.error_sets import CHANGE_ERRORS
 from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.errors import InvalidFieldError
 from http_api.native.access import handlers as access
+from http_api.native.pages import CONTAINS, LONG_PARAMS
 from http_api.shapes import access as shapes
 from milena.model import errors as e
 from milena.model.access import Operation
@@ -41,8 +42,10 @@ ACCESS_ROUTES = (
         "GET /users",
         "listUsers",
         access.list_users,
-        "All users",
+        "Users",
         ok(shapes.USERS, "The users, by name"),
+        CONTAINS,
+        *LONG_PARAMS,
         access=on_cluster(Operation.DESCRIBE),
         tag=Tag.ACCESS,
         is_current=True,
@@ -70,8 +73,9 @@ ACCESS_ROUTES = (
         access=STRICT,
         tag=Tag.ACCESS,
         description=(
-            "Needs ALTER on the cluster; superusers are made and changed by superusers. Who came with a password may "
-            "change its own."
+            "Needs ALTER on the cluster; superusers are made and changed by superusers. A caller that came with a "
+            "password may change its own. Tokens outlive a password: `token_count` says how many there are, and "
+            "`revoke_tokens` deletes them."
         ),
         body=Body(content=json_content(shapes.USER_CHANGE)),
         errors=(
@@ -98,8 +102,10 @@ ACCESS_ROUTES = (
         access.list_tokens,
         "Tokens of a user",
         ok(shapes.TOKENS, "The tokens, the oldest first"),
+        *LONG_PARAMS,
         access=STRICT,
         tag=Tag.ACCESS,
+        description="A token with grants is told of itself alone.",
         is_current=True,
         errors=(e.UserNotFoundError,),
     ),
@@ -118,8 +124,9 @@ ACCESS_ROUTES = (
         access=STRICT,
         tag=Tag.ACCESS,
         description=(
-            "It may what its user may, or, with `grants`, what both say. One that is made with a token never may more, "
-            "nor lives longer. The body may be left out."
+            "It may what its user may, or, with `grants`, what both say. One that is made with a token never lives "
+            "longer, and is deleted with it. A token with grants makes none. A user has at most 1,000 tokens. The body "
+            "may be left out."
         ),
         body=Body(content=json_content(shapes.NEW_TOKEN), is_required=False),
         errors=(e.UserNotFoundError, e.AccessLimitError, *_CHANGE_ERRORS),

@@ -1,10 +1,9 @@
 """Native: the access mode, users and their tokens.
 
-What gives somebody power over others is refused in every mode but ``off``: who may only change access makes no
-superusers, and changes none; a token makes no token that may more, or lives longer, than itself.
+What gives a caller power over others is refused in every mode but ``off``. A caller that may only change access makes
+no superusers and changes none. A token makes no token that lives longer than itself. A token with grants makes none: of
+its user's tokens it sees and deletes itself alone.
 """
-
-from collections.abc import Iterable
 
 from aiohttp import web
 
@@ -14,6 +13,7 @@ from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.describing.schemas import Fields
 from http_api.errors import InvalidFieldError
+from http_api.native.pages import LIMIT_OR_MOST, RowPage, matching
 from http_api.shapes import access as shapes
 from milena.model.access import (
     CLUSTER_NAME,
@@ -22,7 +22,7 @@ from milena.model.access import (
     PatternType,
     ResourceType,
 )
-from milena.model.errors import ForbiddenError
+from milena.model.errors import ForbiddenError, TokenNotFoundError
 from milena.model.secret import Secret
 from raft_meta.machine.image import Grant, Token, User
 
@@ -67,9 +67,12 @@ def _access(call: Call, caller: Caller) -> web.Response:
 
 
 async def list_users(call: Call) -> web.Response:
-    """All users."""
-    users = call.ports.metadata.image.users
-    return json_answer({"users": [_user(call, users[name]) for name in sorted(users)]})
+    """Users, by name."""
+    query, users = call.query(), call.ports.metadata.image.users
+    page = RowPage.of(query, LIMIT_OR_MOST)
+    names = sorted(matching(users, str, query))
+    rows = page.rows(names, lambda name: _user(call, users[name]), None)
+    return json_answer({"total": len(names), "users": rows})
 
 
 async def get_user(call: Call) -> web.Response:
@@ -83,7 +86,7 @@ async def get_user(call: Call) -> web.Response:
 
 
 async def put_user(call: Call) -> web.Response:
-    """Make a user, or change it; who came with a password may change its own."""
+    """Make a user, or change it; a caller that came with a password may change its own."""
     name = call.names["user"]
     fields = Fields(await call.json_body(), "the body", shapes.USER_CHANGE.fields)
     text = fields.text("password")
@@ -92,15 +95,20 @@ async def put_user(call: Call) -> web.Response:
     keeps_previous = fields.boolean("keep_previous")
     if keeps_previous and password is None:
         raise InvalidFieldError("the body: 'keep_previous' says what becomes of a new 'password'")
+    revokes_tokens = fields.boolean("revoke_tokens")
     caller = call.rights.caller
-    is_own = caller.user == name and caller.token_id is None and is_superuser is None
+    is_own = caller.user == name and caller.has_password and is_superuser is None
     if is_own and password is not None:
         call.rights.has_asked = True
     else:
         call.rights.authorize(Operation.ALTER, ResourceType.CLUSTER, [CLUSTER_NAME])
         _require_power_over(call, name, gives=bool(is_superuser))
     user, is_new = await call.ports.access.put_user(
-        name, password=password, is_superuser=is_superuser, keeps_previous=keeps_previous
+        name,
+        password=password,
+        is_superuser=is_superuser,
+        keeps_previous=keeps_previous,
+        revokes_tokens=revokes_tokens,
     )
     changed = [
         word
@@ -108,6 +116,7 @@ async def put_user(call: Call) -> web.Response:
             ("new", is_new),
             ("password", password is not None),
             ("superuser" if user.is_superuser else "no superuser", is_superuser is not None),
+            ("tokens revoked", revokes_tokens),
         )
         if is_said
     ]
@@ -125,12 +134,11 @@ async def delete_user(call: Call) -> web.Response:
 
 
 def _user(call: Call, user: User) -> dict[str, object]:
-    tokens = call.ports.metadata.image.tokens.values()
     return {
         "name": user.name,
         "is_superuser": user.is_superuser,
         "password_count": len(user.verifiers),
-        "token_count": sum(token.user == user.name for token in tokens),
+        "token_count": len(call.ports.metadata.image.tokens_of.get(user.name, ())),
     }
 
 
@@ -152,9 +160,14 @@ def _require_superuser(call: Call, what: str) -> None:
 
 async def list_tokens(call: Call) -> web.Response:
     """The user's tokens, without their secrets."""
-    name = _own_or_any(call)
-    tokens = call.ports.access.tokens_of(name)
-    return json_answer({"tokens": [_token(token) for token in tokens]})
+    name, caller = _own_or_any(call), call.rights.caller
+    query, tokens = call.query(), call.ports.access.tokens_of(name)
+    page = RowPage.of(query, LIMIT_OR_MOST)
+    if caller.grants:
+        tokens = [token for token in tokens if token.token_id == caller.token_id]
+    return json_answer(
+        {"total": len(tokens), "tokens": [_token(token) for token in page.cut(tokens, None)]}
+    )
 
 
 async def create_token(call: Call) -> web.Response:
@@ -163,12 +176,20 @@ async def create_token(call: Call) -> web.Response:
     fields = Fields(await call.optional_json_body(), "the body", shapes.NEW_TOKEN.fields)
     grants = tuple(_grant(item) for item in fields.objects("grants", shapes.GRANT.fields))
     caller = call.rights.caller
-    _check_covered(caller, grants)
+    if caller.grants:
+        raise ForbiddenError(
+            f"token {caller.token_id} is good for a part of what {caller.principal} may do, and makes no tokens: use "
+            "the user's password, or a token without grants"
+        )
+    note = fields.text("note") or ""
+    if not note.isprintable():
+        raise InvalidFieldError("'note' has a control character: use printable characters")
     new = RequestedToken(
-        note=fields.text("note") or "",
-        grants=grants or caller.grants,
+        note=note,
+        grants=grants,
         lifetime_ms=fields.integer("lifetime_ms", least=1),
         expires_ms_max=caller.expires_ms,
+        parent=caller.token_id or "",
     )
     token, secret = await call.ports.access.create_token(name, new)
     call.rights.tell(f"token {token.token_id} of user {name}: made")
@@ -179,6 +200,9 @@ async def create_token(call: Call) -> web.Response:
 async def delete_token(call: Call) -> web.Response:
     """Revoke a token."""
     name, token_id = _own_or_any(call), call.names["token"]
+    caller = call.rights.caller
+    if caller.grants and token_id != caller.token_id:
+        raise TokenNotFoundError(f"User {name} has no token {token_id}.")
     await call.ports.access.delete_token(name, token_id)
     call.rights.tell(f"token {token_id} of user {name}: deleted")
     return empty_answer()
@@ -204,28 +228,6 @@ def _grant(fields: Fields) -> Grant:
     )
 
 
-def _check_covered(caller: Caller, grants: Iterable[Grant]) -> None:
-    """A token with grants hands on what they say, and nothing else."""
-    if not caller.grants:
-        return
-    for grant in grants:
-        if not any(_covers(own, grant) for own in caller.grants):
-            raise ForbiddenError(
-                f"token {caller.token_id} may not make one for {grant.resource_type} {grant.name}: it is good for "
-                "less itself"
-            )
-
-
-def _covers(own: Grant, wanted: Grant) -> bool:
-    if own.resource_type != wanted.resource_type or not set(wanted.operations) <= set(
-        own.operations
-    ):
-        return False
-    if own.pattern_type == PatternType.PREFIXED:
-        return wanted.name.startswith(own.name)
-    return own.name == wanted.name and wanted.pattern_type == PatternType.LITERAL
-
-
 def _token(token: Token) -> dict[str, object]:
     return {
         "token_id": token.token_id,
@@ -242,4 +244,5 @@ def _token(token: Token) -> dict[str, object]:
         ],
         "created_ms": token.created_ms,
         "expires_ms": token.expires_ms or None,
+        "parent": token.parent or None,
     }

@@ -6,6 +6,7 @@ from http_api.describing.params import text_param
 from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.errors import InvalidFieldError
 from http_api.native.access import quotas
+from http_api.native.pages import LONG_PARAMS
 from http_api.shapes import quotas as shapes
 from http_api.shapes.blocks import text
 from milena.model import errors as e
@@ -16,8 +17,9 @@ QUOTA_ROUTES = (
         "GET /quotas",
         "listQuotas",
         quotas.list_quotas,
-        "All quotas",
+        "Quotas",
         ok(shapes.QUOTAS, "The quotas, by user and client id"),
+        *LONG_PARAMS,
         access=on_cluster(Operation.DESCRIBE_CONFIGS),
         tag=Tag.ACCESS,
         is_current=True,

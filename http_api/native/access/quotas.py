@@ -5,15 +5,18 @@ from aiohttp import web
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.describing.schemas import Fields
+from http_api.native.pages import LIMIT_OR_MOST, RowPage
 from http_api.shapes import quotas as shapes
 from milena.model.quotas import QuotaKey
 from raft_meta.machine.image import Quota
 
 
 async def list_quotas(call: Call) -> web.Response:
-    """All that were set."""
+    """Quotas, by user and client id."""
     quotas = call.ports.metadata.image.quotas
-    return json_answer({"quotas": [_quota(quotas[entity]) for entity in sorted(quotas)]})
+    page = RowPage.of(call.query(), LIMIT_OR_MOST)
+    rows = page.rows(sorted(quotas), lambda entity: _quota(quotas[entity]), None)
+    return json_answer({"total": len(quotas), "quotas": rows})
 
 
 async def put_quota(call: Call) -> web.Response:

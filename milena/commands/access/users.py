@@ -81,6 +81,8 @@ def create_user(
               help="Its new password; - is standard input.  [default: ask]")  # fmt: skip
 @click.option("--keep-previous", is_flag=True,
               help="The former password stays good, too, until the next change.")  # fmt: skip
+@click.option("--revoke-tokens", is_flag=True,
+              help="Delete its tokens. Without this they stay: a token outlives a password.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def change_user(
@@ -89,6 +91,7 @@ def change_user(
     is_superuser: bool | None,
     file: str | None,
     keep_previous: bool,
+    revoke_tokens: bool,
     is_json: bool,
 ) -> None:
     """Give the user NAME another password, or make it a superuser, or none."""
@@ -99,10 +102,17 @@ def change_user(
         # Else a name that was mistyped would become a user.
         await client.access.user(name)
         return await client.access.put_user(
-            name, password=password, is_superuser=is_superuser, keep_previous=keep_previous
+            name,
+            password=password,
+            is_superuser=is_superuser,
+            keep_previous=keep_previous,
+            revoke_tokens=revoke_tokens,
         )
 
-    _show(target.run(work), "changed", is_json)
+    changed = target.run(work)
+    _show(changed, "changed", is_json)
+    if password is not None and changed.token_count:
+        click.echo("its tokens stay good: --revoke-tokens deletes them", err=True)
 
 
 @users.command("delete")

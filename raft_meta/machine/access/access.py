@@ -6,7 +6,9 @@ What follows from it for a request is judged in ``raft_meta.machine.access.autho
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from immutables import Map
 
 from milena.model import access as words
 from milena.model.errors import (
@@ -36,8 +38,13 @@ from raft_meta.machine.outcome import Outcome
 LEVEL = 7
 """The feature level that knows of access."""
 
+FAMILIES_LEVEL = 11
+"""The feature level from which on a token knows the one that made it, and a user has a bound of its own."""
+
 USERS_MAX = 10_000
 TOKENS_MAX = 100_000
+TOKENS_PER_USER_MAX = 1_000
+"""So that no user takes the tokens of the others, which include every sign-in to the console."""
 ACLS_MAX = 100_000
 ACLS_PER_REQUEST_MAX = 1_000
 GRANTS_PER_TOKEN_MAX = 100
@@ -145,6 +152,8 @@ def _put_user(image: Image, index: int, command: PutUser) -> Outcome:
         is_superuser=command.is_superuser,
     )
     _refuse(user_problems(user))
+    if command.revokes_tokens:
+        image = _without_tokens(image, image.tokens_of.get(command.name, ()))
     if present is None and len(image.users) >= USERS_MAX:
         raise AccessLimitError(f"There are {USERS_MAX} users already; delete some.")
     after = replace(image, users=image.users.set(user.name, user))
@@ -156,16 +165,11 @@ def _delete_user(image: Image, command: DeleteUser) -> Outcome:
     if command.name not in image.users:
         raise UserNotFoundError(f"There is no user {command.name}.")
     principal = words.USER_PREFIX + command.name
-    # One by one: to look through them all is cheap beside how seldom it happens.
-    owned = [token.token_id for token in image.tokens.values() if token.user == command.name]
-    tokens = image.tokens.mutate()
-    for token_id in owned:
-        del tokens[token_id]
+    image = _without_tokens(image, image.tokens_of.get(command.name, ()))
     acls = image.acls.get(principal, ())
     after = replace(
         image,
         users=image.users.delete(command.name),
-        tokens=tokens.finish(),
         acls=image.acls.delete(principal) if acls else image.acls,
         acl_count=image.acl_count - len(acls),
     )
@@ -191,10 +195,15 @@ def _create_token(image: Image, now_ms: WallMs, command: CreateToken) -> Outcome
     if command.token_id in image.tokens:
         raise StaleVersionError(f"Token {command.token_id} is there already.")
     if len(image.tokens) >= TOKENS_MAX:
-        # Those that serve nobody any more make room, at once.
-        image = _without_expired(image, now_ms)
+        # Expired ones make room, all at once.
+        image = _without_tokens(image, expired_tokens(image.tokens.values(), now_ms))
         if len(image.tokens) >= TOKENS_MAX:
             raise AccessLimitError(f"There are {TOKENS_MAX} tokens already; delete some.")
+    parent = ""
+    if image.feature_level >= FAMILIES_LEVEL:
+        parent = command.parent
+        _check_parent(image, command)
+        image = _with_room(image, now_ms, command.user)
     token = Token(
         token_id=command.token_id,
         user=command.user,
@@ -204,27 +213,120 @@ def _create_token(image: Image, now_ms: WallMs, command: CreateToken) -> Outcome
         grants=command.grants,
         created_ms=now_ms,
         expires_ms=command.expires_ms,
+        parent=parent,
     )
     _refuse(token_problems(token))
-    return Outcome(replace(image, tokens=image.tokens.set(token.token_id, token)))
+    children = image.token_children
+    return Outcome(
+        replace(
+            image,
+            tokens=image.tokens.set(token.token_id, token),
+            tokens_of=_with_id(image.tokens_of, token.user, token.token_id),
+            token_children=_with_id(children, parent, token.token_id) if parent else children,
+        )
+    )
 
 
-def _without_expired(image: Image, now_ms: WallMs) -> Image:
-    tokens = image.tokens.mutate()
-    for token in image.tokens.values():
-        if 0 < token.expires_ms <= now_ms:
-            del tokens[token.token_id]
-    return replace(image, tokens=tokens.finish())
+def _check_parent(image: Image, command: CreateToken) -> None:
+    if not command.parent:
+        return
+    parent = image.tokens.get(command.parent)
+    if parent is None:
+        raise InvalidAccessError(f"Token {command.parent}, which asks for another, was deleted.")
+    if parent.expires_ms and not 0 < command.expires_ms <= parent.expires_ms:
+        raise InvalidAccessError(
+            f"Token {command.parent} makes none that lives longer than itself."
+        )
+
+
+def _with_room(image: Image, now_ms: WallMs, user: str) -> Image:
+    """The image in which a user may have one more token: its expired ones go where it has as many as it may have."""
+    own = image.tokens_of.get(user, ())
+    if len(own) < TOKENS_PER_USER_MAX:
+        return image
+    image = _without_tokens(image, expired_tokens((image.tokens[one] for one in own), now_ms))
+    check_room(image.tokens_of.get(user, ()), user)
+    return image
+
+
+def check_room(own: Sequence[str], user: str) -> None:
+    """Refuse one token more than a user may have.
+
+    Raises:
+        AccessLimitError: the message says what to do.
+    """
+    if len(own) >= TOKENS_PER_USER_MAX:
+        raise AccessLimitError(
+            f"User {user} has {len(own)} tokens, and may have {TOKENS_PER_USER_MAX}. Delete tokens that are not used "
+            f"any more: GET /users/{user}/tokens lists them, DELETE /users/{user}/tokens/ID deletes one."
+        )
+
+
+def expired_tokens(tokens: Iterable[Token], now_ms: WallMs) -> list[str]:
+    """The ids of those that have expired."""
+    return [token.token_id for token in tokens if 0 < token.expires_ms <= now_ms]
+
+
+def tokens_by_user(tokens: Iterable[Token]) -> Map[str, tuple[str, ...]]:
+    """The ids of each user's tokens, ascending."""
+    return _ids_by(tokens, lambda token: token.user)
+
+
+def tokens_by_parent(tokens: Iterable[Token]) -> Map[str, tuple[str, ...]]:
+    """The ids of the tokens that each token made, ascending."""
+    return _ids_by((token for token in tokens if token.parent), lambda token: token.parent)
+
+
+def _ids_by(tokens: Iterable[Token], key: Callable[[Token], str]) -> Map[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for token in tokens:
+        found.setdefault(key(token), []).append(token.token_id)
+    return Map({name: tuple(sorted(ids)) for name, ids in found.items()})
+
+
+def _with_id(ids: Map[str, tuple[str, ...]], name: str, token_id: str) -> Map[str, tuple[str, ...]]:
+    return ids.set(name, tuple(sorted((*ids.get(name, ()), token_id))))
+
+
+def _without_tokens(image: Image, token_ids: Iterable[str]) -> Image:
+    """The image without these tokens, and without those that they made."""
+    tokens, children = image.tokens.mutate(), image.token_children.mutate()
+    gone: dict[str, set[str]] = {}
+    """By user."""
+    left = list(token_ids)
+    while left:
+        token = tokens.pop(left.pop(), None)
+        if token is None:
+            continue
+        gone.setdefault(token.user, set()).add(token.token_id)
+        left += children.pop(token.token_id, ())
+        siblings = children.get(token.parent, ())
+        if siblings:
+            others = tuple(one for one in siblings if one != token.token_id)
+            if others:
+                children[token.parent] = others
+            else:
+                del children[token.parent]
+    if not gone:
+        return image
+    tokens_of = image.tokens_of.mutate()
+    for user, ids in gone.items():
+        kept = tuple(one for one in tokens_of[user] if one not in ids)
+        if kept:
+            tokens_of[user] = kept
+        else:
+            del tokens_of[user]
+    return replace(
+        image,
+        tokens=tokens.finish(),
+        tokens_of=tokens_of.finish(),
+        token_children=children.finish(),
+    )
 
 
 def _delete_tokens(image: Image, command: DeleteTokens) -> Outcome:
-    there = [token_id for token_id in dict.fromkeys(command.token_ids) if token_id in image.tokens]
-    if not there:
-        return Outcome(image, 0)
-    tokens = image.tokens.mutate()
-    for token_id in there:
-        del tokens[token_id]
-    return Outcome(replace(image, tokens=tokens.finish()), len(there))
+    after = _without_tokens(image, command.token_ids)
+    return Outcome(after, len(image.tokens) - len(after.tokens))
 
 
 def _alter_acls(image: Image, command: AlterAcls) -> Outcome:
@@ -338,6 +440,7 @@ def problems(image: Image) -> Iterator[str]:
         yield "access is asked for, and nobody may administer it"
     yield from _of_users(image)
     yield from _of_tokens(image)
+    yield from _of_token_lists(image)
     yield from _of_acls(image)
 
 
@@ -353,7 +456,18 @@ def _of_tokens(image: Image) -> Iterator[str]:
         owner = image.users.get(token.user)
         if owner is None or owner.created_index != token.user_index:
             yield f"token {token.token_id} is nobody's"
+        if token.parent and (
+            image.feature_level < FAMILIES_LEVEL or token.parent not in image.tokens
+        ):
+            yield f"token {token.token_id} outlives the one that made it, or knows it too early"
         yield from token_problems(token)
+
+
+def _of_token_lists(image: Image) -> Iterator[str]:
+    if image.tokens_of != tokens_by_user(image.tokens.values()):
+        yield "tokens and their users do not match"
+    if image.token_children != tokens_by_parent(image.tokens.values()):
+        yield "tokens and those that made them do not match"
 
 
 def _of_acls(image: Image) -> Iterator[str]:

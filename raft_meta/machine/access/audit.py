@@ -150,6 +150,8 @@ def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
             return {
                 "is_new": present is None,
                 "is_password_changed": command.verifiers != verifiers,
+                # Left out where it is not so: entries are a part of the image, which releases before write alike.
+                **({"are_tokens_revoked": True} if command.revokes_tokens else {}),
             }
         case _:
             return {}

@@ -42,6 +42,7 @@ class AccessSource:
             version=version - (self.rng.random() < 0.1),
             verifiers=("h",) * self.rng.choice([0, 1, 1, 2, 3]),
             is_superuser=self.rng.random() < 0.5,
+            revokes_tokens=self.rng.random() < 0.2,
         )
 
     def _drop(self, _: Image) -> c.Command:
@@ -59,6 +60,7 @@ class AccessSource:
             note="n",
             grants=tuple(random_grant(self.rng) for _ in range(self.rng.choice([0, 0, 1, 2]))),
             expires_ms=WallMs(self.rng.choice([0, 5_000])),
+            parent=self.rng.choice(["", "", *sorted(image.tokens)[-4:]]),
         )
 
     def _forget(self, image: Image) -> c.Command:
