@@ -1,6 +1,6 @@
 """Native: the last hour."""
 
-from math import isnan
+from math import isfinite
 
 from aiohttp import web
 
@@ -61,7 +61,7 @@ def _series(series: HistorySeries) -> dict[str, object]:
     return {
         "name": series.name,
         "node_id": series.node_id,
-        "values": [None if isnan(value) else _short(value) for value in series.values],
+        "values": [_short(value) if isfinite(value) else None for value in series.values],
     }
 
 

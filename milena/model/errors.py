@@ -25,7 +25,7 @@ from typing import ClassVar
 
 
 class MilenaError(Exception):
-    """Root of the tree; only its leaves are raised."""
+    """Root of the tree; only its leaves are raised, and ``FateUnknownError``."""
 
     code: ClassVar[str] = "error"
     is_retriable: ClassVar[bool] = False

@@ -51,6 +51,8 @@ TIMEOUT_MS = 10_000
 ACLS_PER_TURN = 1_000
 """So many are looked through at a time."""
 TRIES_MAX = 5
+LIFETIME_MS_MAX = 100 * 365 * 86_400_000
+"""Of a token that has an end: times beyond can be neither stored nor shown."""
 """Of a change that others' changes overtook."""
 SECRET_BYTES = 32
 ID_BYTES = 10
@@ -253,6 +255,15 @@ class AccessService:
 
 
 def _end(now_ms: int, lifetime_ms: int | None, most_ms: int) -> WallMs:
-    """When a token is good no more; 0: never."""
+    """When a token is good no more; 0: never.
+
+    Raises:
+        InvalidAccessError: it would be good for too long.
+    """
+    if lifetime_ms is not None and lifetime_ms > LIFETIME_MS_MAX:
+        raise InvalidAccessError(
+            f"lifetime_ms {lifetime_ms} is above {LIFETIME_MS_MAX}, which is 100 years; leave it out for a token "
+            "without an end"
+        )
     wanted = 0 if lifetime_ms is None else now_ms + lifetime_ms
     return WallMs(min(wanted or most_ms, most_ms) if most_ms else wanted)

@@ -53,6 +53,8 @@ from node.replication.retries import RETRY_MS, LeaderRetries
 logger = logging.getLogger(__name__)
 
 CHANNEL = PeerChannel.FETCH
+OFFSET_MAX = 1 << 62
+"""No log gets as far; 64 bits hold what comes behind it, too."""
 REFUSED_RETRY_MS = 1_000
 """After records that could not be taken: a full disk or a damaged batch will mostly be so again, and they are sent anew
 each time."""
@@ -458,6 +460,9 @@ class LeaderFetcher:
                     self._retry_later(followed)
                     return
             case FetchCode.BELOW_LOG_START:
+                if not 0 <= row.a <= OFFSET_MAX:
+                    # Checked here: in the middle of a restart it would end the node.
+                    raise CorruptLogError(f"fetch: a log cannot start at offset {row.a}")
                 runner.restart_as_follower(leader_epoch=epoch, log_start=row.a, producers=data)
             case _:
                 self._retry_later(followed)

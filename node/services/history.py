@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from itertools import pairwise
 from typing import TypeVar
 
+import msgspec
+
 from http_api.describing.openapi import MILENA_VERSION
 from http_api.ports import BusyPartition, HistorySeries, HistoryView, TopicHere
 from milena.model.clock import Clock
@@ -37,6 +39,8 @@ ANSWER_MS = 2_000
 STEP = 1_000
 """Replicas, or committed offsets, that are looked at in one turn of the loop: a millisecond."""
 BUSIEST_TOLD = 20
+NUMBER_MAX = 1 << 40
+"""Slots and counts above this are no answer of a node."""
 """By what they take, and as many by what they give."""
 
 
@@ -179,10 +183,14 @@ class HistoryService:
 
     async def _ask(self, node_id: int, request: HistoryRequest) -> HistoryAnswer | None:
         try:
-            return await ask(self._peer, node_id, HISTORY, request, timeout_ms=ANSWER_MS)
+            answer = await ask(self._peer, node_id, HISTORY, request, timeout_ms=ANSWER_MS)
         except MilenaError as error:
             logger.info("history unknown broker_id=%d: %s", node_id, error)
             return None
+        if not _is_sound(answer):
+            logger.info("history unknown broker_id=%d: its answer contradicts itself", node_id)
+            return None
+        return answer
 
     async def _tell(self, request: HistoryRequest) -> HistoryAnswer:
         told = self._told(request)
@@ -250,6 +258,22 @@ def _traffic_of(
             )
             found[key] = found[key].plus(traffic) if key in found else traffic
     return found
+
+
+def _is_sound(answer: HistoryAnswer) -> bool:
+    """Return whether a node's answer holds what it says, at a time that can be shown."""
+    is_whole = len(answer.values.data) == 4 * POINTS * len(answer.names)
+    numbers = (answer.end_slot, answer.left_out)
+    return (
+        is_whole
+        and all(0 <= number < NUMBER_MAX for number in numbers)
+        and all(
+            map(
+                math.isfinite,
+                (rate for row in answer.busiest for rate in msgspec.structs.astuple(row)[2:]),
+            )
+        )
+    )
 
 
 def _by_topic(look: NodeLook, elapsed_ms: float) -> dict[str, TopicHere]:

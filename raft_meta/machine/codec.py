@@ -28,7 +28,7 @@ from typing import TypeVar
 import crc32c
 import msgpack  # type: ignore[import-untyped]  # ships no type hints
 
-from milena.model.errors import CorruptLogError, InvalidRequestError, MilenaError
+from milena.model.errors import CorruptLogError, MalformedRequestError, MilenaError
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
 from raft_meta.machine import invariants, shapes
@@ -127,7 +127,7 @@ def encode_envelope(envelope: c.Envelope) -> bytes:
     """The bytes of a command as it travels and is logged.
 
     Raises:
-        InvalidRequestError: nobody could read it: every node would stop at it, again and again.
+        MalformedRequestError: nobody could read it: every node would stop at it, again and again.
     """
     command = envelope.command
     row = [
@@ -146,7 +146,7 @@ def encode_envelope(envelope: c.Envelope) -> bytes:
         if _SUSPECT.search(packed) is not None:
             decode_envelope(packed)
     except (CorruptLogError, OverflowError, UnicodeEncodeError) as error:
-        raise InvalidRequestError(f"This cannot be written down: {error}") from error
+        raise MalformedRequestError(f"This cannot be written down: {error}") from error
     return packed
 
 

@@ -12,6 +12,11 @@ _SAMPLES = json.loads(
 )
 
 
+def names_of_samples() -> frozenset[str]:
+    """The calls that there are samples of."""
+    return frozenset(_SAMPLES)
+
+
 def samples_of(name: str, side: str) -> list[tuple[bytes, bytes]]:
     """Headers and bodies of the frames; ``side`` is "request" or "answer"."""
     return [

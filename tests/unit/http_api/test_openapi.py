@@ -115,7 +115,7 @@ def test_every_error_of_the_table_is_declared_by_some_operation_or_is_of_none():
         # Between nodes; no client is told.
         DrainingError.code, "stale_leader_epoch", "stale_controller_epoch", "broker_id_in_use",
         # Faults: 500 stands with each operation.
-        "corrupt_batch", "disk_failed", "startup",
+        "internal_error", "corrupt_batch", "disk_failed", "startup",
     }  # fmt: skip
 
 

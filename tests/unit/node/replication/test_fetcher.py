@@ -12,7 +12,7 @@ from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import ReplicaRole
 from node.replication import fetcher as fetcher_module
 from node.replication.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row
-from node.replication.fetcher import REST_S_MAX, LeaderFetcher, ReplicaFetchers
+from node.replication.fetcher import OFFSET_MAX, REST_S_MAX, LeaderFetcher, ReplicaFetchers
 from node.replication.followed import FollowedPartitions
 from node.replication.retries import RETRY_MS, UNREACHABLE_RETRY_MS_MAX
 from tests.support.clusters import leaders
@@ -635,6 +635,47 @@ class TestTrouble:
         await after(1_000)
         assert pair.follower.content() == ["a"]
         assert not pair.counts.contained.total
+        await pair.stop()
+
+    @virtual
+    async def test_no_row_of_an_answer_ends_a_node_or_the_fetching(self) -> None:
+        numbers = (0, -1, -2, 1, 3, 1 << 31, (1 << 63) - 1, -(1 << 63), 1 << 63, (1 << 64) - 1)
+        sound = {"high_watermark": 2, "log_start": 0, "a": 0, "b": 2}
+        pair = Replicated().start()
+        write(pair, "a")
+        write(pair, "b")
+        await after(10)
+        real = pair.network.handlers[LEADER][FETCH]
+        snapshot = pair.leaders[0].runner.log.producer_snapshot(2)
+        bodies = (b"", b"\x00" * 20, bytes(range(256)), snapshot)
+        lies = [
+            (Row(0, code, size=len(body), **{**sound, name: number}).pack(), body)  # type: ignore[arg-type]
+            for code in FetchCode
+            for name in sound
+            for number in numbers
+            for body in bodies
+            # A place where a log may start is believed: the follower would begin there.
+            if (code, name, body) != (FetchCode.BELOW_LOG_START, "a", snapshot)
+            or not 0 <= number <= OFFSET_MAX
+            if (code, body) != (FetchCode.BELOW_LOG_START, snapshot) or name == "a"
+        ]
+
+        async def lying(*request: object) -> object:
+            if lies:
+                row, body = lies.pop()
+                return {"r": [row]}, [body]
+            reply = real(*request)  # type: ignore[arg-type]
+            return reply if isinstance(reply, tuple) else await reply
+
+        pair.network.handlers[LEADER][FETCH] = lying  # type: ignore[assignment]
+        for _ in range(100):
+            await after(20_000)
+            if not lies:
+                break
+        assert not lies
+        assert not pair.follower.fatal
+        assert not pair.counts.contained.total
+        assert not pair.network.failures
         await pair.stop()
 
     @virtual
