@@ -18,6 +18,17 @@ LATELY_S = 1.0
 """A caller that was not here for so long, or twice as long, has no share."""
 
 
+def fits(present: int, own: int, more: int, most: int, *, callers: int) -> bool:
+    """Whether a caller that has ``own`` of a bounded thing may have ``more``, where ``callers`` share it."""
+    if present + more > most:
+        return False
+    if not own or 2 * (present + more) <= most:
+        return True
+    if present + more > most - most // FOR_NEWCOMERS:
+        return False
+    return (own + more) * max(1, callers) <= most
+
+
 @dataclass(slots=True)
 class Held:
     """What one caller has of both."""
@@ -188,13 +199,7 @@ class InFlight:
             )
 
     def _fits(self, present: int, own: int, more: int, most: int) -> bool:
-        if present + more > most:
-            return False
-        if not own or 2 * (present + more) <= most:
-            return True
-        if present + more > most - most // FOR_NEWCOMERS:
-            return False
-        return (own + more) * max(1, len(self._here) + len(self._before)) <= most
+        return fits(present, own, more, most, callers=len(self._here) + len(self._before))
 
     def _see(self, caller: str, now_s: float) -> None:
         if now_s - self._since_s > LATELY_S:

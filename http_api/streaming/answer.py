@@ -46,7 +46,7 @@ async def stream_answer(
         quotas = call.shared.quotas
         with (
             quotas.place(call.payer, QuotaKey.STREAM_COUNT, places),
-            call.shared.streams.place(places),
+            call.shared.streams.place(call.body.holder, places),
         ):
             first = await anext(pieces)
             if call.request.method == "HEAD":

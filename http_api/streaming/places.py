@@ -1,9 +1,16 @@
-"""Streams that are open: how many there may be, how all of them end, and how long their sources try."""
+"""Streams that are open: how many there may be, how all of them end, and how long their sources try.
+
+Callers share them as they share requests in flight (``http_api.in_flight``): where more than half are taken, no caller
+has more than an equal share, and the last eighth is for callers that have none. A stream has no end, so a share that
+was taken early would not become smaller: no caller has more than half.
+"""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from http_api.in_flight import FOR_NEWCOMERS, fits
 from milena.model.errors import NotLeaderError, TooManyRequestsError, UnavailableError
 
 KEEP_ALIVE_MS = 20_000
@@ -22,8 +29,12 @@ class Streams:
 
     def __init__(self, most: int) -> None:
         self._most = most
+        # Of a bound that is too small to be shared one caller may have all.
+        self._own_most = most - FOR_NEWCOMERS // 2 * (most // FOR_NEWCOMERS)
         self._ends: set[asyncio.Timeout] = set()
         self._count = 0
+        self._held: Counter[str] = Counter()
+        """By caller, of those that have some."""
         self.ended_count = 0
         """How often all were ended."""
 
@@ -31,19 +42,29 @@ class Streams:
         return self._count
 
     @contextmanager
-    def place(self, count: int = 1) -> Iterator[None]:
+    def place(self, caller: str, count: int = 1) -> Iterator[None]:
         """A place among the streams, or as many as it costs.
 
         Raises:
-            TooManyRequestsError: there are as many as there may be.
+            TooManyRequestsError: there are as many as there may be, or as many of this caller.
         """
-        if self._count + count > self._most:
-            raise TooManyRequestsError(f"{self._count} streams are open; try again later")
+        own = self._held[caller]
+        callers = len(self._held) + (caller not in self._held)
+        is_share = not own or own + count <= self._own_most
+        if not is_share or not fits(self._count, own, count, self._most, callers=callers):
+            raise TooManyRequestsError(
+                f"{self._count} of {self._most} streams are open, {own} of them of {caller}; end some of them, or try "
+                "again later"
+            )
         self._count += count
+        self._held[caller] = own + count
         try:
             yield
         finally:
             self._count -= count
+            self._held[caller] -= count
+            if not self._held[caller]:
+                del self._held[caller]
 
     @contextmanager
     def ending_with(self, end: asyncio.Timeout) -> Iterator[None]:

@@ -32,7 +32,7 @@ async def produce(call: Call) -> web.StreamResponse:
     answer = _Answer(call)
     with (
         call.shared.quotas.place(call.payer, QuotaKey.STREAM_COUNT),
-        call.shared.streams.place(),
+        call.shared.streams.place(call.body.holder),
         call.body.place.aside(),
     ):
         try:

@@ -1,11 +1,13 @@
 """What is in flight: its bounds, and who gets what of it when it is more than half full."""
 
 import random
+from contextlib import ExitStack
 
 import pytest
 
 from http_api.in_flight import LATELY_S, InFlight, Place
 from http_api.ports import ApiLimits
+from http_api.streaming.places import Streams
 from milena.model.errors import TooManyRequestsError
 
 
@@ -186,3 +188,37 @@ def test_of_twenty_modest_ones_none_is_ever_refused_beside_a_greedy_one():
             greedy.pop()
             in_flight.leave("greedy")
     assert not any(refused.values())
+
+
+class TestStreams:
+    """Streams are shared in the same way, and no caller has more than half."""
+
+    def taken(self, streams, stack, caller, most=100):
+        for count in range(most):
+            try:
+                stack.enter_context(streams.place(caller))
+            except TooManyRequestsError:
+                return count
+        return most
+
+    def test_one_caller_cannot_take_all(self):
+        streams = Streams(64)
+        with ExitStack() as stack:
+            assert self.taken(streams, stack, "greedy") == 32
+            assert self.taken(streams, stack, "other") == 24
+            # The last ones are for callers that have none.
+            newcomers = [self.taken(streams, stack, f"new {n}", 1) for n in range(9)]
+            assert newcomers == [1] * 8 + [0]
+        assert len(streams) == 0
+        with ExitStack() as stack:
+            assert self.taken(streams, stack, "other") == 32
+
+    def test_a_stream_of_many_partitions_counts_as_many(self):
+        streams = Streams(64)
+        with streams.place("a", 40), pytest.raises(TooManyRequestsError), streams.place("a", 1):
+            pass
+
+    def test_few_are_not_shared(self):
+        streams = Streams(2)
+        with ExitStack() as stack:
+            assert self.taken(streams, stack, "only") == 2
