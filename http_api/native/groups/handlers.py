@@ -1,9 +1,11 @@
 """Native: consumer groups: members' heartbeats, commits, descriptions, resets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from aiohttp import web
 
+from http_api.access.rights import everything
 from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.describing.params import IntegerParam, text_param
@@ -68,14 +70,16 @@ async def heartbeat(call: Call) -> web.Response:
             wait_ms=min(wait_ms, call.ports.limits.fetch_wait_ms_max),
         ),
     )
+    # Any caller that may read the group may speak for one of its members, which may read other topics.
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
         {
             "member_id": answer.member_id,
             "member_epoch": answer.member_epoch,
             "generation": answer.generation,
             "heartbeat_interval_ms": answer.heartbeat_interval_ms,
-            "assignment": by_topic(answer.assignment),
-            "pending": by_topic(answer.pending),
+            "assignment": by_topic(answer.assignment, is_seen),
+            "pending": by_topic(answer.pending, is_seen),
         }
     )
 
@@ -103,11 +107,14 @@ def _owned(fields: Fields) -> Sequence[TopicPartition] | None:
     return found
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, object]]:
-    """``[{"topic", "partitions"}]``, in order."""
+def by_topic(
+    partitions: Iterable[TopicPartition], is_seen: Callable[[str], bool] = everything
+) -> list[dict[str, object]]:
+    """``[{"topic", "partitions"}]`` of the topics that are seen, in order."""
     found: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
-        found.setdefault(topic, []).append(partition)
+        if is_seen(topic):
+            found.setdefault(topic, []).append(partition)
     return [{"topic": topic, "partitions": numbers} for topic, numbers in found.items()]
 
 
@@ -195,7 +202,7 @@ async def get_group(call: Call) -> web.Response:
     return json_answer(
         {
             **_head(group),
-            "members": [_member(member) for member in group.members],
+            "members": [_member(_seen_of(member, is_seen)) for member in group.members],
             "offsets": _offsets(one for one in group.offsets if is_seen(one.topic)),
         }
     )
@@ -210,6 +217,24 @@ def _head(group: GroupHead) -> dict[str, object]:
         "coordinator": group.coordinator,
         "member_count": group.member_count,
     }
+
+
+def _seen_of(member: MemberDescription, is_seen: Callable[[str], bool]) -> MemberDescription:
+    """A member as far as the caller may see its topics; a pattern is for callers that may see all."""
+    if is_seen is everything:
+        return member
+
+    def shown(partitions: Sequence[TopicPartition]) -> tuple[TopicPartition, ...]:
+        return tuple(one for one in partitions if is_seen(one[0]))
+
+    return replace(
+        member,
+        topics=tuple(filter(is_seen, member.topics)),
+        pattern=None,
+        assignment=shown(member.assignment),
+        revoking=shown(member.revoking),
+        pending=shown(member.pending),
+    )
 
 
 def _member(member: MemberDescription, partitions_max: int | None = None) -> dict[str, object]:
@@ -242,7 +267,11 @@ async def list_members(call: Call) -> web.Response:
     key, page = MEMBER_SORT.read(query), RowPage.of(query, LIMIT)
     partitions_max = PARTITIONS.read(query)
     group = await call.ports.groups.describe(call.names["group"])
-    members = sorted(group.members, key=lambda member: member.member_id)
+    is_seen = call.rights.seen(ResourceType.TOPIC)
+    members = sorted(
+        (_seen_of(member, is_seen) for member in group.members),
+        key=lambda member: member.member_id,
+    )
     found = matching(members, lambda member: member.member_id, query)
     return json_answer(
         {

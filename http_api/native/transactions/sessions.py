@@ -1,7 +1,7 @@
 """Native: transactions as sessions, written step by step, and what an operator sees of them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
@@ -180,10 +180,15 @@ async def list_transactions(call: Call) -> web.Response:
     grouped: dict[tuple[int, int], list[OpenTransaction]] = {}
     open_ones = await call.ports.transactions.open_transactions(older_than_ms=age_ms)
     is_seen = call.rights.seen(ResourceType.TOPIC)
+    is_name_seen = call.rights.seen(ResourceType.TRANSACTIONAL_ID)
     for found in open_ones:
         if not is_seen(found.topic):
             continue
-        grouped.setdefault((found.producer_id, found.producer_epoch), []).append(found)
+        name = found.producer_name
+        # Hidden before rows are searched and sorted, which would tell the name as well.
+        shown = name if name is None or is_name_seen(name) else None
+        part = replace(found, producer_name=shown)
+        grouped.setdefault((found.producer_id, found.producer_epoch), []).append(part)
     rows = matching((_Open(parts) for parts in grouped.values()), lambda row: row.name, query)
     return json_answer(
         {

@@ -1,0 +1,107 @@
+"""Names of topics and transactions do not reach callers that may not see them, whatever they ask that they may ask."""
+
+import pytest
+
+from http_api.routes import ROUTES
+from milena.model.requests import OpenTransaction
+from tests.support.fakes.ports import CLUSTER_ID, NOW_MS, FakeNode
+from tests.support.http.api_server import serving
+from tests.support.http.credentials import Allowed, ClosedNode, basic
+
+HIDDEN = "gamma-secret"
+NAME = "hidden-payments"
+GINA = basic("gina")
+ROOT = basic("root")
+OF_GROUPS = [route for route in ROUTES if route.method == "GET" and "{group}" in route.path]
+
+
+@pytest.fixture
+async def closed():
+    node = FakeNode()
+    for topic in ("alpha", HIDDEN):
+        node.add_topic(topic)
+    async with serving(node) as api:
+        closed_node = ClosedNode(node)
+        closed_node.user("gina", Allowed("READ", "GROUP", "g1"), Allowed("READ", "TOPIC", "alpha"))
+        body = {"member_id": "m1", "member_epoch": 0, "topics": [HIDDEN, "alpha"], "owned": []}
+        assert (await api.post("/groups/g1/heartbeat", body, headers=ROOT)).status == 200
+        offsets = [{"topic": topic, "partition": 0, "offset": 0} for topic in (HIDDEN, "alpha")]
+        body = {"member_id": "m1", "member_epoch": 1, "offsets": offsets}
+        assert (await api.post("/groups/g1/offsets", body, headers=ROOT)).status < 300
+        node.transactions.open = [
+            OpenTransaction(
+                producer_id=7,
+                producer_epoch=0,
+                producer_name=NAME,
+                topic=topic,
+                partition=0,
+                first_offset=0,
+                records=1,
+                began_ms=NOW_MS,
+                timeout_ms=1000,
+                state="open",
+                leader=1,
+            )
+            for topic in ("alpha", HIDDEN)
+        ]
+        yield api, closed_node
+
+
+def path_of(route, topic) -> str:
+    names = {
+        "group": "g1",
+        "cluster": CLUSTER_ID,
+        "consumer": "m1",
+        "instance": "none",
+        "topic": topic,
+        "partition": "0",
+    }
+    path = route.path
+    for name, value in names.items():
+        path = path.replace(f"{{{name}}}", value)
+    if route.operation_id == "previewGroupReset":
+        path += f"?topic={topic}&to=earliest"
+    return path
+
+
+@pytest.mark.parametrize("route", OF_GROUPS, ids=lambda route: route.operation_id)
+async def test_no_answer_about_a_group_names_a_topic_that_the_caller_may_not_see(closed, route):
+    api, _ = closed
+    answer = await api.get(path_of(route, "alpha"), headers=GINA)
+    assert HIDDEN.encode() not in answer.body, answer
+    told = await api.get(path_of(route, HIDDEN), headers=GINA)
+    absent = await api.get(path_of(route, "never-there"), headers=GINA)
+    if "{topic}" in route.path or "topic=" in path_of(route, HIDDEN):
+        # Not there, and not to be seen, are the same.
+        assert told.status == absent.status
+        assert told.body.replace(HIDDEN.encode(), b"T") == absent.body.replace(b"never-there", b"T")
+
+
+async def test_a_callers_group_is_shown_as_far_as_it_may_see(closed):
+    api, closed_node = closed
+    for path in ("/groups/g1", "/groups/g1/members"):
+        (member,) = (await api.get(path, headers=GINA)).json["members"]
+        assert member["topics"] == ["alpha"]
+        assert [row["topic"] for row in member["assignment"]] == ["alpha"]
+    closed_node.allow("gina", Allowed("DESCRIBE", "TOPIC", HIDDEN))
+    (member,) = (await api.get("/groups/g1", headers=GINA)).json["members"]
+    assert set(member["topics"]) == {"alpha", HIDDEN}
+
+
+async def test_another_members_heartbeat_does_not_tell_its_topics(closed):
+    api, _ = closed
+    body = {"member_id": "m1", "member_epoch": 1}
+    answer = await api.post("/groups/g1/heartbeat", body, headers=GINA)
+    assert answer.status == 200
+    assert [row["topic"] for row in answer.json["assignment"]] == ["alpha"]
+
+
+async def test_a_transactions_name_is_for_callers_that_may_see_it(closed):
+    api, closed_node = closed
+    (row,) = (await api.get("/transactions", headers=GINA)).json["transactions"]
+    assert (row["transactional_id"], row["partition_count"]) == (None, 1)
+    # Nor does a search tell it.
+    assert (await api.get("/transactions?contains=hidden", headers=GINA)).json["total"] == 0
+    closed_node.allow("gina", Allowed("DESCRIBE", "TRANSACTIONAL_ID", NAME))
+    (row,) = (await api.get("/transactions?contains=hidden", headers=GINA)).json["transactions"]
+    assert row["transactional_id"] == NAME
