@@ -2,8 +2,9 @@
 
 A browser sends plain text, bytes without a type, or nothing at all to any server that its user can reach, without
 asking; so such bodies are refused from pages of other origins. With a type like JSON's it asks first, by ``OPTIONS``,
-and only the origins that the node is configured with are told yes. ``*`` and ``null`` are none: who means everybody
-has no allow list.
+and only the origins that the node is configured with are told yes. Requests without a body that change something are
+refused from other pages as well, as is the ``GET`` that takes a consumer's records. ``*`` and ``null`` are no origins:
+a cluster for all pages needs no allow list.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +13,7 @@ from http_api.answers import Pairs
 from http_api.describing.openapi import HEADERS
 from http_api.media import JSON_TYPE, TEXT_TYPE
 from http_api.urls import host_of
-from milena.model.errors import UnsupportedMediaTypeError
+from milena.model.errors import ForbiddenError, UnsupportedMediaTypeError
 
 _OTHER_ORIGINS = frozenset({"cross-site", "same-site"})
 """What browsers say of a request in ``Sec-Fetch-Site`` when a page of another origin makes it."""
@@ -67,8 +68,36 @@ class CrossOrigin:
                 f"a page of another origin must say what its body is; send Content-Type: {JSON_TYPE}"
             )
 
+    def check_effect(self, headers: Mapping[str, str]) -> None:
+        """Refuse a request without a body that changes something, from a page that is not allowed to.
+
+        Raises:
+            ForbiddenError: a page of another origin sent it.
+        """
+        if self._allows(headers):
+            return
+        if _is_foreign(headers) or _has_foreign_referer(headers):
+            raise ForbiddenError(
+                "a page of another origin may not send this, because it changes something: name the origin in "
+                "cors_origins to allow it"
+            )
+
     def _allows(self, headers: Mapping[str, str]) -> bool:
         return headers.get("Origin") in self._allowed
+
+
+def _has_foreign_referer(headers: Mapping[str, str]) -> bool:
+    """Whether a link or an image of a page of another origin made a browser send this.
+
+    Over plain http to other machines that is all that a browser says of it.
+    """
+    if "Sec-Fetch-Site" in headers:
+        return False
+    referer = headers.get("Referer")
+    if referer is None:
+        return False
+    host = host_of(headers) or ""
+    return referer.partition("://")[2].partition("/")[0].lower() != host.lower()
 
 
 def _is_foreign(headers: Mapping[str, str]) -> bool:

@@ -209,6 +209,8 @@ class Dispatcher:
     async def _run_admitted(self, route: Route, call: Call) -> web.StreamResponse:
         if route.body is not None:
             self._cross_origin.check(call.request.headers)
+        elif route.has_effect:
+            self._cross_origin.check_effect(call.request.headers)
         place = call.body.place
         place.take(call.body.holder, asyncio.get_running_loop().time())
         try:

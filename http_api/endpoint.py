@@ -119,12 +119,19 @@ class Route:
     """Answered from an image as of the request: what any node had acknowledged by then is in it."""
     is_exempt: bool = False
     """Answered however many requests are in flight: probes and metrics."""
+    takes_records: bool = False
+    """A ``GET`` that changes what the next one is answered."""
     prepare: Prepare | None = None
     """Makes a handler for heads that repeat, where the endpoint has such a way."""
     query_names: frozenset[str] = field(init=False)
     """Parameters of the query; any other is refused."""
     header_names: frozenset[str] = field(init=False)
     """Parameters that are headers; a condition that is none of them is refused."""
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether it changes something, and a page of any origin may make a browser send it unasked."""
+        return self.takes_records or self.method == "POST"
 
     @property
     def path_names(self) -> tuple[str, ...]:
@@ -158,6 +165,7 @@ def route(
     topic_missing_code: int = 40401,
     is_current: bool = False,
     is_exempt: bool = False,
+    takes_records: bool = False,
     prepare: Prepare | None = None,
 ) -> Route:
     """A row from ``METHOD /path``; the parameters of the path come before ``params``."""
@@ -178,6 +186,7 @@ def route(
         topic_missing_code=topic_missing_code,
         is_current=is_current,
         is_exempt=is_exempt,
+        takes_records=takes_records,
         prepare=prepare,
     )
 

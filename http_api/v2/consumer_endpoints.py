@@ -187,6 +187,7 @@ CONSUMER_ROUTES = (
         access=on_group(Operation.READ, has_more=True),
         tag=Tag.CONSUMERS,
         description="NDJSON is one answer as lines unless it follows; server-sent events follow.",
+        takes_records=True,
         errors=(
             *CONSUMER_ERRORS,
             *LEADER_ERRORS,

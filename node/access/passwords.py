@@ -18,12 +18,14 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from milena.model.clock import Clock
 from milena.model.errors import TooManyRequestsError
+from raft_meta.machine.access.access import VERIFIERS_MAX
 
 WAITING_MAX = 64
 """Some 2 s of work, if they are right: who comes then is told to come again."""
 SUSPECTS_WAITING_MAX = 16
 """Some 3 s, as they are wrong."""
-WRONG_REST_MS = 150
+WRONG_REST_MS = 300
+"""A wrong one costs two hashes, some 70 ms, whoever its user is."""
 SUSPECT_MS = 300_000
 SALT_BYTES = 16
 WRONG_AT_ONCE = 30
@@ -129,9 +131,9 @@ class Passwords:
         async with self._turn:
             if not self._decoy:
                 self._decoy = await self._hash(self._random_bytes(SALT_BYTES).hex())
-            tried = tuple(verifiers) or (self._decoy,)
-            found = await self._work(lambda: _first(tried, password))
-            if found in verifiers:
+            decoys = (self._decoy,) * (VERIFIERS_MAX - len(verifiers))
+            found = await self._work(lambda: _first(verifiers, decoys, password))
+            if found is not None:
                 return found
             self.wrong.add(address, self._clock.now_ms())
             # In its turn, and before the answer: who asks one after the other asks the more slowly.
@@ -177,13 +179,18 @@ class _Queue:
         self._taken -= 1
 
 
-def _first(verifiers: Sequence[str], password: str) -> str | None:
-    found = None
-    for verifier in verifiers:
-        # All of them, whichever it is: the time tells nothing.
-        try:
-            if _HASHER.verify(verifier, password):
-                found = verifier
-        except (VerificationError, InvalidHashError):
-            continue
-    return found
+def _first(verifiers: Sequence[str], decoys: Sequence[str], password: str) -> str | None:
+    """The verifier of a password. A wrong one takes as long whether its user has no password, one or two."""
+    found = [verifier for verifier in verifiers if _fits(verifier, password)]
+    if found:
+        return found[0]
+    for decoy in decoys:
+        _fits(decoy, password)
+    return None
+
+
+def _fits(verifier: str, password: str) -> bool:
+    try:
+        return _HASHER.verify(verifier, password)
+    except (VerificationError, InvalidHashError):
+        return False

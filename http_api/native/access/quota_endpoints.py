@@ -30,7 +30,7 @@ QUOTA_ROUTES = (
         quotas.put_quota,
         "Bound what somebody may take",
         ok(shapes.QUOTA, "What bounds it now"),
-        access=on_cluster(Operation.ALTER_CONFIGS),
+        access=on_cluster(Operation.ALTER_CONFIGS, is_strict=True),
         tag=Tag.ACCESS,
         description=(
             "Of a user, of all programs of one client id, or of both. A bound that is null is taken away, others stay. "
@@ -48,7 +48,7 @@ QUOTA_ROUTES = (
         (Answer(status=204, description="There is none"),),
         text_param("user", "Whose it is", text(), "shop"),
         text_param("client_id", "Of which programs", text(), "checkout"),
-        access=on_cluster(Operation.ALTER_CONFIGS),
+        access=on_cluster(Operation.ALTER_CONFIGS, is_strict=True),
         tag=Tag.ACCESS,
         errors=(e.InvalidAccessError, *CHANGE_ERRORS),
     ),

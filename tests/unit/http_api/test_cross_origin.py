@@ -105,3 +105,53 @@ async def test_what_browsers_leave_out_over_plain_http_lets_nobody_in(api, path,
 )
 async def test_the_own_origin_needs_no_list(api, headers):
     assert (await api.post("/topics/t", b"a", "text/plain", headers=headers)).status == 200
+
+
+def unasked():
+    """Requests that any page can make a browser send, and that change something: without a body, or as a link."""
+    for route in ROUTES:
+        if route.body is None and (route.method == "POST" or route.takes_records):
+            yield route
+
+
+FOREIGN = [
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+    {"Origin": OTHER},
+    {"Origin": "null"},
+    # All that comes with an image over plain http.
+    {"Referer": f"{OTHER}/page"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+@pytest.mark.parametrize("route", list(unasked()), ids=lambda route: route.operation_id)
+async def test_what_changes_something_without_a_body_is_refused_from_other_pages(
+    api, route, headers
+):
+    names = {"group": "g", "instance": "c", "topic": "t", "partition": "0"}
+    path = route.path
+    for name, value in names.items():
+        path = path.replace(f"{{{name}}}", value)
+    before = (repr(api.node.consumers.known), list(api.node.drains))
+    answer = await api.call(route.method, path, headers=headers)
+    assert answer.error == (403, 40301), answer
+    assert (repr(api.node.consumers.known), list(api.node.drains)) == before
+    for own in ({}, {"Origin": OURS, "Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "none"}):
+        assert (await api.call(route.method, path, headers=own)).status != 403
+
+
+async def test_a_page_does_not_take_a_consumers_records(api):
+    await api.produce("t", [{"value": 1}])
+    await api.post("/consumers/g", {"name": "c", "format": "json", "auto.offset.reset": "earliest"})
+    await api.post("/consumers/g/instances/c/subscription", {"topics": ["t"]})
+    path = "/consumers/g/instances/c/records"
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
+    assert (await api.get(path, headers=headers)).status == 403
+    (record,) = (await api.get(path)).json
+    assert record["value"] == 1
+
+
+async def test_a_link_from_another_page_may_be_followed(api):
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert (await api.get("/topics", headers=headers)).status == 200

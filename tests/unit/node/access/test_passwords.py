@@ -6,6 +6,7 @@ import random
 import pytest
 
 from milena.model.errors import TooManyRequestsError
+from node.access import passwords as module
 from node.access.passwords import (
     ADDRESSES_MAX,
     SUSPECT_MS,
@@ -179,3 +180,14 @@ async def test_who_was_right_spends_nothing():
     with pytest.raises(TooManyRequestsError):
         await passwords.find((verifier,), "a good password", HERE)
     assert await passwords.find((verifier,), "a good password", "10.0.0.2") == verifier
+
+
+@pytest.mark.parametrize("count", range(3))
+async def test_a_wrong_password_takes_as_many_looks_whatever_its_user_has(monkeypatch, count):
+    looks = []
+    look = module._fits
+    monkeypatch.setattr(module, "_fits", lambda *given: looks.append(given) or look(*given))
+    passwords, _ = made()
+    verifiers = [await passwords.hash(f"a good password {number}") for number in range(count)]
+    assert await passwords.find(verifiers, "a wrong one", HERE) is None
+    assert len(looks) == 2
