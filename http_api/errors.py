@@ -120,6 +120,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.TransactionChangedError: ErrorRow(409, 40928),
     e.LastSuperuserError: ErrorRow(409, 40929),
     e.AccessLimitError: ErrorRow(409, 40930),
+    e.MemberFencedError: ErrorRow(409, 40935),
     # A bound was reached.
     e.RequestTooLargeError: ErrorRow(413, 413),
     e.TooManyRequestsError: ErrorRow(429, 42901),
@@ -182,6 +183,7 @@ _KAFKA_CODES: dict[type[MilenaError], int] = {
     e.NotEnoughReplicasError: 19,  # NOT_ENOUGH_REPLICAS
     e.StaleProducerEpochError: 47,  # INVALID_PRODUCER_EPOCH
     e.DiskFullError: 56,  # KAFKA_STORAGE_ERROR
+    e.MemberFencedError: 82,  # FENCED_INSTANCE_ID
     e.InvalidRecordError: 87,  # INVALID_RECORD
     e.TooManyRequestsError: 89,  # THROTTLING_QUOTA_EXCEEDED
     e.QuotaExceededError: 89,

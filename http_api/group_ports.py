@@ -145,7 +145,8 @@ class GroupsPort(Protocol):
 
         Raises:
             MemberNotFoundError: expired or never joined; join anew, owning nothing.
-            StaleMemberEpochError: another process speaks for this member since; stop.
+            MemberFencedError: another process has its instance id since; stop.
+            StaleMemberEpochError: it has not reached this epoch.
             InvalidConsumerError, LimitReachedError: settings out of range; too many members.
             NotCoordinatorError, NoQuorumError: not now; nothing changed.
         """
@@ -162,7 +163,7 @@ class GroupsPort(Protocol):
 
         Raises:
             TopicNotFoundError, PartitionNotFoundError: nothing was committed.
-            StaleMemberEpochError, MemberNotFoundError: fenced; nothing was committed.
+            StaleMemberEpochError, MemberNotFoundError, MemberFencedError: fenced; nothing was committed.
             GroupNotEmptyError: without a member, while the group has some.
             FateUnknownError: they may yet be committed.
         """

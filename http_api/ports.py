@@ -153,7 +153,7 @@ class TransactionsPort(Protocol):
 
         Raises:
             TopicNotFoundError, PartitionNotFoundError, TopicNotTransactionalError, GroupNotFoundError,
-            MemberNotFoundError, StaleMemberEpochError, GroupNotEmptyError, GroupChangedError,
+            MemberNotFoundError, MemberFencedError, StaleMemberEpochError, GroupNotEmptyError, GroupChangedError,
             NotEnoughReplicasError, NoLeaderError, RequestTooLargeError, TooManyTransactionsError: it was aborted.
             TransactionInProgressError: another request with this key is not decided yet.
             IdempotencyKeyReusedError: the key came with another body before.

@@ -20,6 +20,7 @@
     │   ├── ProducerFencedError    another producer took over the id
     │   ├── TransactionAbortedError  nothing of the transaction counts, nor ever will
     │   ├── MemberUnknownError     the group has no such member, or no longer
+    │   ├── MemberFencedError      another process took over the member's instance id
     │   ├── StaleMemberError       the member's epoch is not the present one, or the partition is not its own
     │   ├── GroupNotEmptyError     the group has members, and the change is for groups without
     │   └── UnknownResultError     it may or may not have been done
@@ -213,6 +214,12 @@ class MemberUnknownError(AnswerError):
     """The group has no member of this id, or no longer: it must join anew, owning nothing."""
 
     code = "member_unknown"
+
+
+class MemberFencedError(AnswerError):
+    """Another process took over the member's instance id: this one must stop; nothing was done."""
+
+    code = "member_fenced"
 
 
 class StaleMemberError(AnswerError):

@@ -34,6 +34,7 @@ from milena.errors import (
     ConditionFailedError,
     CredentialsRefusedError,
     GroupNotEmptyError,
+    MemberFencedError,
     MemberUnknownError,
     NotNowError,
     NotPermittedError,
@@ -414,6 +415,7 @@ _BY_KIND: dict[str | None, type[AnswerError]] = {
     "stale_producer_epoch": ProducerFencedError,
     "transaction_aborted": TransactionAbortedError,
     "member_not_found": MemberUnknownError,
+    "member_fenced": MemberFencedError,
     "stale_member_epoch": StaleMemberError,
     "group_not_empty": GroupNotEmptyError,
 }

@@ -257,7 +257,8 @@ class ClusterTransport:
         Raises:
             TransactionAbortedError: nothing of it counts.
             ProducerFencedError, TargetNotFoundError: nor does it, unless a call before has had no answer.
-            MemberUnknownError, StaleMemberError, GroupNotEmptyError: likewise; the offsets are not the member's.
+            MemberFencedError, MemberUnknownError, StaleMemberError, GroupNotEmptyError: likewise; the offsets are not
+                the member's.
             UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not known; ask again.
         """
         writes: list[Json] = [

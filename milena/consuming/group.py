@@ -20,6 +20,7 @@ from milena.errors import (
     ClientError,
     CommitFailedError,
     ConsumerFencedError,
+    MemberFencedError,
     MemberUnknownError,
     NotNowError,
     ServerFailedError,
@@ -116,10 +117,12 @@ class GroupLink:
 
     async def leave(self) -> None:
         """Tell the group; if it cannot be told soon, it notices by itself when the session ends."""
+        if self.membership.is_lost or not self.membership.is_member:
+            return
         beat = self.membership.farewell()
+        self.membership.lose(is_gone=beat is not None)
         if beat is None:
             return
-        self.membership.lose()
         call = self._calls.heartbeat(self.group, beat, session_ms=self._session_ms)
         try:
             await first_of(call, self._clock.sleep(LEAVE_MS))
@@ -129,6 +132,11 @@ class GroupLink:
     def hurry(self) -> None:
         """There is something to say: do not wait until the next heartbeat is due."""
         self._hurried.set()
+
+    @property
+    def fenced(self) -> ConsumerFencedError | None:
+        """The reason why this member has ended for good, if another process took over its instance id."""
+        return self._failure if isinstance(self._failure, ConsumerFencedError) else None
 
     def take_failure(self) -> ClientError | None:
         """Error that ``poll`` is to raise; a passing one only once."""
@@ -176,7 +184,7 @@ class GroupLink:
         try:
             # A heartbeat that joins is answered at once, and must not be left for another one.
             return await (self._held(beat, call) if beat.wait_ms else call)
-        except (MemberUnknownError, StaleMemberError) as error:
+        except (MemberFencedError, MemberUnknownError, StaleMemberError) as error:
             # What is said of a former life is nothing new.
             if beat.member_id == self.membership.member_id and not self.membership.is_lost:
                 self._on_refusal(error)
@@ -227,13 +235,21 @@ class GroupLink:
             next(iter(self._left_behind)).cancel()
             self._left_behind.pop(next(iter(self._left_behind)))
 
-    def _on_refusal(self, error: MemberUnknownError | StaleMemberError) -> None:
-        if self._is_static and isinstance(error, StaleMemberError):
-            fenced = ConsumerFencedError(f"another process took over: {error.message}")
-            fenced.__cause__ = error
-            self._end(fenced)
+    def _on_refusal(self, error: MemberFencedError | MemberUnknownError | StaleMemberError) -> None:
+        if isinstance(error, MemberFencedError):
+            self.fence(error)
+        elif self._is_static and isinstance(error, StaleMemberError):
+            # The word of nodes of an earlier release.
+            self.fence(error)
         else:
             self.lose(error)
+
+    def fence(self, error: MemberFencedError | StaleMemberError) -> ConsumerFencedError:
+        """Another process has this member's instance id: end for good, since joining again would end that one."""
+        fenced = ConsumerFencedError(f"another process took over: {error.message}")
+        fenced.__cause__ = error
+        self._end(fenced)
+        return fenced
 
     def _end(self, error: ClientError) -> None:
         """Nothing that comes later can mend this."""
@@ -280,6 +296,7 @@ class OffsetCommits:
 
         Raises:
             CommitFailedError: a partition is not this member's any more.
+            ConsumerFencedError: another process took over its instance id.
             ClientError: refused, or no answer of use for ``patience_ms``.
         """
         if not offsets:
@@ -290,9 +307,7 @@ class OffsetCommits:
                 pass
 
     async def _attempt(self, offsets: Mapping[TopicPartition, int], patience: Patience) -> bool:
-        member = None if self._link is None else self._link.membership
-        if member is not None and (member.is_lost or not member.owned >= offsets.keys()):
-            raise CommitFailedError(f"nothing was committed: {_not_owned(member, offsets)}")
+        member = self._committing(offsets)
         epoch = None if member is None else member.member_epoch
         try:
             await self._calls.commit(
@@ -301,6 +316,10 @@ class OffsetCommits:
                 member_id=None if member is None else member.member_id,
                 member_epoch=epoch,
             )
+        except MemberFencedError as error:
+            if self._link is None:
+                raise
+            raise self._link.fence(error) from error
         except MemberUnknownError as error:
             if self._link is not None:
                 self._link.lose(error)
@@ -315,6 +334,17 @@ class OffsetCommits:
         else:
             return True
         return False
+
+    def _committing(self, offsets: Mapping[TopicPartition, int]) -> GroupMembership | None:
+        """The member that commits these; None: the group has none."""
+        if self._link is None:
+            return None
+        if self._link.fenced is not None:
+            raise self._link.fenced
+        member = self._link.membership
+        if member.is_lost or not member.owned >= offsets.keys():
+            raise CommitFailedError(f"nothing was committed: {_not_owned(member, offsets)}")
+        return member
 
     async def _be_patient(self, error: ClientError, patience: Patience) -> None:
         wait_ms = patience.on_failure(self._clock.now_ms())

@@ -33,7 +33,8 @@ class GroupCalls:
 
         Raises:
             MemberUnknownError: the group has given this member up.
-            StaleMemberError: somebody else speaks for it.
+            MemberFencedError: another process has taken over its instance id.
+            StaleMemberError: it is not at this epoch.
             AnswerError: settings that the group refuses.
             UnreachableError, NotNowError, UnknownResultError, ServerFailedError: not known, ask again.
         """
@@ -68,7 +69,7 @@ class GroupCalls:
         """Commit all of these offsets, each that of the next record to read, or none of them.
 
         Raises:
-            MemberUnknownError, StaleMemberError: not this member's to commit.
+            MemberFencedError, MemberUnknownError, StaleMemberError: not this member's to commit.
             GroupNotEmptyError: without a member, while the group has some.
             UnreachableError, NotNowError, UnknownResultError, ServerFailedError: not known, commit again.
         """

@@ -75,6 +75,7 @@ class GroupMembership:
         self.assignment = NOTHING
         self.owned = NOTHING
         self.is_lost = False
+        self._is_gone = False
 
     @property
     def is_member(self) -> bool:
@@ -158,9 +159,13 @@ class GroupMembership:
             self._is_subscription_told = True
         return before != (self.member_epoch, self.assignment)
 
-    def lose(self) -> None:
-        """The group has given this member up, or it has left."""
+    def lose(self, *, is_gone: bool = True) -> None:
+        """The group has given this member up, or it has left.
+
+        ``is_gone`` False: it keeps silent, and the group may know it yet.
+        """
         self.is_lost = True
+        self._is_gone = is_gone
         self.assignment = NOTHING
 
     # -- what is done ------------------------------------------------------------------------------
@@ -180,9 +185,14 @@ class GroupMembership:
         self.owned -= partitions
 
     def forget(self) -> None:
-        """The application knows that everything was lost: the next heartbeat joins as somebody new."""
-        self.member_id = self._new_id()
-        self.member_epoch = JOINING
+        """The application knows that everything was lost: the next heartbeat joins as somebody new.
+
+        A member with an instance id that kept silent asks as who it was first. Another process may have taken over
+        meanwhile, and a newcomer would take its place in turn.
+        """
+        if self._is_gone:
+            self.member_id = self._new_id()
+            self.member_epoch = JOINING
         self.owned = self.assignment = NOTHING
         self._is_subscription_told = False
         self.is_lost = False

@@ -348,6 +348,12 @@ class StaleMemberEpochError(FencedError):
     code = "stale_member_epoch"
 
 
+class MemberFencedError(FencedError):
+    """Another process has taken over the member's instance id: this one must stop, and not join again."""
+
+    code = "member_fenced"
+
+
 class NotLeaderError(MilenaError):
     """This node does not lead the partition; nothing was appended.
 

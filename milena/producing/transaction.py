@@ -232,6 +232,7 @@ class Transaction(Producer):
         TransactionAbortedError   nothing of it counts: do its work again, in another one
         ProducerFencedError       another program took over the transactional id: stop
         UnknownResultError        it may be committed or not: no node could tell in time
+        MemberFencedError         another process took over the instance id of the member: stop; nothing of it counts
         MemberUnknownError, StaleMemberError   partitions went to other members meanwhile; nothing of it counts
     """
 

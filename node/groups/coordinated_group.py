@@ -12,7 +12,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from milena.model.errors import FateUnknownError, MilenaError, NotCoordinatorError
+from milena.model.errors import (
+    FateUnknownError,
+    MemberFencedError,
+    MilenaError,
+    NotCoordinatorError,
+)
 from milena.model.types import MonotonicMs
 from node.groups import heartbeat_rules
 from node.groups.group_messages import GroupHeartbeatAnswer, GroupHeartbeatRequest
@@ -167,7 +172,7 @@ class CoordinatedGroup:
         """Let a member join, stay or leave; see ``http_api.group_ports.GroupsPort.heartbeat``."""
         heartbeat_rules.check_epoch(heartbeat)
         if heartbeat.member_epoch == heartbeat_rules.LEAVE:
-            return await self._leave(heartbeat.member_id)
+            return await self._leave(heartbeat)
         await self._removed(heartbeat.member_id)
         changes = self._changes(heartbeat)
         self.sessions.heard(heartbeat.member_id, self._context.clock.now_ms())
@@ -175,19 +180,22 @@ class CoordinatedGroup:
             await self._take_in(heartbeat.member_id, changes)
             return await self._answer(heartbeat, number)
 
-    async def _leave(self, member_id: str) -> GroupHeartbeatAnswer:
-        """A member that is gone already has left."""
-        known = self._member(member_id)
+    async def _leave(self, heartbeat: GroupHeartbeatRequest) -> GroupHeartbeatAnswer:
+        """A member that is gone already has left, unless another one has its place."""
+        known = self._member(heartbeat.member_id)
         if known is not None:
             heartbeat_rules.check_kind(self.group_id, known)
-            await self._writer.change(Leave(member_id=member_id))
-        return heartbeat_rules.farewell(self.state, member_id)
+            await self._writer.change(Leave(member_id=heartbeat.member_id))
+        elif isinstance(reason := self._absent(heartbeat), MemberFencedError):
+            raise reason
+        return heartbeat_rules.farewell(self.state, heartbeat.member_id)
 
     def _changes(self, heartbeat: GroupHeartbeatRequest) -> list[MemberChange]:
         """Changes that the heartbeat asks for, if it may ask for any."""
         known = self._member(heartbeat.member_id)
         if known is not None:
             heartbeat_rules.check_kind(self.group_id, known)
+            heartbeat_rules.check_instance(heartbeat, known)
         if heartbeat.member_epoch != heartbeat_rules.JOIN:
             if known is None:
                 raise self._absent(heartbeat)

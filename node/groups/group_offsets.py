@@ -110,7 +110,8 @@ class CommitQueue:
         """Return once these offsets are committed, all of them.
 
         Raises:
-            MemberNotFoundError, StaleMemberEpochError, GroupNotEmptyError: fenced; nothing was committed.
+            MemberNotFoundError, MemberFencedError, StaleMemberEpochError, GroupNotEmptyError: fenced; nothing was
+                committed.
             InvalidRequestError, NotFoundError, LimitReachedError: refused; nothing was committed.
             NotCoordinatorError, NoQuorumError, TooManyRequestsError: not now; nothing was committed.
             FateUnknownError: they may be committed.

@@ -33,6 +33,7 @@ from node.groups.subscriptions import Subscriptions
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from raft_meta.machine.commands import AlterGroup
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Group, Image
 
 logger = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ class GroupWriter:
         self._on_written = on_written
         self._pending: list[_Pending] = []
         self._succeeded: dict[str, None] = {}
-        """Members whose instance id another process has taken over."""
+        """Members whose instance id another process has taken over, below the level at which the image has them."""
         self._assigned: tuple[int, object] | None = None
         """The version and the topics for which the targets were last made, or found right."""
         self.rest = RestMemberships(group_id, context.metadata, context.rest_members, self.submit)
@@ -122,7 +123,10 @@ class GroupWriter:
 
     def was_succeeded(self, member_id: str) -> bool:
         """Whether another process has taken over the member's instance id."""
-        return member_id in self._succeeded
+        group = self._context.metadata.image.groups.get(self._group_id)
+        return (
+            member_id in self._succeeded or group_rules.successor_of(group, member_id) is not None
+        )
 
     def is_overtaken(self, group: Group) -> bool:
         """Whether the group is another one than that for which targets were worked out here."""
@@ -247,14 +251,26 @@ class GroupWriter:
             subscriptions = self._context.subscriptions
             subscriptions.look(image)
             return next_state(
-                group, changes, subscriptions, present=present, must_assign=must_assign
+                group,
+                changes,
+                subscriptions,
+                present=present,
+                must_assign=must_assign,
+                remembers=_remembers(image),
             )
         # Sharing out ten thousand partitions takes a second; the node is not to stand still for it.
         subscriptions = Subscriptions()
         subscriptions.look(image)
         return await asyncio.get_running_loop().run_in_executor(
             self._context.pool,
-            functools.partial(next_state, group, changes, subscriptions, present=present),
+            functools.partial(
+                next_state,
+                group,
+                changes,
+                subscriptions,
+                present=present,
+                remembers=_remembers(image),
+            ),
         )
 
     async def _propose(self, group: Group | None, after: NextState) -> int:
@@ -285,12 +301,19 @@ class GroupWriter:
                 after.generation,
                 after.assignor,
             )
+        if _remembers(self._context.metadata.image):
+            return
         gone = {change.member_id for change in changes if isinstance(change, Leave)}
         for member_id in after.left:
             if member_id not in gone:
                 self._succeeded[member_id] = None
         while len(self._succeeded) > SUCCESSIONS_KEPT_MAX:
             del self._succeeded[next(iter(self._succeeded))]
+
+
+def _remembers(image: Image) -> bool:
+    """Whether members of the image know whose place they took."""
+    return image.feature_level >= group_rules.PREDECESSORS_LEVEL
 
 
 def moved(group_id: str) -> MilenaError:

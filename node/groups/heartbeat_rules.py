@@ -10,6 +10,7 @@ from dataclasses import replace
 from milena.model.errors import (
     GroupLimitError,
     InvalidConsumerError,
+    MemberFencedError,
     MemberNotFoundError,
     MilenaError,
     StaleMemberEpochError,
@@ -55,6 +56,20 @@ def check_kind(group_id: str, member: GroupMember) -> None:
         raise InvalidConsumerError(
             f"member {member.member_id!r} of group {group_id!r} is a REST consumer and has no heartbeats; "
             "take another member_id"
+        )
+
+
+def check_instance(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> None:
+    """Refuse another instance id than the member has: taking it over is for a process that joins.
+
+    Raises:
+        InvalidConsumerError: it is another one.
+    """
+    if heartbeat.instance_id not in (None, member.instance_id):
+        named = "none" if member.instance_id is None else repr(member.instance_id)
+        raise InvalidConsumerError(
+            f"member {member.member_id!r} of group {heartbeat.group_id!r} joined with instance_id {named}, not "
+            f"{heartbeat.instance_id!r}: join under another member_id"
         )
 
 
@@ -191,7 +206,7 @@ def absent(
 
 def succeeded(heartbeat: GroupHeartbeatRequest) -> MilenaError:
     """The reason why a member is to stop."""
-    return StaleMemberEpochError(
+    return MemberFencedError(
         f"another process has taken over the instance id of member {heartbeat.member_id!r} in group "
         f"{heartbeat.group_id!r}: stop"
     )

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from node.groups import assignors
 from node.groups.assignors import Assignment, Subscriber
 from node.groups.subscriptions import Subscriptions
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Group, GroupMember, PartitionKey, PartitionSet
 from raft_meta.machine.topics import partition_sets
 
@@ -94,6 +95,7 @@ def next_state(
     *,
     present: Container[str],
     must_assign: bool = True,
+    remembers: bool = True,
 ) -> NextState | None:
     """The group after these changes; None when nothing is different.
 
@@ -103,11 +105,12 @@ def next_state(
         subscriptions: what topics there are.
         present: ids of members that will hear at once what they are given. REST members always do.
         must_assign: False: the targets are those of these members and topics already.
+        remembers: members remember whose place they took; False below that feature level.
     """
     before = {} if group is None else {member.member_id: member for member in group.members}
     members = dict(before)
     for change in changes:
-        _take(members, change)
+        _take(members, change, remembers=remembers)
     assignor = _chosen(members.values(), "" if group is None else group.assignor)
     targets = (
         _targets(assignor, members.values(), subscriptions)
@@ -143,10 +146,10 @@ def next_state(
     )
 
 
-def _take(members: dict[str, GroupMember], change: MemberChange) -> None:
+def _take(members: dict[str, GroupMember], change: MemberChange, *, remembers: bool) -> None:
     match change:
         case Join(member=member):
-            _join(members, member)
+            _join(members, member, remembers=remembers)
         case Leave(member_id=member_id):
             members.pop(member_id, None)
         case Release(member_id=member_id, member_epoch=epoch, partitions=partitions):
@@ -158,11 +161,14 @@ def _take(members: dict[str, GroupMember], change: MemberChange) -> None:
                 )
 
 
-def _join(members: dict[str, GroupMember], member: GroupMember) -> None:
+def _join(members: dict[str, GroupMember], member: GroupMember, *, remembers: bool) -> None:
     known = members.get(member.member_id)
     former = _of_instance(members.values(), member)
     if former is not None:
         del members[former.member_id]
+        if remembers:
+            ids = (*former.predecessors, former.member_id)
+            member = replace(member, predecessors=group_rules.predecessors(ids))
     if known is not None:
         members[member.member_id] = replace(
             member, member_epoch=known.member_epoch, held=known.held, target=known.target

@@ -12,6 +12,7 @@ from milena.model.errors import (
     DrainingError,
     GroupNotEmptyError,
     InvalidProducerError,
+    MemberFencedError,
     MemberNotFoundError,
     MilenaError,
     PartitionNotFoundError,
@@ -227,6 +228,7 @@ _WHYS = {
     TopicNotFoundError.code: "was aborted: one of its topics is gone",
     PartitionNotFoundError.code: "was aborted: one of its partitions is not there",
     MemberNotFoundError.code: "was aborted: the group has no such member, or no longer; join anew",
+    MemberFencedError.code: "was aborted: another process has taken over the member's instance id; stop",
     StaleMemberEpochError.code: "was aborted: its offsets are not the member's to commit any more; heartbeat first",
     GroupNotEmptyError.code: "was aborted: the group has members, and only they commit",
 }

@@ -221,6 +221,9 @@ class GroupMember:
     """The generation that it has reached: it holds nothing any more that is not its target there."""
     held: PartitionSet
     target: PartitionSet
+    predecessors: tuple[str, ...] = field(default=(), metadata={"since": 11})
+    """Ids of the members whose place it took under its instance id, the latest one last. Their processes may still be
+    there, and are told to stop whatever they ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

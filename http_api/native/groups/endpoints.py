@@ -19,12 +19,13 @@ from milena.model.errors import (
     GroupChangedError,
     GroupNotEmptyError,
     InvalidConsumerError,
+    MemberFencedError,
     MemberNotFoundError,
     NoQuorumError,
     StaleMemberEpochError,
 )
 
-_MEMBER_ERRORS = (MemberNotFoundError, StaleMemberEpochError)
+_MEMBER_ERRORS = (MemberNotFoundError, MemberFencedError, StaleMemberEpochError)
 
 GROUP_ROUTES = (
     route(

@@ -16,6 +16,12 @@ from raft_meta.machine.topics import partition_sets
 LEVEL = 3
 """The feature level from which on there are groups and consumers."""
 
+PREDECESSORS_LEVEL = 11
+"""The feature level from which on members remember whose place they took."""
+PREDECESSORS_MAX = 8
+PREDECESSORS_BYTES_MAX = 512
+"""Of all ids of one member's predecessors but the latest: a group's members must fit into one command."""
+
 NAME_LENGTH_MAX = 255
 """Characters of a group id, member id, instance id, client id, host, and of the name of an assignor or format."""
 TOPICS_PER_MEMBER_MAX = 1_000
@@ -71,6 +77,12 @@ def check_member(member: GroupMember) -> None:
     _check_text("client id", member.client_id)
     _check_text("host", member.host)
     _check_name("assignor", member.assignor)
+    for predecessor in member.predecessors:
+        _check_name("member id", predecessor)
+    if member.predecessors != predecessors(member.predecessors):
+        raise InvalidConsumerError(
+            f"Member {member.member_id!r} remembers {len(member.predecessors)} predecessors, more than it may."
+        )
     check_subscription(member.topics, member.pattern)
     for what, value in (("session", member.session_ms), ("rebalance", member.rebalance_ms)):
         if not 1 <= value <= DURATION_MS_MAX:
@@ -157,6 +169,7 @@ def text_bytes(members: Iterable[GroupMember]) -> int:
         + len(member.assignor)
         + len((member.pattern or "").encode())
         + sum(len(topic) + 1 for topic in member.topics)
+        + sum(len(predecessor.encode()) for predecessor in member.predecessors)
         for member in members
     )
 
@@ -169,6 +182,26 @@ def member_of(group: Group | None, member_id: str) -> GroupMember | None:
     if at == len(group.members) or group.members[at].member_id != member_id:
         return None
     return group.members[at]
+
+
+def predecessors(ids: Sequence[str]) -> tuple[str, ...]:
+    """The latest of these ids, as many of them as a member remembers."""
+    kept: list[str] = []
+    left = PREDECESSORS_BYTES_MAX
+    for member_id in reversed(ids[-PREDECESSORS_MAX:]):
+        left -= len(member_id.encode())
+        if kept and left < 0:
+            break
+        kept.append(member_id)
+    return tuple(reversed(kept))
+
+
+def successor_of(group: Group | None, member_id: str) -> GroupMember | None:
+    """The member that has taken this one's place under its instance id."""
+    for member in () if group is None else group.members:
+        if member_id in member.predecessors:
+            return member
+    return None
 
 
 def _id_of(member: GroupMember) -> str:

@@ -63,6 +63,10 @@ def _alter(image: Image, index: int, now_ms: WallMs, command: AlterGroup) -> Out
         members=members,
         emptied_ms=_emptied_ms(before, members, now_ms),
     )
+    if image.feature_level < group_rules.PREDECESSORS_LEVEL and any(
+        member.predecessors for member in command.members
+    ):
+        raise InvalidRequestError("Nodes of an earlier release know no predecessors of members.")
     _check_bounds(before, after, command)
     check_step(before, after)
     _check_partitions(image, command)

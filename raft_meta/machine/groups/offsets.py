@@ -20,6 +20,7 @@ from milena.model.errors import (
     InvalidConsumerError,
     InvalidRequestError,
     LimitReachedError,
+    MemberFencedError,
     MemberNotFoundError,
     NotFoundError,
     PartitionNotFoundError,
@@ -158,7 +159,7 @@ def check_commit(image: Image, commit: GroupCommit) -> None:
     Raises:
         InvalidConsumerError, RequestTooLargeError: ids or values out of bounds.
         TopicNotFoundError, PartitionNotFoundError: it names a partition that does not exist.
-        MemberNotFoundError, StaleMemberEpochError: fenced.
+        MemberNotFoundError, StaleMemberEpochError, MemberFencedError: fenced.
         GroupNotEmptyError: without a member, while the group has some.
     """
     group_rules.check_group_id(commit.group_id)
@@ -172,6 +173,11 @@ def check_commit(image: Image, commit: GroupCommit) -> None:
             )
         return
     member = group_rules.member_of(group, commit.member_id)
+    if member is None and group_rules.successor_of(group, commit.member_id) is not None:
+        raise MemberFencedError(
+            f"Another process has taken over the instance id of member {commit.member_id} in group {commit.group_id}:"
+            " stop."
+        )
     if member is None:
         raise MemberNotFoundError(
             f"Group {commit.group_id} has no member {commit.member_id}, or no longer: join anew."

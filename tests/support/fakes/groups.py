@@ -13,6 +13,7 @@ from milena.cluster.group_views import GroupOffset
 from milena.consuming.membership import BeatAnswer
 from milena.errors import (
     GroupNotEmptyError,
+    MemberFencedError,
     MemberUnknownError,
     NotNowError,
     StaleMemberError,
@@ -44,6 +45,7 @@ class FakeGroup:
     def __init__(self, **topics):
         self.topics = topics
         self.members = {}
+        self.predecessors = {}
         self.generation = 0
         self.offsets = {}
         self.failures = deque()
@@ -174,6 +176,7 @@ class FakeGroup:
             taken_over = self.members.pop(former)
             member.held, member.target = taken_over.held, taken_over.target
             self.expired.append(former)
+            self.predecessors[former] = beat.member_id
         self.members[beat.member_id] = member
         self.rebalance()
 
@@ -234,6 +237,8 @@ class FakeGroup:
 
     def _member(self, member_id):
         if member_id not in self.members:
+            if self.predecessors.get(member_id) in self.members:
+                raise MemberFencedError("taken over", status=409, error_code=40935)
             raise MemberUnknownError(f"no member {member_id}", status=404, error_code=40411)
         return self.members[member_id]
 

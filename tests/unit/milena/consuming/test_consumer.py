@@ -659,6 +659,58 @@ async def test_an_instance_that_was_taken_over_stops():
             await first.poll()
 
 
+@pytest.mark.parametrize("call", ["poll", "commit", "after a pause"])
+def test_an_instance_that_another_process_has_ends_and_leaves_that_one_alone(call):
+    @within_an_hour
+    async def run():
+        world = World()
+        world.topics.write("t", 0, 3)
+        heard = Heard()
+        settings = {"instance_id": "i", "auto_commit": False, "max_poll_interval_ms": 10_000}
+        async with world.consumer(listener=heard, **settings) as first:
+            await drain(first, 3)
+            if call == "after a pause":
+                # It is silent by then, and may be in the group yet.
+                await after(11_000)
+            async with world.consumer(**settings) as second, polling(second):
+                await after(100)
+                if call == "commit":
+                    with pytest.raises(ConsumerFencedError):
+                        await first.commit({T0: 1})
+                await after(6_000)
+                for _ in range(2):
+                    with pytest.raises(ConsumerFencedError):
+                        await first.poll(timeout_s=1)
+                with pytest.raises(ConsumerFencedError):
+                    await first.commit({T0: 1})
+                await after(60_000)
+                assert second.assignment == {T0, T1}
+                assert second.member_id in world.group.members
+                await second.commit({T0: 3})
+        assert world.group.overlaps == []
+        assert world.group.offsets == {T0: 3}
+
+    run()
+
+
+@within_an_hour
+async def test_an_instance_that_hangs_gives_its_partitions_up_and_comes_back():
+    world = World()
+    heard = Heard()
+    settings = {"max_poll_interval_ms": 10_000, "session_timeout_ms": 8_000}
+    async with world.consumer(instance_id="i", listener=heard, **settings) as first:
+        await first.poll(timeout_s=1)
+        async with world.consumer() as second, polling(second):
+            await after(40_000)
+            assert second.assignment == {T0, T1}
+            await first.poll(timeout_s=1)
+            await after(1_000)
+            await first.poll(timeout_s=1)
+            assert ("lost", [T0]) in heard.events or ("lost", [T0, T1]) in heard.events
+            assert len(first.assignment) == 1
+    assert world.group.overlaps == []
+
+
 @within_an_hour
 async def test_an_instance_that_comes_back_finds_its_partitions():
     world = World()

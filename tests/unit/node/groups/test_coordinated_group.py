@@ -7,9 +7,9 @@ import pytest
 from milena.model.errors import (
     FateUnknownError,
     InvalidConsumerError,
+    MemberFencedError,
     MemberNotFoundError,
     NoQuorumError,
-    StaleMemberEpochError,
 )
 from raft_meta.machine.commands import AlterGroup
 from tests.support.clusters.nodes import Cluster, SimNode
@@ -242,7 +242,7 @@ async def test_a_restarted_static_member_takes_over_and_its_former_process_is_st
     await one.beat(instance_id="i1")
     await two.beat(instance_id="i1")
     assert two.numbers == [0, 1, 2, 3]
-    with pytest.raises(StaleMemberEpochError):
+    with pytest.raises(MemberFencedError):
         await one.beat()
     await cluster.close()
 

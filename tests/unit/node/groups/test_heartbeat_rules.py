@@ -7,6 +7,7 @@ import pytest
 from milena.model.errors import (
     GroupLimitError,
     InvalidConsumerError,
+    MemberFencedError,
     MemberNotFoundError,
     StaleMemberEpochError,
 )
@@ -101,5 +102,5 @@ def test_a_member_that_is_gone_hears_whether_another_process_is_in_its_place() -
     absent = heartbeat_rules.absent
     assert isinstance(absent(heartbeat(), group, was_succeeded=False), MemberNotFoundError)
     taken = absent(heartbeat(instance_id="i"), group, was_succeeded=False)
-    assert isinstance(taken, StaleMemberEpochError)
-    assert isinstance(absent(heartbeat(), group, was_succeeded=True), StaleMemberEpochError)
+    assert isinstance(taken, MemberFencedError)
+    assert isinstance(absent(heartbeat(), group, was_succeeded=True), MemberFencedError)
