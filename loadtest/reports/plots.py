@@ -14,6 +14,8 @@ OVERVIEW, GAPS = "overview.png", "gaps.png"
 DPI = 120
 COLOURS = {Direction.PRODUCE: "#1f6fb4", Direction.FETCH: "#2a9d5c"}
 PERCENTILE_COLOURS = {50.0: "#9ecae1", 95.0: "#4292c6", 99.0: "#08519c", 100.0: "#b2182b"}
+POINTS = {"markersize": 3.5}
+"""A value between two gaps, and the only one of a short run, have no line."""
 TITLE_COLUMNS = 100
 """Characters of a title's line; a picture is as wide."""
 FAILED_COLOUR, INCIDENT_COLOUR = "#b2182b", "#555555"
@@ -69,7 +71,9 @@ def _draw_records(axis: Axes, timeline: Timeline) -> None:
     ):
         series = timeline.records_per_s(direction)
         if series:
-            axis.plot(times, series, color=COLOURS[direction], label=label, linewidth=1.6)
+            axis.plot(
+                times, series, ".-", color=COLOURS[direction], label=label, linewidth=1.6, **POINTS
+            )
     axis.set_title("Throughput")
     axis.set_ylabel("records/s")
     axis.yaxis.set_major_formatter(FuncFormatter(_thousands))
@@ -80,9 +84,9 @@ def _draw_records(axis: Axes, timeline: Timeline) -> None:
 def _draw_requests(axis: Axes, timeline: Timeline) -> None:
     times = timeline.times_s()
     for report in timeline.endpoints():
-        style = "-" if report.direction is Direction.PRODUCE else "--"
+        style = ".-" if report.direction is Direction.PRODUCE else ".--"
         series = timeline.requests_per_s(report.name)
-        axis.plot(times, series, style, label=report.name, linewidth=1.3)
+        axis.plot(times, series, style, label=report.name, linewidth=1.3, **POINTS)
     axis.set_title("Requests")
     axis.set_ylabel("successful requests/s")
     axis.yaxis.set_major_formatter(FuncFormatter(_thousands))
@@ -96,7 +100,7 @@ def _draw_latency(axis: Axes, timeline: Timeline) -> None:
         label = "longest" if percent == 100 else f"p{percent:g}"
         series = timeline.latency_ms(Direction.PRODUCE, percent)
         if series:
-            axis.plot(times, series, color=colour, label=label, linewidth=1.4)
+            axis.plot(times, series, ".-", color=colour, label=label, linewidth=1.4, **POINTS)
     axis.set_title("Produce latency, first attempt to acknowledgement")
     axis.set_ylabel("milliseconds (log scale)")
     axis.set_yscale("log")

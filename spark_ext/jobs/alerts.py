@@ -9,6 +9,7 @@ windows are over in ``events.watermark``, and how the job is run in ``events.job
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -63,7 +64,7 @@ def alerts(
         parse=parsed,
         compute=lambda events: alerts_of(events, rule),
         key=("site", "path"),
-        panels=alert_panels,
+        panels=partial(alert_panels, rate_min=rate_min),
     )
     run_event_job(job, run, is_json=is_json, picture=picture)
 

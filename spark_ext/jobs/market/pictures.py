@@ -4,7 +4,18 @@ from collections.abc import Sequence
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.jobs.running.picture import BAD, GOOD, Panel, day_number, series_by_name
+from spark_ext.jobs.running.picture import (
+    BAD,
+    COLOURS,
+    GOOD,
+    Panel,
+    Window,
+    day_number,
+    draw_windows,
+    labels_of,
+    series_by_name,
+    window_of,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,19 +25,20 @@ def price_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
     """Of rows of ``surcharges.surcharges_of``."""
 
     def surcharges(axis: "Axes") -> None:
-        points = [
-            (row.area, day_number(row.window_start), float(row.surcharge_percent)) for row in rows
-        ]
-        for name, (times, values) in series_by_name(points).items():
-            axis.step(times, values, where="post", label=name)
+        found = series_by_name((row.area, window_of(row, row.surcharge_percent)) for row in rows)
+        labels = labels_of(found)
+        for colour, (name, windows) in zip(COLOURS, found.items(), strict=False):
+            draw_windows(axis, windows, color=colour, label=labels[name])
 
     def market(axis: "Axes") -> None:
-        starts = sorted({day_number(row.window_start) for row in rows})
         for kind, colour in (("demand", BAD), ("supply", GOOD)):
-            sums = dict.fromkeys(starts, 0)
+            sums: dict[tuple[float, float], float] = {}
             for row in rows:
-                sums[day_number(row.window_start)] += row[kind]
-            axis.step(starts, list(sums.values()), where="post", color=colour, label=kind)
+                window = window_of(row, row[kind])
+                place = (window.start, window.end)
+                sums[place] = sums.get(place, 0.0) + window.value
+            windows = (Window(*place, value) for place, value in sums.items())
+            draw_windows(axis, windows, color=colour, label=kind)
 
     def delays(axis: "Axes") -> None:
         times = [day_number(row.window_start) for row in rows]

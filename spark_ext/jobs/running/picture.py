@@ -3,8 +3,10 @@
 A job draws on a ``Figure`` of its own; nothing of matplotlib that the whole process shares is touched.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf, isfinite, nan
 from typing import TYPE_CHECKING
 
 import click
@@ -12,17 +14,26 @@ import click
 from spark_ext.jobs.running.errors import JobInputError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from pyspark.sql import Row
 
 DPI = 120
 WIDTH, PANEL_HEIGHT = 11.0, 3.2
 """Inches."""
+TITLE_CHARS_MAX, NAME_CHARS_MAX = 100, 28
+"""Of a title: as many as fit the width. Of a name in a legend: it takes a fifth of the width."""
+SPAN_DAYS_MIN = 1 / 24
+"""The shortest axis of time: an hour. On a shorter one no day and no hour would be named."""
+MARGIN = 0.04
+"""Room between what is drawn and the frame, as a part of the axis."""
 NAMES_MAX = 8
 """Curves of one panel: more have no colours that an eye can tell apart."""
 GOOD, BAD, QUIET = "#1f6fb4", "#b2182b", "#888888"
+COLOURS = (GOOD, "#d9822b", "#2a9d5c", BAD, "#7b5ea7", "#8c564b", "#e377c2", "#17a2b8")
+"""Of names; as many as ``NAMES_MAX``."""
+GAP_DAYS = 0.5 / 86_400
+"""Times of windows are numbers with a fraction: from half a second on it is a gap."""
 
 plot_option = click.option(
     "--plot", "picture", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
@@ -76,21 +87,65 @@ def _figure(title: str, panels: tuple[Panel, ...]) -> "Figure":
     from matplotlib.figure import Figure  # noqa: PLC0415  # as above
 
     figure = Figure(figsize=(WIDTH, 0.5 + PANEL_HEIGHT * len(panels)), layout="constrained")
-    figure.suptitle(title, fontsize=12, x=0.01, ha="left")
-    for axis, panel in zip(
-        figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], panels, strict=True
-    ):
+    figure.suptitle(shortened(title, TITLE_CHARS_MAX), fontsize=12, x=0.01, ha="left")
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, panel in zip(axes, panels, strict=True):
         axis.xaxis_date("UTC")
         panel.draw(axis)
         axis.set_title(panel.title)
         axis.set_ylabel(panel.unit)
-        axis.set_ylim(bottom=0)
+        _limit_height(axis)
         if axis.get_legend_handles_labels()[0]:
             # Beside the plot: curves may be anywhere in it.
             axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    axis.set_xlabel("UTC")
+    _limit_times(axes)
     figure.autofmt_xdate()
     return figure
+
+
+def _limit_height(axis: "Axes") -> None:
+    """Leave room above. matplotlib leaves none above bars of which one ends where another one begins."""
+    top = axis.dataLim.y1
+    axis.set_ylim(0, top * (1 + MARGIN) if isfinite(top) and top > 0 else 1)
+
+
+def _limit_times(axes: Sequence["Axes"]) -> None:
+    """Show the times that were drawn, and an hour at least. matplotlib shows four years around a single time."""
+    spans = [axis.dataLim for axis in axes if isfinite(axis.dataLim.width)]
+    if not spans:
+        for axis in axes:
+            axis.text(
+                0.5, 0.5, "nothing was found", transform=axis.transAxes, ha="center", color=QUIET
+            )
+        axes[-1].set_xticks([])
+        axes[-1].set_xlabel("UTC")
+        return
+    first, last = min(span.x0 for span in spans), max(span.x1 for span in spans)
+    room = max(MARGIN * (last - first), (SPAN_DAYS_MIN - (last - first)) / 2)
+    axes[-1].set_xlim(first - room, last + room)
+    # The names of hours and minutes have no year.
+    days = sorted(
+        {f"{datetime.fromtimestamp(day * 86_400, UTC):%Y-%m-%d}" for day in (first, last)}
+    )
+    axes[-1].set_xlabel(f"UTC, {' to '.join(days)}")
+
+
+def shortened(name: str, most: int) -> str:
+    """Return a name of at most so many characters: its middle is left out, its beginning and its end are there."""
+    if len(name) <= most:
+        return name
+    kept = most - 1
+    return f"{name[: kept // 3]}…{name[kept // 3 - kept :]}"
+
+
+def labels_of(names: Iterable[str]) -> dict[str, str]:
+    """Return a short name for a legend for each name. Names that would look the same get a number."""
+    labels: dict[str, str] = {}
+    for name in names:
+        label = shortened(name, NAME_CHARS_MAX)
+        same = sum(shortened(other, NAME_CHARS_MAX) == label for other in labels)
+        labels[name] = f"{label} ({same + 1})" if same else label
+    return labels
 
 
 def day_number(at: "datetime") -> float:
@@ -98,17 +153,43 @@ def day_number(at: "datetime") -> float:
     return at.timestamp() / 86_400
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A value that holds in [start, end), in days since 1970."""
+
+    start: float
+    end: float
+    value: float
+
+
+def window_of(row: "Row", value: float) -> Window:
+    """Return the window of a row with ``window_start`` and ``window_end``."""
+    return Window(day_number(row.window_start), day_number(row.window_end), float(value))
+
+
+def draw_windows(axis: "Axes", windows: Iterable[Window], *, color: str, label: str = "") -> None:
+    """Draw values as steps, as long as their windows are, and nothing where there is no window."""
+    times: list[float] = []
+    values: list[float] = []
+    end = inf
+    for window in sorted(windows, key=lambda w: w.start):
+        if window.start - end > GAP_DAYS:
+            times.append(end)
+            values.append(nan)
+        times += (window.start, window.end)
+        values += (window.value, window.value)
+        end = window.end
+    axis.plot(times, values, color=color, label=label or "_", solid_capstyle="butt")
+
+
 def series_by_name(
-    points: list[tuple[str, float, float]],
-) -> dict[str, tuple[list[float], list[float]]]:
-    """Days and values of each name, by time: of the names with the greatest sums, most of all first."""
+    windows: Iterable[tuple[str, Window]],
+) -> dict[str, list[Window]]:
+    """Return the windows of each name, by time: of the names with the greatest sums, the greatest first."""
     sums: dict[str, float] = {}
-    for name, _, value in points:
-        sums[name] = sums.get(name, 0.0) + value
+    found: dict[str, list[Window]] = {}
+    for name, window in sorted(windows, key=lambda each: each[1].start):
+        sums[name] = sums.get(name, 0.0) + window.value
+        found.setdefault(name, []).append(window)
     kept = sorted(sums, key=lambda name: (-sums[name], name))[:NAMES_MAX]
-    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in kept}
-    for name, at, value in sorted(points, key=lambda point: point[1]):
-        if name in found:
-            found[name][0].append(at)
-            found[name][1].append(value)
-    return found
+    return {name: found[name] for name in kept}

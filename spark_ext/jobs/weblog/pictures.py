@@ -3,7 +3,19 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.jobs.running.picture import BAD, GOOD, QUIET, Panel, day_number, series_by_name
+from spark_ext.jobs.running.picture import (
+    BAD,
+    COLOURS,
+    GOOD,
+    QUIET,
+    Panel,
+    Window,
+    day_number,
+    draw_windows,
+    labels_of,
+    series_by_name,
+    window_of,
+)
 from spark_ext.jobs.weblog.site_report import STATUS_CLASSES
 
 if TYPE_CHECKING:
@@ -31,10 +43,10 @@ def hour_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
 
     def share(axis: "Axes") -> None:
         shares = [100 * row.errors / row.requests for row in ordered]
-        axis.step(hours, shares, where="post", color=BAD)
+        draw_windows(axis, map(of_hour, hours, shares), color=BAD)
 
     def clients(axis: "Axes") -> None:
-        axis.step(hours, [row.clients for row in ordered], where="post", color=GOOD)
+        draw_windows(axis, map(of_hour, hours, [row.clients for row in ordered]), color=GOOD)
 
     return (
         Panel(
@@ -45,25 +57,43 @@ def hour_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
     )
 
 
-def alert_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
-    """Of rows of ``error_rates.alerts_of``."""
+def of_hour(start: float, value: float) -> Window:
+    """Return a value of an hour."""
+    return Window(start, start + HOUR_DAYS, value)
+
+
+def alert_panels(rows: Sequence[Any], *, rate_min: float) -> tuple[Panel, ...]:
+    """Of rows of ``error_rates.alerts_of``; ``rate_min`` is the share of errors from which on there is an alert."""
 
     def rates(axis: "Axes") -> None:
-        points: list[tuple[str, float, float]] = [
-            (
-                " ".join(filter(None, (row.site, row.path))),
-                day_number(row.window_start),
-                100 * row.rate,
-            )
+        found = series_by_name(
+            (" ".join(filter(None, (row.site, row.path))), window_of(row, 100 * row.rate))
             for row in rows
-        ]
-        for name, (times, values) in series_by_name(points).items():
-            axis.plot(times, values, "o", markersize=4, label=name)
+        )
+        labels = labels_of(found)
+        for colour, (name, windows) in zip(COLOURS, found.items(), strict=False):
+            starts, ends = [w.start for w in windows], [w.end for w in windows]
+            values = [w.value for w in windows]
+            middles = [(start + end) / 2 for start, end in zip(starts, ends, strict=True)]
+            axis.hlines(values, starts, ends, color=colour, linewidth=2)
+            # Of a window in a month of them its line is too short to be seen.
+            axis.plot(middles, values, "o", color=colour, markersize=4, label=labels[name])
+        if found:
+            axis.axhline(100 * rate_min, color=QUIET, linestyle="--", linewidth=1,
+                         label=f"alert from {100 * rate_min:g} % on")  # fmt: skip
 
     def requests(axis: "Axes") -> None:
-        times = [day_number(row.window_start) for row in rows]
-        axis.vlines(times, 0, [row.requests for row in rows], color=QUIET, label="requests")
-        axis.vlines(times, 0, [row.errors for row in rows], color=BAD, linewidth=3, label="errors")
+        sums: dict[Window, list[int]] = {}
+        for row in rows:
+            counts = sums.setdefault(window_of(row, 0), [0, 0])
+            counts[0] += row.requests
+            counts[1] += row.errors
+        starts, widths = [w.start for w in sums], [w.end - w.start for w in sums]
+        for number, (label, colour) in enumerate((("requests", QUIET), ("errors", BAD))):
+            heights = [counts[number] for counts in sums.values()]
+            axis.bar(
+                starts, heights, widths, align="edge", color=colour, edgecolor=colour, label=label
+            )
 
     return (
         Panel(title="Windows with an alert", unit="% of requests failed", draw=rates),

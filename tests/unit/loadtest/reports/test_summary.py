@@ -134,6 +134,17 @@ def test_a_run_in_which_nothing_happened_can_be_drawn(tmp_path):
     assert (tmp_path / OVERVIEW).exists()
 
 
+def test_each_value_of_a_picture_is_seen_without_a_neighbour(tmp_path, monkeypatch):
+    """A line needs two points: the value of a run of a second, or between two gaps, would not be there."""
+    figures = saved_figures(monkeypatch)
+    run = LoadRun()
+    run.write(2, 0, seconds=0.2)
+    draw(timeline_of(run.events), tmp_path, title="one second")
+    curves = [line for axis in figures[0].axes for line in axis.lines]
+    assert curves
+    assert {line.get_marker() for line in curves} == {"."}
+
+
 def settings(**changed):
     given = {
         "urls": (), "topic": "t", "partitions": 6, "replication_factor": 3, "run_time_s": 90.0,
