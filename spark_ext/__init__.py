@@ -12,5 +12,6 @@
 """
 
 from spark_ext.source import MilenaDataSource, check_write_stream, register
+from spark_ext.streaming.lag import source_metrics
 
-__all__ = ["MilenaDataSource", "check_write_stream", "register"]
+__all__ = ["MilenaDataSource", "check_write_stream", "register", "source_metrics"]

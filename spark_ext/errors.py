@@ -51,9 +51,16 @@ class OffsetError(SparkError):
 
 
 class DataLossError(SparkError):
-    """Raised under ``failOnDataLoss`` only; without it a log line takes its place."""
+    """Raised under ``failOnDataLoss`` only; without it a log line takes its place.
 
+    The message says what is lost, and ``ADVICE``.
+    """
+
+    ADVICE = "set failOnDataLoss to false to read what there is"
     code = "spark_data_loss"
+
+    def __init__(self, loss: str) -> None:
+        super().__init__(f"{loss}; {self.ADVICE}")
 
 
 class StalledReadError(SparkError):

@@ -49,8 +49,8 @@ def alerts(
 ) -> None:
     """Write an alert for each window in which too many requests ended in an error, from access-log lines.
 
-    Exit codes: 0 done, however many lines could not be read; 2 the cluster or Spark failed, 4 no such topic,
-    64 wrong options.
+    Exit codes: 0 done, however many lines could not be read; 1 records were deleted before they were read, 2 the
+    cluster or Spark failed, 4 no such topic, 64 wrong options.
     """
     rule = AlertRule(
         window_s=window_s,

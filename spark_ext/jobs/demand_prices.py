@@ -34,8 +34,8 @@ def demand_prices(
 ) -> None:
     """Write a surcharge for each area and window, by how much its demand exceeds its supply.
 
-    Exit codes: 0 done, however many records could not be read; 2 the cluster or Spark failed, 4 no such topic,
-    64 wrong options.
+    Exit codes: 0 done, however many records could not be read; 1 records were deleted before they were read, 2 the
+    cluster or Spark failed, 4 no such topic, 64 wrong options.
     """
     rule = PriceRule(window_s=window_s, percent_max=percent_max)
     job = EventJob(

@@ -27,8 +27,8 @@ from spark_ext.jobs.weblog.visits import sessions_of
 def sessions(run: EventRun, *, gap_s: int, is_json: bool) -> None:
     """Write a row for each visit of a client: from when to when, how many requests, where it came in and went out.
 
-    Exit codes: 0 done, however many lines could not be read; 2 the cluster or Spark failed, 4 no such topic,
-    64 wrong options.
+    Exit codes: 0 done, however many lines could not be read; 1 records were deleted before they were read, 2 the
+    cluster or Spark failed, 4 no such topic, 64 wrong options.
     """
     job = EventJob(
         name="sessions",

@@ -82,8 +82,8 @@ def site_stats(
 ) -> None:
     """Count requests, bytes, clients, status classes and paths by hour, from access-log lines.
 
-    Exit codes: 0 done, however many lines could not be read; 1 the archive is damaged, 2 the cluster or Spark failed,
-    4 no such topic or no archive, 64 wrong options.
+    Exit codes: 0 done, however many lines could not be read; 1 the archive is damaged, or records were deleted before
+    they were read, 2 the cluster or Spark failed, 4 no such topic or no archive, 64 wrong options.
     """
     if archive_dir is None and not topics:
         raise click.UsageError("say what to read: --topic, or --archive")

@@ -114,7 +114,7 @@ def resolve(
             )
         )
     if losses and options.fetching.fail_on_data_loss:
-        raise DataLossError(f"{losses[0]}; set failOnDataLoss to false to read what there is")
+        raise DataLossError(losses[0])
     return tuple(ranges), tuple(losses)
 
 

@@ -190,7 +190,5 @@ class _RangeFetcher:
 
     def _lose(self, message: str, cause: Exception | None = None) -> None:
         if self._fetching.fail_on_data_loss:
-            raise DataLossError(
-                f"{message}; set failOnDataLoss to false to read what there is"
-            ) from cause
+            raise DataLossError(message) from cause
         logger.warning("%s; what there is is read", message)

@@ -194,7 +194,7 @@ class StreamProgress:
     def _tell(self, losses: Sequence[str]) -> None:
         """Data is lost: a log line, once, or the end of the query."""
         if losses and self._options.read.fetching.fail_on_data_loss:
-            raise DataLossError(f"{losses[0]}; set failOnDataLoss to false to read what there is")
+            raise DataLossError(losses[0])
         for loss in losses:
             if loss not in self._told:
                 logger.warning("%s; what there is is read", loss)

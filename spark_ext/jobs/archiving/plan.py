@@ -19,7 +19,7 @@ from spark_ext.jobs.archiving.manifest import (
     joined_gaps,
     whole_gap,
 )
-from spark_ext.jobs.running.errors import JobInputError, LostRecordsError
+from spark_ext.jobs.running.errors import ACCEPT_LOSS, JobInputError, LostRecordsError
 
 Runs = tuple[tuple[int, int], ...]
 """Offsets as ranges [start, end)."""
@@ -89,7 +89,7 @@ def make_plan(
     """
     losses = tuple(_losses(manifest, states))
     if losses and not is_loss_accepted:
-        raise LostRecordsError("; ".join(losses) + "; --accept-data-loss goes on without them")
+        raise LostRecordsError("; ".join((*losses, ACCEPT_LOSS)))
     whole = [_whole_range(manifest, state) for state in sorted(states, key=lambda s: s.key)]
     shares = fair_shares([r.end - r.start for r in whole], records_max)
     ranges = tuple(_cut(r, share) for r, share in zip(whole, shares, strict=True))

@@ -59,6 +59,7 @@ class EventRun:
     is_once: bool
     interval_s: int
     late_s: int
+    is_loss_accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,7 @@ def read_records(spark: SparkSession, run: EventRun) -> DataFrame:
         **run.cluster.options(),
         "subscribe": ",".join(run.topics),
         "startingOffsets": "earliest",
+        "failOnDataLoss": str(not run.is_loss_accepted).lower(),
     }
     return reader.format("milena").options(**options).schema(RECORDS_SCHEMA).load()
 

@@ -20,6 +20,8 @@ _STREAM = (
                  metavar="SPAN", help="How often to look for new records."),
     click.option("--late", "late_s", type=SPAN, default="10m", show_default=True, metavar="SPAN",
                  help="How much older than the latest event one may be, and count."),
+    click.option("--accept-data-loss", "is_loss_accepted", is_flag=True,
+                 help="Go on when records were deleted before they could be read."),
 )  # fmt: skip
 
 _OPTIONS = (
@@ -42,6 +44,7 @@ class StreamWanted:
     is_once: bool
     interval_s: int
     late_s: int
+    is_loss_accepted: bool
 
     def run(self, cluster: JobCluster, topics: tuple[str, ...], output: str | None) -> EventRun:
         """A run that reads these topics and writes to a topic or to ``output``.
@@ -62,6 +65,7 @@ class StreamWanted:
             is_once=self.is_once,
             interval_s=self.interval_s,
             late_s=self.late_s,
+            is_loss_accepted=self.is_loss_accepted,
         )
 
 
@@ -76,6 +80,7 @@ def stream_options(function: Callable[..., None]) -> Callable[..., None]:
         is_once: bool,
         interval_s: int,
         late_s: int,
+        is_loss_accepted: bool,
         **others: object,
     ) -> None:
         wanted = StreamWanted(
@@ -84,6 +89,7 @@ def stream_options(function: Callable[..., None]) -> Callable[..., None]:
             is_once=is_once,
             interval_s=interval_s,
             late_s=late_s,
+            is_loss_accepted=is_loss_accepted,
         )
         function(stream=wanted, **others)
 

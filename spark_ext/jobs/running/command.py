@@ -10,7 +10,8 @@ from pyspark.errors import PySparkException
 
 from milena.errors import BadCredentialsError
 from milena.model.errors import MilenaError
-from spark_ext.jobs.running.errors import EXIT_FAILED, JobError
+from spark_ext.errors import DataLossError
+from spark_ext.jobs.running.errors import ACCEPT_LOSS, EXIT_BAD_DATA, EXIT_FAILED, JobError
 
 EXIT_USAGE = 64
 EXIT_INTERRUPTED = 130
@@ -28,11 +29,10 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
         return _failed(name, error.message, EXIT_USAGE)
     except MilenaError as error:
         # Those that are not a job's own are the client's, and the file system's: a full or failing disk.
-        return _failed(
-            name, error.message, error.exit_code if isinstance(error, JobError) else EXIT_FAILED
-        )
+        told, exit_code = _failure(error.message)
+        return _failed(name, told, error.exit_code if isinstance(error, JobError) else exit_code)
     except (PySparkException, Py4JError) as error:
-        return _failed(name, spark_message(error), EXIT_FAILED)
+        return _failed(name, *_failure(spark_message(error)))
     except click.ClickException as error:
         error.show()
         return EXIT_USAGE
@@ -49,6 +49,13 @@ def spark_message(error: PySparkException | Py4JError) -> str:
         return type(error).__name__
     first, last = lines[0], lines[-1]
     return first if first == last else f"{first} {last}"
+
+
+def _failure(message: str) -> tuple[str, int]:
+    """Return the message in the words of the command line, and the exit code."""
+    if DataLossError.ADVICE not in message:
+        return message, EXIT_FAILED
+    return message.replace(DataLossError.ADVICE, ACCEPT_LOSS), EXIT_BAD_DATA
 
 
 def _failed(name: str, message: str, exit_code: int) -> int:

@@ -14,6 +14,8 @@ from typing import ClassVar
 
 from milena.model.errors import MilenaError
 
+ACCEPT_LOSS = "--accept-data-loss goes on without them"
+
 EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED, EXIT_BUSY, EXIT_BAD_INPUT = 0, 1, 2, 3, 4
 
 
