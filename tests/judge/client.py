@@ -182,6 +182,19 @@ class _Shared(io.RawIOBase):
 
 
 @dataclass
+class Held:
+    """A connection whose answer goes on; the status is 0 if there was none."""
+
+    status: int
+    connection: socket.socket | None
+
+    def close(self) -> None:
+        """Go away."""
+        if self.connection is not None:
+            self.connection.close()
+
+
+@dataclass
 class SocketTransport:
     """Sockets to real nodes, kept open by thread and node."""
 
@@ -223,6 +236,20 @@ class SocketTransport:
                     node, requests
                 )  # the node closed it while nothing was under way
         return answers
+
+    def hold(self, node: int, request: Request) -> Held:
+        """Send a request on a connection of its own and read only the status of its answer."""
+        try:
+            connection = socket.create_connection(self.addresses[node], timeout=5)
+        except OSError:
+            return Held(0, None)
+        try:
+            connection.sendall(b"".join(frame(request, "{}:{}".format(*self.addresses[node]))))
+            line = connection.recv(4096).split(b"\r\n", 1)[0].split(b" ")
+            return Held(int(line[1]), connection)
+        except (OSError, IndexError, ValueError):
+            connection.close()
+            return Held(0, None)
 
     def _converse(
         self, link: _Open, node: int, requests: Sequence[Request], began: float

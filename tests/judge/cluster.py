@@ -152,6 +152,8 @@ class Cluster:
             str(self.folder / "password"),
             "--retention-check-ms",
             "1000",
+            "--streams-max",
+            "24",
             *self.options,
         ]
         path = f"{self.folder / 'clock'}:{self.source}"

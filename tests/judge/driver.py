@@ -13,7 +13,7 @@ from tests.judge.checks import Checker
 from tests.judge.client import Request, Response
 from tests.judge.model import Model
 from tests.judge.paths.read import FORMATS
-from tests.judge.steps import CLOSED, STEPS, access, reads, topics, transactions
+from tests.judge.steps import CLOSED, STEPS, access, crowds, reads, topics, transactions
 from tests.judge.world import World
 
 if TYPE_CHECKING:
@@ -73,7 +73,10 @@ class Driver:
 
     def world(self, episode: Plan, prefix: str) -> World:
         """Return what the steps of an episode work on."""
-        model = Model(self.clock)
+        model = Model(
+            self.clock,
+            lambda: " in " + str(getattr(self.verdicts.local, "step", "")).split("#")[-1],
+        )
         world = World(
             self.transport, self.nodes, model, self.verdicts, Checker(model, self.verdicts)
         )
@@ -89,6 +92,8 @@ class Driver:
             topics.create(world, rng)
         if episode.is_closed:
             access.prepare(world, rng)
+            body = {"topic_name": "__audit", "partitions_count": 1}
+            world.until_answered(rng, world.json("POST", "/admin/topics", body))
 
     def run(self, episode: Plan, world: World) -> None:
         """Run the steps of an episode, each worker's in turn."""
@@ -140,6 +145,8 @@ class Driver:
             "one is open",
         )
         self._metrics(world, rng)
+        if episode.is_closed:
+            crowds.audit(world, rng, world.notes.get("created", []))
         for topic in list(world.model.topics.values()):
             for part in topic.partitions:
                 for node in self.nodes:

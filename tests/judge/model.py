@@ -256,6 +256,7 @@ class Model:
     """All that is known of a cluster."""
 
     now: Callable[[], float]
+    step: Callable[[], str] = lambda: ""
     topics: dict[str, Topic] = field(default_factory=dict)
     sent: dict[int, Sent] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -279,6 +280,7 @@ class Model:
         """Note that records are about to be sent."""
         with self.lock:
             for sent in records:
+                sent.path += self.step()
                 self.sent[sent.uid] = sent
                 sent.began = self.now()
                 for partition in sent.topic.partitions:

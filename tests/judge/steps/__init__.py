@@ -10,6 +10,7 @@ from tests.judge.steps import (
     bodies,
     bounds,
     consumers,
+    crowds,
     groups,
     reads,
     topics,
@@ -52,15 +53,12 @@ STEPS: dict[str, tuple[Step, int]] = {
     "key-of-another": (access.key_of_another, 2),
     "tokens": (access.tokens, 1),
     "read-as-reader": (access.read_as_reader, 1),
+    "streams": (crowds.streams, 1),
+    "strangers": (crowds.strangers, 1),
 }
 CLOSED = frozenset(
-    [
-        "forbidden",
-        "lists",
-        "transactions-of-others",
-        "producer-of-another",
-        "key-of-another",
-        "tokens",
-        "read-as-reader",
-    ]
+    {
+        *("forbidden", "lists", "transactions-of-others", "producer-of-another", "key-of-another"),
+        *("tokens", "read-as-reader", "streams", "strangers"),
+    }
 )

@@ -225,13 +225,6 @@ def producer_of_another(world: World, rng: random.Random) -> None:
         if isinstance(first, Lost) or first.status >= 500 or first.status == 429:
             writes.settle(world, path, records, first, where)
             return
-        if first.status == 200 and body_of(first)["is_duplicate"]:
-            for sent in records:
-                world.model.settle(sent, Fate.REFUSED)
-            world.verdicts.check(
-                "J-access", False, where, "its own record written", first.body[:200]
-            )
-            return
         writes.settle(world, path, records, first, where)
         if caller is thief:
             world.verdicts.check(
@@ -344,7 +337,7 @@ def tokens(world: World, rng: random.Random) -> None:
     )
     if isinstance(child, Response) and child.status == 201:
         told = body_of(child)
-        end, parent_end = told.get("expires_at_ms"), body_of(made).get("expires_at_ms")
+        end, parent_end = told.get("expires_ms"), body_of(made).get("expires_ms")
         is_short = end is not None and parent_end is not None and end <= parent_end
         check(
             "J-token",

@@ -32,6 +32,8 @@ def create(
     if isinstance(answer, Response) and (
         answer.status == 201 or (is_new and code_of(answer) == 40002)
     ):
+        if is_new and answer.status == 201 and "is_prepared" in world.notes:
+            world.notes.setdefault("created", []).append(name)
         return world.model.create(name, partitions, is_shared=is_shared)
     return None
 

@@ -1,0 +1,87 @@
+"""Take all places of a node as one caller, and try to sign in with wrong passwords: others are served."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.judge.client import Request, Response, SocketTransport
+from tests.judge.paths.read import FORMATS
+from tests.judge.steps import reads
+from tests.judge.world import ADMIN, Caller, World, basic
+
+if TYPE_CHECKING:
+    import random
+
+STREAMS_MAX = 24  # the judge starts its nodes with this bound
+
+
+def streams(world: World, rng: random.Random) -> None:
+    """Open as many streams as a node has places, as one reader; another one still gets a stream."""
+    topic = world.topic(rng)
+    if (
+        topic is None
+        or not world.notes.get("is_prepared")
+        or not isinstance(world.transport, SocketTransport)
+    ):
+        return
+    node = rng.choice(world.nodes)
+    target = f"/topics/{topic.name}/partitions/0/records?offset=latest&follow=true"
+    request = Request("GET", target, (("Accept", "text/event-stream"),))
+    greedy = request.with_headers(("Authorization", world.callers["reader"].authorization))
+    held = [world.transport.hold(node, greedy) for _ in range(STREAMS_MAX + 2)]
+    modest = request.with_headers(("Authorization", world.callers["writer"].authorization))
+    mine = world.transport.hold(node, modest)
+    statuses = [link.status for link in held]
+    if mine.status and not world.is_stormy:
+        where = f"a stream of node {node} while another caller holds {statuses.count(200)}"
+        world.verdicts.check("J-access", mine.status in (200, 503), where, "200", mine.status)
+    for link in (*held, mine):
+        link.close()
+
+
+def strangers(world: World, rng: random.Random) -> None:
+    """Try wrong passwords from one address: a caller that is known still gets in."""
+    if not world.notes.get("is_prepared"):
+        return
+    node = rng.choice(world.nodes)
+    for number in range(12):
+        wrong = Caller("a stranger", basic(world.callers["writer"].name, f"wrong {number}"))
+        world.ask(
+            rng, Request("GET", "/topics", (("Connection", "close"),)), node=node, caller=wrong
+        )
+    for caller in (ADMIN, world.callers["writer"]):
+        answer = world.ask(rng, Request("GET", "/topics"), node=node, caller=caller)
+        if isinstance(answer, Response):
+            is_in = answer.status in (200, 503)
+            where = f"{caller.name} behind wrong passwords at node {node}"
+            world.verdicts.check(
+                "J-access", is_in, where, "200", f"{answer.status} {answer.body[:200]!r}"
+            )
+
+
+def audit(world: World, rng: random.Random, created: list[str]) -> None:
+    """Judge that the audit topic has each topic that was created once, and numbers once."""
+    form = next(form for form in FORMATS if form.name == "ndjson")
+    until, missing, numbers = world.now + 20, list(created), list[int]()
+    while world.now < until:
+        answer = world.ask(
+            rng, Request("GET", "/topics/__audit/partitions/0/records", (("Accept", form.accept),))
+        )
+        if isinstance(answer, Response) and answer.status == 200:
+            rows = reads.rows_of(world, form, answer, "__audit") or []
+            changes = [row.value.parsed for _, row in rows if isinstance(row.value.parsed, dict)]
+            numbers = [int(item["number"].text) for item in changes]
+            names = [
+                str(item["change"].get("name"))
+                for item in changes
+                if item["action"] == "create_topic"
+            ]
+            missing = [name for name in created if names.count(name) != 1]
+            if not missing:
+                break
+        world.sleep(0.5)
+    check = world.verdicts.check
+    check("J-audit", not missing, "__audit", "each created topic once", json.dumps(missing))
+    is_rising = numbers == sorted(set(numbers))
+    check("J-audit", is_rising, "__audit", "numbers that rise", json.dumps(numbers[-20:]))
