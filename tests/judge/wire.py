@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 
 import crc32c
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 
 _STAMP = struct.Struct(
     ">IBHqIq"
