@@ -106,6 +106,7 @@ class Run:
             storm.start()
         self.driver.run(episode, world)
         is_healed = storm.stop()
+        self.verdicts.local.step = f"{episode.seed} steps"
         for node in self.cluster.died():
             self.verdicts.check(
                 "J-alive", False, "process", f"node {node} alive", "its process ended"

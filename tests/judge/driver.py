@@ -151,9 +151,7 @@ class Driver:
             for part in topic.partitions:
                 for node in self.nodes:
                     form = rng.choice([form for form in FORMATS if form.is_stream])
-                    reads.read_from(
-                        world, rng, part, form, part.start_range(world.now, world.now)[1], node=node
-                    )
+                    reads.read_from(world, rng, part, form, part.first(world.now), node=node)
 
     def _metrics(self, world: World, rng: random.Random) -> None:
         """Read what each node counts of errors that it contained; a restart begins at 0."""

@@ -624,11 +624,23 @@ class FakeCluster:
         lags = []
         for (topic, number), offset in self.groups.get(group, {}).items():
             log = self._log(topic, number)
-            left = sum(record.offset >= offset for record in self._visible(log))
-            left += "lag off by one" in self.faults
-            if "markers count as lag" in self.faults:
+            shown = [record.offset for record in self._visible(log)]
+            left: int | None = max(0, shown[-1] + 1 - max(offset, log.start)) if shown else 0
+            if offset > log.end:
+                left = None
+            elif "lag off by one" in self.faults:
+                left = (left or 0) + 1
+            elif "markers count as lag" in self.faults:
                 left = log.end - offset
-            lags.append({"topic": topic, "partition": number, "offset": offset, "lag": left})
+            lags.append(
+                {
+                    "topic": topic,
+                    "partition": number,
+                    "offset": offset,
+                    "end_offset": log.end,
+                    "lag": left,
+                }
+            )
         return 200, {}, json.dumps({"lags": lags}).encode()
 
 

@@ -209,6 +209,10 @@ class Partition:
         maybe = max((d.before for d in self.deletions if d.began <= ended), default=0)
         return sure, max(sure, maybe)
 
+    def first(self, at: float) -> int:
+        """Return an offset from which a reader may begin at that time."""
+        return min(self.start_range(at, at)[1], self.end_floor(at))
+
     def stable_floor(self, at: float) -> float:
         """Return the least offset that a transaction, not known to be over at that time, may hold up."""
         held = [t.low[self] for t in self.topic.transactions if self in t.low and t.ended > at]

@@ -100,4 +100,4 @@ class Verdicts:
 def _short(value: object) -> str:
     text = value if isinstance(value, str) else repr(value)
     text = " ".join(text.split())
-    return text if len(text) <= 400 else text[:400] + "..."
+    return text if len(text) <= 600 else text[:200] + " ... " + text[-400:]

@@ -1,23 +1,33 @@
-"""The encoded record batch, as nodes return it for `application/vnd.milena.batch`.
-
-The documents name its parts (a stamp of the leader, the producer's part, a checksum each, columns in msgpack) and not
-their places. The places below were read off answers.
-"""
+"""The encoded record batch, by docs/record-batch.md."""
 
 from __future__ import annotations
 
+import gzip
 import struct
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import crc32c
+import lz4.frame
 import msgpack  # type: ignore[import-untyped]
+import zstandard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _STAMP = struct.Struct(
-    ">IBHqIq"
+    ">IBHqiq"
 )  # size, version, size of the header, first offset, leader epoch, time
 _REST = struct.Struct(
-    ">HIIqqqhiI"
+    ">HiiqqqhiI"
 )  # attributes, records, last, first time, last time, producer, epoch, sequence, size
+_CODEC, _IS_APPEND_TIME, _IS_MARKER = 0b111, 0b1000, 0b10_0000
+_CODECS: dict[int, Callable[[bytes], bytes]] = {
+    0: bytes,
+    1: gzip.decompress,
+    3: lz4.frame.decompress,
+    4: lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data),
+}
 _HEAD = _STAMP.size + 8 + _REST.size
 
 
@@ -43,7 +53,7 @@ def encode(rows: list[Row], producer: int = -1, epoch: int = -1, sequence: int =
         None,
         times,
         [row.key for row in rows] if any(row.key is not None for row in rows) else None,
-        [row.value for row in rows] if any(row.value is not None for row in rows) else None,
+        [row.value for row in rows],
         headers if any(headers) else None,
     ]
     payload = bytes(msgpack.packb(columns))
@@ -51,7 +61,7 @@ def encode(rows: list[Row], producer: int = -1, epoch: int = -1, sequence: int =
         _REST.pack(0, len(rows), len(rows) - 1, base, last, producer, epoch, sequence, len(payload))
         + payload
     )
-    stamp = _STAMP.pack(_HEAD + len(payload), 1, _HEAD, 0, 0, 0)
+    stamp = _STAMP.pack(_HEAD + len(payload), 1, _HEAD, 0, -1, -1)
     return stamp + struct.pack(">II", crc32c.crc32c(stamp), crc32c.crc32c(rest)) + rest
 
 
@@ -63,10 +73,10 @@ def stamped(batch: bytes, offset: int) -> bytes:
 
 
 def decode(data: bytes) -> list[Row]:
-    """Return the records of whole plain batches; a ValueError tells what is damaged."""
+    """Return the records of whole batches; a ValueError tells what is damaged."""
     rows: list[Row] = []
     while data:
-        size, version, head, base, _epoch, _time = _STAMP.unpack_from(data)
+        size, version, head, base, _epoch, append_time = _STAMP.unpack_from(data)
         if version != 1 or size > len(data):
             raise ValueError(
                 f"a batch of version {version} and {size} bytes; {len(data)} are there"
@@ -77,19 +87,26 @@ def decode(data: bytes) -> list[Row]:
         ):
             raise ValueError(f"a wrong checksum in the batch at {base}")
         attributes, count, _last, first, *_ = _REST.unpack_from(data, _STAMP.size + 8)
-        if attributes:
-            raise ValueError(f"attributes {attributes:#x}, which the judge does not know")
-        offsets, times, keys, values, headers = msgpack.unpackb(data[head:size])
-        for number in range(count):
-            pairs = (headers[number] if headers else None) or []
-            rows.append(
-                Row(
-                    keys[number] if keys else None,
-                    values[number] if values else None,
-                    tuple((name, value) for name, value in pairs),
-                    first + (times[number] if times else 0),
-                    base + (offsets[number] if offsets else number),
+        if count and not attributes & _IS_MARKER:
+            payload = _CODECS[attributes & _CODEC](data[head:size])
+            offsets, times, keys, values, headers = msgpack.unpackb(payload)
+            for number in range(count):
+                pairs = (headers[number] if headers else None) or []
+                time_ms = (
+                    append_time
+                    if attributes & _IS_APPEND_TIME
+                    else first + (times[number] if times else 0)
                 )
-            )
+                key = keys[number] if keys else None
+                named = tuple((name, value) for name, value in pairs)
+                rows.append(
+                    Row(
+                        key,
+                        values[number],
+                        named,
+                        time_ms,
+                        base + (offsets[number] if offsets else number),
+                    )
+                )
         data = data[size:]
     return rows

@@ -55,7 +55,7 @@ def offsets(world: World, rng: random.Random) -> None:
 
 
 def _commit(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
-    value = rng.randint(0, part.end_floor(world.now))
+    value = rng.randint(0, part.end_floor(world.now)) + rng.choice((0, 0, 0, 100))
     _send_commit(world, rng, commits, part, value)
 
 
@@ -70,7 +70,7 @@ def _send_commit(
 def _commit_read(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
     """Read to the end, and commit where the answer says to go on."""
     form = next(form for form in FORMATS if form.name == "binary")
-    start: int | None = part.start_range(world.now, world.now)[1]
+    start: int | None = part.first(world.now)
     value = None
     for _ in range(20):
         if start is None or start == value:
@@ -96,8 +96,7 @@ def _commit_in_transaction(
 
 
 def _reset(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
-    begin, end = part.start_range(world.now, world.now)[1], part.end_floor(world.now)
-    value = rng.randint(min(begin, end), end)
+    value = rng.randint(part.first(world.now), part.end_floor(world.now))
     body = {"topic": part.topic.name, "partitions": [part.number], "to": value}
     answer = world.ask(rng, world.json("POST", f"/groups/{commits.group}/offsets:reset", body))
     commits.note(part.number, value, answer, "reset")
@@ -136,29 +135,29 @@ def _ask_lag(world: World, rng: random.Random, commits: _Commits) -> None:
         return
     for item in items:
         number = item.get("partition", item.get("partition_id"))
-        value = item.get("offset", item.get("current_offset"))
         judge_lag(
-            world,
-            commits.topic.partitions[number],
-            value,
-            item["lag"],
-            answer,
-            f"{target} at node {answer.node}",
+            world, commits.topic.partitions[number], item, answer, f"{target} at node {answer.node}"
         )
 
 
 def judge_lag(
-    world: World, part: Partition, value: int, lag: int | None, answer: Response, where: str
+    world: World, part: Partition, item: dict[str, Any], answer: Response, where: str
 ) -> None:
-    """Judge a lag, where nothing was under way that could change it."""
+    """Judge a lag, where nothing was under way that could change it.
+
+    It is the number of offsets up to the last visible record, without deleted ones; behind the end it is not known.
+    """
+    value, lag = item.get("offset", item.get("current_offset")), item["lag"]
+    end = item.get("end_offset", item.get("log_end_offset"))
     with world.model.lock:
-        if not part.is_quiet(answer.began) or lag is None:
+        if not part.is_quiet(answer.began) or end is None:
             return
-        left = len(part.must_show(answer.began, answer.ended, value))
-        is_exact = not part.has_markers
-        is_right = lag == left if is_exact or left == 0 else lag >= left
+        visible = part.must_show(answer.began, answer.ended, 0)
+        begin = max(value, part.start_range(answer.began, answer.ended)[1])
+        left = max(0, visible[-1] + 1 - begin) if visible else 0
+        wanted = None if value > end else left
         world.verdicts.check(
-            "J-lag", is_right, f"{where} {part.name}", f"{left} left behind {value}", lag
+            "J-lag", lag == wanted, f"{where} {part.name}", f"{wanted} behind {value}", item
         )
 
 

@@ -67,8 +67,6 @@ def read(world: World, rng: random.Random) -> None:
         return
     part = rng.choice(topic.partitions)
     form = rng.choice(FORMATS)
-    if form.name == "batch" and part.has_markers:
-        return
     draw = rng.random()
     if draw < 0.15:
         _tail(world, rng, part, form)

@@ -160,8 +160,8 @@ def _write_some(world: World, rng: random.Random, tx: Transaction, mark: tuple[s
         is_sure = is_sure and all(sent.fate is not Fate.UNKNOWN for sent in records)
         if rng.random() < 0.4:
             part = rng.choice(topic.partitions)
-            form = rng.choice([form for form in FORMATS if form.name != "batch"])
-            reads.read_from(world, rng, part, form, part.start_range(world.now, world.now)[1])
+            form = rng.choice(FORMATS)
+            reads.read_from(world, rng, part, form, part.first(world.now))
     return is_sure
 
 
