@@ -201,7 +201,7 @@ async def sweep_states(stride: int, first: int = 0) -> None:
 
 @virtual
 async def test_no_value_of_any_operation_ends_a_node() -> None:
-    await sweep(stride=37)
+    await sweep(stride=61)
 
 
 @pytest.mark.deep
@@ -213,7 +213,7 @@ async def test_no_value_of_any_operation_ends_a_node_deep(first: int) -> None:
 
 @virtual
 async def test_no_value_ends_a_node_whatever_lies_in_the_partition() -> None:
-    await sweep_states(stride=41)
+    await sweep_states(stride=83)
 
 
 @pytest.mark.deep
