@@ -90,6 +90,7 @@ class ProducePort(Protocol):
         acks: Acks,
         timeout_ms: int,
         expected_end: int | None = None,
+        topic_tag: str = "",
         transaction: ProducerTransaction | None = None,
         idempotency: IdempotencyKey | None = None,
         may_create: bool = True,
@@ -100,7 +101,8 @@ class ProducePort(Protocol):
         ``may_create``: a missing topic may be made, where nodes do that.
 
         Raises:
-            PreconditionFailedError: ``expected_end`` is not where the partition ends; nothing was written.
+            PreconditionFailedError: ``expected_end`` is not where the partition ends, or the topic's id does not begin
+                with ``topic_tag``; nothing was written.
             IdempotencyKeyReusedError: the key came with other bytes before.
             InvalidProducerError: its producer is another than the transaction's, or it has one and a key.
         """

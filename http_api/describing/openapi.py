@@ -94,7 +94,7 @@ HEADERS: Mapping[str, tuple[str, str]] = {
     "Milena-Leader-Epoch": ("integer", "grows with each change of the partition's leader"),
     "ETag": (
         "string",
-        "the partition's next offset, in quotes, as far as the answer tells of it; a write can name it in `If-Match`",
+        'topic and next offset, as far as the answer tells of it, `"9f3a12bc44de.42"`: a write can name it',
     ),
 }
 """Headers of answers: type and meaning."""

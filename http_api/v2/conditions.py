@@ -1,12 +1,17 @@
 """v2: conditions on where a partition ends, by the header of RFC 9110: a read tells it as ``ETag``, a write names it.
 
-What a partition holds never changes but at its end, so that the offset that comes next stands for all of it.
+What a partition holds never changes but at its end, so that the offset that comes next stands for all of it, together
+with the tag of the topic.
 """
+
+import re
+from typing import NamedTuple
 
 from http_api.call import Call
 from http_api.describing.params import Param, ParamPlace
 from http_api.describing.schemas import integer_text
 from http_api.shapes.blocks import text
+from http_api.v2.topic_tags import EXAMPLE, PATTERN, tagged
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import Acks
 
@@ -14,21 +19,30 @@ IF_MATCH = Param(
     name="If-Match",
     place=ParamPlace.HEADER,
     description=(
-        'write only if this is the partition\'s next offset, the `ETag` of a read: `"42"` or 42, no `*`, weak tag or '
-        "list. Otherwise 412, and nothing is written. The records are for one partition, and one batch"
+        f'write only if this is the `ETag` of the partition now: `"{EXAMPLE}.42"`, or its next offset alone: `"42"` '
+        "or 42. No `*`, weak tag or list. Otherwise 412, and nothing is written. The records are for one partition, "
+        "and one batch"
     ),
-    schema=text(pattern='^("[0-9]{1,19}"|[0-9]{1,19})$'),
-    example='"42"',
+    schema=text(pattern=f'^("({PATTERN}\\.)?[0-9]{{1,19}}"|[0-9]{{1,19}})$'),
+    example=f'"{EXAMPLE}.42"',
 )
+_CONDITION = re.compile(rf'"(?:({PATTERN})\.)?([0-9]+)"|([0-9]+)', re.ASCII)
 
 
-def etag(next_offset: int) -> tuple[str, str]:
+class ExpectedEnd(NamedTuple):
+    """The offset at which a write is to be, and the tag of its topic; empty: whichever topic has the name."""
+
+    offset: int
+    topic_tag: str
+
+
+def etag(topic_id: str, next_offset: int) -> tuple[str, str]:
     """The header of an answer that tells all below this offset."""
-    return ("ETag", f'"{next_offset}"')
+    return ("ETag", f'"{tagged(topic_id, str(next_offset))}"')
 
 
-def expected_end(call: Call, acks: Acks) -> int | None:
-    """The offset at which a write is to be; None: wherever the partition ends.
+def expected_end(call: Call, acks: Acks) -> ExpectedEnd | None:
+    """The condition of a write; None: it is written wherever the partition ends.
 
     Raises:
         MalformedRequestError: not one offset, or nobody would hear whether it was written.
@@ -36,14 +50,15 @@ def expected_end(call: Call, acks: Acks) -> int | None:
     if IF_MATCH.name not in call.request.headers:
         return None
     given = call.header(IF_MATCH.name)
-    digits = given[1:-1] if len(given) > 2 and given[0] == given[-1] == '"' else given
-    if not (digits.isascii() and digits.isdigit()):
+    found = _CONDITION.fullmatch(given)
+    if found is None:
         raise MalformedRequestError(
-            f"If-Match got '{given}': give the partition's next offset, as \"42\" or 42; no *, no weak tag, no list"
+            f"If-Match got '{given}': give the ETag of a read, or the partition's next offset, as \"42\" or 42; "
+            "no *, no weak tag, no list"
         )
-    end = integer_text(IF_MATCH.name, digits)
+    end = integer_text(IF_MATCH.name, found[2] or found[3])
     if acks is Acks.NONE:
         raise MalformedRequestError(
             "with acks=0 and async=true nobody hears whether If-Match held: use acks=all or 1"
         )
-    return end
+    return ExpectedEnd(end, found[1] or "")

@@ -19,7 +19,8 @@ from http_api.quick.plain_answer import PlainAnswer
 from http_api.shapes.blocks import text
 from http_api.streaming.answer import stream_answer
 from http_api.v2.conditions import etag
-from http_api.v2.record_source import RecordSource, last_event_offset
+from http_api.v2.record_source import RecordSource, parse_event_id
+from http_api.v2.topic_tags import EXAMPLE, PATTERN
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 
@@ -107,9 +108,9 @@ ISOLATION = ChoiceParam(
 LAST_EVENT_ID = Param(
     name="Last-Event-ID",
     place=ParamPlace.HEADER,
-    description="of a stream: go on behind this offset, if any; wins over `offset` and `timestamp`",
-    schema=text(pattern="^[0-9]{0,19}$"),
-    example="41",
+    description="of a stream: go on behind the event of this id, if any; wins over `offset` and `timestamp`",
+    schema=text(pattern=f"^({PATTERN}\\.[0-9]{{1,19}})?$"),
+    example=f"{EXAMPLE}.41",
 )
 
 _THREAD_BYTES_MIN = 2 << 20
@@ -185,7 +186,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
     options = parse_options(call.raw_query)
     type_ = stream_type(records_type(call.header("Accept")), options.is_following)
     last_id = call.header(LAST_EVENT_ID.name)
-    resumed = last_event_offset(last_id) if last_id else None
+    resumed = parse_event_id(last_id) if last_id else None
     limits = call.ports.limits
     request = FetchRequest(
         topic=topic,
@@ -200,9 +201,11 @@ async def fetch_records(call: Call) -> web.StreamResponse:
     if type_.format is RecordFormat.ARROW:
         arrow.check_available()
     if type_.framing is not None:
+        topic_tag = ""
         if resumed is not None:
-            request = replace(request, offset=resumed, timestamp_ms=None)
-        return await _stream(call, request, options, type_.framing)
+            request = replace(request, offset=resumed.next_offset, timestamp_ms=None)
+            topic_tag = resumed.topic_tag
+        return await _stream(call, request, options, type_.framing, topic_tag)
     result = await call.ports.reads.fetch(request)
     wanted = Wanted(
         topic=topic,
@@ -228,7 +231,11 @@ async def fetch_records(call: Call) -> web.StreamResponse:
 
 
 async def _stream(
-    call: Call, request: FetchRequest, options: FetchOptions, framing: StreamFraming
+    call: Call,
+    request: FetchRequest,
+    options: FetchOptions,
+    framing: StreamFraming,
+    topic_tag: str,
 ) -> web.StreamResponse:
     is_following = options.is_following
     if is_following is None:
@@ -239,6 +246,7 @@ async def _stream(
         format=options.stream_format,
         count=options.count,
         is_following=is_following,
+        topic_tag=topic_tag,
     )
     return await stream_answer(
         call,
@@ -265,6 +273,6 @@ def fetch_answer(result: FetchResult, records: RecordsBody) -> PlainAnswer:
             ("Milena-High-Watermark", str(result.high_watermark)),
             ("Milena-Log-Start-Offset", str(result.log_start_offset)),
             ("Milena-Leader-Epoch", str(result.leader_epoch)),
-            etag(records.next_offset),
+            etag(result.topic_id, records.next_offset),
         ],
     )

@@ -89,7 +89,7 @@ async def get_offsets(call: Call) -> web.Response:
     return _answer(
         call,
         {"beginning_offset": offsets.log_start_offset, "end_offset": offsets.high_watermark},
-        headers=[etag(offsets.high_watermark)],
+        headers=[etag(offsets.topic_id, offsets.high_watermark)],
     )
 
 

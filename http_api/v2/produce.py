@@ -14,7 +14,7 @@ from http_api.call import Call
 from http_api.lookup import partition_number
 from http_api.media import RecordFormat
 from http_api.quick.plain_answer import PlainAnswer
-from http_api.v2.conditions import expected_end
+from http_api.v2.conditions import ExpectedEnd, expected_end
 from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
 from http_api.v2.produce_head import ProduceHead, read_head
 from http_api.v2.producer_owners import authorize_producer_id
@@ -71,7 +71,7 @@ class _Target(NamedTuple):
     """What the headers say of where and whether records are written."""
 
     key: IdempotencyKey | None
-    expected_end: int | None
+    expected_end: ExpectedEnd | None
     transaction: ProducerTransaction | None
 
 
@@ -89,7 +89,7 @@ async def _produce_batch(
     call: Call,
     head: ProduceHead,
     body: bytes,
-    end: int | None,
+    end: ExpectedEnd | None,
     transaction: ProducerTransaction | None,
 ) -> web.Response:
     if head.partition is None:
@@ -106,7 +106,8 @@ async def _produce_batch(
         body,
         acks=head.acks,
         timeout_ms=head.timeout_ms,
-        expected_end=end,
+        expected_end=None if end is None else end.offset,
+        topic_tag="" if end is None else end.topic_tag,
         transaction=transaction,
         idempotency=head.idempotency(_key(call), body, transaction),
         may_create=head.may_create,

@@ -15,6 +15,7 @@ from http_api.formats import binary_v2, json_v2, lines, text_v2
 from http_api.lookup import parse_partition
 from http_api.media import RecordFormat, metadata_type, names_record_format, produce_format
 from http_api.ports import ApiLimits, Ports
+from http_api.v2.conditions import ExpectedEnd
 from http_api.v2.idempotency_key import idempotency_of
 from http_api.v2.receipts import encode_receipts
 from milena.model.pending import Pending
@@ -135,7 +136,7 @@ class ProduceHead:
         self,
         records: Records,
         idempotency: IdempotencyKey | None = None,
-        expected_end: int | None = None,
+        expected_end: ExpectedEnd | None = None,
         transaction: ProducerTransaction | None = None,
     ) -> Pending[Sequence[ProduceReceipt]]:
         """Hand records to the node."""
@@ -146,7 +147,8 @@ class ProduceHead:
             timeout_ms=self.timeout_ms,
             partition=self.partition,
             idempotency=idempotency,
-            expected_end=expected_end,
+            expected_end=None if expected_end is None else expected_end.offset,
+            topic_tag="" if expected_end is None else expected_end.topic_tag,
             transaction=transaction,
             may_create=self.may_create,
         )

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from http_api.describing.schemas import integer_text
 from http_api.formats.answers import rows_of
@@ -16,7 +17,13 @@ from http_api.formats.selection import select
 from http_api.media import RecordFormat, StreamFraming
 from http_api.ports import Ports
 from http_api.streaming.places import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
-from milena.model.errors import MalformedRequestError, NotLeaderError, UnavailableError
+from http_api.v2.topic_tags import EXAMPLE, split, tag_of, tagged
+from milena.model.errors import (
+    MalformedRequestError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    UnavailableError,
+)
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 
 _THREAD_BYTES_MIN = 1 << 20
@@ -26,22 +33,43 @@ NOT_THERE_YET_MS = 1_000
 """A replica learns of what is committed a moment after the leader: how long to wait for what must come."""
 
 
-def last_event_offset(text: str) -> int:
-    """The offset behind the one that an event's id is.
+class Resumed(NamedTuple):
+    """Where a stream goes on: the offset behind an event, in the topic that had it."""
+
+    topic_tag: str
+    next_offset: int
+
+
+def parse_event_id(text: str) -> Resumed:
+    """Read the id of an event.
 
     Raises:
-        MalformedRequestError: it is none of ours.
+        MalformedRequestError: it is none of ours, or does not name its topic.
     """
-    last = integer_text("Last-Event-ID", text)
-    if last < 0:
+    tag, last = split(text)
+    if not (last.isascii() and last.isdigit()):
         raise MalformedRequestError(f"Last-Event-ID '{text}' is not the id of an event")
-    return last + 1
+    if not tag:
+        raise MalformedRequestError(
+            f"Last-Event-ID '{text}' does not name its topic, which may have been made again since. "
+            f"Send an id as events have it, such as {EXAMPLE}.{text}, or begin with ?offset= and no id"
+        )
+    return Resumed(tag, integer_text("Last-Event-ID", last) + 1)
+
+
+def made_again(topic: str, topic_tag: str) -> OffsetOutOfRangeError:
+    """The error for a place in a topic that had this name before."""
+    return OffsetOutOfRangeError(
+        f"topic '{topic}' was deleted and made again: '{topic_tag}' is not the beginning of its id any more. "
+        "Begin again without the id of an event"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Some records, each a JSON text, and where they lie. ``damaged_at``: why there are no more."""
 
+    topic_id: str
     rows: Sequence[bytes]
     offsets: Sequence[int]
     start_offset: int
@@ -72,8 +100,12 @@ class RecordSource:
         format: RecordFormat,  # noqa: A002  (what the parameter is called)
         count: int | None,
         is_following: bool,
+        topic_tag: str = "",
     ) -> None:
+        """``topic_tag``: of the topic that is to be read; empty: whichever has the name."""
         self._reads = ports.reads
+        self._metadata = ports.metadata
+        self._topic_tag = topic_tag
         self._wait_ms = min(KEEP_ALIVE_MS, ports.limits.fetch_wait_ms_max)
         self._idle_ms = request.timeout_ms
         self._request = replace(
@@ -89,10 +121,12 @@ class RecordSource:
         self._retries = Retries()
 
     async def bodies(self, framing: StreamFraming) -> AsyncGenerator[bytes, None]:
-        """The pieces as they are sent; an event's id is its offset."""
+        """The pieces as they are sent; an event's id is its offset behind the tag of its topic."""
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
-                yield await piece.framed(framing, (b"%d" % offset for offset in piece.offsets))
+                head = tagged(piece.topic_id, "").encode()
+                ids = (head + b"%d" % offset for offset in piece.offsets)
+                yield await piece.framed(framing, ids)
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """All there is, with empty ones as signs of life.
@@ -168,6 +202,14 @@ class RecordSource:
             ReplicaDamagedError: that is nothing.
         """
         result = await self._reads.fetch(self._request)
+        if not result.topic_id.startswith(self._topic_tag):
+            # This node may not have heard yet of the topic that is meant.
+            await self._metadata.current_image()
+            result = await self._reads.fetch(self._request)
+        if not result.topic_id.startswith(self._topic_tag):
+            raise made_again(self._request.topic, self._topic_tag)
+        # A stream that goes on must not go on in another topic.
+        self._topic_tag = tag_of(result.topic_id)
         piece = await self._encode(result)
         if piece.damaged_at is not None:
             doubt = Doubt(
@@ -193,6 +235,7 @@ class RecordSource:
         return Piece(
             rows=rows,
             offsets=[offset for piece in selection.slices for offset in piece.offsets],
+            topic_id=result.topic_id,
             start_offset=result.start_offset,
             next_offset=selection.next_offset,
             damaged_at=selection.damaged_at,

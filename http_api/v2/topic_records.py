@@ -32,28 +32,29 @@ from http_api.v2.fetch import (
     TIMESTAMP,
     read_timestamp,
 )
-from http_api.v2.record_source import Piece, RecordSource
+from http_api.v2.record_source import Piece, RecordSource, made_again
+from http_api.v2.topic_tags import EXAMPLE, PATTERN, split, tag_of, tagged
 from milena.model.errors import MalformedRequestError, NotAcceptableError
 from milena.model.requests import FetchRequest
 
 PARTITIONS_MAX = 100
 """Of a topic that is read by one request: each costs as much as a stream, and makes every id longer."""
 
-_PLACES = "^[0-9]{1,9}:[0-9]{1,19}(,[0-9]{1,9}:[0-9]{1,19})*$"
+_PLACES = "[0-9]{1,9}:[0-9]{1,19}(,[0-9]{1,9}:[0-9]{1,19})*"
 _EARLIEST, _LATEST = "earliest", "latest"
 
 OFFSET = text_param(
     "offset",
     "`earliest`, `latest`, -N for the last N records of each partition, or the first offsets by partition, "
     "`0:12,1:40`; a partition that is left out begins at its first record",
-    text(pattern=f"^(earliest|latest|-[0-9]{{1,19}})$|{_PLACES}", default=_EARLIEST),
+    text(pattern=rf"^(earliest|latest|-[0-9]{{1,19}}|({PATTERN}\.)?{_PLACES})$", default=_EARLIEST),
 )
 LAST_EVENT_ID = Param(
     name="Last-Event-ID",
     place=ParamPlace.HEADER,
     description="go on behind this event; wins over `offset` and `timestamp`",
-    schema=text(pattern=_PLACES),
-    example="0:12,1:40",
+    schema=text(pattern=rf"^{PATTERN}\.{_PLACES}$"),
+    example=f"{EXAMPLE}.0:12,1:40",
 )
 
 Places = Mapping[int, int]
@@ -61,10 +62,11 @@ Places = Mapping[int, int]
 
 
 class Beginning(NamedTuple):
-    """Where to begin: at ``places``, everywhere else at ``offset``."""
+    """Where to begin: at ``places``, everywhere else at ``offset``. ``topic_tag``: in this topic; empty: in any."""
 
     offset: int | str
     places: Places = MappingProxyType({})
+    topic_tag: str = ""
 
 
 def parse_beginning(given: str) -> Beginning:
@@ -77,25 +79,32 @@ def parse_beginning(given: str) -> Beginning:
         return Beginning(given)
     if given.startswith("-") and given[1:].isdigit():
         return Beginning(integer_text(OFFSET.name, given))
-    places = _places(OFFSET.name, given)
+    tag, rest = split(given)
+    places = _places(OFFSET.name, rest)
     if places is None:
         raise MalformedRequestError(
             f"Invalid parameter 'offset' got '{given}': give {_EARLIEST}, {_LATEST}, -N, "
             "or offsets by partition as 0:12,1:40"
         )
-    return Beginning(_EARLIEST, places)
+    return Beginning(_EARLIEST, places, tag)
 
 
 def parse_last_id(given: str) -> Beginning:
     """``Last-Event-ID``.
 
     Raises:
-        MalformedRequestError: it is none of ours.
+        MalformedRequestError: it is none of ours, or does not name its topic.
     """
-    places = _places(LAST_EVENT_ID.name, given)
+    tag, rest = split(given)
+    places = _places(LAST_EVENT_ID.name, rest)
     if places is None:
         raise MalformedRequestError(f"Last-Event-ID '{given}' is not the id of an event")
-    return Beginning(_EARLIEST, places)
+    if not tag:
+        raise MalformedRequestError(
+            f"Last-Event-ID '{given}' does not name its topic, which may have been made again since. "
+            f"Send an id as events have it, such as {EXAMPLE}.{given}, or begin with ?offset={given} and no id"
+        )
+    return Beginning(_EARLIEST, places, tag)
 
 
 def _places(name: str, given: str) -> Places | None:
@@ -117,6 +126,12 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
     is_following = FOLLOW.read(query)
     highest = max(beginning.places, default=0)
     topic = await call.ports.metadata.topic(call.names["topic"], highest)
+    if not topic.topic_id.startswith(beginning.topic_tag):
+        # This node may not have heard yet of the topic that is meant.
+        await call.ports.metadata.current_image()
+        topic = await call.ports.metadata.topic(call.names["topic"], highest)
+    if not topic.topic_id.startswith(beginning.topic_tag):
+        raise made_again(topic.name, beginning.topic_tag)
     if highest >= topic.partition_count:
         raise no_such_partition(topic, highest)
     if topic.partition_count > PARTITIONS_MAX:
@@ -126,6 +141,7 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
         )
     reader = TopicReader(
         call,
+        topic.topic_id,
         framing=framing,
         format=FORMAT.read(query),
         beginning=beginning,
@@ -162,6 +178,7 @@ class TopicReader:
     def __init__(
         self,
         call: Call,
+        topic_id: str,
         *,
         framing: StreamFraming,
         format: RecordFormat,  # noqa: A002  (what the parameter is called)
@@ -173,6 +190,7 @@ class TopicReader:
     ) -> None:
         self._call = call
         self._topic = call.names["topic"]
+        self._topic_id = topic_id
         self._framing = framing
         self._format = format
         self._beginning = beginning
@@ -244,6 +262,7 @@ class TopicReader:
             format=self._format,
             count=self._left,
             is_following=self._is_following,
+            topic_tag=tag_of(self._topic_id),
         )
 
     async def _body(self, number: int, piece: Piece) -> bytes:
@@ -263,7 +282,8 @@ class TopicReader:
         """Of this partition's events, while the others stand where they do."""
         others = [b"%d:%d" % place for place in self._places.items()]
         others[number] = b"%d:%%d" % number
-        return map(b",".join(others).__mod__, (offset + 1 for offset in offsets))
+        head = tagged(self._topic_id, "").encode()
+        return map((head + b",".join(others)).__mod__, (offset + 1 for offset in offsets))
 
 
 class _Sources:

@@ -73,6 +73,8 @@ class ProduceRequest:
     partition: int | None = None
     idempotency: IdempotencyKey | None = None
     expected_end: int | None = None
+    topic_tag: str = ""
+    """With ``expected_end``: they are written only if the topic's id begins with it."""
     wants_times: bool = False
     """Receipts are to have the records' times."""
     transaction: ProducerTransaction | None = None
@@ -206,6 +208,8 @@ class FetchResult:
     """Whose copy this is; None: not known."""
     records_end: int | None = None
     """As ``PartitionOffsets.records_end``; None: the request did not want it, or an earlier release answered."""
+    topic_id: str = ""
+    """The topic's; another topic of this name has another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +240,8 @@ class PartitionOffsets:
     high_watermark: int
     records_end: int | None = None
     """One above the last record that a committed reader sees, or the log's start without one; None: not known."""
+    topic_id: str = ""
+    """The topic's; another topic of this name has another one."""
 
     def lag_of(self, position: int) -> int | None:
         """How far a reader is behind that goes on at ``position``; None: the partition has no such position.

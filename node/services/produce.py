@@ -23,6 +23,7 @@ from milena.model.clock import Clock
 from milena.model.errors import (
     InvalidProducerError,
     MilenaError,
+    PreconditionFailedError,
     TooManyRequestsError,
     TopicNotTransactionalError,
 )
@@ -130,6 +131,8 @@ class ProduceService:
         topic = self._metadata.image.topic(request.topic)
         if topic is None or highest_partition(request) >= topic.partition_count:
             return in_a_task(self._produce_to_new(request), self._tasks)
+        if not topic.topic_id.startswith(request.topic_tag):
+            return in_a_task(self._produce_to_new(request), self._tasks)
         if request.idempotency is not None and topic.growths:
             return in_a_task(self._produce_under_key(topic, request), self._tasks)
         return self._produce(topic, request)
@@ -142,9 +145,27 @@ class ProduceService:
         topic = await self._topic_to_write(
             request.topic, highest_partition(request), may_create=request.may_create
         )
+        topic = await self._tagged(topic, request.topic_tag)
         if request.idempotency is not None and topic.growths:
             return await self._produce_under_key(topic, request)
         return await self._produce(topic, request)
+
+    async def _tagged(self, topic: Topic, tag: str) -> Topic:
+        """The topic of this name, if its id begins with the tag; this node may not have heard of it yet.
+
+        Raises:
+            PreconditionFailedError: it is another topic.
+            NoQuorumError: no majority could be asked. Nothing was written.
+        """
+        if topic.topic_id.startswith(tag):
+            return topic
+        found = (await self._metadata.current_image()).topic(topic.name)
+        if found is None or not found.topic_id.startswith(tag):
+            raise PreconditionFailedError(
+                f"topic '{topic.name}' was deleted and made again since it was read under the tag '{tag}'; "
+                "nothing was written"
+            )
+        return found
 
     async def _produce_under_key(
         self, topic: Topic, request: ProduceRequest
@@ -311,6 +332,7 @@ class ProduceService:
         acks: Acks,
         timeout_ms: int,
         expected_end: int | None = None,
+        topic_tag: str = "",
         transaction: ProducerTransaction | None = None,
         idempotency: IdempotencyKey | None = None,
         may_create: bool = True,
@@ -321,6 +343,7 @@ class ProduceService:
         """
         assert expected_end is None or acks is not Acks.NONE, "nobody would hear whether it was"
         found = await self._topic_to_write(topic, partition, may_create=may_create)
+        found = await self._tagged(found, topic_tag)
         check_partition(found, partition)
         settings = topic_settings(found)
         header = validate_client_batch(

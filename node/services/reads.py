@@ -362,6 +362,7 @@ class ReadService:
             leader_epoch=runner.leader_epoch,
             batches=looked.data,
             broker_id=self._node_id,
+            topic_id=runner.topic_id,
         )
 
     async def _read(
@@ -588,6 +589,7 @@ class ReadService:
             batches=batches,
             broker_id=broker_id,
             records_end=None if answer.records_end < 0 else answer.records_end,
+            topic_id=topic.topic_id,
         )
 
     async def on_read(
@@ -699,6 +701,7 @@ class ReadService:
             log_start_offset=result.log_start_offset,
             high_watermark=result.start_offset,
             records_end=result.records_end,
+            topic_id=result.topic_id,
         )
 
 

@@ -200,6 +200,18 @@ class FakeNode:
         )
         return topic
 
+    def make_again(self, name: str) -> Topic:
+        """Delete the topic, and make another one of its name."""
+        old = self.image.topics[self.image.topic_ids[name]]
+        topic = replace(old, topic_id=f"{'f' * 12}{old.topic_id[12:]}")
+        for partition in range(topic.partition_count):
+            self._add_partition(topic, partition)
+        self._set_image(
+            topics=self.image.topics.delete(old.topic_id).set(topic.topic_id, topic),
+            topic_ids=self.image.topic_ids.set(name, topic.topic_id),
+        )
+        return topic
+
     def _add_partition(self, topic: Topic, partition: int) -> None:
         state = Partition(
             replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=9
@@ -251,6 +263,10 @@ class FakeNode:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def check_tag(self, topic: str, tag: str) -> None:
+        if not self.image.topic_ids[topic].startswith(tag):
+            raise PreconditionFailedError("it is another topic; nothing was written")
 
     def fail(self, method: str) -> None:
         error = self.errors.get(method)
@@ -330,6 +346,7 @@ class FakeNode:
         known = self._known(log, request.idempotency)
         if known is not None:
             return known
+        self.check_tag(request.topic, request.topic_tag)
         if request.expected_end not in (None, log.high_watermark):
             return Receipts.failed(partition, log.refusal(request.expected_end), count)
         stamps = records.timestamps
@@ -378,11 +395,13 @@ class FakeNode:
         acks: Acks,
         timeout_ms: int,
         expected_end: int | None = None,
+        topic_tag: str = "",
         transaction: ProducerTransaction | None = None,
         idempotency: IdempotencyKey | None = None,
         may_create: bool = True,
     ) -> BatchReceipt:
         self.fail("produce_batch")
+        self.check_tag(topic, topic_tag)
         self.batch_requests.append((topic, partition, batch, acks, timeout_ms))
         self.batch_transactions.append(transaction)
         self.batch_keys.append(idempotency)
@@ -414,6 +433,7 @@ class FakeNode:
             leader_epoch=LEADER_EPOCH,
             batches=log.read(start, request.max_bytes),
             broker_id=self.node_id,
+            topic_id=self.image.topic_ids[request.topic],
         )
 
     async def doubt(self, doubt: Doubt) -> None:
@@ -455,7 +475,9 @@ class FakeNode:
         self.fail("offsets")
         log = self.log(topic, partition)
         return PartitionOffsets(
-            log_start_offset=log.log_start_offset, high_watermark=log.high_watermark
+            log_start_offset=log.log_start_offset,
+            high_watermark=log.high_watermark,
+            topic_id=self.image.topic_ids[topic],
         )
 
     async def delete_records(

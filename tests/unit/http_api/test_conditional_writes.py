@@ -10,6 +10,8 @@ from tests.unit.http_api.test_v2_produce import encoded
 
 RECORDS = {"records": [{"value": 1}, {"value": 2}]}
 PATHS = ("/topics/t", "/topics/t/partitions/0", "/topics/t/partitions/0/records")
+TAG = "0" * 12
+"""Of the topic."""
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +25,7 @@ async def write(api, if_match, path=PATHS[1], body=RECORDS, type_=JSON_V2, **hea
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("if_match", ['"2"', "2", '"0000000000000000002"'])
+@pytest.mark.parametrize("if_match", ['"2"', "2", '"0000000000000000002"', f'"{TAG}.2"'])
 async def test_records_are_written_where_the_partition_ends_as_named(api, path, if_match):
     answer = await write(api, if_match, path)
     assert answer.status == 200
@@ -60,7 +62,10 @@ async def test_so_do_other_formats_of_records(api):
 
 @pytest.mark.parametrize(
     "if_match",
-    ["*", '"*"', 'W/"2"', "W/2", '"2", "3"', "2,3", "", '""', '"', "-1", "two", '"2', "0x2", "٢", "1" * 20],
+    [
+        "*", '"*"', 'W/"2"', "W/2", '"2", "3"', "2,3", "", '""', '"', "-1", "two", '"2', "0x2", "٢", "1" * 20,
+        f'"{TAG}."', f'"{TAG[1:]}.2"', f"{TAG}.2", f'"{TAG.replace("0", "F")}.2"',
+    ],
 )  # fmt: skip
 async def test_what_is_not_one_offset_is_refused(api, if_match):
     answer = await write(api, if_match)
@@ -74,7 +79,8 @@ async def test_several_headers_are_a_list_and_refused(api):
     answer = await api.call("POST", PATHS[1], json=RECORDS, headers=headers)
     assert answer.error == (400, 400)
     assert answer.json["message"] == (
-        """If-Match got '"2", "2"': give the partition's next offset, as "42" or 42; no *, no weak tag, no list"""
+        """If-Match got '"2", "2"': give the ETag of a read, or the partition's next offset, as "42" or 42; """
+        "no *, no weak tag, no list"
     )
 
 
@@ -167,13 +173,24 @@ async def test_a_peer_that_did_not_say_where_it_ends_is_no_fault(api):
 )
 async def test_a_read_tells_the_next_offset_as_its_tag(api, method, path, etag):
     answer = await api.call(method, f"{PATHS[1]}/{path}")
-    assert answer.headers["ETag"] == etag
+    assert answer.headers["ETag"] == f'"{TAG}.{etag[1:]}'
 
 
 async def test_the_tag_of_who_has_read_all_is_the_end_and_of_who_has_not_is_refused(api):
     for query, status in (("?count=1", 412), ("", 200)):
         read = await api.get(f"{PATHS[2]}{query}")
         assert (await write(api, read.headers["ETag"])).status == status
+
+
+@pytest.mark.parametrize("path", ["records", "offsets"])
+async def test_a_tag_of_a_topic_that_was_made_again_holds_no_more(api, path):
+    tag = (await api.get(f"{PATHS[1]}/{path}")).headers["ETag"]
+    assert (await write(api, tag)).status == 200
+    tag = (await api.get(f"{PATHS[1]}/{path}")).headers["ETag"]
+    api.node.make_again("t")
+    api.node.append("t", 0, [b"1", b"2", b"3"])
+    assert (await write(api, tag)).status == 412
+    assert (await write(api, '"3"')).status == 200, "it names no topic"
 
 
 async def test_a_read_takes_no_condition(api):

@@ -20,6 +20,13 @@ from tests.support.http.api_server import EVENTS, ApiClient, serving
 from tests.support.http.api_server import NDJSON as LINES
 
 PATH = "/topics/t/partitions/0/records"
+TAG = "0" * 12
+"""Of the first topic of a node on paper."""
+
+
+def ids(*offsets: int) -> list[str]:
+    """Of events."""
+    return [f"{TAG}.{offset}" for offset in offsets]
 
 
 def lines(body: bytes) -> list[object]:
@@ -227,10 +234,10 @@ async def test_events_follow_for_as_long_as_the_client_stays(filled):
         assert response.headers["Cache-Control"] == "no-store"
         begun = await until(response, b'"offset":9')
         assert begun.startswith(b"retry: 1000\n\n")
-        assert [event["id"] for event in events(begun)] == ["8", "9"]
+        assert [event["id"] for event in events(begun)] == ids(8, 9)
         filled.node.append("t", 0, [b'"news"'])
         (event,) = events(await until(response, b"news"))
-        assert (event["id"], orjson.loads(event["data"])["value"]) == ("10", "news")
+        assert (event["id"], orjson.loads(event["data"])["value"]) == (*ids(10), "news")
 
 
 async def test_a_stream_begins_before_there_is_a_record(api):
@@ -239,15 +246,50 @@ async def test_a_stream_begins_before_there_is_a_record(api):
 
 
 async def test_events_go_on_behind_the_last_that_was_received(filled):
-    async with following(filled, "?offset=0", **{"Last-Event-ID": "7"}) as response:
-        assert [e["id"] for e in events(await until(response, b'"offset":9'))] == ["8", "9"]
+    async with following(filled, "?offset=0", **{"Last-Event-ID": f"{TAG}.7"}) as response:
+        assert [e["id"] for e in events(await until(response, b'"offset":9'))] == ids(8, 9)
 
 
-@pytest.mark.parametrize("last", ["x", "-1", "1.5", "99999999999999999999"])
+@pytest.mark.parametrize(
+    "last", ["x", "-1", "1.5", "7", f"{TAG}.", f"{TAG}.x", f"{TAG}.{10**20}", f"{TAG[1:]}.7"]
+)
 @pytest.mark.parametrize("accept", [EVENTS, "application/json"])
 async def test_an_id_that_is_none_of_ours(filled, accept, last):
     answer = await filled.get(PATH, accept, headers={"Last-Event-ID": last})
     assert answer.error == (400, 400)
+
+
+@pytest.mark.parametrize("accept", [EVENTS, LINES])
+async def test_an_id_of_a_topic_that_was_made_again_is_refused(filled, accept):
+    filled.node.make_again("t")
+    filled.node.append("t", 0, [b"1"] * 20)
+    answer = await filled.get(PATH, accept, headers={"Last-Event-ID": f"{TAG}.3"})
+    assert answer.error == (400, 40002)
+    assert "made again" in answer.json["message"]
+
+
+async def test_an_id_of_a_topic_of_which_this_node_has_not_heard_is_found(filled, monkeypatch):
+    node = filled.node
+
+    async def heard():
+        node.make_again("t")
+        node.append("t", 0, [b"1", b"2"])
+        return node.image
+
+    monkeypatch.setattr(node, "current_image", heard)
+    last = f"{'f' * 12}.0"
+    answer = await filled.get(f"{PATH}?follow=false", EVENTS, headers={"Last-Event-ID": last})
+    assert [event["id"] for event in events(answer.body)] == [f"{'f' * 12}.1"]
+
+
+async def test_a_stream_does_not_go_on_in_another_topic_of_its_name(filled):
+    async with following(filled, "?offset=9") as response:
+        await until(response, b'"offset":9')
+        filled.node.make_again("t")
+        filled.node.append("t", 0, [b"%d" % n for n in range(20)])
+        # What it waits for was asked of the former one.
+        (last,) = [e for e in events(await response.read()) if "event" in e]
+    assert orjson.loads(last["data"])["error_code"] == 40002
 
 
 async def test_an_empty_id_is_none(filled):
@@ -257,7 +299,7 @@ async def test_an_empty_id_is_none(filled):
 
 async def test_events_end_where_the_partition_ends_if_asked_to(filled):
     answer = await filled.records("t", "?follow=false", accept=EVENTS)
-    assert [event["id"] for event in events(answer.body)] == [str(n) for n in range(10)]
+    assert [event["id"] for event in events(answer.body)] == ids(*range(10))
 
 
 async def test_an_idle_stream_shows_that_it_lives_and_asks_seldom(api, monkeypatch):
@@ -301,7 +343,7 @@ async def test_a_change_of_leader_is_waited_out(filled, monkeypatch):
         del filled.node.errors["fetch"]
         filled.node.append("t", 0, [b"11"])
         found = events(await until(response, b'"offset":11'))
-        assert [event["id"] for event in found] == ["10", "11"]
+        assert [event["id"] for event in found] == ids(10, 11)
         assert len(filled.node.fetch_requests) >= before
 
 
@@ -339,7 +381,7 @@ async def test_damaged_records_are_waited_for_and_none_is_left_out(
             await turns()
         log.rot(2)
         found = events(before + await until(response, b'"offset":9'))
-    assert [event["id"] for event in found] == [str(offset) for offset in range(10)]
+    assert [event["id"] for event in found] == ids(*range(10))
     assert {(d.topic, d.partition, d.offset) for d in filled.node.doubts} == {("t", 0, 4)}
 
 

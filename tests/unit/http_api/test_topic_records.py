@@ -89,7 +89,30 @@ async def test_events_go_on_with_what_comes(filled):
             await asyncio.sleep(0)
         found = events(await response.read())
     assert sorted(event["data"].split('"value":')[1][:2] for event in found) == ["12", "20", "4,"]
-    assert found[-1]["id"] == "0:5,1:3,2:1"
+    assert found[-1]["id"] == f"{'0' * 12}.0:5,1:3,2:1"
+
+
+@pytest.mark.parametrize("accept", [EVENTS, NDJSON])
+async def test_an_id_of_a_topic_that_was_made_again_is_refused(filled, accept):
+    tag = "0" * 12
+    headers = {"Accept": accept, "Last-Event-ID": f"{tag}.0:1,1:0"}
+    query = "?follow=false&offset=0:1"
+    assert (await filled.get(f"{PATH}{query}", headers=headers)).status == 200
+    filled.node.make_again("many")
+    for partition in (0, 1):
+        filled.node.append("many", partition, [b"1"] * 9)
+    assert (await filled.get(f"{PATH}{query}", headers=headers)).error == (400, 40002)
+    found = await filled.get(f"{PATH}?follow=false&offset={tag}.0:1", headers={"Accept": accept})
+    assert found.error == (400, 40002)
+    # An offset that names no topic is of the one that has the name.
+    found = await filled.get(f"{PATH}{query}", headers={"Accept": accept})
+    assert found.status == 200
+
+
+async def test_an_id_that_names_no_topic_is_refused(filled):
+    answer = await filled.get(PATH, headers={"Accept": EVENTS, "Last-Event-ID": "0:1,1:0"})
+    assert answer.error == (400, 400)
+    assert "made again" in answer.json["message"]
 
 
 async def test_a_partition_that_is_added_is_read_from_its_first_record(filled):
