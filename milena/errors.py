@@ -78,7 +78,8 @@ class BadCredentialsError(ClientError):
 class UnreadableOffsetError(ClientError):
     """The offset that a reader was to read is not there: deleted, or above the end.
 
-    Readable are the offsets in [log_start_offset, high_watermark).
+    Readable are the offsets in [log_start_offset, high_watermark). ``is_made_again``: they are of another topic, which
+    was made under the name of the one that was read.
     """
 
     code = "unreadable_offset"
@@ -91,8 +92,11 @@ class UnreadableOffsetError(ClientError):
         offset: int,
         log_start_offset: int,
         high_watermark: int,
+        is_made_again: bool = False,
     ) -> None:
         what = "was deleted" if offset < log_start_offset else "is above the end"
+        if is_made_again:
+            what = "was in a topic that was deleted and made again"
         super().__init__(
             f"{topic}-{partition}: offset {offset} {what}; readable are the offsets from {log_start_offset} "
             f"up to, and without, {high_watermark}"
@@ -102,6 +106,7 @@ class UnreadableOffsetError(ClientError):
         self.offset = offset
         self.log_start_offset = log_start_offset
         self.high_watermark = high_watermark
+        self.is_made_again = is_made_again
 
 
 class UndecodableRecordError(ClientError):

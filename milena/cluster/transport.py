@@ -52,6 +52,8 @@ class FetchAnswer:
     next_offset: int
     high_watermark: int
     log_start_offset: int
+    topic_tag: str = ""
+    """First digits of the topic's id; empty: the node does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +143,7 @@ class ClusterTransport:
             next_offset=_offset_header(answer.headers, "Milena-Next-Offset", what),
             high_watermark=_offset_header(answer.headers, "Milena-High-Watermark", what),
             log_start_offset=_offset_header(answer.headers, "Milena-Log-Start-Offset", what),
+            topic_tag=_topic_tag(answer.headers),
         )
 
     async def append(
@@ -346,6 +349,12 @@ def _position(position: Position) -> str:
             return f"offset=-{value}" if value > 0 else "offset=latest"
         case int():
             return f"offset={position}"
+
+
+def _topic_tag(headers: Mapping[str, str]) -> str:
+    """The topic of an ``ETag``, which is ``"9f3a12bc44de.42"``; a node of an earlier release names the offset alone."""
+    tag, point, _ = headers.get("ETag", "").strip('"').rpartition(".")
+    return tag if point else ""
 
 
 def _offset_header(headers: Mapping[str, str], name: str, what: str) -> int:

@@ -54,6 +54,10 @@ class FetchedData(Protocol):
     def log_start_offset(self) -> int:
         """The first readable offset."""
 
+    @property
+    def topic_tag(self) -> str:
+        """First digits of the topic's id; empty: the node does not say."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
@@ -93,6 +97,9 @@ class ReadCursor:
         self.skipped = 0
         """Offsets that were deleted before they could be read and that a reset left out."""
         self._is_pinned = False
+        self._topic_tag = ""
+        self._former_tags: set[str] = set()
+        """Of topics that had the name before."""
 
     @property
     def name(self) -> str:
@@ -122,6 +129,7 @@ class ReadCursor:
             UnreadableOffsetError: the plan starts above that end, and may not reset.
         """
         self._check_bounds(answer)
+        self._is_of_another(answer)
         start = self.plan.start
         # An answer to the last N records begins at the first of them.
         end = answer.high_watermark if isinstance(start, LastN) else answer.start_offset
@@ -144,6 +152,7 @@ class ReadCursor:
             UnexpectedAnswerError: the answer contradicts itself.
         """
         self._check_bounds(answer)
+        self._is_of_another(answer)
         self.position = answer.start_offset
 
     def take(self, answer: FetchedData) -> FetchedChunk | None:
@@ -155,6 +164,9 @@ class ReadCursor:
             UnreadableOffsetError: records at the position were deleted, and the plan may not reset.
         """
         self._check_bounds(answer)
+        if self._is_of_another(answer) and isinstance(self.position, int):
+            self._begin_again(answer)
+            return None
         start = self._start_of(answer)
         limit = answer.high_watermark
         if self.end is not None:
@@ -208,6 +220,44 @@ class ReadCursor:
         target = log_start_offset if policy is OnOutOfRange.EARLIEST else high_watermark
         self.skipped += max(0, target - self.position)
         self.position = target
+
+    def _is_of_another(self, answer: FetchedData) -> bool:
+        """Whether the answer is of another topic than the ones before, made again under its name.
+
+        Raises:
+            UnexpectedAnswerError: it is of one that is gone: its node has not heard of that yet.
+        """
+        tag, before = answer.topic_tag, self._topic_tag
+        if not tag or tag == before:
+            return False
+        if tag in self._former_tags:
+            raise UnexpectedAnswerError(f"{self.name}: a node answers for a topic that was deleted")
+        self._topic_tag = tag
+        if not before:
+            return False
+        self._former_tags.add(before)
+        return True
+
+    def _begin_again(self, answer: FetchedData) -> None:
+        """Go on in the new topic where the plan says: the position was in the former one.
+
+        Raises:
+            UnreadableOffsetError: the plan says to fail.
+        """
+        assert isinstance(self.position, int), self.position
+        policy = self.plan.on_out_of_range
+        if policy is OnOutOfRange.FAIL:
+            raise UnreadableOffsetError(
+                topic=self.plan.topic,
+                partition=self.plan.partition,
+                offset=self.position,
+                log_start_offset=answer.log_start_offset,
+                high_watermark=answer.high_watermark,
+                is_made_again=True,
+            )
+        is_earliest = policy is OnOutOfRange.EARLIEST
+        self.position = answer.log_start_offset if is_earliest else answer.high_watermark
+        self.high_watermark = answer.high_watermark
 
     def _check_bounds(self, answer: FetchedData) -> None:
         if not 0 <= answer.log_start_offset <= answer.high_watermark:

@@ -65,6 +65,7 @@ class Answer:
     next_offset: int = 0
     high_watermark: int = 0
     log_start_offset: int = 0
+    topic_tag: str = ""
 
 
 class FakePartition:

@@ -1,5 +1,7 @@
 """What an answer means for a reader: where it goes on, what it gives out, what it does not believe."""
 
+from dataclasses import replace
+
 import pytest
 
 from milena.errors import UnexpectedAnswerError, UnreadableOffsetError
@@ -265,3 +267,38 @@ def test_a_flipped_bit_is_found(position):
 def test_a_cut_off_batch_is_found():
     with pytest.raises(CorruptBatchError):
         cursor(start=0, is_following=True).take(answer(TEN[:-1]))
+
+
+# -- a topic that is made again --------------------------------------------------------------------
+
+
+def of_topic(tag, *batches, **bounds):
+    return replace(answer(*batches, **bounds), topic_tag=tag)
+
+
+def test_a_reader_does_not_go_on_in_another_topic_of_the_name():
+    reader = cursor(is_following=True)
+    assert reader.take(of_topic("a", TEN)).end_offset == 10
+    with pytest.raises(UnreadableOffsetError, match="made again") as refused:
+        reader.take(of_topic("b", start=10, end=12))
+    assert refused.value.is_made_again
+
+
+@pytest.mark.parametrize(
+    ("policy", "position"), [(OnOutOfRange.EARLIEST, 3), (OnOutOfRange.LATEST, 12)]
+)
+def test_or_goes_on_where_it_is_told_to(policy, position):
+    reader = cursor(is_following=True, on_out_of_range=policy)
+    reader.take(of_topic("a", TEN))
+    assert reader.take(of_topic("b", start=10, end=12, log_start=3)) is None
+    assert (reader.position, reader.high_watermark) == (position, 12)
+    with pytest.raises(UnexpectedAnswerError, match="deleted"):
+        reader.take(of_topic("a", start=position, end=20))
+    reader.take(of_topic("b", start=position, end=12, log_start=3))
+
+
+def test_a_node_that_names_no_topic_is_believed():
+    reader = cursor(is_following=True)
+    reader.take(of_topic("a", TEN))
+    assert reader.take(of_topic("", start=10, end=10)) is None
+    assert reader.position == 10
