@@ -109,11 +109,7 @@ class RecordSource:
         self._wait_ms = min(KEEP_ALIVE_MS, ports.limits.fetch_wait_ms_max)
         self._idle_ms = request.timeout_ms
         self._request = replace(
-            request,
-            timeout_ms=0,
-            max_bytes=min(request.max_bytes, PIECE_BYTES),
-            # A stream that goes on never says that there is no more.
-            is_unconfirmed=is_following,
+            request, timeout_ms=0, max_bytes=min(request.max_bytes, PIECE_BYTES)
         )
         self._format = format
         self._left = count
@@ -182,7 +178,12 @@ class RecordSource:
             if next_offset < end:
                 wait_ms = max(wait_ms, NOT_THERE_YET_MS)
         self._request = replace(
-            self._request, offset=next_offset, timestamp_ms=None, timeout_ms=wait_ms
+            self._request,
+            offset=next_offset,
+            timestamp_ms=None,
+            timeout_ms=wait_ms,
+            # A stream that goes on never says that there is no more. Where it begins is asked as ever.
+            is_unconfirmed=self._is_following,
         )
 
     async def _read_on(self) -> tuple[FetchResult, Piece]:

@@ -319,6 +319,8 @@ async def test_waiting_is_one_question(api):
         await until(response, b"retry")
         await turns()
         assert [r.timeout_ms for r in api.node.fetch_requests] == [0, places.KEEP_ALIVE_MS]
+    # Where it begins is certain; then it waits without asking the quorum again and again.
+    assert [r.is_unconfirmed for r in api.node.fetch_requests] == [False, True]
 
 
 # -- errors ----------------------------------------------------------------------------------------
