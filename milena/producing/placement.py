@@ -11,6 +11,13 @@ from itertools import groupby, repeat
 from milena.cluster.view import TopicView
 from milena.errors import BadRecordError
 from milena.model.batch.header import HEADER_BYTES
+from milena.model.batch.timestamps import (
+    AFTER,
+    ANY_TIMESTAMP,
+    BEFORE,
+    USUAL_TIMESTAMPS,
+    TimestampBounds,
+)
 from milena.producing.batching import Lane, RecordRows
 from milena.producing.options import MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX
 from milena.producing.outgoing import OutgoingRecords
@@ -37,6 +44,7 @@ class TopicPlacement:
         "partition_count",
         "record_bytes_max",
         "sticky",
+        "timestamps",
         "topology",
     )
 
@@ -55,6 +63,8 @@ class TopicPlacement:
         self._partitioner = partitioner
         self.record_bytes_max = _record_bytes_max(topology.topic)
         """The largest record that a batch of this topic can hold, as far as the client knows."""
+        self.timestamps = _timestamps(topology.topic)
+        """The times that records may have, as far as the client knows."""
         last = -1 if previous is None else previous.sticky.partition
         self.sticky: Lane = self._lanes[next_in_turn(self._available, last)]
         """The lane for records that may go anywhere, as long as its open batch has room."""
@@ -136,6 +146,16 @@ def _rows_by_partition(
     for place in places:
         found[chosen[place]].append(place)
     return [(partition, records.rows_at(some)) for partition, some in found.items()]
+
+
+def _timestamps(topic: TopicView) -> TimestampBounds:
+    if topic.configs.get("message.timestamp.type") == "LogAppendTime":
+        return ANY_TIMESTAMP
+    before, after = topic.configs.get(BEFORE, ""), topic.configs.get(AFTER, "")
+    return TimestampBounds(
+        int(before) if before.isdecimal() else None,
+        int(after) if after.isdecimal() else USUAL_TIMESTAMPS.after_ms,
+    )
 
 
 def _record_bytes_max(topic: TopicView) -> int:

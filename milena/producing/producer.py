@@ -36,6 +36,7 @@ from milena.producing.options import ProducerOptions
 from milena.producing.outgoing import OutgoingRecords, outgoing_records
 from milena.producing.placement import TopicPlacement, placed_rows
 from milena.producing.record_checks import (
+    check_bounds,
     check_condition,
     check_timestamp,
     checked_headers,
@@ -322,7 +323,8 @@ class Producer:
         if timestamp_ms is None:
             timestamp_ms = wall_ms
         else:
-            check_timestamp(timestamp_ms, wall_ms)
+            check_timestamp(timestamp_ms)
+            check_bounds(timestamp_ms, placement.timestamps, wall_ms)
         if partition is None:
             partition = placement.partition_for(raw_key, raw_value)
         elif partition >= placement.partition_count:
@@ -354,7 +356,7 @@ class Producer:
             BadRecordError: as ``send_many``.
         """
         if timestamp_ms is not None:
-            check_timestamp(timestamp_ms, self._clock.wall_ms())
+            check_timestamp(timestamp_ms)
         return outgoing_records(
             values,
             keys,
@@ -380,7 +382,7 @@ class Producer:
         if placement is None:
             self._check_unknown(topic)
             return Needs.TOPIC
-        self._check_sizes(topic, records, placement)
+        self._check_fit(topic, records, placement)
         if partition is not None and partition >= placement.partition_count:
             return Needs.TOPIC
         rows = placed_rows(placement, records, partition)
@@ -498,8 +500,10 @@ class Producer:
             self._wake(lane)
         return batch, number
 
-    def _check_sizes(self, topic: str, records: OutgoingRecords, placement: TopicPlacement) -> None:
-        """All or none is promised: so they must fit into the buffer together."""
+    def _check_fit(self, topic: str, records: OutgoingRecords, placement: TopicPlacement) -> None:
+        """Refuse records that the topic does not take, or not all at once: all or none is promised."""
+        if records.timestamp_ms is not None:
+            check_bounds(records.timestamp_ms, placement.timestamps, self._clock.wall_ms())
         buffer_bytes = self.options.buffer_bytes
         largest_allowed = min(placement.record_bytes_max, buffer_bytes)
         if records.size_bytes <= largest_allowed:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from milena.errors import BadRecordError, RecordTooLargeError
-from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX
+from milena.model.batch.timestamps import TimestampBounds
 from milena.model.columns import HEADERS_PER_RECORD_MAX
 from milena.records import Acks, Headers
 
@@ -42,20 +42,29 @@ def _is_header(name: object, value: object) -> bool:
     return isinstance(name, str) and (value is None or isinstance(value, bytes))
 
 
-def check_timestamp(timestamp_ms: int, wall_ms: int) -> None:
-    """A node would refuse a whole batch for one such record.
+def check_timestamp(timestamp_ms: int) -> None:
+    """Refuse what is no time.
 
     Raises:
-        BadRecordError: no whole number, before 1970, or too far ahead of this machine's clock.
+        BadRecordError: no whole number, or before 1970.
     """
     if not _is_whole(timestamp_ms):
         raise BadRecordError(
             f"timestamp_ms={timestamp_ms!r} must be a whole number of ms since 1970"
         )
-    if not 0 <= timestamp_ms <= wall_ms + TIMESTAMP_AHEAD_MS_MAX:
-        raise BadRecordError(
-            f"timestamp_ms={timestamp_ms} must be ms since 1970, at most an hour ahead of now ({wall_ms})"
-        )
+    if timestamp_ms < 0:
+        raise BadRecordError(f"timestamp_ms={timestamp_ms} must be ms since 1970")
+
+
+def check_bounds(timestamp_ms: int, bounds: TimestampBounds, wall_ms: int) -> None:
+    """Refuse a time for which a node would refuse a whole batch.
+
+    Raises:
+        BadRecordError: the topic does not take it, by this machine's clock.
+    """
+    earliest, latest = bounds.range_at(wall_ms)
+    if not earliest <= timestamp_ms <= latest:
+        raise BadRecordError(bounds.refusal(timestamp_ms, wall_ms).message)
 
 
 def _is_whole(number: object) -> bool:

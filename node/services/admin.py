@@ -163,7 +163,7 @@ class AdminService:
             name=topic.name,
             partition_count=len(layout),
             replication_factor=len(layout[0]),
-            configs=configs.validate(command.configs, len(layout[0])),
+            configs=configs.validate(command.configs, len(layout[0]), level=image.feature_level),
             created_ms=image.now_ms,
         )
         if topic.is_validate_only:
@@ -257,7 +257,8 @@ class AdminService:
     ) -> None:
         """Set or reset (None) topic configs."""
         topic = await self.topic(name)
-        configs.alter(topic.configs, changes.items(), topic.replication_factor)
+        level = self._metadata.image.feature_level
+        configs.alter(topic.configs, changes.items(), topic.replication_factor, level=level)
         if not is_validate_only:
             command = AlterConfigs(topic_id=topic.topic_id, changes=tuple(sorted(changes.items())))
             await self._propose(command, f"alter configs of {name}")

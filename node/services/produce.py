@@ -186,7 +186,7 @@ class ProduceService:
             request,
             sticky=self._sticky,
             now_ms=self._clock.wall_ms(),
-            timestamp_type=settings.timestamp_type,
+            timestamps=settings.timestamps,
         )
         if len(parts) != 1 or errors:
             appending = self._append_parts(topic, settings, parts, errors, request)
@@ -350,6 +350,7 @@ class ProduceService:
             batch,
             bytes_max=settings.max_message_bytes,
             now_ms=self._clock.wall_ms(),
+            timestamps=settings.timestamps,
             needs_keys=settings.is_compacted,
         )
         if settings.timestamp_type is not header.timestamp_type:

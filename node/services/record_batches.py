@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX, late_timestamp
+from milena.model.batch.timestamps import TimestampBounds
 from milena.model.columns import RecordColumns
 from milena.model.errors import InvalidRecordError, MalformedRequestError, MilenaError
 from milena.model.partitioner import partition_for_key
 from milena.model.requests import ProduceReceipt, ProduceRequest, Receipts, Records
-from milena.model.types import TimestampType
 from node.metadata.lookup import check_partition, no_partition
 from raft_meta.machine.image import Topic
 
@@ -71,7 +70,7 @@ def split_request(
     *,
     sticky: int,
     now_ms: int,
-    timestamp_type: TimestampType,
+    timestamps: TimestampBounds,
 ) -> tuple[list[PartitionBatch], dict[int, MilenaError]]:
     """Records by partition, and errors of records that may not be stored.
 
@@ -80,16 +79,16 @@ def split_request(
         request: what they are.
         sticky: the partition for records that name none and have no key.
         now_ms: the node's wall clock, and the time of records that say none.
-        timestamp_type: the topic's. Where it is APPEND nobody sees a record's own time, and it may be any.
+        timestamps: the topic's bounds for times of producers.
 
     Raises:
         PartitionNotFoundError: the request names one that is not there.
-        InvalidRecordError: a record of an idempotency key or a condition is too far ahead of ``now_ms``.
+        InvalidRecordError: a record of an idempotency key or a condition has a time that is out of bounds.
     """
     records = request.records
     errors: dict[int, MilenaError] = {}
-    if records.timestamps is not None and timestamp_type is TimestampType.CREATE:
-        errors = _late(request, records.timestamps, now_ms + TIMESTAMP_AHEAD_MS_MAX)
+    if records.timestamps is not None:
+        errors = _out_of_bounds(request, records.timestamps, timestamps, now_ms)
     if request.partition is not None:
         check_partition(topic, request.partition)
         partition = request.partition
@@ -133,23 +132,27 @@ def check_placed(topic: Topic, request: ProduceRequest) -> None:
         )
 
 
-def _late(
-    request: ProduceRequest, timestamps: Sequence[int | None], timestamp_ms_max: int
+def _out_of_bounds(
+    request: ProduceRequest,
+    timestamps: Sequence[int | None],
+    bounds: TimestampBounds,
+    now_ms: int,
 ) -> dict[int, MilenaError]:
-    """Errors of records whose time is above ``timestamp_ms_max``.
+    """Errors of records whose time the topic does not take.
 
     The records of an idempotency key are refused together: a retry finds a later clock, and must find the same batch.
     So are those of a condition, which are written all or not at all.
     """
-    late: dict[int, MilenaError] = {
-        place: late_timestamp(timestamp, timestamp_ms_max)
+    earliest, latest = bounds.range_at(now_ms)
+    refused: dict[int, MilenaError] = {
+        place: bounds.refusal(timestamp, now_ms)
         for place, timestamp in enumerate(timestamps)
-        if timestamp is not None and timestamp > timestamp_ms_max
+        if timestamp is not None and not earliest <= timestamp <= latest
     }
     is_whole = request.idempotency is not None or request.expected_end is not None
-    if late and is_whole:
-        raise next(iter(late.values()))
-    return late
+    if refused and is_whole:
+        raise next(iter(refused.values()))
+    return refused
 
 
 def _choose(

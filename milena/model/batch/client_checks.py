@@ -9,15 +9,13 @@ from milena.model.batch.header import (
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
 )
+from milena.model.batch.timestamps import USUAL_TIMESTAMPS, TimestampBounds
 from milena.model.columns import are_plain
 from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
 from milena.model.types import NO_PRODUCER, Codec
 
 RECORDS_MAX = 1 << 20
 """Records a client may put into one batch: 8 MiB of 8 bytes each; more is an attack on its readers."""
-
-TIMESTAMP_AHEAD_MS_MAX = 3_600_000
-"""How far ahead of the node's clock a client's timestamp may be; Kafka's default too."""
 
 _CLIENT_BITS = CODEC_MASK | TIMESTAMP_TYPE_BIT
 
@@ -27,7 +25,7 @@ def validate_client_batch(
     *,
     bytes_max: int,
     now_ms: int,
-    timestamp_ahead_ms_max: int = TIMESTAMP_AHEAD_MS_MAX,
+    timestamps: TimestampBounds = USUAL_TIMESTAMPS,
     records_max: int = RECORDS_MAX,
     needs_keys: bool = False,
 ) -> BatchHeader:
@@ -37,7 +35,7 @@ def validate_client_batch(
         batch: exactly one batch.
         bytes_max: the topic's ``max.message.bytes``; holds for the batch and for its payload once decompressed.
         now_ms: the node's wall clock.
-        timestamp_ahead_ms_max: how far above ``now_ms`` a timestamp may be.
+        timestamps: the topic's bounds; those of a topic whose records have the leader's time take any.
         records_max: the most records in a batch.
         needs_keys: the topic is compacted, and a record without a key has no place in it.
 
@@ -68,7 +66,7 @@ def validate_client_batch(
             timestamp_deltas = columns.timestamp_deltas
     except CorruptBatchError as error:
         raise InvalidRecordError(f"the batch is damaged: {error}") from error
-    _check_client_timestamps(header, timestamp_deltas, now_ms + timestamp_ahead_ms_max)
+    _check_client_timestamps(header, timestamp_deltas, timestamps, now_ms)
     return header
 
 
@@ -128,7 +126,7 @@ def _check_client_producer(header: BatchHeader) -> None:
 
 
 def _check_client_timestamps(
-    header: BatchHeader, deltas: list[int] | None, timestamp_ms_max: int
+    header: BatchHeader, deltas: list[int] | None, bounds: TimestampBounds, now_ms: int
 ) -> None:
     base = header.base_timestamp_ms
     least, greatest = (base + min(deltas), base + max(deltas)) if deltas else (base, base)
@@ -138,13 +136,8 @@ def _check_client_timestamps(
         )
     if least < 0 or base < 0:
         raise InvalidRecordError(f"timestamp {min(least, base)} is before 1970")
-    if greatest > timestamp_ms_max:
-        raise late_timestamp(greatest, timestamp_ms_max)
-
-
-def late_timestamp(timestamp_ms: int, timestamp_ms_max: int) -> InvalidRecordError:
-    """Why a record may not be stored: retention by time would keep its segment until then."""
-    return InvalidRecordError(
-        f"timestamp {timestamp_ms} is too far ahead of the node's clock "
-        f"(the latest allowed is {timestamp_ms_max})"
-    )
+    earliest, latest = bounds.range_at(now_ms)
+    if greatest > latest:
+        raise bounds.refusal(greatest, now_ms)
+    if least < earliest:
+        raise bounds.refusal(least, now_ms)

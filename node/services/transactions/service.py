@@ -281,7 +281,7 @@ class TransactionService:
             asked,
             sticky=self._sticky,
             now_ms=self._clock.wall_ms(),
-            timestamp_type=settings.timestamp_type,
+            timestamps=settings.timestamps,
         )
         for error in errors.values():
             raise error

@@ -14,12 +14,17 @@ from functools import lru_cache
 
 from immutables import Map
 
+from milena.model.batch import timestamps
+from milena.model.batch.timestamps import ANY_TIMESTAMP, TimestampBounds
 from milena.model.errors import InvalidConfigError
 from milena.model.types import TimestampType
 from raft_meta.machine.image import Topic
 
 LEVEL = 2
 """The feature level from which on topics may be compacted, and their segments closed by age."""
+
+TIMESTAMPS_LEVEL = 11
+"""The feature level from which on topics may bound the timestamps of producers."""
 
 LONG_MAX = (1 << 63) - 1
 CLEANUP_POLICY = "cleanup.policy"
@@ -30,6 +35,8 @@ FLUSH_MS = "flush.ms"
 INDEX_INTERVAL_BYTES = "index.interval.bytes"
 MAX_COMPACTION_LAG_MS = "max.compaction.lag.ms"
 MAX_MESSAGE_BYTES = "max.message.bytes"
+MESSAGE_TIMESTAMP_AFTER = timestamps.AFTER
+MESSAGE_TIMESTAMP_BEFORE = timestamps.BEFORE
 MESSAGE_TIMESTAMP_TYPE = "message.timestamp.type"
 MIN_CLEANABLE_DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
@@ -215,6 +222,21 @@ _KEYS = (
         "Age in ms at which a record is compacted however little of the log is new.",
     ),
     _integer(MAX_MESSAGE_BYTES, 8 << 20, 1024, 32 << 20, "Largest batch in bytes, as stored."),
+    _integer(
+        MESSAGE_TIMESTAMP_AFTER,
+        timestamps.AFTER_MS,
+        0,
+        LONG_MAX,
+        "How far in ms a producer's timestamp may be ahead of the node's clock; records beyond are refused.",
+    ),
+    _integer(
+        MESSAGE_TIMESTAMP_BEFORE,
+        LONG_MAX,
+        0,
+        LONG_MAX,
+        "How far in ms a producer's timestamp may lie before the node's clock; older records are refused. A bound finds"
+        " producers that send seconds.",
+    ),
     _choice(
         MESSAGE_TIMESTAMP_TYPE,
         ("CreateTime", "LogAppendTime"),
@@ -279,15 +301,20 @@ _LATER = {
     MIN_COMPACTION_LAG_MS,
     SEGMENT_MS,
 }
-# Word for word what nodes of the first level answer: answers are part of the image.
+# Word for word what nodes of earlier levels answer: answers are part of the image.
+_KEYS_BEFORE_TIMESTAMPS = tuple(
+    key for key in _KEYS if key.name not in {MESSAGE_TIMESTAMP_AFTER, MESSAGE_TIMESTAMP_BEFORE}
+)
 _FIRST_KEYS = (
     _choice(CLEANUP_POLICY, (DELETE,), "", kind="LIST", note=" (compaction is not supported)"),
-    *(key for key in _KEYS[1:] if key.name not in _LATER),
+    *(key for key in _KEYS_BEFORE_TIMESTAMPS[1:] if key.name not in _LATER),
 )
 
 
 def _key(name: str, level: int) -> ConfigKey:
-    keys = _KEYS if level >= LEVEL else _FIRST_KEYS
+    keys = _KEYS if level >= TIMESTAMPS_LEVEL else _KEYS_BEFORE_TIMESTAMPS
+    if level < LEVEL:
+        keys = _FIRST_KEYS
     for key in keys:
         if key.name == name:
             return key
@@ -424,6 +451,8 @@ class TopicSettings:
     segment_bytes: int
     segment_ms: int | None
     timestamp_type: TimestampType
+    timestamps: TimestampBounds
+    """Those of producers that it takes."""
     is_unclean_allowed: bool
 
     @property
@@ -464,5 +493,8 @@ class TopicSettings:
             segment_bytes=int(texts[SEGMENT_BYTES]),
             segment_ms=limit(SEGMENT_MS),
             timestamp_type=TimestampType.APPEND if is_append_time else TimestampType.CREATE,
+            timestamps=ANY_TIMESTAMP
+            if is_append_time
+            else TimestampBounds(limit(MESSAGE_TIMESTAMP_BEFORE), limit(MESSAGE_TIMESTAMP_AFTER)),
             is_unclean_allowed=texts[UNCLEAN_ELECTION] == "true",
         )

@@ -2,7 +2,7 @@
 
 import crc32c
 
-from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX, validate_client_batch
+from milena.model.batch.client_checks import validate_client_batch
 from milena.model.batch.decode import decode_columns, records_in, timestamps_of
 from milena.model.batch.encode import encode_batch, encode_marker, rewrite_batch
 from milena.model.batch.header import (
@@ -15,6 +15,7 @@ from milena.model.batch.header import (
     TransactionExtension,
 )
 from milena.model.batch.header import decode_header as decode_batch_header
+from milena.model.batch.timestamps import AFTER_MS
 from milena.model.codecs import compress, decompress
 from milena.model.columns import RecordColumns, pack_columns, unpack_columns
 from milena.model.errors import (
@@ -89,7 +90,7 @@ def _validate(data: bytes) -> object:
     assert len(columns.values) == header.record_count == header.last_offset_delta + 1
     stored = stamped(data, base_offset=1 << 40, leader_epoch=1, append_time_ms=NOW_MS)
     latest = max(timestamps_of(decode_batch_header(stored), columns))
-    assert latest <= NOW_MS + TIMESTAMP_AHEAD_MS_MAX
+    assert latest <= NOW_MS + AFTER_MS
     assert len(list(records_in(stored, bytes_max=BYTES_MAX))) == header.record_count
     return rewrite_batch(header, columns)
 

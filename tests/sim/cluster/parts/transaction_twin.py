@@ -5,7 +5,7 @@ contradicts what they have seen before.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
@@ -30,6 +30,11 @@ class Decision:
     def commits(self, key: PartitionKey, offset: int) -> bool:
         """Whether a record of it counts."""
         return self.ends is not None and offset < self.ends.get(key, 0)
+
+
+def _is_set_back(known: AllocatedProducer, producer: AllocatedProducer) -> bool:
+    """Whether only the time of its last use was corrected (``CorrectTime``)."""
+    return producer.used_ms < known.used_ms and replace(producer, used_ms=known.used_ms) == known
 
 
 class Decisions:
@@ -65,7 +70,7 @@ class Decisions:
                     raise ViolationError(f"the commit of {identity} in {key} became {ending}")
         for producer_id, producer in image.producers.items():
             known = before.producers.get(producer_id)
-            if known is not None and known != producer:
+            if known is not None and known != producer and not _is_set_back(known, producer):
                 self._decide(image.index, known, producer, begun)
         if begun:
             raise ViolationError(f"{begun} are committed in the image {image.index}, once more")

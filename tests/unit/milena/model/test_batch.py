@@ -40,6 +40,7 @@ from milena.model.batch.header import (
     decode_header,
     shared_key_bytes,
 )
+from milena.model.batch.timestamps import ANY_TIMESTAMP, TimestampBounds
 from milena.model.codecs import compress, decompress
 from milena.model.columns import HEADERS_PER_RECORD_MAX, RecordColumns, unpack_columns
 from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
@@ -829,7 +830,12 @@ class TestClientBatch:
         assert validated(batch_of(b"v", timestamps=[hour]))
         with pytest.raises(InvalidRecordError, match="too far ahead"):
             validated(batch_of(b"v", timestamps=[hour + 1]))
-        assert validated(batch_of(b"v", timestamps=[hour + 1]), timestamp_ahead_ms_max=2 * hour)
+        wider = TimestampBounds(before_ms=hour, after_ms=2 * hour)
+        assert validated(batch_of(b"v", timestamps=[hour + 1]), timestamps=wider)
+        assert validated(batch_of(b"a", b"b", timestamps=[0, -hour]), timestamps=wider)
+        with pytest.raises(InvalidRecordError, match=r"too far before .*before\.max\.ms=3600000"):
+            validated(batch_of(b"a", b"b", timestamps=[0, -hour - 1]), timestamps=wider)
+        assert validated(batch_of(b"v", timestamps=[hour + 1]), timestamps=ANY_TIMESTAMP)
         assert validated(batch_of(b"v", timestamps=[-NOW_MS]))
         with pytest.raises(InvalidRecordError, match="before 1970"):
             validated(batch_of(b"a", b"b", timestamps=[0, -NOW_MS - 1]))

@@ -3,7 +3,7 @@
 import pytest
 from immutables import Map
 
-from milena.model.batch.client_checks import TIMESTAMP_AHEAD_MS_MAX
+from milena.model.batch.timestamps import AFTER_MS, ANY_TIMESTAMP, USUAL_TIMESTAMPS, TimestampBounds
 from milena.model.errors import (
     InvalidRecordError,
     MilenaError,
@@ -12,7 +12,6 @@ from milena.model.errors import (
 )
 from milena.model.partitioner import partition_for_key
 from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
-from milena.model.types import TimestampType
 from node.services.record_batches import (
     Appended,
     PartitionBatch,
@@ -43,7 +42,7 @@ def split(
     sticky: int = 2,
     wants_times: bool = False,
     expected_end: int | None = None,
-    timestamp_type: TimestampType = TimestampType.CREATE,
+    timestamps: TimestampBounds = USUAL_TIMESTAMPS,
 ) -> tuple[list[PartitionBatch], dict[int, MilenaError]]:
     request = ProduceRequest(
         topic="t",
@@ -55,10 +54,10 @@ def split(
         wants_times=wants_times,
         expected_end=expected_end,
     )
-    return split_request(TOPIC, request, sticky=sticky, now_ms=NOW, timestamp_type=timestamp_type)
+    return split_request(TOPIC, request, sticky=sticky, now_ms=NOW, timestamps=timestamps)
 
 
-HOUR_AHEAD = NOW + TIMESTAMP_AHEAD_MS_MAX
+HOUR_AHEAD = NOW + AFTER_MS
 
 
 @pytest.mark.parametrize("partition", [None, 3])
@@ -82,9 +81,23 @@ def test_a_late_record_refuses_all_of_an_idempotency_key_or_a_condition() -> Non
         split(records, partition=3, expected_end=7)
 
 
+def test_a_record_that_is_too_old_is_refused_and_its_neighbours_are_not() -> None:
+    times = [NOW - 1_000, NOW - 1_001, None, NOW // 1_000]
+    records = Records(keys=None, values=[b"a", b"b", b"c", b"d"], timestamps=times)
+    [part], errors = split(records, partition=0, timestamps=TimestampBounds(before_ms=1_000))
+    assert list(part.places) == [0, 2]
+    assert {place: type(error) for place, error in errors.items()} == {
+        1: InvalidRecordError,
+        3: InvalidRecordError,
+    }
+    assert "before.max.ms=1000" in str(errors[1])
+    assert "seconds" not in str(errors[1])
+    assert str(errors[3]).endswith("it looks like seconds: send milliseconds")
+
+
 def test_a_topic_of_append_times_takes_any_time() -> None:
     records = Records(keys=None, values=[b"a"], timestamps=[HOUR_AHEAD + 1])
-    [part], errors = split(records, timestamp_type=TimestampType.APPEND)
+    [part], errors = split(records, timestamps=ANY_TIMESTAMP)
     assert (list(part.places), errors) == ([0], {})
 
 

@@ -1,7 +1,7 @@
 """Every topic config takes effect while the topic is used: no node is restarted, no log is opened anew."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
@@ -10,9 +10,16 @@ from milena.model.batch.decode import decode_columns as columns_of
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
 from milena.model.errors import InvalidRecordError, NotEnoughReplicasError, RequestTooLargeError
-from milena.model.requests import Acks, ProduceReceipt, ProduceRequest, Records
+from milena.model.requests import (
+    Acks,
+    ProduceReceipt,
+    ProduceRequest,
+    Records,
+    TransactionWrite,
+)
 from milena.model.types import Codec, TimestampType
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
+from tests.support.clusters.transacting import transact
 from tests.support.time.virtual_time import LoopClock, after, virtual
 
 DAY_MS = 24 * 3_600_000
@@ -217,6 +224,78 @@ async def test_a_time_far_ahead_is_refused_where_readers_would_see_it() -> None:
         assert await outcome(write_stamped(cluster, DAY_MS)) == [0]
         data = (await cluster.nodes[1].fetch("t", 0)).batches
         assert check_batch(data).latest_timestamp_ms <= LoopClock().wall_ms()
+
+
+async def in_a_request(cluster: Cluster, timestamp_ms: int) -> object:
+    records = Records(keys=None, values=[b"x"], timestamps=[timestamp_ms])
+    request = ProduceRequest(
+        topic="t", records=records, acks=Acks.ALL, timeout_ms=2_000, partition=0
+    )
+    return (await cluster.nodes[2].produce.produce(request))[0].error
+
+
+async def in_an_encoded_batch(cluster: Cluster, timestamp_ms: int) -> object:
+    columns = RecordColumns(None, None, None, [b"x"], None)
+    batch = encode_batch(columns, base_timestamp_ms=timestamp_ms)
+    try:
+        await cluster.nodes[2].produce.produce_batch("t", 0, batch, acks=Acks.ALL, timeout_ms=2_000)
+    except InvalidRecordError as error:
+        return error
+    return None
+
+
+async def in_a_transaction(cluster: Cluster, timestamp_ms: int) -> object:
+    records = Records(keys=None, values=[b"x"], timestamps=[timestamp_ms])
+    try:
+        await transact(cluster, 2, TransactionWrite(topic="t", partition=0, records=records))
+    except InvalidRecordError as error:
+        return error
+    return None
+
+
+async def in_a_session(cluster: Cluster, timestamp_ms: int) -> object:
+    node = cluster.nodes[2]
+    one = await node.transactions.begin("me", timeout_ms=60_000)
+    records = Records(keys=None, values=[b"x"], timestamps=[timestamp_ms])
+    request = ProduceRequest(
+        topic="t",
+        records=records,
+        acks=Acks.ALL,
+        timeout_ms=2_000,
+        partition=0,
+        transaction=one,
+    )
+    return (await node.produce.produce(request))[0].error
+
+
+@pytest.mark.parametrize(
+    "send", [in_a_request, in_an_encoded_batch, in_a_transaction, in_a_session]
+)
+@virtual
+async def test_message_timestamp_before_and_after_max_ms(
+    send: Callable[[Cluster, int], Awaitable[object]],
+) -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1, 2, 3))
+        now_ms = LoopClock().wall_ms()
+        seconds = now_ms // 1_000
+        assert await send(cluster, seconds) is None, "as in Kafka, whose default takes any time"
+        assert isinstance(await send(cluster, now_ms + DAY_MS), InvalidRecordError)
+        await alter(
+            cluster,
+            message_timestamp_before_max_ms=DAY_MS,
+            message_timestamp_after_max_ms=2 * DAY_MS,
+        )
+        assert await send(cluster, now_ms - DAY_MS + 60_000) is None
+        assert await send(cluster, now_ms + 2 * DAY_MS - 60_000) is None
+        refused = await send(cluster, now_ms - DAY_MS - 60_000)
+        assert "before.max.ms=86400000" in str(refused)
+        assert "after.max.ms=172800000" in str(await send(cluster, now_ms + 2 * DAY_MS + 60_000))
+        assert "it looks like seconds: send milliseconds" in str(await send(cluster, seconds))
+        for unit, factor in (("microseconds", 1_000), ("nanoseconds", 1_000_000)):
+            assert f"it looks like {unit}" in str(await send(cluster, now_ms * factor))
+        await alter(cluster, message_timestamp_type="LogAppendTime")
+        assert await send(cluster, seconds) is None, "no reader sees it"
 
 
 def unsynced(cluster: Cluster) -> list[int]:

@@ -31,6 +31,8 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "index.interval.bytes": "4096",
         "max.compaction.lag.ms": "9223372036854775807",
         "max.message.bytes": "8388608",
+        "message.timestamp.after.max.ms": "3600000",
+        "message.timestamp.before.max.ms": "9223372036854775807",
         "message.timestamp.type": "CreateTime",
         "min.cleanable.dirty.ratio": "0.5",
         "min.compaction.lag.ms": "0",
@@ -130,6 +132,7 @@ def test_settings_are_typed_and_limits_may_be_none() -> None:
         604_800_000,
     )
     assert settings.timestamp_type is TimestampType.CREATE
+    assert settings.timestamps == (None, 3_600_000)
     assert settings.is_unclean_allowed is False
 
 
@@ -139,6 +142,26 @@ def test_settings_have_the_defaults_of_the_topics_replication_factor(
 ) -> None:
     topic = replace(TOPIC, replication_factor=replication_factor)
     assert TopicSettings.of(topic).min_insync_replicas == expected
+
+
+BOUNDS = [("message.timestamp.after.max.ms", "5"), ("message.timestamp.before.max.ms", "7")]
+
+
+def test_bounds_of_timestamps_follow_what_was_set() -> None:
+    topic = replace(TOPIC, configs=configs.validate(BOUNDS, 3, level=11))
+    assert TopicSettings.of(topic).timestamps == (7, 5)
+
+
+@pytest.mark.parametrize("level", [1, 2, 10])
+@pytest.mark.parametrize("bound", BOUNDS)
+def test_an_earlier_level_refuses_them_in_the_words_of_its_release(
+    bound: tuple[str, str], level: int
+) -> None:
+    with pytest.raises(InvalidConfigError, match="Unknown topic config") as found:
+        configs.validate([bound], 3, level=level)
+    assert "timestamp" not in found.value.message.partition("Supported:")[2].replace(
+        "message.timestamp.type", ""
+    )
 
 
 def test_settings_follow_what_was_set() -> None:
@@ -154,6 +177,7 @@ def test_settings_follow_what_was_set() -> None:
     assert not settings.is_strict
     assert (settings.flush_ms, settings.min_insync_replicas) == (50, 3)
     assert settings.timestamp_type is TimestampType.APPEND
+    assert settings.timestamps == (None, None), "no reader sees what producers say"
     assert settings.is_unclean_allowed
     assert configs.allows_unclean(topic)
 
