@@ -15,6 +15,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from http_api.access.quotas import Quotas
+from http_api.access.refusals import name_in
 from http_api.answers import (
     SERVER,
     empty_answer,
@@ -39,6 +40,7 @@ from http_api.streaming.places import Streams, pause
 from http_api.unknown import check_known
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import (
+    ForbiddenError,
     MilenaError,
     RouteNotFoundError,
     TooManyRequestsError,
@@ -120,6 +122,9 @@ class Dispatcher:
             # Asked last, so that the console costs no other request anything.
             response = self._console.answer(request) or self.failure(error, route, call.request_id)
         except Exception as error:  # noqa: BLE001  (the last resort of a server: never half an answer)
+            if isinstance(error, ForbiddenError):
+                address = request.remote or ""
+                self.shared.ports.refusals.add(call.rights.known_principal, address, error.message)
             response = self.failure(error, route, call.request_id)
         finally:
             self.shared.connections.rest(request.protocol)
@@ -177,7 +182,8 @@ class Dispatcher:
             # Before anything is read of the rest, or said about it.
             try:
                 await call.rights.identify(access, call.names)
-            except (UnauthenticatedError, TooManyRequestsError):
+            except (UnauthenticatedError, TooManyRequestsError) as error:
+                self._note_stranger(call.request, error)
                 await self._distrust(call.request)
                 raise
             call.body.holder = call.rights.known_principal or call.body.holder
@@ -193,6 +199,13 @@ class Dispatcher:
             # What was waited for is for those who may see it now.
             call.rights.check_again()
         return response
+
+    def _note_stranger(self, request: web.BaseRequest, error: MilenaError) -> None:
+        """Count a sign-in that failed; with the name that it tried, where there is such a user."""
+        ports = self.shared.ports
+        name = name_in(request.headers.get("Authorization", ""))
+        tried = f" (user {name})" if name in ports.metadata.image.users else ""
+        ports.refusals.add("", request.remote or "", error.message + tried)
 
     async def _distrust(self, request: web.BaseRequest) -> None:
         """Let a refusal of bad credentials wait, unless its connection brings some for the first time."""

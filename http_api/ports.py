@@ -11,6 +11,7 @@ from typing import Protocol
 
 from http_api.access.callers import CallersPort
 from http_api.access.port import AccessPort
+from http_api.access.refusals import Refusals
 from http_api.group_ports import ConsumersPort, GroupsPort
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
@@ -260,6 +261,13 @@ class MetadataPort(Protocol):
 
         Raises:
             BrokerNotFoundError, BrokerInUseError: it is not registered, or still part of the cluster.
+        """
+
+    async def note(self, action: str, change: Mapping[str, object]) -> None:
+        """Tell the audit log of something before it is done; a cluster below feature level 11 is told nothing.
+
+        Raises:
+            NoQuorumError: it cannot be told, and so is not to be done.
         """
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
@@ -517,4 +525,5 @@ class Ports:
     consumers: ConsumersPort
     callers: CallersPort
     access: AccessPort
+    refusals: Refusals
     limits: ApiLimits

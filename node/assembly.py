@@ -7,6 +7,7 @@ run what is in ``background`` until the node leaves, and ``close_parts``.
 """
 
 import asyncio
+import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -15,10 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from http_api.access.refusals import Refusals
 from milena.disk.files import Files
 from milena.model.access import AccessMode
 from milena.model.clock import Clock
-from milena.model.errors import StartupError
+from milena.model.errors import MilenaError, StartupError
 from node.access.callers import Callers
 from node.access.first_user import FirstUser, read_password
 from node.access.passwords import Passwords
@@ -82,9 +84,12 @@ from storage.replica.data_directory import DataDirectory
 if TYPE_CHECKING:
     from node.access.web_tokens import WebTokens
 
+logger = logging.getLogger(__name__)
+
 TICK_MS = 200
 LEASE_POLL_MS = 100
 HOUSEKEEPING_MS = 1_000
+REFUSALS_MS = 60_000
 ROOM_BYTES = 8 << 20
 """Free space that ends a full disk: enough for a few segments to grow, so that the state does not flap."""
 
@@ -232,6 +237,7 @@ class Assembly:
             web_tokens=self.web_tokens,
             certificate_rule=config.tls_principal_rule,
         )
+        self.refusals = Refusals()
         self.access = AccessService(
             metadata=self.metadata,
             passwords=passwords,
@@ -580,6 +586,7 @@ class Assembly:
             "groups": self.groups.coordinator.run,
             "offset-expiry": self.groups.expiry.run,
             "consumers": self.consumers.run,
+            "refusals": self._tell_refusals,
         }
         if self.first_user is not None:
             loops["first-user"] = self.first_user.run
@@ -622,6 +629,17 @@ class Assembly:
             self.replicas.on_lease_lost()
             while not self.membership.has_lease:
                 await self.clock.sleep(LEASE_POLL_MS)
+
+    async def _tell_refusals(self) -> None:
+        """Tell the audit log of the callers that were turned away: at most one entry a minute."""
+        while True:
+            await self.clock.sleep(REFUSALS_MS)
+            taken = self.refusals.take()
+            if taken is not None:
+                try:
+                    await self.admin.note("refused", {"node_id": self.config.node_id, **taken})
+                except MilenaError as error:
+                    logger.warning("refusals are not in the audit log: %s", error.message)
 
     async def _housekeeping(self) -> None:
         """Checkpoints, retention and room, one small thing at a time."""

@@ -269,6 +269,7 @@ class Node(Assembly):
                 consumers=self.consumers.service,
                 callers=self.callers,
                 access=self.access,
+                refusals=self.refusals,
                 limits=self._api_limits(),
             ),
             origins=self.config.cors_origins,

@@ -25,6 +25,10 @@ async def delete_records(call: Call) -> web.Response:
             raise InvalidFieldError(
                 f"the body: 'before_offset' is missing; give an offset, or '{LATEST}'"
             )
+    await call.ports.metadata.note(
+        "delete_records",
+        {"topic": call.names["topic"], "partition": partition, "before_offset": before},
+    )
     start = await call.ports.deletions.delete_records(
         call.names["topic"], partition, before, timeout_ms=timeout_ms
     )

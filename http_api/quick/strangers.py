@@ -129,6 +129,7 @@ class Strangers:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._callers = dispatcher.shared.ports.callers
+        self._refusals = dispatcher.shared.ports.refusals
         self._connections = dispatcher.shared.connections
         self._rest_s = dispatcher.shared.ports.limits.bad_credentials_delay_ms / 1000
         self._rest = _Rest()
@@ -149,6 +150,7 @@ class Strangers:
             return None
         error, route = refused
         self._connections.distrust(connection)
+        self._refusals.add("", host, error.message)
         self._tell(host, error, now_s)
         refusal = RestingRefusal(connection, self._answer(error, route), now_s + self._rest_s)
         self._rest.add(refusal)

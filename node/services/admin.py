@@ -1,6 +1,7 @@
 """Topics, configs, producer ids and brokers: what clients change of the replicated state, from any node."""
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Callable, Mapping
@@ -26,11 +27,13 @@ from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
 from raft_meta.machine import bounds
 from raft_meta.machine.brokers import check_removable
+from raft_meta.machine.codec import LEVELS
 from raft_meta.machine.commands import (
     AddPartitions,
     AlterConfigs,
     CreateTopic,
     DeleteTopic,
+    NoteAction,
     UnregisterBroker,
 )
 from raft_meta.machine.image import Image, Topic
@@ -271,6 +274,20 @@ class AdminService:
         except ConflictError as error:
             # It came back meanwhile, or got a replica.
             raise BrokerInUseError(error.message) from error
+
+    async def note(self, action: str, change: Mapping[str, object]) -> None:
+        """Tell the audit log of something before it is done."""
+        if self.image.feature_level < LEVELS[NoteAction]:
+            return
+        text = json.dumps(change, sort_keys=True, separators=(",", ":"))
+        try:
+            await self._metadata.propose(
+                NoteAction(action=action, change=text), timeout_ms=PROPOSE_TIMEOUT_MS
+            )
+        except (NoQuorumError, FateUnknownError) as error:
+            raise NoQuorumError(
+                f"the audit log cannot be told: {error.message}; nothing was done"
+            ) from error
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
         """A producer id and epoch."""

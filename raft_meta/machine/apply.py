@@ -59,6 +59,7 @@ from raft_meta.machine.commands import (
     GiveUpReplicas,
     InitAccess,
     InitCluster,
+    NoteAction,
     PutConsumer,
     PutUser,
     ReassignPartitions,
@@ -132,7 +133,9 @@ def apply(image: Image, index: int, envelope: Envelope) -> Applied:
         outcome, response, refusal = Outcome(image), encode_error(error), error
     if outcome.image.now_ms < image.now_ms:
         now_ms = outcome.image.now_ms
-    after, change = audit.noted(image, outcome.image, envelope, index=index, now_ms=now_ms)
+    after, change = outcome.image, None
+    if refusal is None:
+        after, change = audit.noted(image, after, envelope, index=index, now_ms=now_ms)
     after = replace(
         after,
         index=index,
@@ -152,6 +155,7 @@ def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Out
             | CorrectTime()
             | SetFeatureLevel()
             | ForgetAudited()
+            | NoteAction()
         ):
             return cluster.apply(image, command)
         case (

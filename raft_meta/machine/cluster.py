@@ -10,6 +10,7 @@ from raft_meta.machine.commands import (
     CorrectTime,
     ForgetAudited,
     InitCluster,
+    NoteAction,
     SetFeatureLevel,
 )
 from raft_meta.machine.copies import replace
@@ -17,7 +18,13 @@ from raft_meta.machine.image import Image
 from raft_meta.machine.outcome import Outcome
 
 ClusterCommand = (
-    InitCluster | ClaimController | CheckImage | CorrectTime | SetFeatureLevel | ForgetAudited
+    InitCluster
+    | ClaimController
+    | CheckImage
+    | CorrectTime
+    | SetFeatureLevel
+    | ForgetAudited
+    | NoteAction
 )
 
 
@@ -29,6 +36,8 @@ def apply(image: Image, command: ClusterCommand) -> Outcome:
         CorruptLogError: this node's release is too old; it must stop.
     """
     match command:
+        case ForgetAudited() | NoteAction():
+            return audit.apply(image, command)
         case InitCluster():
             return _init(image, command)
         case ClaimController():
@@ -39,8 +48,6 @@ def apply(image: Image, command: ClusterCommand) -> Outcome:
             return applied_time.correct(image, command)
         case SetFeatureLevel():
             return _set_feature_level(image, command)
-        case ForgetAudited():
-            return audit.forget(image, command)
 
 
 def _init(image: Image, command: InitCluster) -> Outcome:

@@ -81,6 +81,7 @@ TAGS: dict[int, type[c.Command]] = {
     36: c.ForgetAudited,
     37: c.ForgetProducers,
     38: c.CorrectTime,
+    39: c.NoteAction,
 }
 """Wire tag → command. A tag is never used again for something else."""
 LEVELS: dict[type[c.Command], int] = {
@@ -105,6 +106,7 @@ LEVELS: dict[type[c.Command], int] = {
     c.AlterAcls: 7,
     c.AlterQuota: 8,
     c.ForgetAudited: 8,
+    c.NoteAction: 11,
     c.ForgetProducers: 8,
     c.CorrectTime: 11,
 }

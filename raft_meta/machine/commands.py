@@ -597,6 +597,17 @@ class ForgetAudited:
     through: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteAction:
+    """Tell the audit log of something that changes no image: records that are deleted, callers that were turned away.
+
+    ``change`` is a JSON object. Nothing else comes of it.
+    """
+
+    action: str
+    change: str
+
+
 Command = (
     InitCluster
     | ClaimController
@@ -636,6 +647,7 @@ Command = (
     | AlterAcls
     | AlterQuota
     | ForgetAudited
+    | NoteAction
 )
 
 

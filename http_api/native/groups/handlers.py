@@ -348,6 +348,16 @@ async def reset(call: Call) -> web.Response:
         check_count(len(partitions), "partitions")
     topic, target = fields.required_text("topic"), _target(fields)
     call.rights.authorize(Operation.READ, ResourceType.TOPIC, [topic])
+    to = target.offset if target.offset is not None else target.timestamp_ms
+    await call.ports.metadata.note(
+        "reset_group",
+        {
+            "group_id": group,
+            "topic": topic,
+            "partitions": None if partitions is None else list(partitions),
+            "to": target.name.value if target.name is not None else to,
+        },
+    )
     offsets = await call.ports.groups.reset(group, topic, partitions, target)
     return json_answer({"group_id": group, "offsets": _offsets(offsets)})
 

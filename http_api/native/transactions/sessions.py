@@ -127,6 +127,13 @@ async def abort(call: Call) -> web.Response:
     Fields(await call.optional_json_body(), "the body", frozenset())
     transaction = _named(call)
     await authorize_transaction(call, transaction, is_abort=True)
+    await call.ports.metadata.note(
+        "abort_transaction",
+        {
+            "producer_id": transaction.producer_id,
+            "producer_epoch": transaction.producer_epoch,
+        },
+    )
     ended = await call.ports.transactions.abort(
         transaction, timeout_ms=wait_ms(call.query(), call.ports.limits)
     )

@@ -10,9 +10,11 @@ that is in such need must be mended, and mending is a change. The gap in the num
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 
+from milena.model.errors import InvalidRequestError
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
 from raft_meta.machine.copies import replace
@@ -26,6 +28,8 @@ TOPIC = "__audit"
 BYTES_MAX = 4 << 20
 CHANGE_LENGTH_MAX = 256 << 10
 """Longer ones are told by their length alone, so that a record of the topic can hold each."""
+NOTE_LENGTH_MAX = 64 << 10
+_ACTION = re.compile(r"[a-z_]{1,64}")
 _ENTRY_BYTES = 512
 """What an entry takes up beside ``change``, at most."""
 
@@ -46,6 +50,7 @@ TOLD: Mapping[type[c.Command], tuple[str, tuple[str, ...]]] = {
     c.DeleteTokens: ("delete_tokens", ("token_ids",)),
     c.AlterAcls: ("alter_acls", ("added", "removed")),
     c.AlterQuota: ("alter_quota", ("user", "client_id", "changes")),
+    c.NoteAction: ("", ()),
 }
 """What is told of, as what, and which fields of it; the rest nodes do by themselves, or clients do all the time.
 
@@ -57,8 +62,9 @@ def noted(
     before: Image, after: Image, envelope: c.Envelope, *, index: int, now_ms: WallMs
 ) -> tuple[Image, AuditEntry | None]:
     """A command was applied, and made ``after`` of ``before``: what there is to tell, and the image that keeps it."""
-    told = TOLD.get(type(envelope.command))
-    if told is None or after is before:
+    command = envelope.command
+    told = TOLD.get(type(command))
+    if told is None or (after is before and not isinstance(command, c.NoteAction)):
         return after, None
     action, names = told
     is_counted = after.feature_level >= LEVEL
@@ -69,11 +75,13 @@ def noted(
         time_ms=now_ms,
         principal=envelope.principal,
         node_id=envelope.proposer,
-        action=action,
-        change=_text(
+        action=command.action if isinstance(command, c.NoteAction) else action,
+        change=command.change
+        if isinstance(command, c.NoteAction)
+        else _text(
             {
-                **{name: _plain(getattr(envelope.command, name)) for name in names},
-                **_seen_before(before, envelope.command),
+                **{name: _plain(getattr(command, name)) for name in names},
+                **_seen_before(before, command),
             }
         ),
     )
@@ -90,6 +98,31 @@ def noted(
         audited_bytes=after.audited_bytes + size_of(entry),
     )
     return _within_bounds(after), entry
+
+
+def apply(image: Image, command: c.ForgetAudited | c.NoteAction) -> Outcome:
+    """Carry out a command about the audit log; what it tells of is for ``noted``.
+
+    Raises:
+        InvalidRequestError: it is nothing that the audit log can tell.
+    """
+    if isinstance(command, c.ForgetAudited):
+        return forget(image, command)
+    _check_note(command)
+    return Outcome(image)
+
+
+def _check_note(command: c.NoteAction) -> None:
+    try:
+        is_object = isinstance(json.loads(command.change), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if (
+        not _ACTION.fullmatch(command.action)
+        or not is_object
+        or len(command.change) > NOTE_LENGTH_MAX
+    ):
+        raise InvalidRequestError("This is nothing that the audit log can tell.")
 
 
 def forget(image: Image, command: c.ForgetAudited) -> Outcome:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from immutables import Map
 
+from http_api.access import on_behalf
+from http_api.access.refusals import Refusals
 from http_api.ports import (
     ApiLimits,
     BusyPartition,
@@ -142,6 +144,9 @@ class FakeNode:
         self.codec = Codec.NONE
         self.is_ready = True
         self.drains: list[int] = []
+        self.refusals = Refusals()
+        self.noted: list[tuple[str, Mapping[str, object], str]] = []
+        """What the audit log was told of: the action, what of it, and on whose behalf."""
         self.deletions: list[tuple[str, int, int | None, int]] = []
         self.can_drain = True
         self.has_started = True
@@ -178,6 +183,7 @@ class FakeNode:
             consumers=self.consumers,
             callers=self.callers,
             access=self.access.service,
+            refusals=self.refusals,
             limits=limits or ApiLimits(bad_credentials_delay_ms=0),
         )
 
@@ -547,6 +553,10 @@ class FakeNode:
         if not is_validate_only:
             changed = replace(topic, configs=altered)
             self._set_image(topics=self.image.topics.set(topic.topic_id, changed))
+
+    async def note(self, action: str, change: Mapping[str, object]) -> None:
+        self.fail("note")
+        self.noted.append((action, change, on_behalf.principal.get()))
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
         self.fail("allocate_producer")

@@ -5,7 +5,7 @@ from dataclasses import fields
 import msgpack  # type: ignore[import-untyped]  # ships no type hints
 import pytest
 
-from milena.model.errors import CorruptLogError
+from milena.model.errors import CorruptLogError, InvalidRequestError
 from milena.model.types import WallMs
 from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
@@ -146,3 +146,35 @@ def test_entries_that_do_not_fit_an_image_are_found() -> None:
         replace(image, topic_ids=image.topic_ids.delete(audit.TOPIC)),
     ):
         assert invariants.violations(broken)
+
+
+def test_an_action_that_changes_no_image_is_told_with_its_principal() -> None:
+    cluster = Cluster(level=11)
+    command = c.NoteAction(action="delete_records", change='{"topic":"t"}')
+    envelope = replace(cluster.envelope(command), principal="User:ann")
+    change = cluster.apply(envelope).change
+    assert change is not None
+    assert (change.principal, change.action, change.change) == (
+        "User:ann",
+        "delete_records",
+        '{"topic":"t"}',
+    )
+    assert change.number == cluster.image.audit_count
+
+
+@pytest.mark.parametrize(
+    ("action", "change"),
+    [
+        ("", "{}"),
+        ("Two words", "{}"),
+        ("a", "[]"),
+        ("a", "no json"),
+        ("a", '{"x":"' + "y" * 70_000 + '"}'),
+    ],
+)
+def test_a_note_that_cannot_be_told_is_refused(action: str, change: str) -> None:
+    cluster = Cluster(level=11)
+    before = cluster.image.audit_count
+    applied = cluster.do(c.NoteAction(action=action, change=change))
+    assert isinstance(applied.error, InvalidRequestError)
+    assert cluster.image.audit_count == before
