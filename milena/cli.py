@@ -43,6 +43,7 @@ from milena.commands.target import (
 )
 from milena.errors import ClientError
 from milena.model.build_kind import build_kind
+from milena.model.plain_text import escaped
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -274,13 +275,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
             standalone_mode=False,
         )
     except ClientError as error:
-        click.echo(f"milena: {told(error)}", err=True)
+        click.echo(f"milena: {escaped(told(error), keeps_lines=True)}", err=True)
         return exit_code(error)
     except click.UsageError as error:
         (explained(error) if isinstance(error, click.NoSuchOption) else error).show()
         return EXIT_USAGE
     except click.ClickException as error:
-        click.echo(f"milena: {error.format_message()}", err=True)
+        click.echo(f"milena: {escaped(error.format_message(), keeps_lines=True)}", err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED

@@ -14,6 +14,7 @@ import orjson
 
 from http_api.errors import InvalidFieldError
 from milena.model.errors import MalformedRequestError
+from milena.model.plain_text import has_control
 
 T = TypeVar("T")
 
@@ -129,6 +130,19 @@ class Fields:
         value = self._values.get(name)
         if value is not None and not isinstance(value, str):
             raise self._wrong(name, "a string", value)
+        return value
+
+    def label(self, name: str) -> str | None:
+        """A name, or a note, that others are shown; None when absent or null.
+
+        Raises:
+            InvalidFieldError: it has a control character.
+        """
+        value = self.text(name)
+        if value is not None and has_control(value):
+            raise InvalidFieldError(
+                f"{self._where}: '{name}' is {value!a}, which has a control character: use printable characters"
+            )
         return value
 
     def required_text(self, name: str) -> str:

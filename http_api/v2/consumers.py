@@ -128,7 +128,7 @@ def _new_consumer(fields: Fields, call: Call) -> NewConsumer:
         timeout_ms = REQUEST_TIMEOUT_MS_DEFAULT
     _check_isolation(fields)
     return NewConsumer(
-        instance=fields.required_text("name") if fields.has("name") else None,
+        instance=_instance(fields),
         format=_format(fields),
         auto_offset_reset=_reset(fields),
         is_auto_commit=_is_auto_commit(fields),
@@ -136,6 +136,13 @@ def _new_consumer(fields: Fields, call: Call) -> NewConsumer:
         request_timeout_ms=min(timeout_ms, call.ports.limits.fetch_wait_ms_max),
         principal=call.rights.known_principal,
     )
+
+
+def _instance(fields: Fields) -> str | None:
+    if not fields.has("name"):
+        return None
+    fields.label("name")
+    return fields.required_text("name")
 
 
 def _check_isolation(fields: Fields) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from json.encoder import encode_basestring
 
+from milena.model.plain_text import escaped
 from milena.records import ConsumedRecord
 
 
@@ -28,11 +29,17 @@ class Layout:
     key_separator: bytes = b"\t"
     null_marker: bytes = b"null"
 
+    is_for_terminal: bool = False
+    """Control characters of records are written out, but for tabs and ends of lines; ``raw`` stays raw."""
+
     def encode(self, records: Iterable[ConsumedRecord]) -> bytes:
         """The records, one after the other."""
         end = b"" if self.format is Format.RAW else self.separator
         line = self._line()
-        return b"".join([line(record) + end for record in records])
+        data = b"".join([line(record) + end for record in records])
+        if not self.is_for_terminal or self.format is Format.RAW:
+            return data
+        return escaped(data.decode(errors="backslashreplace"), keeps_lines=True).encode()
 
     def _line(self) -> Callable[[ConsumedRecord], bytes]:
         match self.format:

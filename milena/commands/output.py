@@ -1,23 +1,30 @@
 """Output of the command line: plain aligned columns for people, JSON for programs (pure)."""
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 
 from milena.cluster.admin import OffsetRange
 from milena.cluster.view import ClusterView, Health, NodeView, PartitionView, TopicView
 from milena.fields import Json
+from milena.model.plain_text import escaped
+
+_BEYOND_JSON = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 Cell = str | int | None
 
 
 def as_json(value: Json) -> str:
     """Indented JSON, keys in the order they were made."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    # JSON writes out what stands below U+0020 alone.
+    return _BEYOND_JSON.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=2, ensure_ascii=False)
+    )
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Columns two spaces apart, numbers to the right; no trailing blanks."""
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    """Columns two spaces apart, numbers to the right; no trailing blanks. Others' texts do nothing to a terminal."""
+    cells = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in rows]
     numeric = [
         all(row[i].lstrip("-").isdigit() or row[i] == "-" for row in cells)
         for i in range(len(headings))

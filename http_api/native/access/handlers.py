@@ -181,11 +181,8 @@ async def create_token(call: Call) -> web.Response:
             f"token {caller.token_id} is good for a part of what {caller.principal} may do, and makes no tokens: use "
             "the user's password, or a token without grants"
         )
-    note = fields.text("note") or ""
-    if not note.isprintable():
-        raise InvalidFieldError("'note' has a control character: use printable characters")
     new = RequestedToken(
-        note=note,
+        note=fields.label("note") or "",
         grants=grants,
         lifetime_ms=fields.integer("lifetime_ms", least=1),
         expires_ms_max=caller.expires_ms,

@@ -56,14 +56,14 @@ async def heartbeat(call: Call) -> web.Response:
     answer = await call.ports.groups.heartbeat(
         call.names["group"],
         Heartbeat(
-            member_id=fields.text("member_id") or None,
+            member_id=fields.label("member_id") or None,
             member_epoch=fields.required_integer("member_epoch", least=-1),
-            instance_id=fields.text("instance_id") or None,
-            client_id=fields.text("client_id") or "",
+            instance_id=fields.label("instance_id") or None,
+            client_id=fields.label("client_id") or "",
             host=call.request.remote or "",
             topics=topics,
             pattern=pattern,
-            assignor=fields.text("assignor"),
+            assignor=fields.label("assignor"),
             session_timeout_ms=fields.integer("session_timeout_ms", least=1),
             rebalance_timeout_ms=fields.integer("rebalance_timeout_ms", least=1),
             owned=_owned(fields),

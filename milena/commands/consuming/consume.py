@@ -114,6 +114,7 @@ def consume(
         records_max=records_max,
         on_out_of_range=OnOutOfRange(on_out_of_range),
         layout=Layout(
+            is_for_terminal=sys.stdout.isatty(),
             format=Format(format_name),
             separator=record_end,
             key_separator=key_separator,

@@ -105,3 +105,24 @@ async def test_a_transactions_name_is_for_callers_that_may_see_it(closed):
     closed_node.allow("gina", Allowed("DESCRIBE", "TRANSACTIONAL_ID", NAME))
     (row,) = (await api.get("/transactions?contains=hidden", headers=GINA)).json["transactions"]
     assert row["transactional_id"] == NAME
+
+
+LABELS = {
+    "/groups/g1/heartbeat": ("member_id", "instance_id", "client_id", "assignor"),
+    "/consumers/g1": ("name",),
+    "/users/root/tokens": ("note",),
+    "/producers": ("name",),
+    "/transactions:begin": ("transactional_id",),
+    "/admin/topics": ("topic_name",),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [(path, field) for path, fields in LABELS.items() for field in fields]
+)
+@pytest.mark.parametrize("text", ["a\x1b[2Jb", "a\nb", "a\x9bb", "a\u202eb"], ids=ascii)
+async def test_a_name_that_others_are_shown_has_no_control_character(closed, path, field, text):
+    api, _ = closed
+    body = {"member_epoch": 0, "topics": ["alpha"], "owned": []} if "heartbeat" in path else {}
+    answer = await api.post(path, {**body, field: text}, headers=ROOT)
+    assert answer.status in {400, 422}, answer
