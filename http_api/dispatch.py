@@ -14,6 +14,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from http_api.access.proxies import TrustedProxies
 from http_api.access.quotas import Quotas
 from http_api.access.refusals import name_in
 from http_api.answers import (
@@ -70,6 +71,7 @@ class Dispatcher:
         routes: Iterable[Route],
         *,
         origins: Collection[str] = (),
+        proxies: Collection[str] = (),
         contained: ContainedErrors | None = None,
     ) -> None:
         table = tuple(routes)
@@ -86,6 +88,7 @@ class Dispatcher:
         self._router = Router(table)
         self._console = console_files()
         self._cross_origin = CrossOrigin(origins)
+        self.proxies = TrustedProxies(proxies)
         self.contained = ContainedErrors() if contained is None else contained
         self._id_prefix = f"{ports.metadata.node_id}-"
         self._counter = itertools.count(1)
@@ -94,6 +97,7 @@ class Dispatcher:
         """Answer one request; raises nothing but cancellation and broken connections."""
         clock = asyncio.get_running_loop().time
         started = clock()
+        request = self.proxies.seen_through(request)
         request_id = self._request_id(request)
         own = [
             ("X-Request-Id", request_id),
@@ -122,9 +126,7 @@ class Dispatcher:
             # Asked last, so that the console costs no other request anything.
             response = self._console.answer(request) or self.failure(error, route, call.request_id)
         except Exception as error:  # noqa: BLE001  (the last resort of a server: never half an answer)
-            if isinstance(error, ForbiddenError):
-                address = request.remote or ""
-                self.shared.ports.refusals.add(call.rights.known_principal, address, error.message)
+            self._note_refusal(call, error)
             response = self.failure(error, route, call.request_id)
         finally:
             self.shared.connections.rest(request.protocol)
@@ -199,6 +201,12 @@ class Dispatcher:
             # What was waited for is for those who may see it now.
             call.rights.check_again()
         return response
+
+    def _note_refusal(self, call: Call, error: Exception) -> None:
+        """Count a request that its caller may not make."""
+        if isinstance(error, ForbiddenError):
+            address = call.request.remote or ""
+            self.shared.ports.refusals.add(call.rights.known_principal, address, error.message)
 
     def _note_stranger(self, request: web.BaseRequest, error: MilenaError) -> None:
         """Count a sign-in that failed; with the name that it tried, where there is such a user."""

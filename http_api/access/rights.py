@@ -8,6 +8,7 @@ from aiohttp import web
 from http_api.access import on_behalf
 from http_api.access.callers import ANYBODY, Caller, CallersPort
 from http_api.access.certificates import ClientCertificate
+from http_api.access.hosts import plain_host
 from http_api.access.needs import ALL_TOPICS, Access
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import ForbiddenError, UnauthenticatedError
@@ -60,12 +61,14 @@ class Rights:
     def _seen_before(self, header: str | None) -> Caller | None:
         """Who came with this very header over this very connection last time, if that still holds.
 
-        Whatever else it follows from, address and certificate, stays as long as a connection.
+        The certificate stays as long as a connection. So does the address, but for a connection of a proxy.
         """
         last = getattr(self._request.protocol, "last_caller", None)
         if last is None or header is None or last[0] != header:
             return None
         caller: Caller = last[1]
+        if caller.host and caller.host != plain_host(self._request.remote or ""):
+            return None
         return caller if self._callers.holds(caller) else None
 
     def _remember(self, header: str | None) -> None:

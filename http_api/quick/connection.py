@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 class QuickConnection(SeparateRequests):
     """One connection; ``open_lane`` belongs to making one."""
 
-    __slots__ = ("_lane", "_quick", "_strangers", "certificate", "last_caller")
+    __slots__ = ("_is_of_proxy", "_lane", "_quick", "_strangers", "certificate", "last_caller")
 
     def open_lane(self, lane: QuickLane, strangers: Strangers) -> None:
         """Let requests take it, or be turned away."""
         self._lane = lane
         self._strangers = strangers
+        self._is_of_proxy = False
         self._quick: QuickRequest | RestingRefusal | None = None
         """What is under way past aiohttp."""
         self.certificate: ClientCertificate | None = None
@@ -33,6 +34,8 @@ class QuickConnection(SeparateRequests):
         """A client is there, and TLS has shaken hands with it."""
         super().connection_made(transport)
         self.certificate = certificate_of(transport)
+        # Its requests have addresses of their own, which stand in their heads.
+        self._is_of_proxy = self._lane.is_of_proxy(self.peername)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a client: a request for the lane, or for aiohttp."""
@@ -46,7 +49,7 @@ class QuickConnection(SeparateRequests):
     def _goes_past(self, data: bytes) -> bool:
         """Whether a request was taken, or turned away, without aiohttp."""
         waiter = self._waiter
-        if waiter is None or waiter.done() or not self._is_at_rest():
+        if waiter is None or waiter.done() or not self._is_at_rest() or self._is_of_proxy:
             return False
         quick = self._lane.begin(self, data)
         if quick is not None:
@@ -60,7 +63,7 @@ class QuickConnection(SeparateRequests):
 
     def on_head(self, head: bytes, message: ParsedHead, body_bytes: int, behind: int) -> None:
         """Remember a head whose request came whole and alone."""
-        if behind == body_bytes:
+        if behind == body_bytes and not self._is_of_proxy:
             self._lane.learn(head, message, body_bytes, self)
 
     def _hold(self, data: bytes) -> None:

@@ -229,6 +229,11 @@ class QuickLane:
         self._heads: dict[tuple[bytes, bytes], Head] = {}
         """By (the connection's certificate, the head): a head says who sends it only together with that."""
 
+    def is_of_proxy(self, peername: object) -> bool:
+        """Whether a connection is a trusted proxy's, so that the heads of its requests say where they come from."""
+        proxies = self._dispatcher.proxies
+        return bool(proxies) and proxies.trusts(remote_of(peername) or "")
+
     def begin(self, connection: Resting, data: bytes) -> QuickRequest | None:
         """Take a request that came whole on a connection that rests; None: it goes the usual way, untouched."""
         end = data.find(HEAD_END)

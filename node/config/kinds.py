@@ -228,6 +228,26 @@ def origins() -> OptionKind:
     )
 
 
+def networks() -> OptionKind:
+    """Addresses and networks of machines: a TOML array, or separated by commas."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        items = value if isinstance(value, list) else _items(_text(value))
+        for item in items:
+            try:
+                ipaddress.ip_network(str(item), strict=False)
+            except ValueError:
+                raise ValueError(f"'{item}' is no address and no network") from None
+        return tuple(str(item) for item in items)
+
+    return OptionKind(
+        allowed="ADDRESS or ADDRESS/BITS, separated by commas",
+        placeholder="NETWORK,...",
+        parse=parse,
+        show=lambda value: ",".join(value) if isinstance(value, tuple) else "",
+    )
+
+
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 

@@ -353,6 +353,15 @@ class NodeConfig:
             SECURITY,
         ),
     )
+    trusted_proxies: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            kinds.networks(),
+            "Proxies that are believed about where a request came from (`X-Forwarded-For`, `Forwarded`).",
+            SECURITY,
+            says="none",
+        ),
+    )
     cors_origins: tuple[str, ...] = field(
         default=(),
         metadata=option(
