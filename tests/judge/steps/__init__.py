@@ -55,10 +55,11 @@ STEPS: dict[str, tuple[Step, int]] = {
     "read-as-reader": (access.read_as_reader, 1),
     "streams": (crowds.streams, 1),
     "strangers": (crowds.strangers, 1),
+    "many-tokens": (crowds.tokens, 1),
 }
 CLOSED = frozenset(
     {
         *("forbidden", "lists", "transactions-of-others", "producer-of-another", "key-of-another"),
-        *("tokens", "read-as-reader", "streams", "strangers"),
+        *("tokens", "read-as-reader", "streams", "strangers", "many-tokens"),
     }
 )

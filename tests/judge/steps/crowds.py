@@ -13,6 +13,7 @@ from tests.judge.world import ADMIN, Caller, World, basic
 if TYPE_CHECKING:
     import random
 
+TOKENS_MAX = 1000
 STREAMS_MAX = 24  # the judge starts its nodes with this bound
 
 
@@ -58,6 +59,26 @@ def strangers(world: World, rng: random.Random) -> None:
             world.verdicts.check(
                 "J-access", is_in, where, "200", f"{answer.status} {answer.body[:200]!r}"
             )
+
+
+def tokens(world: World, rng: random.Random) -> None:
+    """Make more tokens than a user may have; rarely, since it takes a thousand requests."""
+    if not world.notes.get("is_prepared") or world.is_stormy or rng.random() < 0.7:
+        return
+    name, caller = world.callers["other"].name, world.callers["other"]
+    request = world.json("POST", f"/users/{name}/tokens", {"note": "many", "lifetime_ms": 120_000})
+    statuses: list[int] = []
+    for _ in range(21):
+        answers = world.ask_all(rng, [request] * 50, caller=caller)
+        statuses += [answer.status for answer in answers if isinstance(answer, Response)]
+    is_bounded = statuses.count(201) <= TOKENS_MAX
+    world.verdicts.check(
+        "J-access",
+        is_bounded,
+        f"POST {request.target}",
+        f"{TOKENS_MAX} tokens",
+        statuses.count(201),
+    )
 
 
 def audit(world: World, rng: random.Random, created: list[str]) -> None:
