@@ -122,6 +122,7 @@ class Checker:
         )
         self._identity(read, row, sent, where)
         self._visibility(read, row, sent, where)
+        self.model.appeared(sent, part, row.offset, read.ended)
         is_exact = sent.key.allows(row.key) and sent.value.allows(row.value)
         check(
             "J-value",

@@ -35,7 +35,7 @@ STEPS = (
         "create",
         "delete-records",
     ),
-    *("recreate", "tx-one", "tx-session", "offsets"),
+    *("recreate", "tx-one", "tx-session", "tx-list", "offsets"),
 )
 FAULTS = {
     "lost record": ("J-read-ack", "J-gap"),

@@ -107,6 +107,7 @@ class Transaction:
     may_show: float = FOREVER
     visible: float = FOREVER
     ended: float = FOREVER
+    over: float = FOREVER  # when its end was answered
 
     def __hash__(self) -> int:
         return id(self)
@@ -233,7 +234,7 @@ class Partition:
         """Tell whether no write, transaction or deletion was under way since then, and none has an open fate."""
         return (
             not self.busy
-            and not self.topic.unknown
+            and not any(self.topic.sent_to(uid, self.number) for uid in self.topic.unknown)
             and all(t.ended <= began for t in self.topic.transactions if self in t.low)
             and all(d.ended <= began for d in self.deletions)
             and self.topic.changed <= began
@@ -247,12 +248,17 @@ class Topic:
     name: str
     partitions: list[Partition]
     transactions: list[Transaction] = field(default_factory=list)
-    unknown: int = 0
+    unknown: set[int] = field(default_factory=set)  # records whose fate is open
     changed: float = 0.0
     key_places: dict[bytes, tuple[int, str]] = field(default_factory=dict)
+    places: dict[int, int | None] = field(default_factory=dict)
 
     def __hash__(self) -> int:
         return id(self)
+
+    def sent_to(self, uid: int, number: int) -> bool:
+        """Tell whether a record may be in a partition."""
+        return self.places.get(uid) in (None, number)
 
 
 @dataclass
@@ -286,6 +292,7 @@ class Model:
             for sent in records:
                 sent.path += self.step()
                 self.sent[sent.uid] = sent
+                sent.topic.places[sent.uid] = sent.partition
                 sent.began = self.now()
                 for partition in sent.topic.partitions:
                     if sent.partition in (None, partition.number):
@@ -309,7 +316,8 @@ class Model:
                 if sent.partition in (None, place.number):
                     place.busy -= 1
             sent.fate, sent.ended = fate, now
-            sent.topic.unknown += fate is Fate.UNKNOWN
+            if fate is Fate.UNKNOWN:
+                sent.topic.unknown.add(sent.uid)
             sent.topic.changed = now
             if fate is Fate.ACKED and partition is not None:
                 sent.partition, sent.offset = partition, offset
@@ -319,10 +327,23 @@ class Model:
                     place.uids[sent.uid] = offset
                     place.told_end(now, offset + 1)
 
+    def appeared(self, sent: Sent, partition: Partition, offset: int, at: float) -> None:
+        """Note that a record of an open fate was read: from now on every reader must see it."""
+        if sent.fate is not Fate.UNKNOWN or sent.transaction is not None:
+            return
+        sent.fate, sent.ended, sent.partition, sent.offset = (
+            Fate.ACKED,
+            at,
+            partition.number,
+            offset,
+        )
+        sent.topic.unknown.discard(sent.uid)
+        partition.acked.setdefault(offset, sent)
+
     def end(self, transaction: Transaction, fate: Fate, *, after_s: float = 0.0) -> None:
         """Note how a transaction ended, and after how long it holds up no reader any more."""
         with self.lock:
-            transaction.fate = fate
+            transaction.fate, transaction.over = fate, self.now()
             if fate is not Fate.UNKNOWN:
                 transaction.ended = self.now() + after_s
             if fate is Fate.ACKED:

@@ -36,6 +36,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "recreate": (topics.recreate, 2),
     "tx-one": (transactions.one_request, 5),
     "tx-session": (transactions.session, 5),
+    "tx-list": (transactions.look, 4),
     "offsets": (groups.offsets, 3),
     "members": (groups.members, 1),
     "static-members": (groups.static_members, 1),

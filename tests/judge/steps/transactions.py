@@ -261,6 +261,20 @@ def _write_late(world: World, rng: random.Random, tx: Transaction, mark: tuple[s
     world.model.end(late, Fate.REFUSED, after_s=_AGAIN)
 
 
+def look(world: World, rng: random.Random) -> None:
+    """List transactions: where none is open, those that have ended hold up no reader any more."""
+    began = world.now
+    answer = world.ask(rng, Request("GET", "/transactions"))
+    if not isinstance(answer, Response) or answer.status != 200 or body_of(answer)["total"]:
+        return
+    with world.model.lock:
+        for tx in {tx for topic in world.model.topics.values() for tx in topic.transactions}:
+            if tx.over <= began and tx.fate is not Fate.UNKNOWN:
+                tx.ended = min(tx.ended, world.now)
+                if tx.fate is Fate.ACKED:
+                    tx.visible = min(tx.visible, tx.ended)
+
+
 def all_over(world: World, rng: random.Random) -> bool:
     """Tell whether no transaction of the episode is open any more."""
     answer = world.ask(rng, Request("GET", "/transactions"))
