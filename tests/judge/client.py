@@ -229,9 +229,8 @@ class SocketTransport:
             )
         ):
             self._forget(pool, node)
-            if is_reused and all(
-                isinstance(answer, Lost) and "idle" in str(answer) for answer in answers
-            ):
+            is_harmless = all(request.method in ("GET", "HEAD") for request in requests)
+            if is_reused and is_harmless and all("idle" in str(answer) for answer in answers):
                 return self.exchange(
                     node, requests
                 )  # the node closed it while nothing was under way

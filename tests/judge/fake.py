@@ -610,7 +610,8 @@ class FakeCluster:
         told = json.loads(request.body or b"")
         for number in told["partitions"]:
             self.groups.setdefault(group, {})[told["topic"], number] = told["to"]
-        return 200, {}, b"{}"
+        offsets = {str(number): {"offset": told["to"]} for number in told["partitions"]}
+        return 200, {}, json.dumps({"offsets": {told["topic"]: offsets}}).encode()
 
     def _committed(self, _node: int, _request: Request, _query: object, group: str) -> _Answer:
         if group not in self.groups:

@@ -97,7 +97,6 @@ _FRAMES: tuple[Callable[[bytes], tuple[tuple[tuple[str, str], ...], bytes]], ...
 
 _WANTED = {
     _twice_packed: 415,
-    _twice_said: 415,
     _listed: 415,
     _packed_transfer: 400,
     _unknown: 415,

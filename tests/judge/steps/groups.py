@@ -99,6 +99,11 @@ def _reset(world: World, rng: random.Random, commits: _Commits, part: Partition)
     value = rng.randint(part.first(world.now), part.end_floor(world.now))
     body = {"topic": part.topic.name, "partitions": [part.number], "to": value}
     answer = world.ask(rng, world.json("POST", f"/groups/{commits.group}/offsets:reset", body))
+    if isinstance(answer, Response) and answer.status == 200:
+        told = body_of(answer)["offsets"][part.topic.name][str(part.number)]["offset"]
+        where = f"reset of {commits.group} in {part.name} to {value} at node {answer.node}"
+        world.verdicts.check("J-commit", told == value, where, value, told)
+        value = told
     commits.note(part.number, value, answer, "reset")
 
 
