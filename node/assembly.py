@@ -162,6 +162,7 @@ class Assembly:
             ports.clock,
             skew_ms_max=config.clock_skew_ms_max,
             has_company=ports.voters.keys() != {config.node_id},
+            floor_ms=lambda: ports.machine.image.now_ms,
         )
         self._was_clean = False
         self.metadata = MetadataStore(

@@ -5,15 +5,17 @@ wall time on which a majority of them agrees. A node whose own clock is within `
 own clock. A node whose clock is further off goes by the cluster's time. Its monotonic clock carries that time on from
 one answer to the next, so a clock that jumps between two heartbeats changes nothing either.
 
-A node that was never told the time in this life does not know which clock is right. It then deletes, forgets and aborts
-nothing by wall time: ``expiry_ms`` is 0. A clock of which nobody else can judge, as in a cluster with one voter, is
-trusted.
+A node that was never told the time in this life does not know which clock is right. It then deletes, forgets and
+aborts nothing by wall time: ``expiry_ms`` is 0. It stamps records by its own clock, but never before ``floor_ms``, the
+last time that the cluster agreed on, since retention would take them for old. A clock of which nobody else can judge is
+trusted, as in a cluster with one voter.
 
 Two nodes compare their times by ``lag_ms``: our monotonic clock less the controller's. The round trip of a heartbeat
 bounds its error.
 """
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from milena.model.clock import Clock
@@ -41,6 +43,7 @@ class ClusterClock:
 
     __slots__ = (
         "_ahead_ms",
+        "_floor_ms",
         "_has_company",
         "_is_judged",
         "_lag_ms",
@@ -49,11 +52,19 @@ class ClusterClock:
         "is_out_of_bounds",
     )
 
-    def __init__(self, machine: Clock, *, skew_ms_max: int, has_company: bool) -> None:
-        """``has_company``: whether other nodes' clocks count in this cluster."""
+    def __init__(
+        self,
+        machine: Clock,
+        *,
+        skew_ms_max: int,
+        has_company: bool,
+        floor_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``has_company``: whether other nodes' clocks count in this cluster; ``floor_ms``: it is later than that."""
         self._machine = machine
         self._skew_ms_max = skew_ms_max
         self._has_company = has_company
+        self._floor_ms = floor_ms
         self._is_judged = has_company
         """Whether own time counts only as far as the cluster agrees."""
         self._ahead_ms: int | None = None
@@ -76,7 +87,7 @@ class ClusterClock:
         """The machine's wall clock, or the cluster's time where that clock is too far off."""
         wall_ms = self._machine.wall_ms()
         if self._ahead_ms is None:
-            return wall_ms
+            return WallMs(max(wall_ms, self._floor_ms())) if self._is_judged else wall_ms
         cluster_ms = self._machine.now_ms() + self._ahead_ms
         return wall_ms if abs(wall_ms - cluster_ms) <= self._skew_ms_max else WallMs(cluster_ms)
 

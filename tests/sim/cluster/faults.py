@@ -9,6 +9,7 @@ on may come back with an empty directory as often as it likes.
 import asyncio
 from collections import Counter
 from collections.abc import Collection
+from random import Random
 from typing import TYPE_CHECKING
 
 from http_api.ports import ReassignmentRequest, ReplicaTarget
@@ -28,7 +29,7 @@ KINDS = (
     "fill_disk", "fail_sync", "crash_at_disk", "set_clock", "slow_disk", "transfer", "compact",
     "flip_bit", "wipe", "lose_raft_log", "grow", "move", "move", "drain", "cancel_moves",
 )  # fmt: skip
-LATER_KINDS = ("lose_answers", "replace", "upgrade")
+LATER_KINDS = ("lose_answers", "replace", "upgrade", "wrong_clock")
 """Drawn apart from everything else: see ``World.later``."""
 LATER_SHARE = 0.2
 """Of the faults of a run, at least, for each that it has drawn: among thirty others it would hardly come up."""
@@ -41,6 +42,15 @@ KEEPS: tuple[Keep, ...] = ("none", "some", "some", "all")
 DOWN_S = (0.05, 0.5, 2.0, 5.0)
 LASTING_S = (0.1, 0.5, 2.0, 4.0)
 WHOLE_BEFORE_LOSS_S = 10.0
+DAY_MS = 24 * 3_600_000
+WRONG_MS = (
+    8 * DAY_MS, -8 * DAY_MS, 30 * DAY_MS, -30 * DAY_MS, 365 * DAY_MS, -19_000 * DAY_MS,
+    60_000, -60_000, 3_000, -3_000, 0,
+)  # fmt: skip
+DRIFTS = (-2.0, -1.0, -0.5, 0.5, 9.0, 100_000.0, -100_000.0)
+"""Seconds that a clock gains in each."""
+RIGHT_MS_MAX = 900
+"""How far a right clock is off at most."""
 
 
 class Faults:
@@ -58,11 +68,24 @@ class Faults:
         self._gap_s = rng.choice((0.2, 0.5, 1.0, 2.0))
         self._victim = rng.choice(world.node_ids)
         self._has_lost = False
+        self.has_right_majority = "wrong_clock" in self._kinds or any(
+            part.needs_right_majority for part in world.parts
+        )
+        """Whether clocks are wrong on a minority of the voters at most, and on observers."""
+        self.wrong_clocks = self._draw_wrong_clocks()
+        """Machines whose clocks may then be wrong."""
         self.struck = 0
         self.fates: Counter[str] = Counter()
         """Of proposals whose answers got lost."""
         self.replaced = 0
         """Observers that came back with nothing."""
+
+    def _draw_wrong_clocks(self) -> frozenset[int]:
+        world = self._world
+        voters = Random(f"{world.seed} clocks").sample(
+            world.voter_ids, max(1, (len(world.voter_ids) - 1) // 2)
+        )
+        return frozenset(voters) | (set(world.node_ids) - set(world.voter_ids))
 
     @property
     def has_lost_any(self) -> bool:
@@ -314,8 +337,22 @@ class Faults:
         self._world.slow_disk_chance = self._rng.choice((0.0, 0.02))
 
     def _set_clock(self, machine: "Machine") -> None:
-        machine.skew_ms += self._rng.choice((-60_000, -5_000, -50, 50, 5_000, 60_000))
+        skew_ms = machine.skew_ms + self._rng.choice((-60_000, -5_000, -50, 50, 5_000, 60_000))
+        if self.has_right_majority and machine.node_id not in self.wrong_clocks:
+            skew_ms = max(-RIGHT_MS_MAX, min(skew_ms, RIGHT_MS_MAX))
+        machine.set_clock(skew_ms)
         self._note(f"clock of {machine.node_id} off by {machine.skew_ms} ms")
+
+    def _wrong_clock(self, machine: "Machine") -> None:
+        """A clock of a minority of the voters, or of an observer, jumps or runs fast, slow, backwards or not at all."""
+        machine = self._world.machines[self._rng.choice(sorted(self.wrong_clocks))]
+        if self._rng.random() < 0.5:
+            machine.set_clock(self._rng.choice(WRONG_MS))
+        else:
+            machine.set_clock(machine.wall_skew_ms(), drift=self._rng.choice(DRIFTS))
+        self._note(
+            f"clock of {machine.node_id} wrong by {machine.wall_skew_ms()} ms, gains {machine.drift}"
+        )
 
     # What only the victim suffers.
 

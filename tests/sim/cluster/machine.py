@@ -44,7 +44,7 @@ class NodeProcess(Process):
         self.files = machine.files
         self.make_loop = net_loop
         self.work_ms = machine.world.work_ms
-        self.clock = SimClock(self, lambda: machine.skew_ms)
+        self.clock = SimClock(self, machine.wall_skew_ms)
         self.ports: Ports | None = None
         self.node: Node | None = None
         self.stopping: asyncio.Event | None = None
@@ -180,6 +180,9 @@ class Machine:
         self._shortages_before = 0
         self.process: NodeProcess | None = None
         self.skew_ms = 0
+        self.drift = 0.0
+        """Seconds that its wall clock gains in each."""
+        self._drifts_since = 0.0
         self.callers: dict[asyncio.Future[Any], NodeProcess] = {}
         self.crash_chance = 0.0
         self.refusals = 0
@@ -220,6 +223,14 @@ class Machine:
     def has_lacked_room(self) -> bool:
         """Whether the disk was full for what runs here, or ran here last."""
         return self.files.shortages > self._shortages_before
+
+    def wall_skew_ms(self) -> int:
+        """How far its wall clock is ahead of the true time."""
+        return self.skew_ms + int(self.drift * (self.scheduler.now - self._drifts_since) * 1000)
+
+    def set_clock(self, skew_ms: int, *, drift: float = 0.0) -> None:
+        """Its wall clock is so far ahead; ``drift``: seconds that it gains in each, below -1 it runs backwards."""
+        self.skew_ms, self.drift, self._drifts_since = skew_ms, drift, self.scheduler.now
 
     def start(self) -> None:
         """Power on, and start the node."""

@@ -120,8 +120,11 @@ class SimClock:
         return MonotonicMs(int(self._process.monotonic() * 1000))
 
     def wall_ms(self) -> WallMs:
-        scheduler = self._process.scheduler
-        return WallMs(1_700_000_000_000 + int(scheduler.now * 1000) + self._skew_ms())
+        return WallMs(self.true_ms() + self._skew_ms())
+
+    def true_ms(self) -> WallMs:
+        """The wall time of a clock that is right."""
+        return WallMs(1_700_000_000_000 + int(self._process.scheduler.now * 1000))
 
     async def sleep(self, ms: float) -> None:
         await asyncio.sleep(max(0.0, ms / 1000))

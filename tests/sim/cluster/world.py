@@ -123,7 +123,10 @@ class World:
         if rng.random() >= LATER_CHANCE:
             return frozenset()
         # In the order in which they came: the next one changes nothing for those before it.
-        names = (*LATER_PARTS[:1], *LATER_KINDS[:2], *LATER_PARTS[1:], *LATER_KINDS[2:])
+        names = (
+            *(*LATER_PARTS[:1], *LATER_KINDS[:2], *LATER_PARTS[1:6], *LATER_KINDS[2:3]),
+            *(*LATER_PARTS[6:], *LATER_KINDS[3:]),
+        )
         return frozenset(name for name in names if rng.random() < LATER_PART_CHANCE)
 
     @property

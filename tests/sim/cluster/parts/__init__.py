@@ -3,6 +3,7 @@
 To add one: a module with a subclass of ``Part``, and its name here, among those that came later, too.
 """
 
+from tests.sim.cluster.parts.aging import AgingTopic
 from tests.sim.cluster.parts.audited import AuditTopic
 from tests.sim.cluster.parts.compacted import CompactedTopic
 from tests.sim.cluster.parts.conditional import ConditionalTopic
@@ -25,6 +26,7 @@ PARTS: dict[str, type[Part]] = {
     "rehashed": RehashedTopic,
     "guarded": GuardedTopic,
     "audited": AuditTopic,
+    "aging": AgingTopic,
 }
-LATER_PARTS = ("moving", "conditional", "transactional", "rehashed", "guarded", "audited")
+LATER_PARTS = ("moving", "conditional", "transactional", "rehashed", "guarded", "audited", "aging")
 """Of these, drawn apart from everything else: see ``World.later``."""

@@ -32,6 +32,8 @@ class Part(ABC):
     """One topic and what is promised of it, beside what the run checks of every topic anyway."""
 
     clients: TopicClients
+    needs_right_majority = False
+    """Whether what is promised here needs that a majority of the voters' clocks is right."""
     level: int = 1
     """Feature level without which what is promised here does not hold."""
 
