@@ -146,7 +146,7 @@ class Driver:
         )
         self._metrics(world, rng)
         if episode.is_closed:
-            crowds.audit(world, rng, world.notes.get("created", []))
+            crowds.audit(world, rng)
         for topic in list(world.model.topics.values()):
             for part in topic.partitions:
                 for node in self.nodes:

@@ -40,7 +40,8 @@ RULES = {
     "J-access": "A caller does and sees what entries allow, and nothing more.",
     "J-trailer": "What follows a body never becomes a header of another request.",
     "J-token": "A token never does more, nor lives longer, than what made it.",
-    "J-audit": "A change that the audit topic names is in it once.",
+    "J-text": "A name or a note with control characters is refused.",
+    "J-audit": "The audit topic has each change once, and deletions of records.",
     "J-available": "After every fault has ended the cluster serves again.",
 }
 

@@ -333,6 +333,18 @@ def tokens(world: World, rng: random.Random) -> None:
             name,
             narrow["token_id"],
         )
+    odd = world.json(
+        "POST", f"/users/{name}/tokens", {"note": "red \x1b[31m\n", "lifetime_ms": 60_000}
+    )
+    answer = world.ask(rng, odd, caller=owner)
+    if isinstance(answer, Response) and answer.status not in (429, 503):
+        check(
+            "J-text",
+            answer.status == 422,
+            "a token's note with ESC and a line feed",
+            "422",
+            answer.status,
+        )
     first = _token(world, rng, owner, {"note": "first", "lifetime_ms": 60_000})
     if first is None:
         return

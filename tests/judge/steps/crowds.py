@@ -81,11 +81,12 @@ def tokens(world: World, rng: random.Random) -> None:
     )
 
 
-def audit(world: World, rng: random.Random, created: list[str]) -> None:
-    """Judge that the audit topic has each topic that was created once, and numbers once."""
+def audit(world: World, rng: random.Random) -> None:
+    """Judge that the audit topic has each created topic once, each deletion of records, and each number once."""
     form = next(form for form in FORMATS if form.name == "ndjson")
-    until, missing, numbers = world.now + 20, list(created), list[int]()
-    while world.now < until:
+    created, deleted = world.notes.get("created", []), world.notes.get("deleted", [])
+    until, missing, numbers = world.now + 20, [*created, *deleted], list[int]()
+    while missing and world.now < until:
         answer = world.ask(
             rng, Request("GET", "/topics/__audit/partitions/0/records", (("Accept", form.accept),))
         )
@@ -98,11 +99,21 @@ def audit(world: World, rng: random.Random, created: list[str]) -> None:
                 for item in changes
                 if item["action"] == "create_topic"
             ]
-            missing = [name for name in created if names.count(name) != 1]
-            if not missing:
-                break
+            missing = [f"creation of {name}" for name in created if names.count(name) != 1]
+            others = "".join(
+                repr(item["change"]) for item in changes if item["action"] != "create_topic"
+            )
+            missing += [
+                f"deletion of records of {name}" for name in deleted if repr(name) not in others
+            ]
         world.sleep(0.5)
     check = world.verdicts.check
-    check("J-audit", not missing, "__audit", "each created topic once", json.dumps(missing))
+    check(
+        "J-audit",
+        not missing,
+        "__audit",
+        "each creation once, each deletion of records",
+        json.dumps(missing),
+    )
     is_rising = numbers == sorted(set(numbers))
     check("J-audit", is_rising, "__audit", "numbers that rise", json.dumps(numbers[-20:]))

@@ -67,6 +67,7 @@ def delete_records(world: World, rng: random.Random) -> None:
             is_right = start >= end if is_all else before <= start <= max(before, others)
             check("J-deleted", is_right, where, f"a beginning of {before}", start)
             deletion.before, deletion.ended = start, world.now
+            world.notes.setdefault("deleted", []).append(topic.name)
         elif not is_unsure(answer):
             held = part.stable_floor(deletion.began) <= before
             is_fine = isinstance(answer, Response) and (answer.status in (429, 503) or held)
