@@ -42,7 +42,8 @@ def prepare(world: World, rng: random.Random) -> bool:
         entries += [_entry(world, name, "TRANSACTIONAL_ID", "ALL")] if role == "writer" else []
     target = f"/v3/clusters/{world.cluster_id}/acls:batch"
     answer = world.until_answered(rng, world.json("POST", target, {"data": entries}))
-    world.notes["is_prepared"] = isinstance(answer, Response) and answer.status == 201
+    is_known = all(_is_known(world, rng, caller) for caller in world.callers.values())
+    world.notes["is_prepared"] = is_known and isinstance(answer, Response) and answer.status == 201
     return bool(world.notes["is_prepared"])
 
 
@@ -348,7 +349,8 @@ def tokens(world: World, rng: random.Random) -> None:
     first = _token(world, rng, owner, {"note": "first", "lifetime_ms": 60_000})
     if first is None:
         return
-    second = _token(world, rng, Caller("a token", "Bearer " + first["token"]), {"note": "second"})
+    maker = Caller("a token", "Bearer " + first["token"])
+    second = _token(world, rng, maker, {"note": "second"}) if _is_known(world, rng, maker) else None
     if second is None:
         return
     is_short = second["expires_ms"] is not None and second["expires_ms"] <= first["expires_ms"]
@@ -376,6 +378,22 @@ def tokens(world: World, rng: random.Random) -> None:
         )
 
 
+def _is_known(world: World, rng: random.Random, caller: Caller) -> bool:
+    """Wait until every node has heard of a new token, which takes milliseconds."""
+    for node in world.nodes:
+        until = world.now + 5
+        while world.now < until:
+            answer = world.ask(rng, Request("GET", "/access"), node=node, caller=caller)
+            if isinstance(answer, Response) and answer.status == 200:
+                break
+            world.sleep(0.05)
+        else:
+            where = f"a new token at node {node}"
+            world.verdicts.check("J-token", world.is_stormy, where, "known within 5 s", "unknown")
+            return False
+    return True
+
+
 def _token(
     world: World, rng: random.Random, caller: Caller, body: dict[str, object]
 ) -> dict[str, Any] | None:
@@ -391,7 +409,7 @@ def _token(
 def _narrow(world: World, rng: random.Random, caller: Caller, user: str, token_id: str) -> None:
     """Judge that a token for reading a topic does nothing else, and sees itself alone."""
     topic = world.topic(rng)
-    if topic is None:
+    if topic is None or not _is_known(world, rng, caller):
         return
     records = [PATHS[0].draw(rng, world.model, topic, 0)]
     world.model.begin(records)
