@@ -68,13 +68,13 @@ def read(world: World, rng: random.Random) -> None:
     part = rng.choice(topic.partitions)
     form = rng.choice(FORMATS)
     draw = rng.random()
-    if draw < 0.15:
+    if draw < 0.25:
         _tail(world, rng, part, form)
-    elif draw < 0.3:
+    elif draw < 0.45:
         _time(world, rng, part, form)
     else:
         end = part.end_floor(world.now)
-        start = 0 if draw < 0.5 else rng.randint(0, end)
+        start = 0 if draw < 0.6 else rng.randint(0, end)
         read_from(world, rng, part, form, start)
 
 
@@ -202,19 +202,17 @@ def _time(world: World, rng: random.Random, part: Partition, form: Format) -> No
     """Read from a time; the bounds of times are asked for as well."""
     times = [sent.timestamp for sent in list(part.acked.values()) if sent.timestamp is not None]
     near = [time + rng.choice((-1, 0, 1)) for time in times[-5:]]
-    asked = rng.choice(
-        [
-            *near,
-            -1,
-            0,
-            1,
-            -(2**63),
-            2**63 - 1,
-            253402300799999,
-            "1969-12-31T23:59:59Z",
-            "2026-01-01T00:00:00Z",
-        ]
-    )
+    bounds = [
+        -1,
+        0,
+        1,
+        -(2**63),
+        2**63 - 1,
+        253402300799999,
+        "1969-12-31T23:59:59Z",
+        "2026-01-01T00:00:00Z",
+    ]
+    asked: int | str = rng.choice(near) if near and rng.random() < 0.5 else rng.choice(bounds)
     answer = fetch(world, rng, part, form, {"timestamp": str(asked)})
     where = f"{form.name} {part.name}?timestamp={asked}"
     if answer is None or answer.status != 200 or form.name == "batch" or not isinstance(asked, int):
