@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tests.judge.checks import Checker
 from tests.judge.client import Request, Response
-from tests.judge.model import Model
+from tests.judge.model import Fate, Model
 from tests.judge.paths.read import FORMATS
 from tests.judge.steps import CLOSED, STEPS, access, crowds, reads, topics, transactions
 from tests.judge.world import World
@@ -151,7 +151,10 @@ class Driver:
             for part in topic.partitions:
                 for node in self.nodes:
                     form = rng.choice([form for form in FORMATS if form.is_stream])
-                    reads.read_from(world, rng, part, form, part.first(world.now), node=node)
+                    reads.read_from(
+                        world, rng, part, form, part.first(world.now), node=node, is_all=True
+                    )
+        self._atomic(world)
 
     def _metrics(self, world: World, rng: random.Random) -> None:
         """Read what each node counts of errors that it contained; a restart begins at 0."""
@@ -170,4 +173,22 @@ class Driver:
             where = f"/metrics of node {node}"
             self.verdicts.check(
                 "J-contained", count <= before or not count, where, f"{before:.0f} errors", lines
+            )
+
+    def _atomic(self, world: World) -> None:
+        """Judge that each transaction of an open fate is there as a whole, or not at all."""
+        for tx in {tx for topic in world.model.topics.values() for tx in topic.transactions}:
+            if tx.fate is not Fate.UNKNOWN or any(part.deletions for part in tx.low):
+                continue
+            asked = [sent for sent in tx.sent if sent.fate is not Fate.REFUSED]
+            seen = [
+                sent.uid
+                for sent in asked
+                if any(sent.uid in part.uids for part in sent.topic.partitions)
+            ]
+            needed = [sent for sent in asked if sent.fate is Fate.ACKED] or asked
+            is_whole = not seen or {sent.uid for sent in needed} <= set(seen)
+            where = f"transaction {tx.name}"
+            self.verdicts.check(
+                "J-tx-atomic", is_whole, where, f"{len(asked)} records, or none", f"{seen} alone"
             )

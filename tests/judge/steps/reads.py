@@ -86,12 +86,13 @@ def read_from(
     start: int,
     *,
     node: int | None = None,
+    is_all: bool = False,
 ) -> int | None:
     """Read from an offset and judge the answer; return where to go on."""
     parameters = {"offset": str(start)}
-    count = rng.choice((0, 0, 0, 1, 2))
+    count = 0 if is_all else rng.choice((0, 0, 0, 1, 2))
     parameters |= {"count": str(count)} if count else {}
-    parameters |= {"max_bytes": "1"} if rng.random() < 0.1 else {}
+    parameters |= {"max_bytes": "1"} if rng.random() < 0.1 and not is_all else {}
     answer = fetch(world, rng, part, form, parameters, node=node)
     where = f"{form.name} {part.name}?{urlencode(parameters)}"
     if answer is None:
