@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from textwrap import fill
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -14,7 +15,7 @@ OVERVIEW, GAPS = "overview.png", "gaps.png"
 DPI = 120
 COLOURS = {Direction.PRODUCE: "#1f6fb4", Direction.FETCH: "#2a9d5c"}
 PERCENTILE_COLOURS = {50.0: "#9ecae1", 95.0: "#4292c6", 99.0: "#08519c", 100.0: "#b2182b"}
-POINTS = {"markersize": 3.5}
+POINTS: dict[str, Any] = {"markersize": 3.5}
 """A value between two gaps, and the only one of a short run, have no line."""
 TITLE_COLUMNS = 100
 """Characters of a title's line; a picture is as wide."""

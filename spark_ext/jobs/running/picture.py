@@ -98,7 +98,7 @@ def _figure(title: str, panels: tuple[Panel, ...]) -> "Figure":
         if axis.get_legend_handles_labels()[0]:
             # Beside the plot: curves may be anywhere in it.
             axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    _limit_times(axes)
+    _limit_times(list(axes))
     figure.autofmt_xdate()
     return figure
 

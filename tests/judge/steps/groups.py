@@ -154,7 +154,8 @@ def judge_lag(
 
     It is the number of offsets up to the last visible record, without deleted ones; behind the end it is not known.
     """
-    value, lag = item.get("offset", item.get("current_offset")), item["lag"]
+    value: Any = item.get("offset", item.get("current_offset"))
+    lag = item["lag"]
     end = item.get("end_offset", item.get("log_end_offset"))
     with world.model.lock:
         if not part.is_quiet(answer.began) or end is None:

@@ -203,7 +203,7 @@ def _time(world: World, rng: random.Random, part: Partition, form: Format) -> No
     """Read from a time; the bounds of times are asked for as well."""
     times = [sent.timestamp for sent in list(part.acked.values()) if sent.timestamp is not None]
     near = [time + rng.choice((-1, 0, 1)) for time in times[-5:]]
-    bounds = [
+    bounds: list[int | str] = [
         -1,
         0,
         1,
