@@ -25,6 +25,7 @@ from node.metrics.counts import (
     ScrubCounts,
     TransactionCounts,
 )
+from node.process.cluster_clock import ClusterClock
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine.image import Image
 from raft_meta.machine.topics.configs import min_insync
@@ -55,7 +56,7 @@ class NodeMetrics:
         self,
         *,
         node_id: int,
-        clock: Clock,
+        clock: ClusterClock,
         counts: NodeCounts,
         image: Callable[[], Image],
         quorum: Callable[[], QuorumStatus],
@@ -69,6 +70,7 @@ class NodeMetrics:
             _QuorumCollector(quorum),
             _CountsCollector(counts),
             _DiskCollector(free_bytes),
+            _ClockCollector(clock),
         ]
         if has_process:
             collectors.append(ProcessCollector(registry=None))
@@ -259,6 +261,33 @@ class _DiskCollector(Collector):
         yield _gauge(
             "disk_free_bytes", "Space left on the file system of the data directory.", free_bytes
         )
+
+
+class _ClockCollector(Collector):
+    """The machine's wall clock beside the cluster's time."""
+
+    def __init__(self, clock: ClusterClock) -> None:
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        clock = self._clock
+        yield _gauge(
+            "clock_known",
+            "1: this node knows the cluster's time. 0: it deletes, forgets and aborts nothing by time.",
+            clock.is_known,
+        )
+        yield _gauge(
+            "clock_out_of_bounds",
+            "1: the machine's wall clock is more than clock_skew_ms_max off the cluster's time, which counts instead.",
+            clock.is_out_of_bounds,
+        )
+        offset_ms = clock.offset_ms
+        if offset_ms is not None:
+            yield _gauge(
+                "clock_offset_ms",
+                "How far the machine's wall clock is ahead of the cluster's time.",
+                offset_ms,
+            )
 
 
 class _CountsCollector(Collector):

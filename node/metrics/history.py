@@ -18,7 +18,7 @@ from operator import add
 from typing import NamedTuple
 
 from node.metrics.counts import LATENCY_BOUNDS_MS, LatencyCounts, NodeCounts, PartitionCounts
-from node.metrics.series import STEP_MS, Floats, Ring, SeriesStore
+from node.metrics.series import POINTS, STEP_MS, Floats, Ring, SeriesStore
 from raft_meta.machine.image import PartitionKey
 
 BYTES_MAX = 8 << 20
@@ -125,8 +125,11 @@ class History:
     def add(self, slot: int, look: NodeLook, elapsed_ms: float) -> None:
         """Put down a look that was taken ``elapsed_ms`` after the one before; one whose slot is taken is passed over.
 
-        Whoever sets a clock back has a gap until it is where it was.
+        A clock that is set back leaves a gap until it is where it was. If it is set back by more than the history
+        holds, another history begins.
         """
+        if self._own is not None and slot <= self._own.last_slot - POINTS:
+            self._own, self._store = None, SeriesStore(SERIES_BYTES_MAX)
         if elapsed_ms <= 0 or (self._own is not None and slot <= self._own.last_slot):
             return
         total = reduce(PartitionTraffic.plus, look.topics.values(), _NONE)

@@ -78,7 +78,7 @@ class HistoryService:
         while True:
             slot = self._clock.wall_ms() // STEP_MS
             # A timer may go off a moment early, in the slot that has its look: what is taken in it would be lost.
-            while self._clock.wall_ms() // STEP_MS <= slot:
+            while self._clock.wall_ms() // STEP_MS == slot:
                 await self._clock.sleep(STEP_MS - self._clock.wall_ms() % STEP_MS)
             await self._look()
 

@@ -82,7 +82,8 @@ class SegmentAge:
         """Whether the first batch of ``segment``, which has one, was appended ``roll_ms`` ago."""
         if self._segment is not segment:
             self._segment, self._since_ms = segment, _first_append_ms(segment, now_ms)
-        return now_ms - self._since_ms >= roll_ms
+        # Of the future where a clock was ahead: such a segment must not stay open until then.
+        return now_ms > 0 and abs(now_ms - self._since_ms) >= roll_ms
 
 
 def _first_append_ms(segment: Segment, now_ms: int) -> int:

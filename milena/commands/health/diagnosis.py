@@ -206,7 +206,13 @@ def _disks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
 
 
 def _clocks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+    """By what the nodes say of each other's clocks; else by the dates of their answers."""
     check = "clocks"
+    exams = tuple(exams)
+    wrong = tuple(_wrong_clocks(check, exams))
+    yield from wrong
+    if wrong:
+        return
     told = {e.node.node_id: e.clock_ahead_ms for e in exams if e.clock_ahead_ms is not None}
     if not told:
         return
@@ -226,6 +232,25 @@ def _clocks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
         )
     else:
         yield _ok(check, f"no two are more than {SKEW_MS_MAX // 1000} s apart")
+
+
+def _wrong_clocks(check: str, exams: Iterable[NodeExam]) -> Iterator[Finding]:
+    for exam in exams:
+        values = {} if exam.metrics is None else exam.metrics.values
+        offset_ms = values.get("clock_offset_ms", 0.0)
+        if values.get("clock_known", 1.0) == 0:
+            yield _wrong(
+                check,
+                f"node {exam.node.node_id} does not know the cluster's time, and deletes nothing by time",
+                "set the clocks of the voters: a majority of them must agree within clock_skew_ms_max",
+            )
+        elif values.get("clock_out_of_bounds", 0.0) > 0:
+            way = "ahead of" if offset_ms > 0 else "behind"
+            yield _wrong(
+                check,
+                f"the clock of node {exam.node.node_id} is {abs(offset_ms) / 1000:.0f} s {way} the cluster's time",
+                "set the clock of its machine, and keep it by NTP; until then it goes by the clocks of the others",
+            )
 
 
 def _versions(exams: Iterable[NodeExam]) -> Iterator[Finding]:

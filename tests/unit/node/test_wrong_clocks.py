@@ -5,7 +5,14 @@ from hashlib import sha256
 import pytest
 
 from milena.model.batch.decode import iterate_batches
-from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest, Records
+from milena.model.requests import (
+    Acks,
+    IdempotencyKey,
+    ProduceReceipt,
+    ProduceRequest,
+    ProducerTransaction,
+    Records,
+)
 from milena.model.types import WallMs
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of, outcome
 from tests.support.time.virtual_time import LoopClock, after, virtual
@@ -25,9 +32,17 @@ def is_right(node: SimNode) -> bool:
     return abs(node.clock.wall_ms() - true_ms()) <= BOUND_MS
 
 
-async def write(node: SimNode, value: str) -> None:
+async def write(node: SimNode, value: str, transaction: ProducerTransaction | None = None) -> None:
     """A client that tries again until the record is acknowledged."""
-    while isinstance(await outcome(node.write("t", value)), Exception):
+    request = ProduceRequest(
+        topic="t",
+        records=Records(keys=None, values=[value.encode()]),
+        acks=Acks.ALL,
+        timeout_ms=2_000,
+        partition=0,
+        transaction=transaction,
+    )
+    while isinstance(await outcome(node.produce.produce(request)), Exception):
         await after(100)
 
 
@@ -112,6 +127,25 @@ class TestFromTheStart:
             await after(1_000)
             await cluster.nodes[1].transactions.begin("me", timeout_ms=5_000)
             assert abs(cluster.image.now_ms - true_ms()) <= BOUND_MS
+
+    @pytest.mark.parametrize("skew_ms", [30 * DAY_MS, -30 * DAY_MS, 20_000, 1_900, -1_900])
+    @virtual
+    async def test_no_transaction_is_aborted_before_its_time(self, skew_ms: int) -> None:
+        """The next leader's clock is wrong, or right within the bound."""
+        timeout_ms = 20_000
+        async with cluster_of(Cluster(skews_ms={3: skew_ms})) as cluster:
+            await cluster.create("t", (1, 3), min_insync_replicas="1")
+            one = await cluster.nodes[2].transactions.begin("me", timeout_ms=timeout_ms)
+            began_ms = true_ms()
+            await write(cluster.nodes[2], "sent", one)
+            await cluster.stop_gracefully(1)
+            await cluster.until(lambda: cluster.is_led("t"))
+            transactions = cluster.runner(3, "t").log.transactions
+            await after(timeout_ms - 1_000 - (true_ms() - began_ms))
+            assert transactions.open
+            # A clock that is behind is made up for by the time that the leader has seen it; and one look.
+            await after(2 * BOUND_MS + 3_000)
+            assert not transactions.open
 
 
 class TestAtRunTime:

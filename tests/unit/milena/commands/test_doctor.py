@@ -113,6 +113,16 @@ def test_of_a_healthy_cluster_every_check_is_told_to_be_well():
             Severity.WRONG, "disks", "node 1 has 0.50 GB left",
         ),
         (
+            {"nodes": [exam_of(node(1)), exam_of(node(2), metrics=metrics(
+                clock_known=1.0, clock_out_of_bounds=1.0, clock_offset_ms=691_200_000.0
+            ))]},
+            Severity.WRONG, "clocks", "the clock of node 2 is 691200 s ahead of the cluster's time",
+        ),
+        (
+            {"nodes": [exam_of(node(1), metrics=metrics(clock_known=0.0, clock_out_of_bounds=0.0))]},
+            Severity.WRONG, "clocks", "node 1 does not know the cluster's time",
+        ),
+        (
             {"nodes": [exam_of(node(1)), exam_of(node(2), clock_ahead_ms=60_000)]},
             Severity.WARNING, "clocks", "the clock of node 2 is about 60 s ahead of that of node 1",
         ),

@@ -7,6 +7,7 @@ from milena.model.errors import DiskFailedError
 from milena.model.types import WallMs
 from node.metrics.counts import LATENCY_BOUNDS_MS, LatencyCounts, NodeCounts, PartitionCounts
 from node.metrics.exposition import RATE_WINDOW_MS, NodeMetrics, Rates, ReplicaSample
+from node.process.cluster_clock import ClusterClock
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine.image import Broker, Image, Partition, Topic
 from tests.support.time.fake_clock import FakeClock
@@ -60,7 +61,8 @@ STATUS = QuorumStatus(role=Role.LEADER, leader_id=1, term=7, commit_index=43, ap
 
 class Node:
     def __init__(self) -> None:
-        self.clock = FakeClock()
+        self.machine = FakeClock()
+        self.clock = ClusterClock(self.machine, skew_ms_max=2_000, has_company=True)
         self.counts = NodeCounts()
         self.through = PartitionCounts()
         self.is_disk_failed = False
@@ -143,7 +145,7 @@ def test_counts_of_a_partition_become_totals_and_rates():
     node.through.bytes_in = 1_000_000
     # What came before the first look has no known time: no rate, not an infinite one.
     assert node.read()["milena_partition_bytes_in_per_second", labels] == 0
-    node.clock.jump(RATE_WINDOW_MS)
+    node.machine.jump(RATE_WINDOW_MS)
     node.through.bytes_in += 50_000
     read = node.read()
     assert read["milena_partition_bytes_in_total", labels] == 1_050_000
@@ -223,3 +225,15 @@ def test_the_process_is_part_of_it():
         free_bytes=lambda: 0,
     )
     assert b"process_resident_memory_bytes" in metrics.render()
+
+
+def test_a_wrong_clock_is_told():
+    node = Node()
+    found = node.read()
+    assert (found["milena_clock_known", ""], found["milena_clock_out_of_bounds", ""]) == (0, 0)
+    assert ("milena_clock_offset_ms", "") not in found
+    ahead_ms = node.machine.wall_ms() - node.machine.now_ms() - 5_000
+    node.clock.hear(node.machine.now_ms(), node.machine.now_ms(), ahead_ms)
+    found = node.read()
+    assert (found["milena_clock_known", ""], found["milena_clock_out_of_bounds", ""]) == (1, 1)
+    assert found["milena_clock_offset_ms", ""] == 5_000

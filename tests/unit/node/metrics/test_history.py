@@ -93,6 +93,15 @@ def test_a_clock_that_is_set_back_makes_a_gap_and_nothing_else():
     assert list(history.of_group("g").series["lag"][-2:]) == [1, 4]
 
 
+def test_a_clock_that_was_days_ahead_begins_another_history_when_it_is_repaired():
+    history = History(NodeCounts())
+    history.add(70_000, look_of({("t", 0): 10}), 1_000)
+    history.add(1_000, look_of({("t", 0): 20}), 1_000)
+    history.add(1_001, look_of({("t", 0): 30}), 1_000)
+    assert history.of_node().end_slot == 1_001
+    assert list(history.of_topic("t").series["bytes_in_per_second"][-2:]) == [20, 30]
+
+
 def test_before_the_first_look_there_is_nothing():
     history = History(NodeCounts())
     assert history.of_node().series == history.of_topic("t").series == {}

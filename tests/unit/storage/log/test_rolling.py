@@ -32,6 +32,15 @@ def test_the_active_segment_is_closed_by_age(files):
     assert log.segment_count == 3, "or its records would never be looked at"
 
 
+def test_a_segment_that_a_clock_dated_days_ahead_is_closed_once_the_clock_is_right(files):
+    log = open_log(files, config=replace(COMPACTED, segment_ms=1000), is_listed=False)
+    append(log, keyed_batch([(b"a", b"1")]))
+    log.maybe_roll(0)
+    assert log.segment_count == 1, "the time is not known"
+    log.maybe_roll(NOW_MS - 8 * 24 * 3_600_000)
+    assert log.segment_count == 2
+
+
 def test_a_segment_whose_first_batch_has_an_idempotency_key_is_closed_by_age(files):
     log = open_log(files, config=replace(COMPACTED, segment_ms=1000), is_listed=False)
     key = IdempotencyExtension(key_hash=b"k" * 16, body_hash=b"b" * 8, partition_count=1)

@@ -77,6 +77,22 @@ def test_no_key_makes_room_that_may_come_again():
         table.check_room(NOW_MS + 10 * IDEMPOTENCY_KEPT_MS, coming=3)
 
 
+def test_keys_of_a_clock_that_was_days_ahead_make_room_once_it_is_repaired():
+    table = IdempotencyTable(keys_max=3)
+    ahead_ms = 8 * 24 * 3_600_000
+    for number in range(3):
+        table.record(key(number), entry(number, number, time_ms=NOW_MS + ahead_ms))
+    table.check_room(NOW_MS, coming=0)
+    assert table.lookup(key(0), NOW_MS) is not None, "it is remembered until it goes"
+
+
+def test_no_key_makes_room_while_the_time_is_not_known():
+    table = IdempotencyTable(keys_max=1)
+    table.record(key(0), entry(0, 0, time_ms=NOW_MS))
+    with pytest.raises(TooManyRequestsError):
+        table.check_room(0, coming=0)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, IDEMPOTENCY_KEPT_MS // 2), st.integers(1, 4)), max_size=60)
 )
