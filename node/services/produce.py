@@ -48,6 +48,7 @@ from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import TransactionStamp, encode, request_keys
 from node.services.gather import WriteGatherer
+from node.services.own_keys import own_key
 from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
 from node.services.record_batches import (
@@ -133,8 +134,10 @@ class ProduceService:
             return in_a_task(self._produce_to_new(request), self._tasks)
         if not topic.topic_id.startswith(request.topic_tag):
             return in_a_task(self._produce_to_new(request), self._tasks)
-        if request.idempotency is not None and topic.growths:
-            return in_a_task(self._produce_under_key(topic, request), self._tasks)
+        if request.idempotency is not None:
+            request = replace(request, idempotency=own_key(request.idempotency, topic))
+            if topic.growths:
+                return in_a_task(self._produce_under_key(topic, request), self._tasks)
         return self._produce(topic, request)
 
     def write_own(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
@@ -146,8 +149,10 @@ class ProduceService:
             request.topic, highest_partition(request), may_create=request.may_create
         )
         topic = await self._tagged(topic, request.topic_tag)
-        if request.idempotency is not None and topic.growths:
-            return await self._produce_under_key(topic, request)
+        if request.idempotency is not None:
+            request = replace(request, idempotency=own_key(request.idempotency, topic))
+            if topic.growths:
+                return await self._produce_under_key(topic, request)
         return await self._produce(topic, request)
 
     async def _tagged(self, topic: Topic, tag: str) -> Topic:
@@ -362,6 +367,7 @@ class ProduceService:
             header = decode_header(batch)
         if transaction is not None:
             check_takes_transactions(found, settings)
+        idempotency = own_key(idempotency, found)
         if transaction is not None or idempotency is not None:
             batch = _marked(batch, header, found, transaction, idempotency)
             header = decode_header(batch)

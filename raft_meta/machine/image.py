@@ -140,6 +140,9 @@ class Topic:
     created_ms: WallMs
     growths: tuple[tuple[int, int], ...] = field(default=(), metadata={"since": 6})
     """When it was given partitions of late, the oldest first: how many it had before, and the wall ms."""
+    has_own_keys: bool = field(default=False, metadata={"since": 11})
+    """An idempotency key in it belongs to the principal that sends it: another principal's is another key. It holds
+    from the topic's first record on, so that a key means the same to every node, before and after an upgrade."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

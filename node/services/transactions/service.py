@@ -62,6 +62,7 @@ from node.metadata.topic_settings import topic_settings
 from node.metrics.counts import NodeCounts
 from node.replication.transaction_ends import TransactionEnds
 from node.services.encoding import TransactionStamp, encode, request_keys
+from node.services.own_keys import own_key
 from node.services.produce import check_takes_transactions
 from node.services.producers import principal_to_own
 from node.services.record_batches import (
@@ -263,7 +264,8 @@ class TransactionService:
                 f"the records go to {len(parts)} partitions, and a transaction has at most {ITEMS_PER_TRANSACTION_MAX}"
             )
         if parts:
-            keys = request_keys(request.idempotency, parts[0].topic)
+            home = parts[0].topic
+            keys = request_keys(own_key(request.idempotency, home), home)
             parts[0] = replace(parts[0], request_keys=keys)
         return Plan(parts, groups, len(request.writes))
 
@@ -271,8 +273,10 @@ class TransactionService:
         topic = await self._topic_to_write(
             asked.topic, highest_partition(asked), may_create=asked.may_create
         )
-        if asked.idempotency is not None and topic.growths:
-            await self._lookup.check_key(topic, asked)
+        if asked.idempotency is not None:
+            asked = replace(asked, idempotency=own_key(asked.idempotency, topic))
+            if topic.growths:
+                await self._lookup.check_key(topic, asked)
         settings = topic_settings(topic)
         check_takes_transactions(topic, settings)
         self._sticky = (self._sticky + 1) % topic.partition_count

@@ -39,6 +39,9 @@ ELIGIBLE_LEVEL = 5
 """The feature level from which on replicas of a new partition may be eligible. Below it there may be nodes of a release
 that makes none of them, and their images would differ."""
 
+OWN_KEYS_LEVEL = 11
+"""The feature level from which on idempotency keys of new topics are told apart by principal."""
+
 _NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
@@ -148,6 +151,7 @@ def _create(image: Image, now_ms: WallMs, command: CreateTopic) -> Outcome:
         replication_factor=replication_factor,
         configs=configs.validate(command.configs, replication_factor, level=image.feature_level),
         created_ms=now_ms,
+        has_own_keys=image.feature_level >= OWN_KEYS_LEVEL,
     )
     created = _placed(image, topic, command.placement, first_partition=0)
     after = replace(
