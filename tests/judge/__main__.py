@@ -33,6 +33,9 @@ def main() -> int:
     parser.add_argument("--episode", type=int, help="run this one alone")
     parser.add_argument("--kinds", default="", help="steps to draw from, separated by commas")
     parser.add_argument("--source", default=".", help="the tree whose nodes are judged")
+    parser.add_argument(
+        "--faults", default="", help="break nodes in each episode, by these faults: kill,clock"
+    )
     parser.add_argument("--calm", action="store_true", help="break no nodes")
     parser.add_argument(
         "--shrink", action="store_true", help="leave out steps that a finding does not need"
@@ -83,8 +86,8 @@ class Run:
         number = self.args.episode or 0
         while time.monotonic() < until:
             episode = plan(f"{self.args.seed}/{number}", kinds=kinds)
-            if self.args.calm:
-                episode = replace(episode, is_stormy=False)
+            if self.args.calm or self.args.faults:
+                episode = replace(episode, is_stormy=bool(self.args.faults))
             found = self.episode(episode)
             if found and self.args.shrink:
                 self.shrink(episode, {finding.rule for finding in found})
@@ -102,6 +105,7 @@ class Run:
         self._set_mode("required" if episode.is_closed else "off")
         self.driver.prepare(episode, world)
         storm = Storm(self.cluster, random.Random(f"{episode.seed} faults"))
+        storm.kinds = [kind for kind in self.args.faults.split(",") if kind]
         if episode.is_stormy:
             storm.start()
         self.driver.run(episode, world)

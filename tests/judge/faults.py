@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.judge.cluster import Cluster
 
-_SHIFTS_S = (-86_400.0, -8_000.0, -30.0, 30.0, 8_000.0, 691_200.0, 2_592_000.0)
+_SHIFTS_S = (-691_200.0, -8_000.0, -30.0, 30.0, 8_000.0, 691_200.0, 691_200.0, 2_592_000.0)
 _KINDS = (
     ("kill", "pause", "cut"),
     ("kill", "pause", "cut"),

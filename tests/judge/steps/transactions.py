@@ -105,7 +105,7 @@ def session(world: World, rng: random.Random) -> None:
     mark = ("Milena-Transaction", told["transaction"])
     is_sure = _write_some(world, rng, tx, mark)
     if rng.random() < 0.5:
-        world.sleep(rng.choice((0.05, 0.3)))
+        world.sleep(rng.choice((0.05, 0.3, 6.0 if world.is_stormy else 0.3)))
     base = f"/transactions/{told['producer_id']}/{told['producer_epoch']}"
     draw = rng.random()
     if draw < 0.6:
