@@ -9,7 +9,7 @@ from aiohttp.http import HttpVersion11
 from http_api.codings import unpack, window_of
 from http_api.errors import BodyTimeoutError
 from http_api.headers import joined
-from http_api.in_flight import Place
+from http_api.in_flight import InFlightPlace
 from http_api.shared import Shared
 from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.turns import LARGE_BYTES
@@ -30,7 +30,7 @@ class RequestBody:
         self._shared = shared
         self.holder = request.remote or ""
         """Who has a place in flight for it: the caller, once it is known."""
-        self.place = Place(shared.in_flight)
+        self.place = InFlightPlace(shared.in_flight)
         """Of the request; left for as long as the body is waited for."""
         self.reserved_bytes = 0
         """What it takes up."""

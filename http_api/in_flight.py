@@ -37,7 +37,7 @@ class Held:
     body_bytes: int = 0
 
 
-class Place:
+class InFlightPlace:
     """A request's place in flight: it is taken or it is not, so that no place is given back twice.
 
     Invariant: ``InFlight`` counts it exactly while it is taken.

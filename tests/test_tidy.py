@@ -135,6 +135,7 @@ TWINS = {
     # What a node keeps or raises, and what the client makes of its answer.
     "GroupMember",
     "GroupNotEmptyError",
+    "MemberFencedError",
     "TransactionAbortedError",
 }
 """Class names that stand in two modules, and mean the same in both."""

@@ -26,7 +26,7 @@ _WINDOW_OFFSETS_MIN, _WINDOW_OFFSETS_MAX = 16, 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _CountedBatch:
     """A batch with records for the reader, and the part of the log in which they count."""
 
     header: BatchHeader
@@ -79,13 +79,13 @@ class LastRecords:
             end = begin
         return end - wanted if end - wanted >= self.start else None
 
-    async def _window(self, first: int, end: int) -> tuple[int, list[_Batch]]:
+    async def _window(self, first: int, end: int) -> tuple[int, list[_CountedBatch]]:
         """Batches from the one that holds ``first`` up to ``end``, and the offset where the first of them begins.
 
         None, and ``end``, where they are too large for what is left to read.
         """
         begin, offset = first, first
-        found: list[_Batch] = []
+        found: list[_CountedBatch] = []
         while offset < end:
             if self.bytes_left <= 0:
                 return end, []
@@ -97,7 +97,7 @@ class LastRecords:
                     break
                 offset = header.next_offset
                 if count := self._count(header, span, position):
-                    found.append(_Batch(header, span, position, count))
+                    found.append(_CountedBatch(header, span, position, count))
             await one_turn()
         return begin, found
 
@@ -114,7 +114,7 @@ class LastRecords:
         offsets = offsets_of(header, decode_columns(span, header, position))
         return [offset for offset in offsets if self.start <= offset < self.end]
 
-    def _offset_in(self, batch: _Batch, wanted: int) -> int:
+    def _offset_in(self, batch: _CountedBatch, wanted: int) -> int:
         header = batch.header
         if batch.count == header.record_count == header.last_offset_delta + 1:
             return header.next_offset - wanted

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from http_api.in_flight import LATELY_S, InFlight, Place
+from http_api.in_flight import LATELY_S, InFlight, InFlightPlace
 from http_api.ports import ApiLimits
 from http_api.streaming.places import Streams
 from milena.model.errors import TooManyRequestsError
@@ -115,7 +115,7 @@ def test_a_body_that_came_counts_again_whether_or_not_there_is_room():
 
 def test_a_place_is_left_once_however_blocks_are_nested():
     in_flight = of(2)
-    place, other = Place(in_flight), Place(in_flight)
+    place, other = InFlightPlace(in_flight), InFlightPlace(in_flight)
     other.take("ann", 0)
     place.take("ann", 0)
     with place.aside():
@@ -137,7 +137,7 @@ def test_a_place_is_left_once_however_blocks_are_nested():
 
 def test_a_place_that_is_asked_for_again_counts_whether_or_not_there_is_room():
     in_flight = of(1)
-    place, other = Place(in_flight), Place(in_flight)
+    place, other = InFlightPlace(in_flight), InFlightPlace(in_flight)
     place.take("ann", 0)
     with pytest.raises(TooManyRequestsError), place.aside(is_asked_again=True):
         other.take("bob", 0)
