@@ -1,8 +1,8 @@
 """From a request to its answer: route, limits, request id, errors, access log, metrics.
 
 Every answer carries ``X-Request-Id``: the client's own when it is a sane one, else one made of the node's id and a
-counter. This is the one place that contains what a handler or a stream raises: an error that is no ``MilenaError`` is
-answered as ``InternalError`` with the request's id, logged and counted (``milena.model.contained``).
+counter. An error that is no ``MilenaError`` is answered as ``InternalError`` with the request's id, logged and counted
+(``Shared.typed``).
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from http_api.routing import Match, Router
 from http_api.shared import Shared
 from http_api.streaming.places import Streams, pause
 from http_api.unknown import check_known
-from milena.model.contained import ContainedErrors, EntryPoint
+from milena.model.contained import ContainedErrors
 from milena.model.errors import (
     ForbiddenError,
     MilenaError,
@@ -83,13 +83,13 @@ class Dispatcher:
             connections=Connections(ports.limits.connections_max),
             streams=Streams(ports.limits.streams_max),
             quotas=Quotas(ports.limits, lambda: ports.metadata.image.quotas),
+            contained=ContainedErrors() if contained is None else contained,
             description=encode_document(table),
         )
         self._router = Router(table)
         self._console = console_files()
         self._cross_origin = CrossOrigin(origins)
         self.proxies = TrustedProxies(proxies)
-        self.contained = ContainedErrors() if contained is None else contained
         self._id_prefix = f"{ports.metadata.node_id}-"
         self._counter = itertools.count(1)
 
@@ -151,13 +151,7 @@ class Dispatcher:
         if isinstance(error, web.HTTPException):
             return _plain_http_error(error)
         code = _TOPIC_MISSING_CODE_DEFAULT if route is None else route.topic_missing_code
-        return error_answer(self.typed(error, request_id), topic_missing_code=code)
-
-    def typed(self, error: BaseException, request_id: str) -> MilenaError:
-        """Return the error that a caller is told; an unexpected one is reported."""
-        if isinstance(error, MilenaError):
-            return error
-        return self.contained.report(EntryPoint.API, error, "request_id", request_id)
+        return error_answer(self.shared.typed(error, request_id), topic_missing_code=code)
 
     def refuse(self, request: web.BaseRequest, status: HTTPStatus, reason: str) -> web.Response:
         """The answer to bytes that the HTTP parser took for no request."""
@@ -177,6 +171,14 @@ class Dispatcher:
             status=status,
             headers=[("X-Request-Id", request_id), ("Server", SERVER)],
         )
+
+    def refuse_unexpected(self, request: web.BaseRequest, error: BaseException) -> web.Response:
+        """Return the answer to an error outside of ``handle``."""
+        request_id = self._request_id(request)
+        response = self.failure(error, None, request_id)
+        response.headers.update([("X-Request-Id", request_id), ("Server", SERVER)])
+        self.shared.request_metrics.observe("other", _UNROUTED, response.status, 0.0)
+        return response
 
     async def _run(self, route: Route, call: Call) -> web.StreamResponse:
         access = route.access

@@ -5,7 +5,6 @@ envelope too, with a request id, and logged without a traceback: anybody can sen
 """
 
 import asyncio
-import logging
 from http import HTTPStatus
 
 from aiohttp import web
@@ -16,8 +15,6 @@ from http_api.quick.connection import QuickConnection
 from http_api.quick.lane import QuickLane
 from http_api.quick.strangers import Strangers
 from http_api.streaming.unsent import UnsentAnswers, reset_when_closed, taken_bytes
-
-_log = logging.getLogger("http_api")
 
 KEEPALIVE_S = 75.0
 """Longer than the usual 60 s of load balancers, so that it is never us who closes under a request."""
@@ -133,10 +130,11 @@ class _Protocol(QuickConnection):
         """Answer what never became a request; the connection closes after it."""
         if request.writer.output_size > 0:
             raise ConnectionError("half an answer has been sent; nothing can follow it")
-        if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            _log.error("unexpected error outside of any handler", exc_info=exc)
-        refusal = _too_large(exc) or (HTTPStatus(status), message or "")
-        response = self._dispatcher.refuse(request, *refusal)
+        if exc is not None and status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            response = self._dispatcher.refuse_unexpected(request, exc)
+        else:
+            refusal = _too_large(exc) or (HTTPStatus(status), message or "")
+            response = self._dispatcher.refuse(request, *refusal)
         response.force_close()
         return response
 

@@ -8,6 +8,8 @@ from http_api.in_flight import InFlight
 from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.streaming.places import Streams
+from milena.model.contained import ContainedErrors, EntryPoint
+from milena.model.errors import MilenaError
 from milena.model.turns import Turns
 
 
@@ -22,5 +24,16 @@ class Shared:
     connections: Connections
     streams: Streams
     quotas: Quotas
+    contained: ContainedErrors
+    """Takes the errors that no handler meant to raise."""
     description: bytes
     """The OpenAPI document, which never changes while the server runs."""
+
+    def typed(self, error: BaseException, request_id: str) -> MilenaError:
+        """Return the error that a caller is told; an unexpected one is reported.
+
+        This is the one place that contains what requests on the API port make the code raise.
+        """
+        if isinstance(error, MilenaError):
+            return error
+        return self.contained.report(EntryPoint.API, error, "request_id", request_id)

@@ -39,12 +39,25 @@ class QuickConnection(SeparateRequests):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a client: a request for the lane, or for aiohttp."""
-        if not data:
-            self.resume()
-        elif self._quick is not None or self._held:
-            self._hold(data)
-        elif self._left != START or not self._goes_past(data):
-            self.feed(data)
+        try:
+            if not data:
+                self.resume()
+            elif self._quick is not None or self._held:
+                self._hold(data)
+            elif self._left != START or not self._goes_past(data):
+                self.feed(data)
+        except Exception as error:  # noqa: BLE001 - one connection ends, and not the node
+            self._on_unexpected(error)
+
+    def _on_unexpected(self, error: BaseException) -> None:
+        """Answer with the error if no request is under way, and close: where the next request begins is not known."""
+        answer = self._lane.refuse(error)
+        waiter = self._waiter
+        rests = waiter is not None and not waiter.done() and self._is_at_rest()
+        if self.transport is not None:
+            if rests:
+                self.transport.write(answer)
+            self.transport.close()
 
     def _goes_past(self, data: bytes) -> bool:
         """Whether a request was taken, or turned away, without aiohttp."""

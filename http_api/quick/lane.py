@@ -181,16 +181,16 @@ class QuickRequest:
 
     def _refusal(self, error: Exception, own: Mapping[str, str]) -> tuple[int, bytes]:
         refusal = self._dispatcher.failure(error, self._head.route, self._request_id)
-        assert isinstance(refusal.body, bytes), "errors are ready bytes"
-        others = {k: v for k, v in refusal.headers.items() if k not in _OF_BODY}
-        phrase = HTTPStatus(refusal.status).phrase
-        return refusal.status, encode_answer(
-            refusal.status,
-            phrase,
-            refusal.body,
-            refusal.headers["Content-Type"],
-            {**others, **own},
-        )
+        return refusal.status, encode_refusal(refusal, own)
+
+
+def encode_refusal(refusal: web.Response, own: Mapping[str, str]) -> bytes:
+    """Return an error's answer as it is sent past aiohttp."""
+    assert isinstance(refusal.body, bytes), "errors are ready bytes"
+    others = {k: v for k, v in refusal.headers.items() if k not in _OF_BODY}
+    phrase = HTTPStatus(refusal.status).phrase
+    content_type = refusal.headers["Content-Type"]
+    return encode_answer(refusal.status, phrase, refusal.body, content_type, {**others, **own})
 
 
 _OF_BODY = frozenset({"Content-Type", "Content-Length"})
@@ -261,9 +261,20 @@ class QuickLane:
             result = head.handler.start(data[end + len(HEAD_END) :], idempotency_key)
         except MilenaError:
             return None  # the usual way finds it too, and says what is wrong
+        except Exception as error:  # noqa: BLE001 - answered as any; some of it may be written, so it is not tried again
+            result = Pending()
+            result.set_exception(error)
         finally:
             on_behalf.principal.reset(asked)
         return QuickRequest(self._dispatcher, connection, head, result, started_s, holder)
+
+    def refuse(self, error: BaseException) -> bytes:
+        """Return the answer to bytes that made the code fail before they were a request; the error is reported."""
+        dispatcher = self._dispatcher
+        request_id = dispatcher.next_request_id()
+        refusal = dispatcher.failure(error, None, request_id)
+        own = {"X-Request-Id": request_id, "Server": SERVER, "Connection": "close"}
+        return encode_refusal(refusal, own)
 
     def _pays(self, head: Head, connection: Resting, now_s: float) -> bool:
         """Count a request against its caller's quota; False, and nothing counted, where that is spent."""

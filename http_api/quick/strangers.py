@@ -16,7 +16,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -30,6 +30,7 @@ from http_api.media import JSON_TYPE
 from http_api.quick.lane import Resting, remote_of
 from http_api.quick.plain_answer import encode_answer
 from http_api.separate_requests import HEAD_END
+from milena.model.contained import EntryPoint
 from milena.model.errors import MilenaError, TooManyRequestsError, UnauthenticatedError
 
 _log = logging.getLogger("http_api.access")
@@ -102,7 +103,8 @@ class RestingRefusal:
 class _Rest:
     """Refusals in the order in which they are due, on one timer. Belongs to the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[BaseException], None]) -> None:
+        self._report = report
         self._resting: deque[RestingRefusal] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -116,7 +118,10 @@ class _Rest:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
         while self._resting and self._resting[0].due_s <= now_s:
-            self._resting.popleft().give()
+            try:
+                self._resting.popleft().give()
+            except Exception as error:  # noqa: BLE001 - the other refusals are due all the same
+                self._report(error)
         self._timer = None
         if self._resting:
             due_s = max(self._resting[0].due_s, now_s + REST_STEP_S)
@@ -132,7 +137,7 @@ class Strangers:
         self._refusals = dispatcher.shared.ports.refusals
         self._connections = dispatcher.shared.connections
         self._rest_s = dispatcher.shared.ports.limits.bad_credentials_delay_ms / 1000
-        self._rest = _Rest()
+        self._rest = _Rest(self._report)
         self._said: dict[tuple[type[MilenaError], str], _Said] = {}
         """By the error and its message."""
         self._told_s: dict[str, float] = {}
@@ -186,6 +191,10 @@ class Strangers:
         except MilenaError:
             return None
         return None if route.access.is_public else route
+
+    def _report(self, error: BaseException) -> None:
+        shared = self._dispatcher.shared
+        shared.contained.report(EntryPoint.CALLBACK, error, "callback", "refusals")
 
     def _answer(self, error: MilenaError, route: Route) -> bytes:
         key = (type(error), error.message)

@@ -18,7 +18,6 @@ from http_api.answers import Pairs, bytes_answer, error_envelope
 from http_api.call import Call
 from http_api.formats import framing
 from http_api.media import StreamFraming
-from milena.model.errors import MilenaError
 from milena.model.quotas import QuotaKey
 from milena.model.turns import one_turn
 
@@ -91,7 +90,10 @@ async def _send(
     except TimeoutError:
         # The node is about to stop.
         pass
-    except MilenaError as error:
-        envelope = error_envelope(error, topic_missing_code=topic_missing_code)
+    except ConnectionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the stream ends with what its client is told
+        typed = call.shared.typed(error, call.request_id)
+        envelope = error_envelope(typed, topic_missing_code=topic_missing_code)
         await response.write(framing.failure(kind, envelope))
     return response

@@ -36,6 +36,7 @@ from milena.disk.files import Buffer
 from milena.model.errors import (
     CorruptLogError,
     FateUnknownError,
+    InternalError,
     MalformedRequestError,
     MilenaError,
     NoLeaderError,
@@ -541,6 +542,8 @@ class ReadService:
                 return await self._read_at_leader(broker_id, topic, request, state.leader_epoch)
             except (UnavailableError, FateUnknownError, NotLeaderError) as error:
                 last = error
+        if isinstance(last, InternalError):
+            raise last
         # To a client a leader that cannot be asked, or whose answer was lost, is none: reading leaves nothing behind.
         if isinstance(last, FateUnknownError | PeerUnreachableError):
             raise NoLeaderError(f"{topic.name}-{request.partition}: {last.message}") from last

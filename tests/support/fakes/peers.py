@@ -142,7 +142,9 @@ class Network:
             return
         except Exception as raised:
             self.failures.append(raised)
-            error = InternalError("Internal Server Error")
+            error = InternalError(
+                f"Internal Server Error; the log has it under request_id={exchange.caller}-rpc-1"
+            )
         await asyncio.sleep(self.delay_ms() / 1000)
         is_lost = (exchange.caller, request_type) in self.lose_answers_to
         if is_lost or (exchange.target, exchange.caller) in self.cuts or exchange.answer.done():

@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from aiohttp import web
+
 from http_api.dispatch import Dispatcher
 from http_api.ports import ApiLimits, Ports
 from http_api.routes import ROUTES
@@ -79,16 +81,38 @@ class DirectApi:
         wire = Wire()
         connection = self.server()
         connection.connection_made(wire)
+        # As on a socket: the connection is there before its first bytes.
+        await asyncio.sleep(0)
         try:
-            connection.data_received(request)
+            return await self._exchange(wire, connection, request, patience_s)
+        finally:
+            connection.connection_lost(None)
+
+    async def ask_twice(self, request: bytes) -> tuple[RawAnswer, RawAnswer]:
+        """Send the same bytes twice on one connection: the second time its head may be known."""
+        wire = Wire()
+        connection = self.server()
+        connection.connection_made(wire)
+        await asyncio.sleep(0)
+        try:
+            first = await self._exchange(wire, connection, request, 3.0)
+            await asyncio.sleep(0.001)
+            wire.written.clear()
+            return first, await self._exchange(wire, connection, request, 3.0)
+        finally:
+            connection.connection_lost(None)
+
+    async def _exchange(
+        self, wire: Wire, connection: web.RequestHandler, request: bytes, patience_s: float
+    ) -> RawAnswer:
+        connection.data_received(request)
+        try:
             async with asyncio.timeout(patience_s):
                 while not wire.is_closed and not _is_whole(bytes(wire.written)):
                     wire.news.clear()
                     await wire.news.wait()
         except TimeoutError:
             pass
-        finally:
-            connection.connection_lost(None)
         return _answer(bytes(wire.written))
 
 
