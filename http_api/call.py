@@ -1,7 +1,7 @@
 """One request on its way through: what handlers get."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -83,6 +83,15 @@ class Call:
         check_json_type(self.header("Content-Type"))
         body = await self.body.whole()
         return parse_json(body) if body else {}
+
+    def check_groups(self, groups: Iterable[str]) -> None:
+        """Refuse what would make groups, or commit offsets, beyond the share of one principal.
+
+        Raises:
+            GroupLimitError: its share is used up.
+        """
+        shares, image = self.shared.group_shares, self.ports.metadata.image
+        shares.check(image, self.rights.known_principal, groups)
 
     # -- quotas ----------------------------------------------------------------------------------
 

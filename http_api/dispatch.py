@@ -14,6 +14,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from http_api.access.group_shares import GroupShares
 from http_api.access.proxies import TrustedProxies
 from http_api.access.quotas import Quotas
 from http_api.access.refusals import name_in
@@ -83,6 +84,7 @@ class Dispatcher:
             connections=Connections(ports.limits.connections_max),
             streams=Streams(ports.limits.streams_max),
             quotas=Quotas(ports.limits, lambda: ports.metadata.image.quotas),
+            group_shares=GroupShares(),
             contained=ContainedErrors() if contained is None else contained,
             description=encode_document(table),
         )

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from http_api.access.group_shares import GroupShares
 from http_api.access.quotas import Quotas
 from http_api.connections import Connections
 from http_api.in_flight import InFlight
@@ -24,6 +25,7 @@ class Shared:
     connections: Connections
     streams: Streams
     quotas: Quotas
+    group_shares: GroupShares
     contained: ContainedErrors
     """Takes the errors that no handler meant to raise."""
     description: bytes

@@ -25,12 +25,13 @@ from http_api.urls import base_url, path_of
 from http_api.v2.tokens import read_token
 from milena.model.errors import (
     ConsumerNotFoundError,
+    GroupLimitError,
     InvalidConsumerError,
     MalformedRequestError,
     UnsupportedSchemaError,
 )
 from milena.model.quotas import QuotaKey
-from raft_meta.machine.image import RestConsumer
+from raft_meta.machine.image import Image, RestConsumer
 
 FORMATS = ("binary", "json", "text")
 _SCHEMA_FORMATS = ("avro", "jsonschema", "protobuf")
@@ -50,6 +51,8 @@ _OF_OTHERS = frozenset(
     }
 )
 """Settings that other servers know, and that only look like ours written wrong."""
+CONSUMERS_PER_PRINCIPAL_MAX = 10_000
+"""Of the 50,000 that a cluster has; a quota says otherwise."""
 _MISSPELT_LIKENESS = 0.8
 """Above what any two settings that are meant have in common, but for those of ``_OF_OTHERS``."""
 
@@ -103,11 +106,26 @@ async def create(call: Call) -> web.Response:
 def _check_count(call: Call) -> None:
     """Refuse one consumer too many; two that are made at once may both be the last."""
     quotas, payer = call.shared.quotas, call.payer
+    call.check_groups([call.names["group"]])
     if quotas.bound(payer, QuotaKey.CONSUMER_COUNT) is not None:
         owner = call.rights.known_principal
         consumers = call.ports.metadata.image.consumers.values()
         present = sum(consumer.principal == owner for consumer in consumers)
         quotas.check_count(payer, QuotaKey.CONSUMER_COUNT, present)
+    else:
+        _check_share(call.ports.metadata.image, call.rights.known_principal)
+
+
+def _check_share(image: Image, owner: str) -> None:
+    """Refuse a consumer of a principal that has its share of all that there may be, where no quota says something."""
+    if not owner or len(image.consumers) < CONSUMERS_PER_PRINCIPAL_MAX:
+        return
+    present = sum(consumer.principal == owner for consumer in image.consumers.values())
+    if present >= CONSUMERS_PER_PRINCIPAL_MAX:
+        raise GroupLimitError(
+            f"{owner} has {present} REST consumers, and may have {CONSUMERS_PER_PRINCIPAL_MAX}: delete some that are "
+            "not needed, DELETE /consumers/GROUP/instances/NAME"
+        )
 
 
 def _refuse_misspelt(name: str) -> None:

@@ -57,7 +57,7 @@ GROUP_ROUTES = (
         ok(shapes.MEMBER_PAGE, "The group, with the members of the page"),
         *pages.page_params(groups.MEMBER_SORT, is_whole=False),
         pages.PARTITIONS_PARAM,
-        access=on_group(Operation.DESCRIBE),
+        access=on_group(Operation.DESCRIBE, is_filtered=True),
         tag=Tag.GROUPS,
         errors=GROUP_ERRORS,
     ),

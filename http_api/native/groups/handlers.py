@@ -53,6 +53,7 @@ async def heartbeat(call: Call) -> web.Response:
     topics = fields.strings("topics") if fields.has("topics") else None
     pattern = fields.text("pattern")
     authorize_subscription(call, topics or (), pattern)
+    call.check_groups([call.names["group"]])
     answer = await call.ports.groups.heartbeat(
         call.names["group"],
         Heartbeat(
@@ -128,6 +129,7 @@ async def commit(call: Call) -> web.Response:
     member_epoch = fields.integer("member_epoch", least=-1)
     if member_id is not None and member_epoch is None:
         raise InvalidFieldError("the body: 'member_epoch' is missing beside 'member_id'")
+    call.check_groups([call.names["group"]])
     await call.ports.groups.commit(
         call.names["group"],
         offsets,
@@ -348,6 +350,7 @@ async def reset(call: Call) -> web.Response:
         check_count(len(partitions), "partitions")
     topic, target = fields.required_text("topic"), _target(fields)
     call.rights.authorize(Operation.READ, ResourceType.TOPIC, [topic])
+    call.check_groups([group])
     to = target.offset if target.offset is not None else target.timestamp_ms
     await call.ports.metadata.note(
         "reset_group",

@@ -108,6 +108,7 @@ async def commit(call: Call) -> web.Response:
         )
     await authorize_transaction(call, transaction)
     authorize(call.rights.authorize, (write.topic for write in writes), offsets)
+    call.check_groups(commit.group for commit in offsets)
     ended = await call.ports.transactions.commit(
         TransactionCommit(
             transaction=transaction,

@@ -57,6 +57,7 @@ async def transact(call: Call) -> web.Response:
     async with nullcontext() if size < LARGE_BYTES else turns.room(size, wait_ms=head.timeout_ms):
         request = await turns.run(steps, size)
         authorize(call.rights.authorize, *_asked(request))
+        call.check_groups(commit.group for commit in request.offsets)
         receipt = await call.ports.transactions.transact(request)
     return bytes_answer(head.encode(receipt), head.content_type)
 
@@ -80,6 +81,7 @@ def prepare_to_transact(
         timeout_ms=wait_ms(parse_query(raw_query), ports.limits),
         may_create=lambda topic: not caller.is_enforced or caller.may_create(topic),
         ask=_asking(caller),
+        principal=caller.known_principal,
     )
 
 
@@ -97,11 +99,14 @@ class TransactHead:
         timeout_ms: int,
         may_create: Callable[[str], bool],
         ask: "_Authorize | None" = None,
+        principal: str = "",
     ) -> None:
-        """``ask``: of requests that come past the handler, which else asks itself."""
+        """``ask``, ``principal``: of requests that come past the handler, which else asks itself."""
+        self._principal = principal
         self.format = format_
         self.timeout_ms = timeout_ms
         self._transactions = ports.transactions
+        self._metadata = ports.metadata
         self._records_max = ports.limits.records_per_request_max
         self._may_create = may_create
         self._ask = ask
@@ -141,6 +146,10 @@ class TransactHead:
         request = at_once(self.decode(body, key))
         assert self._ask is not None, "made for the lane"
         authorize(self._ask, *_asked(request))
+        groups = self._metadata.image.groups
+        if self._principal and any(commit.group not in groups for commit in request.offsets):
+            # The usual way asks whether its caller may make one more.
+            raise ForbiddenError("a group that is to be made")
         return in_a_task(self._transactions.transact(request), self._tasks)
 
     def encode(self, receipt: TransactionReceipt) -> bytes:
