@@ -111,7 +111,9 @@ class Checker:
                 if sent.topic.name == part.topic.name and sent.topic is not part.topic
                 else "J-phantom"
             )
-            check(rule, False, where, f"sent to {sent.topic.name}-{sent.partition}", f"{row.value}")
+            part.is_doubled = True
+            expected = f"sent to {sent.topic.name}-{sent.partition} by {sent.path}"
+            check(rule, False, where, expected, f"{row.value}")
             return
         check(
             "J-refused",
@@ -151,6 +153,7 @@ class Checker:
     def _identity(self, read: Read, row: Row, sent: Sent, where: str) -> None:
         part, check = read.partition, self.verdicts.check
         place = part.uids.setdefault(sent.uid, row.offset)
+        part.is_doubled = part.is_doubled or place != row.offset
         check(
             "J-once",
             place == row.offset,

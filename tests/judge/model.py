@@ -176,6 +176,7 @@ class Partition:
     uids: dict[int, int] = field(default_factory=dict)
     deletions: list[Deletion] = field(default_factory=list)
     has_markers: bool = False
+    is_doubled: bool = False  # a record is at two offsets, which is a finding of its own
     busy: int = 0
     _end_times: list[float] = field(default_factory=list)
     _ends: list[int] = field(default_factory=list)
@@ -234,6 +235,7 @@ class Partition:
         """Tell whether no write, transaction or deletion was under way since then, and none has an open fate."""
         return (
             not self.busy
+            and not self.is_doubled
             and not any(self.topic.sent_to(uid, self.number) for uid in self.topic.unknown)
             and all(t.ended <= began for t in self.topic.transactions if self in t.low)
             and all(d.ended <= began for d in self.deletions)
