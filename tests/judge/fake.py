@@ -72,6 +72,7 @@ FAULTS = {
     "offset given twice": ("J-stable",),
     "order swapped": ("J-order",),
     "wrong type": ("J-accept",),
+    "topics known late": ("J-known",),
 }
 
 
@@ -176,6 +177,7 @@ class FakeCluster:
             ("GET", r"/transactions", lambda *_: (200, {}, b'{"total":0,"transactions":[]}')),
             ("POST", r"/groups/([^/]+)/offsets", self._commit),
             ("POST", r"/groups/([^/]+)/offsets:reset", self._reset),
+            ("GET", r"(?:/v3/clusters/[^/]*)?/topics/([^/]+)", self._describe),
             ("GET", r"/groups/([^/]+)(?:/offsets)?", self._committed),
             ("GET", r"(?:/groups|.*/consumer-groups)/([^/]+)/(?:lags|lag-summary)", self._lags),
         )
@@ -206,6 +208,11 @@ class FakeCluster:
             for place in [place for place in offsets if place[0] == name]:
                 del offsets[place]
         return 204, {}, b""
+
+    def _describe(self, _node: int, _request: Request, _query: object, name: str) -> _Answer:
+        if name not in self.topics or self._has("topics known late", 3):
+            raise _Error(404, 40403)
+        return 200, {}, b"{}"
 
     def _log(self, name: str, number: str | int) -> _Log:
         try:

@@ -30,6 +30,7 @@ RULES = {
     "J-tx-isolation": "A record of an open or an aborted transaction is not read.",
     "J-tx-fence": "A former holder of a transactional id or a producer name writes nothing more.",
     "J-tx-time": "A transaction is not aborted before its timeout.",
+    "J-known": "What one node answered of topics, the next answer of every node knows.",
     "J-deleted": "A deleted record stays deleted. Nothing else is deleted with it.",
     "J-successor": "Nothing of a deleted topic applies to the topic that has its name now.",
     "J-commit": "A committed offset is the same on every node, until the next commit.",

@@ -115,7 +115,7 @@ class WritePath:
         if self.data == "line":
             return b"".join((sent.value.data or b"null") + b"\n" for sent in records)
         if self.name == "batch":
-            return wire.encode([_row(sent) for sent in records])
+            return self.batch(records)
         if self.name == "v3-batch":
             entries = ",".join(
                 _v3_record(sent, self.data, f"e{n}") for n, sent in enumerate(records)
@@ -124,6 +124,12 @@ class WritePath:
         if self.is_v3:
             return "\n".join(_v3_record(sent, self.data, "") for sent in records).encode()
         return f'{{"records":[{",".join(v2_record(sent, self.data, partition) for sent in records)}]}}'.encode()
+
+    def batch(
+        self, records: Sequence[Sent], producer: int = -1, epoch: int = -1, sequence: int = -1
+    ) -> bytes:
+        """Return records as an encoded batch."""
+        return wire.encode([_row(sent) for sent in records], producer, epoch, sequence)
 
     def receipts(self, answer: Response, count: int) -> list[Receipt]:
         """Return what the answer says of each record, in the order of the records."""

@@ -25,6 +25,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "write": (writes.write, 10),
     "repeat": (writes.repeat, 5),
     "old-key": (writes.old_key, 2),
+    "sequenced": (writes.sequenced, 3),
     "conditional": (writes.conditional, 3),
     "pipeline": (writes.pipeline, 3),
     "unsure": (writes.unsure, 1),

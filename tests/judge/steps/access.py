@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
-from tests.judge import wire
 from tests.judge.client import Lost, Quirks, Request, Response
 from tests.judge.model import Fate, Sent, Topic, Transaction
 from tests.judge.paths.read import FORMATS
@@ -212,10 +210,7 @@ def producer_of_another(world: World, rng: random.Random) -> None:
     first: Response | Lost
     for caller in (thief, owner):
         records = [path.draw(rng, world.model, topic, part.number)]
-        rows = [
-            wire.Row(sent.key.data, sent.value.data, sent.headers, _time(sent)) for sent in records
-        ]
-        body = wire.encode(rows, told["producer_id"], told["producer_epoch"], 0)
+        body = path.batch(records, told["producer_id"], told["producer_epoch"], 0)
         request = path.request(records, topic, part.number, world.cluster_id)
         request = Request("POST", request.target, request.headers, body)
         world.model.begin(records)
@@ -231,10 +226,6 @@ def producer_of_another(world: World, rng: random.Random) -> None:
             world.verdicts.check(
                 "J-access", first.status != 200, where, "a refusal", first.body[:200]
             )
-
-
-def _time(sent: Sent) -> int:
-    return sent.timestamp or int(time.time() * 1000)
 
 
 def key_of_another(world: World, rng: random.Random) -> None:

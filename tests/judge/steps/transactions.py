@@ -83,7 +83,7 @@ def _settle_one(
     receipts = _receipts(answer)
     is_visible = bool(body_of(answer)["visible"])
     for sent, receipt in zip(everything, receipts, strict=True):
-        writes.acknowledge(world, sent, receipt, where, tx.began)
+        writes.acknowledge(world, sent, receipt, where)
     world.model.end(tx, Fate.ACKED, after_s=0.0 if is_visible else _AGAIN)
     return receipts
 

@@ -55,7 +55,7 @@ def settle(
         receipts = [Receipt(504)] * len(records)
     for sent, receipt in zip(records, receipts, strict=True):
         if receipt.status == 200:
-            acknowledge(world, sent, receipt, where, answer.began)
+            acknowledge(world, sent, receipt, where)
         elif receipt.status == 504 or receipt.code in UNSURE or receipt.status == 500:
             world.model.settle(sent, Fate.UNKNOWN)
         else:
@@ -63,7 +63,7 @@ def settle(
     return receipts
 
 
-def acknowledge(world: World, sent: Sent, receipt: Receipt, where: str, began: float) -> None:
+def acknowledge(world: World, sent: Sent, receipt: Receipt, where: str) -> None:
     """Judge a receipt against what is known, and tell the model."""
     check, topic = world.verdicts.check, sent.topic
     with world.model.lock:
@@ -88,7 +88,7 @@ def acknowledge(world: World, sent: Sent, receipt: Receipt, where: str, began: f
             f"offset {offset} of {part.name} is w{other.uid}x by {other.path}",
             receipt,
         )
-        floor = part.end_floor(began)
+        floor = part.end_floor(sent.began)
         check(
             "J-order",
             offset >= floor,
@@ -256,3 +256,54 @@ def old_key(world: World, rng: random.Random) -> None:
     world.verdicts.check(
         "J-once", told == first, where, first, f"{answer.status} {answer.body[:200]!r}"
     )
+
+
+def sequenced(world: World, rng: random.Random) -> None:
+    """Write batches by their sequence: a repeat is a duplicate, a gap is refused, a former holder is fenced."""
+    topic = world.topic(rng)
+    if topic is None:
+        return
+    check, part = world.verdicts.check, rng.choice(topic.partitions)
+    path = next(path for path in PATHS if path.name == "batch")
+    name = f"{world.prefix}-p{next(world.numbers)}"
+    made = world.until_answered(rng, world.json("POST", "/producers", {"name": name}))
+    if not isinstance(made, Response) or made.status != 200:
+        return
+    told, sequence = json.loads(made.body), 0
+    for step in rng.sample(("next", "next", "again", "gap", "taken over"), 5):
+        if step == "taken over":
+            taken = world.until_answered(rng, world.json("POST", "/producers", {"name": name}))
+            if not isinstance(taken, Response) or taken.status != 200:
+                return
+        records = [
+            path.draw(rng, world.model, topic, part.number) for _ in range(rng.choice((1, 3)))
+        ]
+        first = sequence + 5 if step == "gap" else sequence
+        body = path.batch(records, told["producer_id"], told["producer_epoch"], first)
+        request = path.request(records, topic, part.number, world.cluster_id)
+        request = Request("POST", request.target, request.headers, body)
+        where = f"{request.target} producer {told['producer_id']} sequence {first} ({step})"
+        world.model.begin(records)
+        answer = world.until_answered(rng, request)
+        settle(world, path, records, answer, where)
+        if isinstance(answer, Lost) or is_unsure(answer) or answer.status in (429, 503):
+            return
+        if step in ("gap", "taken over"):
+            rule = "J-tx-fence" if step == "taken over" else "J-once"
+            check(rule, answer.status != 200, where, "a refusal", answer.body[:200])
+            if step == "taken over":
+                return
+            continue
+        check(
+            "J-once", answer.status == 200, where, "200", f"{answer.status} {answer.body[:200]!r}"
+        )
+        sequence += len(records)
+        if step == "again" and answer.status == 200:
+            again = world.until_answered(rng, request)
+            if isinstance(again, Response) and again.status == 200:
+                receipts = path.receipts(again, len(records))
+                is_same = (
+                    receipts == path.receipts(answer, len(records))
+                    and json.loads(again.body)["is_duplicate"]
+                )
+                check("J-once", is_same, where + " again", answer.body[:200], again.body[:200])
