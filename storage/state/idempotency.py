@@ -99,8 +99,7 @@ class IdempotencyTable:
         entry = next(islice(self._entries.values(), excess, None), None)
         # What a clock that was ahead has dated later than now is of unknown age: refusing until then could take days.
         # At 0 the time is not known.
-        is_datable = entry is not None and now_ms > 0
-        age_ms = abs(now_ms - entry.append_time_ms) if is_datable else 0
+        age_ms = abs(now_ms - entry.append_time_ms) if entry is not None and now_ms > 0 else 0
         if age_ms < IDEMPOTENCY_KEPT_MS:
             raise TooManyRequestsError(
                 f"the partition remembers the {self._keys_max} idempotency keys of the last "
