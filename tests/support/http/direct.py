@@ -131,6 +131,7 @@ def ports_of(node: "SimNode", limits: ApiLimits | None = None) -> Ports:
         consumers=node.consumers.service,
         callers=node.callers,
         access=node.access,
+        refusals=node.refusals,
         limits=limits or ApiLimits(),
     )
 
