@@ -302,7 +302,7 @@ def json_kind(value: object) -> str:
             return "null"
         case bool():
             return "a boolean"
-        case int() | float():
+        case int() | float() | orjson.Fragment():
             return "a number"
         case str():
             return "a string"

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
-from http_api.describing.schemas import is_integer, json_kind, parse_json, unknown_field
+from http_api.describing.schemas import is_integer, json_kind, unknown_field
 from http_api.errors import InvalidFieldError
+from http_api.formats import exact_json
 from milena.model.errors import (
     InvalidRecordError,
     MalformedRequestError,
@@ -59,7 +60,7 @@ def decode_envelope(
         UnsupportedSchemaError: a schema is named.
         RequestTooLargeError: more than ``records_max`` records.
     """
-    envelope = parse_json(body)
+    envelope = exact_json.loads(body)
     if _has_one_value(envelope):
         return Records(
             keys=None,

@@ -7,9 +7,7 @@ refused at the spot, since what follows could not be read either.
 import re
 from contextlib import suppress
 
-import orjson
-
-from http_api.describing.schemas import parse_json
+from http_api.formats import exact_json
 from milena.model.errors import MalformedRequestError, MilenaError, RequestTooLargeError
 
 _SPACE = b" \t\r\n"
@@ -85,15 +83,15 @@ class JsonTexts:
         rest = lines.pop()
         if len(data) <= self._bytes_max:
             # All of them without a look at each, where nothing is unusual.
-            with suppress(orjson.JSONDecodeError):
-                values = list(map(orjson.loads, lines))
+            with suppress(MalformedRequestError):
+                values = exact_json.loads_each(lines, data)
                 if {dict}.issuperset(map(type, values)):
                     found += values
                     return rest
         for place, line in enumerate(lines):
             try:
-                value = orjson.loads(line)
-            except orjson.JSONDecodeError:
+                value = exact_json.loads(line)
+            except MalformedRequestError:
                 value = None
             if type(value) is dict and len(line) <= self._bytes_max:
                 found.append(value)
@@ -117,7 +115,7 @@ class JsonTexts:
                 self._depth += 1 if sign[0] in _OPENING else -1
                 if self._depth == 0:
                     self._check_size(sign.end() - start)
-                    found.append(parse_json(bytes(kept[start : sign.end()])))
+                    found.append(exact_json.loads(bytes(kept[start : sign.end()])))
                     start = sign.end()
             if self._is_in_string:
                 return

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-import orjson
-
 from http_api.describing.schemas import Fields
 from http_api.errors import InvalidFieldError
+from http_api.formats import exact_json
 from http_api.formats.envelope import (
     Header,
     check_timestamp,
@@ -128,7 +127,7 @@ def _data(fields: Fields, name: str) -> Data:
 
 def _stored(name: str, kind: str, data: object) -> bytes:
     if kind == "JSON":
-        return compact_json(name, data)
+        return exact_json.dumps(data)
     if not isinstance(data, str):
         raise MalformedRequestError(f"'{name}': 'data' of the type {kind} must be a string")
     if kind == "BINARY":
@@ -137,14 +136,6 @@ def _stored(name: str, kind: str, data: object) -> bytes:
         return data.encode()
     except UnicodeEncodeError:
         raise MalformedRequestError(f"'{name}': 'data' holds half a character") from None
-
-
-def compact_json(name: str, data: object) -> bytes:
-    """A value's shortest JSON."""
-    try:
-        return orjson.dumps(data)
-    except orjson.JSONEncodeError as error:
-        raise MalformedRequestError(f"'{name}' cannot be stored: {error}") from None
 
 
 def columns_of(records: Sequence[V3Record]) -> Records:

@@ -12,6 +12,8 @@ from aiohttp import web
 from http_api.answers import json_answer
 from http_api.call import Call
 from http_api.describing.schemas import Fields
+from http_api.formats import exact_json
+from http_api.media import check_json_type
 from http_api.shapes.v3_records import BATCH
 from http_api.v3.receipts import Item, append, item_of, job_of
 from milena.model.errors import InvalidRecordError, MalformedRequestError
@@ -22,8 +24,9 @@ _ID = re.compile(r"[0-9A-Za-z_-]{1,80}")
 
 async def produce_batch(call: Call) -> web.Response:
     """Append the entries' records together."""
+    check_json_type(call.header("Content-Type"))
     job = await job_of(call)
-    ids, items = _entries(await call.json_body())
+    ids, items = _entries(exact_json.loads(await call.body.whole()))
     successes: list[dict[str, object]] = []
     failures: list[dict[str, object]] = []
     for name, receipt in zip(ids, await append(call, job, items), strict=True):

@@ -14,9 +14,9 @@ from aiohttp import web
 from http_api.access.callers import Caller
 from http_api.answers import bytes_answer
 from http_api.call import Call
-from http_api.describing.schemas import Fields, parse_json, parse_query
+from http_api.describing.schemas import Fields, parse_query
 from http_api.errors import InvalidFieldError
-from http_api.formats import binary_v2, json_v2, text_v2
+from http_api.formats import binary_v2, exact_json, json_v2, text_v2
 from http_api.formats.envelope import ItemsDecoder, decode_parsed
 from http_api.media import JSON_TYPE, RecordFormat, produce_format
 from http_api.ports import ApiLimits, Ports
@@ -122,7 +122,7 @@ class TransactHead:
         idempotency = idempotency_of(
             key, body, scope="\0transaction", meaning=f"{self.format}:transaction:"
         )
-        fields = Fields(parse_json(body), "the body", shapes.TRANSACTION.fields)
+        fields = Fields(exact_json.loads(body), "the body", shapes.TRANSACTION.fields)
         yield
         writes = fields.items("writes")
         offsets = tuple(group_offsets(fields))
@@ -133,9 +133,7 @@ class TransactHead:
                 "are the same when they are committed twice, so send them without"
             )
         return TransactionRequest(
-            writes=(
-                yield from _writes(writes, self.format, body, self._records_max, self._may_create)
-            ),
+            writes=(yield from _writes(writes, self.format, self._records_max, self._may_create)),
             offsets=offsets,
             timeout_ms=self.timeout_ms,
             idempotency=idempotency,
@@ -220,21 +218,26 @@ def _check_counts(write_count: int, offsets: tuple[GroupOffsets, ...]) -> None:
         )
 
 
+_DECODERS: Mapping[RecordFormat, ItemsDecoder] = {
+    RecordFormat.JSON: json_v2.encode_items,
+    RecordFormat.BINARY: binary_v2.decode_items,
+    RecordFormat.TEXT: text_v2.decode_items,
+}
+
+
 def _writes(
     items: list[object],
     format_: RecordFormat,
-    body: bytes,
     records_max: int,
     may_create: Callable[[str], bool],
 ) -> Steps[tuple[TransactionWrite, ...]]:
-    exact = json_v2.decoders_of_writes(body)
     writes: list[TransactionWrite] = []
     for number, item in enumerate(items):
         fields = Fields(item, f"writes[{number}]", shapes.TRANSACTION_WRITE.fields)
         topic = fields.required_text("topic")
         partition = fields.integer("partition", least=0)
         envelope = {"records": fields.required_items("records")}
-        decoder = _decoder(format_, exact(number))
+        decoder = _DECODERS[format_]
         records = yield from decode_parsed(envelope, decoder, records_max=records_max)
         records_max -= len(records.values)
         writes.append(
@@ -252,18 +255,12 @@ def _format(content_type: str) -> RecordFormat:
         UnsupportedMediaTypeError: the body is said to be something else.
     """
     format_ = produce_format(content_type)
-    if format_ not in (RecordFormat.JSON, RecordFormat.BINARY, RecordFormat.TEXT):
+    if format_ not in _DECODERS:
         raise UnsupportedMediaTypeError(
             "a transaction is JSON: send application/json, or say with one of kafka's types, as "
             "application/vnd.kafka.binary.v2+json, how keys and values are written in it"
         )
     return format_
-
-
-def _decoder(format_: RecordFormat, exact: ItemsDecoder) -> ItemsDecoder:
-    if format_ is RecordFormat.JSON:
-        return exact
-    return binary_v2.decode_items if format_ is RecordFormat.BINARY else text_v2.decode_items
 
 
 def group_offsets(fields: Fields) -> Iterator[GroupOffsets]:

@@ -53,7 +53,7 @@ def test_json_is_stored_compact_with_quotes():
         b'{"records": [{"key": "u1", "value": {"b" : [1, 2.50], "a": "\\u00e9"}}]}', records_max=9
     )
     assert records.keys == [b'"u1"']
-    assert records.values == ['{"b":[1,2.5],"a":"é"}'.encode()]
+    assert records.values == ['{"b":[1,2.50],"a":"é"}'.encode()]
     assert records.headers is records.timestamps is records.partitions is None
 
 
@@ -142,7 +142,9 @@ def test_large_integers_in_deep_nesting_are_stored_or_refused(depth):
 @pytest.mark.parametrize("depth", [255, 1010])
 def test_nesting_without_end_is_refused(depth):
     value = b"[" * depth + b"]" * depth
-    with pytest.raises(MalformedRequestError, match="a value cannot be stored: Recursion limit"):
+    with pytest.raises(
+        MalformedRequestError, match=r"a value cannot be stored: Recursion limit|recursion depth"
+    ):
         json_v2.decode(b'{"records":[{"value":' + value + b"}]}", records_max=9)
 
 

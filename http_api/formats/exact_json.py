@@ -1,0 +1,100 @@
+"""JSON whose numbers stay as they were written. Pure.
+
+A common parser takes numbers for 64-bit ones: ``1.10`` becomes ``1.1``, and ``18446744073709551616`` loses digits. Here
+a number with a fraction or an exponent is read as a ``Fragment`` of text, which is written as it is, and an integer may
+have any number of digits. A number that no 64-bit float is large enough for is refused: readers could not read it.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import orjson
+
+from http_api.describing.schemas import parse_json
+from milena.model.errors import MalformedRequestError
+
+_SHORT = 20
+"""Digits of a number that is not too large, if it has no exponent."""
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_MINUS_ZERO = re.compile(rb"-0(?![0-9.eE])")
+
+
+def loads(text: bytes) -> Any:  # noqa: ANN401  (JSON)
+    """Read a JSON text.
+
+    Raises:
+        MalformedRequestError: it is empty or not JSON, or holds a number that is too large; the message says where.
+    """
+    try:
+        value = _decode(text)
+    except _UNREADABLE as error:
+        # The other parser says where it is.
+        parse_json(text)
+        raise MalformedRequestError(f"the body cannot be read: {error}") from None
+    # An integer to that parser, for which zero has no sign.
+    if b"-" in text and _MINUS_ZERO.search(text) is not None:
+        return json.loads(text, parse_float=orjson.Fragment, parse_int=_integer)
+    return value
+
+
+def loads_each(lines: list[bytes], text: bytes) -> list[Any]:
+    """Read the lines of a text, quickly.
+
+    Raises:
+        MalformedRequestError: one of them is not JSON.
+    """
+    if b"-" in text and _MINUS_ZERO.search(text) is not None:
+        return list(map(loads, lines))
+    try:
+        return list(map(_decode, lines))
+    except _UNREADABLE as error:
+        raise MalformedRequestError(f"a line cannot be read: {error}") from None
+
+
+def dumps(value: object) -> bytes:
+    """Write a value that was read here.
+
+    Raises:
+        MalformedRequestError: it is nested too deeply, or holds a number that is too large.
+    """
+    try:
+        return orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        pass
+    try:
+        return orjson.dumps(_with_long_integers(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        # It reads deeper nesting than it writes.
+        raise MalformedRequestError(f"a value cannot be stored: {error}") from None
+
+
+def _number(text: str) -> orjson.Fragment:
+    if (len(text) > _SHORT or "e" in text or "E" in text) and math.isinf(float(text)):
+        raise ValueError(f"{text[:_SHORT]}… is too large")
+    return orjson.Fragment(text)
+
+
+_decode: Callable[[bytes], Any] = msgspec.json.Decoder(float_hook=_number).decode
+
+
+def _integer(text: str) -> object:
+    return orjson.Fragment(text) if text == "-0" else int(text)
+
+
+def _with_long_integers(value: object) -> object:
+    """The value with integers of more than 64 bits as fragments."""
+    match value:
+        case bool():
+            return value
+        case int():
+            return _number(str(value))
+        case list():
+            return [_with_long_integers(item) for item in value]
+        case dict():
+            return {name: _with_long_integers(item) for name, item in value.items()}
+        case _:
+            return value
