@@ -295,8 +295,8 @@ class Assembly:
             replicas=self.replicas,
             ends=self.transaction_ends,
             clock=self.clock,
-            # One may be ahead of the median by the bound, and another one behind it.
-            clocks_apart_ms=2 * config.clock_skew_ms_max,
+            # One may be ahead by the bound, another one behind, and the time is known to a quarter of it.
+            clocks_apart_ms=5 * config.clock_skew_ms_max // 2,
             counts=self.counts,
         )
         self.fetch_server = FetchServer(
