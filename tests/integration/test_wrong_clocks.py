@@ -93,7 +93,7 @@ def topic_led_by(cluster: LocalCluster, node: LocalNode, name: str) -> str:
 
 
 def wait_for_retention(cluster: LocalCluster, node: LocalNode) -> None:
-    """Until this node has looked for old records once more, and deleted those that are old by the true time."""
+    """Return once this node has looked for old records once more, and deleted those that are old by the true time."""
     topic = topic_led_by(cluster, node, f"old{time.monotonic_ns()}-")
     columns = RecordColumns(None, None, None, [b"old"], None)
     batch = encode_batch(columns, base_timestamp_ms=int(time.time() - 8 * DAY_S) * 1000)

@@ -1,4 +1,4 @@
-"""Which timestamps of producers a topic takes. Source: KIP-937.
+"""Bounds of a topic for the timestamps of producers. Source: KIP-937.
 
 A timestamp in the wrong unit is the usual mistake: one in seconds is a day of January 1970, and retention by time would
 delete the record at once. One in microseconds is thousands of years ahead, and would keep its segment for ever.

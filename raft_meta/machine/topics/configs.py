@@ -452,7 +452,7 @@ class TopicSettings:
     segment_ms: int | None
     timestamp_type: TimestampType
     timestamps: TimestampBounds
-    """Those of producers that it takes."""
+    """Bounds for the timestamps of producers."""
     is_unclean_allowed: bool
 
     @property
