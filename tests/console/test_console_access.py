@@ -72,37 +72,77 @@ async def test_a_stranger_is_asked_who_they_are_and_told_what_was_wrong(browser,
     assert not page.faults
 
 
-async def test_the_password_becomes_a_token_that_nothing_but_the_page_has(browser, closed):
+async def test_the_password_becomes_a_token_that_nothing_but_the_tab_has(browser, closed):
     page = await sign_in(browser, closed, "alice")
     await page.until_shown("Healthy")
     await page.until_shown("User:alice")
     (token,) = await asyncio.to_thread(tokens_of, closed, "alice")
     assert token["note"] == "console"
-    stored = (
-        "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie, location.href])"
-    )
+    stored = "JSON.stringify([{...localStorage}, document.cookie, location.href])"
     assert await page.run(stored) == json.dumps(
-        [{}, {}, "", f"{closed.url}/console/#/"], separators=(",", ":")
+        [{}, "", f"{closed.url}/console/#/"], separators=(",", ":")
     )
+    kept = json.loads(await page.run("Object.values(sessionStorage).join()"))
+    assert (kept["user"], kept["tokenId"]) == ("alice", token["token_id"])
+    assert PASSWORD not in json.dumps(kept)
+    assert kept["endsMs"] <= token["expires_ms"] + 60_000
     # What is shown for a shell has no secret in it.
     assert "$(cat milena.token)" in await page.run(
         "document.querySelector('.curl pre').textContent"
     )
     assert "mln_" not in await page.run("document.documentElement.outerHTML")
-    # Loaded again it has none.
+    # Loaded again it is as it was; a tab that is opened beside it has none.
     await page.call("Page.reload")
-    await page.until("document.querySelector('input[name=user]') !== null")
+    await page.until_shown("Healthy")
+    await page.until_shown("User:alice")
+    beside = await browser.open(f"{closed.url}/console/")
+    await beside.until("document.querySelector('input[name=user]') !== null")
     await asyncio.to_thread(
         call,
         closed,
         f"DELETE /users/alice/tokens/{token['token_id']}",
         headers=basic("admin"),
     )
+    # A token that was deleted is forgotten, too.
+    await page.call("Page.reload")
+    await page.until("document.querySelector('input[name=user]') !== null")
+    assert await page.run("sessionStorage.length") == 0
     page = await sign_in(browser, closed, "alice")
     await page.click("button", "Sign out")
     await page.until("document.querySelector('input[name=user]') !== null")
+    assert await page.run("sessionStorage.length") == 0
     while await asyncio.to_thread(tokens_of, closed, "alice"):
         await asyncio.sleep(0.05)
+    assert not page.faults
+
+
+async def test_a_session_that_is_over_is_not_restored_and_a_given_token_is_not_kept(
+    browser, closed
+):
+    made = ok(
+        await asyncio.to_thread(
+            call, closed, "POST /users/alice/tokens", {"note": "own"}, headers=basic("admin")
+        )
+    )
+    page = await browser.open(f"{closed.url}/console/")
+    await page.choose(".login select", "token")
+    await page.fill("input[name=token]", made["token"])
+    await page.click(".login button")
+    await page.until_shown("User:alice")
+    assert await page.run("sessionStorage.length") == 0
+    await page.call("Page.reload")
+    await page.until("document.querySelector('input[name=user]') !== null")
+    over = {"header": f"Bearer {made['token']}", "endsMs": 1}
+    await page.run(
+        "import('./api.js').then(({ credentials }) => credentials.take("
+        f"{{ ...{json.dumps(over)}, endsMs: Date.now() + 1000 }}))"
+    )
+    await page.until_shown("User:alice")
+    await page.run(
+        f"sessionStorage.setItem(Object.keys(sessionStorage)[0], {json.dumps(json.dumps(over))})"
+    )
+    await page.call("Page.reload")
+    await page.until("document.querySelector('input[name=user]') !== null")
     assert not page.faults
 
 

@@ -149,14 +149,14 @@ async def test_a_record_is_written_once_and_those_who_follow_see_it(browser, mad
     await page.until("document.querySelectorAll('tbody tr').length === 1")
     await follower.until_shown("Following: 1 record came")
     (row,) = await follower.run(CELLS)
-    assert (row[:2], row[3:]) == (["1", "0"], ["u1", '{"n": 1}', "1"])
+    assert (row[:2], row[3:]) == (["1", "0"], ['"u1"', '{"n":1}', "1"])
     stored = ok(
         await asyncio.to_thread(
             call, node, f"GET /topics/{topic}/partitions/1/records", headers={"Accept": BINARY}
         )
     )
     assert [(r["key"], r["value"], r["headers"]) for r in stored] == [
-        (encoded("u1"), encoded('{"n": 1}'), [{"key": "trace", "value": encoded("über:all")}])
+        (encoded('"u1"'), encoded('{"n":1}'), [{"key": "trace", "value": encoded("über:all")}])
     ]
     assert await follower.run("document.documentElement.scrollWidth") <= 390
     assert not [*page.faults, *follower.faults]
@@ -197,3 +197,97 @@ async def test_the_shown_command_reads_the_same_records(browser, made):
     done = await asyncio.create_subprocess_shell(command, stdout=asyncio.subprocess.PIPE)
     told, _ = await done.communicate()
     assert json.loads(told)["value"] == "it's"
+
+
+async def test_a_key_is_stored_as_the_same_key_in_json_or_as_text(browser, made):
+    node, topic = await made(partitions=3)
+    page = await messages(browser, node, topic)
+    await page.until_shown("There are no such records")
+    await page.click("details.action > summary", "Write a record")
+    form = "details.action"
+    texts = ("u1", '"u1"', "5", "5.0", "1.10", "true", '{"b": 1, "a": [1, 2]}', '"\\u00fc"', "ü x")
+    cases = [
+        (text, key, value)
+        for text in texts
+        for key in ("JSON", "text")
+        for value in ("JSON", "text")
+    ]
+    for at, (text, key_kind, value_kind) in enumerate(cases):
+        await page.choose(f"{form} .beside select", key_kind)
+        await page.choose(f"{form} > form > label:nth-of-type(2) select", value_kind)
+        await page.fill(f"{form} input", text)
+        await page.fill(f"{form} > form > label:nth-of-type(4) textarea", f"{at}")
+        await page.click(f"{form} form button", "Write")
+        await page.until(
+            "document.querySelector('.action .buttons [role=status]').textContent"
+            f".startsWith('written to partition') && {at + 1} === [...document.querySelectorAll("
+            "'.table tbody tr')].length"
+        )
+
+    def written(headers):
+        rows = []
+        for partition in range(3):
+            rows += ok(
+                call(node, f"GET /topics/{topic}/partitions/{partition}/records", headers=headers)
+            )
+        return rows
+
+    stored = await asyncio.to_thread(written, {"Accept": BINARY})
+    by_value = {base64.b64decode(row["value"]).decode(): row for row in stored}
+    assert len(by_value) == len(cases)
+
+    def by_http(text, kind):
+        """The same key from another client."""
+        body = {"records": [{"key": text, "value": "x"}]}
+        type_ = f"application/vnd.kafka.{kind.lower()}.v2+json"
+        raw = json.dumps(body).encode()
+        if kind == "JSON":
+            try:
+                json.loads(text)
+                raw = b'{"records":[{"key":%s,"value":"x"}]}' % text.encode()
+            except ValueError:
+                pass
+        (receipt,) = ok(call(node, f"POST /topics/{topic}", raw, content_type=type_))["offsets"]
+        return ok(
+            call(
+                node,
+                f"GET /topics/{topic}/partitions/{receipt['partition']}/records",
+                headers={"Accept": BINARY},
+                offset=receipt["offset"],
+            )
+        )[0]
+
+    for at, (text, key_kind, _) in enumerate(cases):
+        same = await asyncio.to_thread(by_http, text, key_kind)
+        mine = by_value[str(at)]
+        assert (mine["key"], mine["partition"]) == (same["key"], same["partition"]), (
+            text,
+            key_kind,
+        )
+    assert not page.faults
+
+
+async def test_a_telephone_shows_every_cell_of_every_record(browser, made):
+    wide = "wide " * 60
+    node, topic = await made(
+        [
+            {"key": encoded("user-1"), "value": encoded('{"item":"tea"}')},
+            {"key": encoded(wide), "value": encoded(wide)},
+            {"value": base64.b64encode(bytes(range(64))).decode()},
+            {"key": encoded("k")},
+        ]
+    )
+    page = await messages(browser, node, topic, "?from=earliest", width=390)
+    await page.until("document.querySelectorAll('tbody tr').length === 4")
+    boxes = await page.run(
+        "[...document.querySelectorAll('.table tbody td')].map((cell) => {"
+        " const { left, right, width, height } = cell.getBoundingClientRect();"
+        " return [cell.dataset.head, left, right, width, height, cell.scrollWidth - cell.clientWidth]; })"
+    )
+    assert len(boxes) == 4 * 6
+    for head, left, right, width, height, beyond in boxes:
+        assert left >= 0, head
+        assert right <= 390, head
+        assert min(width, height) > 0, head
+        assert beyond <= 0, head
+    assert not page.faults

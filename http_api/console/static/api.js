@@ -14,12 +14,20 @@ export class Refusal extends Error {
 /** Nobody answered. */
 export class Unreachable extends Error {}
 
-/** What requests carry of the reader's: {header, …}, or null. In this page's memory alone. */
+// Of this console alone: another one, below another path of the same host, has a session of its own.
+const KEPT = `milena session of ${ROOT.pathname}`;
+
+/**
+ * What requests carry of the reader's: {header, …}, or null. A session with `endsMs` is kept for this tab, so that a reload
+ * does not ask again; one without is in the page's memory alone.
+ */
 export const credentials = {
-  session: null,
+  session: restored(),
   heard: new Set(),
   take(session) {
     this.session = session;
+    if (session?.endsMs) sessionStorage.setItem(KEPT, JSON.stringify(session));
+    else sessionStorage.removeItem(KEPT);
     for (const tell of this.heard) tell();
   },
   drop() {
@@ -30,6 +38,15 @@ export const credentials = {
     return () => this.heard.delete(tell);
   },
 };
+
+function restored() {
+  try {
+    const session = JSON.parse(sessionStorage.getItem(KEPT));
+    return session?.endsMs > Date.now() ? session : null;
+  } catch {
+    return null;
+  }
+}
 
 /** A name as it stands in a path. */
 export function encoded(name) {

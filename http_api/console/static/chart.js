@@ -81,7 +81,7 @@ export function Chart({ title, lines: all, endMs, stepMs, show, isBytes }) {
     <p class="scale"><span>${time(endMs - (count - 1) * stepMs).slice(11, 16)}</span><span>up to ${show(top)}</span><span>${time(endMs).slice(11, 16)}</span></p>
     <ul class="legend">${lines.map((line, at) => html`<li><span class=${at < LINES_MAX ? `key l${at}` : "key"} aria-hidden="true"></span> ${line.label}: <b>${show(last(line.values))}</b>${at < LINES_MAX ? "" : " (not drawn)"}</li>`)}</ul>
     <button type="button" class="link" aria-expanded=${isTable} onClick=${() => setIsTable(!isTable)}>${isTable ? "Without the table" : "As a table"}</button>
-    ${isTable && html`<${Table} caption=${`${title}, by minute`} rows=${minutes(lines, endMs, stepMs)} keyOf=${(row) => row.minute} page=${10} columns=${[
+    ${isTable && html`<${Table} isPlain caption=${`${title}, by minute`} rows=${minutes(lines, endMs, stepMs)} keyOf=${(row) => row.minute} page=${10} columns=${[
       { head: "Minute", kind: "when", cell: (row) => time(row.minute).slice(0, 16), by: (row) => row.minute },
       ...lines.map((line, at) => ({ head: line.label, num: true, cell: (row) => show(row.means[at]), by: (row) => row.means[at] })),
     ]} />`}

@@ -81,7 +81,7 @@ export function Busiest({ answer, rows = 10 }) {
   const found = answer.data?.busiest_partitions;
   if (!found) return null;
   return html`<section><h2>Busiest partitions</h2>
-    <${Table} caption="Busiest partitions" rows=${found} page=${rows} keyOf=${(p) => `${p.topic}/${p.partition}`} empty="Nothing went in or out in the last minute." columns=${[
+    <${Table} isPlain caption="Busiest partitions" rows=${found} page=${rows} keyOf=${(p) => `${p.topic}/${p.partition}`} empty="Nothing went in or out in the last minute." columns=${[
       { head: "Topic", cell: (p) => html`<${Topic} name=${p.topic} />`, by: (p) => p.topic },
       { head: "Partition", num: true, cell: (p) => p.partition, by: (p) => p.partition },
       { head: "Leader", num: true, cell: (p) => p.leader ?? "none", by: (p) => p.leader },

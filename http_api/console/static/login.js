@@ -34,8 +34,8 @@ export function Login({ why }) {
       <${Failure} error=${state.error} />
     </form>
     <p class="dim">${way === "token"
-      ? "The token stays in this page's memory, until it is left or loaded again."
-      : "The page makes a token of eight hours from them and forgets the password. The token stays in this page's memory, and is deleted when you sign out."}</p>`;
+      ? "The token stays in this page's memory, until the page is left or loaded again."
+      : "The page makes a token of eight hours from them and forgets the password. The browser keeps the token for this tab, also when you load the page again. Sign out to delete it."}</p>`;
 }
 
 /** Who the reader is, in the bar; nothing where the cluster asks nobody. */

@@ -3,10 +3,11 @@
 import { useRef, useState } from "./vendor/hooks.js";
 import { Refusal, ask, path } from "./api.js";
 import { PartitionField } from "./paged.js";
-import { base64Of, isJson } from "./text.js";
-import { Action, Field, html } from "./ui.js";
+import { base64Of, compact, isJson } from "./text.js";
+import { Action, Field, Name, html } from "./ui.js";
 
 const BINARY = "application/vnd.kafka.binary.v2+json";
+const JSON_RECORDS = "application/vnd.kafka.json.v2+json";
 const encoder = new TextEncoder();
 
 /** A name for one intent: the same request again, after an answer that was lost, writes nothing twice. */
@@ -20,8 +21,32 @@ function headersOf(text) {
   });
 }
 
+/** The JSON that a key's field means: what is no JSON by itself is a string. */
+const keyJson = (text) => (isJson(text) ? text : JSON.stringify(text));
+
+/**
+ * {type, body}: a request with this record. What is JSON goes to the node as it was typed, so that it is stored as from any
+ * other client; JSON beside text is laid out here, since one request has one format.
+ */
+function requestOf({ partition, key, keyKind, value, kind, headers }) {
+  const isJsonKey = key === "" || keyKind === "JSON";
+  const rest = { headers: headersOf(headers), ...(partition === "" ? {} : { partition: Number(partition) }) };
+  if (isJsonKey && kind !== "text") {
+    const [keyText, valueText] = [key === "" ? "null" : keyJson(key), kind === "tombstone" ? "null" : value];
+    const tail = JSON.stringify(rest).slice(1);
+    return { type: JSON_RECORDS, body: `{"records":[{"key":${keyText},"value":${valueText},${tail}]}` };
+  }
+  const bytes = (text) => base64Of(encoder.encode(text));
+  const record = {
+    key: key === "" ? null : bytes(isJsonKey ? compact(keyJson(key)) : key),
+    value: kind === "tombstone" ? null : bytes(kind === "JSON" ? compact(value) : value),
+    ...rest,
+  };
+  return { type: BINARY, body: JSON.stringify({ records: [record] }) };
+}
+
 export function Produce({ topic, onDone }) {
-  const [form, setForm] = useState({ partition: "", key: "", value: "", headers: "", kind: "JSON" });
+  const [form, setForm] = useState({ partition: "", key: "", keyKind: "JSON", value: "", headers: "", kind: "JSON" });
   const intent = useRef(newIntent());
   const set = (name) => (value) => {
     intent.current = newIntent();
@@ -30,13 +55,7 @@ export function Produce({ topic, onDone }) {
   const isTombstone = form.kind === "tombstone";
   const isBroken = form.kind === "JSON" && form.value !== "" && !isJson(form.value);
   const act = async () => {
-    const record = {
-      key: form.key === "" ? null : base64Of(encoder.encode(form.key)),
-      value: isTombstone ? null : base64Of(encoder.encode(form.value)),
-      headers: headersOf(form.headers),
-    };
-    if (form.partition !== "") record.partition = Number(form.partition);
-    const told = await ask("POST", path`topics/${topic.name}`, { type: BINARY, body: JSON.stringify({ records: [record] }), headers: { "Idempotency-Key": intent.current } });
+    const told = await ask("POST", path`topics/${topic.name}`, { ...requestOf(form), headers: { "Idempotency-Key": intent.current } });
     const [receipt] = told.offsets;
     if (receipt.error_code !== null) throw new Refusal(receipt.error, { code: receipt.error_code });
     intent.current = newIntent();
@@ -50,6 +69,10 @@ export function Produce({ topic, onDone }) {
       ${["JSON", "text", "tombstone"].map((kind) => html`<option>${kind}</option>`)}
     </select></label>
     <${Field} label="Key" value=${form.key} onValue=${set("key")} hint="none" />
+    <div class="beside"><label>Key is <select value=${form.keyKind} onChange=${(e) => set("keyKind")(e.target.value)}>
+      ${["JSON", "text"].map((kind) => html`<option>${kind}</option>`)}
+    </select></label></div>
+    ${form.key !== "" && html`<p class="dim" role="status">The key is stored as <span class="mono"><${Name} text=${form.keyKind === "JSON" ? compact(keyJson(form.key)) : form.key} /></span>.</p>`}
     ${!isTombstone && html`<${Field} label="Value" isLong value=${form.value} onValue=${set("value")} />`}
     ${isBroken && html`<p class="box warn" role="status">This is not JSON yet.</p>`}
     <${Field} label="Headers, name: value, one a line" isLong value=${form.headers} onValue=${set("headers")} />

@@ -1,4 +1,4 @@
-// Who the reader is to the cluster. Credentials are in this page's memory alone: a reload, or another tab, has none.
+// Who the reader is to the cluster. A token of a few hours is kept for this tab; one that the reader has given is not.
 
 import { useEffect, useReducer } from "./vendor/hooks.js";
 import { ask, credentials, path } from "./api.js";
@@ -31,12 +31,12 @@ export async function signInByPassword(user, password) {
     credentials.take({ header: `Basic ${basic}`, user });
     return;
   }
-  credentials.take({ header: `Bearer ${made.token}`, user, tokenId: made.token_id });
+  credentials.take({ header: `Bearer ${made.token}`, user, tokenId: made.token_id, endsMs: Date.now() + LIFETIME_MS });
 }
 
 export async function signInByToken(token) {
   const header = `Bearer ${token}`;
-  // Asked before it is taken: a wrong one is refused here, in the form.
+  // Asked before it is taken: a wrong one is refused here, in the form. It may never end: storage is no place for it.
   await ask("GET", "access", { headers: { Authorization: header } });
   credentials.take({ header });
 }

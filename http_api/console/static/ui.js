@@ -99,17 +99,18 @@ const compare = (a, b) => (typeof a === "string" || typeof b === "string" ? Stri
 
 /**
  * The rows of a page in columns; it may stand in a form, which none of its buttons sends. A column: {head, cell(row), num?,
- * by?}; `by` lets readers sort. `order`: {at, sign} or null; `first`: how many of `total` rows are on former pages.
+ * by?}; `by` lets readers sort. `order`: {at, sign} or null; `first`: how many of `total` rows are on former pages. On a narrow
+ * screen a row is a card of all its cells, for which the roles say what they are; `isPlain`: it stays a row.
  */
-export function Grid({ caption, columns, rows, keyOf, empty = "none", total, first, page, onFirst, order, onSort }) {
+export function Grid({ caption, columns, rows, keyOf, empty = "none", total, first, page, onFirst, order, onSort, isPlain }) {
   const kind = (column) => (column.num ? "num" : column.kind);
   const sorting = (at) => (order?.at === at ? (order.sign > 0 ? "ascending" : "descending") : undefined);
-  return html`<div class="table" tabindex="0" role="region" aria-label=${caption}>
-      <table>
-        <thead><tr>${columns.map((column, at) => html`<th scope="col" class=${kind(column)} aria-sort=${sorting(at)}>
+  return html`<div class=${isPlain ? "table" : "table cards"} tabindex="0" role="region" aria-label=${caption}>
+      <table role="table">
+        <thead role="rowgroup"><tr role="row">${columns.map((column, at) => html`<th scope="col" role="columnheader" class=${kind(column)} aria-sort=${sorting(at)}>
           ${column.by ? html`<button type="button" class="sort" onClick=${() => onSort(at)}>${column.head}<span aria-hidden="true">${order?.at === at ? (order.sign > 0 ? " ▲" : " ▼") : ""}</span></button>` : column.head}
         </th>`)}</tr></thead>
-        <tbody>${rows.map((row) => html`<tr key=${keyOf?.(row)}>${columns.map((column) => html`<td class=${kind(column)}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
+        <tbody role="rowgroup">${rows.map((row) => html`<tr role="row" key=${keyOf?.(row)}>${columns.map((column) => html`<td role="cell" class=${kind(column)} data-head=${column.head}>${column.cell(row)}</td>`)}</tr>`)}</tbody>
       </table>
       ${total === 0 && html`<p class="empty">${empty}</p>`}
     </div>
