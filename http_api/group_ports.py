@@ -229,6 +229,8 @@ class NewConsumer:
     request_timeout_ms: int
     principal: str = ""
     """Whose it is; empty where nobody was asked."""
+    commits_next: bool = False
+    """The offsets of its commits name the next record to read, not the last one that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,6 +297,9 @@ class ConsumersPort(Protocol):
         Here and in what follows ``token`` says that the answer to this records call has arrived. If the last one had a
         token, only what has certainly arrived is committed.
         """
+
+    async def commits_next(self, group: str, instance: str) -> bool:
+        """Whether the offsets of its commits name the next record; see ``NewConsumer``."""
 
     async def format_of(self, group: str, instance: str) -> str:
         """The format that it was created with."""

@@ -501,6 +501,8 @@ class ApiLimits:
     bad_credentials_delay_ms: int = 500
     """Before bad credentials are refused on a connection that brought some before."""
     records_per_request_max: int = 100_000
+    rest_commit_offsets: str = "last"
+    """What offsets in commits of REST consumers name, where a consumer does not say: ``last`` or ``next``."""
     request_rate: int = 0
     """Requests/s of each caller on this node; 0: as many as it likes."""
     producer_byte_rate: int = 0

@@ -170,10 +170,19 @@ def decode_segment(part: str) -> str:
         name.encode()
     except UnicodeError:
         raise MalformedRequestError(f"'{part}' in the path is not UTF-8") from None
+    check_name(name)
+    return name
+
+
+def check_name(name: str) -> None:
+    """Refuse a name with control characters, wherever it comes from.
+
+    Raises:
+        MalformedRequestError: it holds one (shown as its picture).
+    """
     if _CONTROL.search(name):
         shown = _CONTROL.sub(_picture, name)
         raise MalformedRequestError(f"control characters are not allowed in names: '{shown}'")
-    return name
 
 
 def _picture(match: re.Match[str]) -> str:

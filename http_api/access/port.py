@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from milena.model.access import AccessMode
+from milena.model.access import ANY_NAME, AccessMode, PatternType
 from milena.model.quotas import QuotaKey
 from milena.model.secret import Secret
 from raft_meta.machine.image import Acl, Grant, Token, User
@@ -27,7 +27,11 @@ class RequestedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclSelection:
-    """Which entries are meant; None: whatever they say there."""
+    """Which entries are meant; None: whatever they say there.
+
+    ``is_match``: of the resource, those that would be looked at for ``name``: of this name, of a prefix of it, and
+    of all names. Source: Kafka's pattern type MATCH.
+    """
 
     principal: str | None = None
     resource_type: str | None = None
@@ -36,6 +40,7 @@ class AclSelection:
     operation: str | None = None
     permission: str | None = None
     host: str | None = None
+    is_match: bool = False
 
     def fits(self, acl: Acl) -> bool:
         """Whether an entry is meant."""
@@ -45,12 +50,20 @@ class AclSelection:
                 (self.principal, acl.principal),
                 (self.resource_type, acl.resource_type),
                 (self.pattern_type, acl.pattern_type),
-                (self.name, acl.name),
                 (self.operation, acl.operation),
                 (self.permission, acl.permission),
                 (self.host, acl.host),
             )
-        )
+        ) and self._fits_name(acl)
+
+    def _fits_name(self, acl: Acl) -> bool:
+        if self.name is None or self.name == acl.name:
+            return True
+        if not self.is_match:
+            return False
+        if acl.pattern_type == PatternType.PREFIXED:
+            return self.name.startswith(acl.name)
+        return acl.name == ANY_NAME
 
 
 class AccessPort(Protocol):

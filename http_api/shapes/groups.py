@@ -42,6 +42,12 @@ NEW_CONSUMER = Shape(
                 "description": "commit what was delivered by itself; default true",
             },
             "enable.auto.commit": {**_WORD_OR_BOOLEAN, "description": "the same"},
+            "commit.offsets": {
+                "description": "what the `offset` of a commit names: `last`, the last record that was read (as in "
+                "Confluent's proxy), or `next`, the next one to read (as in Strimzi's bridge); default: the node's "
+                "`rest_commit_offsets`",
+                "type": ["string", "null"],
+            },
             "isolation.level": nullable(text("`read_committed`, and there is no other")),
             "fetch.min.bytes": {
                 **_WORD_OR_NUMBER,

@@ -283,6 +283,27 @@ CONFIG_CHANGES = Shape(
     },
 )
 
+TOPIC_CONFIG_CHANGES = Shape(
+    "TopicConfigChangesIn",
+    fields({"topic_name": text(minLength=1), "configs": listing(CONFIG_CHANGE)}, is_closed=True),
+)
+TOPICS_CONFIG_CHANGES = Shape(
+    "TopicsConfigChangesIn",
+    fields(
+        {"data": listing(TOPIC_CONFIG_CHANGES, "each topic once", minItems=1)},
+        {"validate_only": nullable(boolean("only check that it could be done"))},
+        is_closed=True,
+    ),
+)
+ANY_CONFIG_CHANGES = Shape(
+    "AnyConfigChangesIn",
+    {
+        "description": "changes of the topic of the path; with `-` in its place, of topics by name",
+        "anyOf": [CONFIG_CHANGES, TOPICS_CONFIG_CHANGES],
+    },
+    CONFIG_CHANGES.example,
+)
+
 LATEST = "latest"
 DELETE_RECORDS = Shape(
     "DeleteRecordsIn",

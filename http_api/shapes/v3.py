@@ -62,6 +62,7 @@ CLUSTER = _item(
     "KafkaCluster",
     {},
     "controller?",
+    "acls",
     "brokers",
     "broker_configs",
     "consumer_groups",
@@ -101,6 +102,19 @@ _CONFIG = {
 CONFIG = _item("KafkaTopicConfig", {**_IN_TOPIC, **_CONFIG})
 BROKER_CONFIG = _item("KafkaBrokerConfig", {"broker_id": integer(), **_CONFIG})
 CLUSTER_CONFIG = _item("KafkaClusterConfig", {"config_type": constant("BROKER"), **_CONFIG})
+CONFIG_FAILURES = Shape(
+    "TopicConfigFailures",
+    fields(
+        {
+            "failures": listing(
+                Shape(
+                    "TopicConfigFailure",
+                    fields({"topic_name": text(), "error_code": integer(), "message": text()}),
+                )
+            )
+        }
+    ),
+)
 _PARTITION_LINKS = ("leader?", "replicas", "reassignment?")
 PARTITION = _item("KafkaPartition", _IN_PARTITION, *_PARTITION_LINKS)
 PARTITION_WITH_OFFSETS = _item(

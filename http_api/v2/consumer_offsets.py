@@ -1,7 +1,8 @@
 """v2: what a REST consumer's group has committed, and committing more.
 
-Proxies disagree about what the offset of a commit means: the last record that was read (the body's key is then
-``offsets``), or the next one to read (the key is ``partitions``, or the item's own ``next_offset``).
+Proxies disagree about what the offset of a commit means. Under ``partitions``, and as ``next_offset``, it is the next
+record to read. Under ``offsets`` it is the last one that was read to some proxies, and the next one to others: the
+consumer says which.
 """
 
 from collections.abc import Iterator
@@ -40,17 +41,19 @@ _NOT_COMMITTED = -1
 async def commit(call: Call) -> web.Response:
     """Commit what the body names; without any, what was delivered."""
     fields = Fields(await call.optional_json_body(), "the body", CONSUMER_COMMIT.fields)
+    group, instance = await place(call)
     offsets = None
     if fields.has("offsets") and fields.has("partitions"):
         raise InvalidFieldError("the body: give 'offsets' or 'partitions', not both")
     if fields.has("offsets"):
-        offsets = list(_offsets(fields, "offsets", 1))
+        is_next = await call.ports.consumers.commits_next(group, instance)
+        offsets = list(_offsets(fields, "offsets", 0 if is_next else 1))
     elif fields.has("partitions"):
         offsets = list(_offsets(fields, "partitions", 0))
     call.rights.authorize(
         Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets or ()}
     )
-    await call.ports.consumers.commit(*await place(call), offsets)
+    await call.ports.consumers.commit(group, instance, offsets)
     return empty_answer()
 
 

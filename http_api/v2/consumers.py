@@ -11,6 +11,7 @@ from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
 from http_api.group_ports import NewConsumer, Reset, Seek, TopicPartition
 from http_api.media import metadata_type
 from http_api.native.groups.handlers import authorize_subscription
+from http_api.routing import check_name
 from http_api.shapes.groups import (
     NEW_CONSUMER,
     PARTITION_IN,
@@ -36,6 +37,7 @@ from raft_meta.machine.image import Image, RestConsumer
 FORMATS = ("binary", "json", "text")
 _SCHEMA_FORMATS = ("avro", "jsonschema", "protobuf")
 _RESETS = ("latest", "earliest", "none")
+COMMIT_OFFSETS = ("last", "next")
 
 FETCH_MIN_BYTES_MAX = 10_000_000
 """Confluent's bound."""
@@ -153,14 +155,17 @@ def _new_consumer(fields: Fields, call: Call) -> NewConsumer:
         fetch_min_bytes=1 if min_bytes is None else min_bytes,
         request_timeout_ms=min(timeout_ms, call.ports.limits.fetch_wait_ms_max),
         principal=call.rights.known_principal,
+        commits_next=_commits_next(fields, call),
     )
 
 
 def _instance(fields: Fields) -> str | None:
     if not fields.has("name"):
         return None
+    name = fields.required_text("name")
+    check_name(name)
     fields.label("name")
-    return fields.required_text("name")
+    return name
 
 
 def _check_isolation(fields: Fields) -> None:
@@ -194,6 +199,16 @@ def _reset(fields: Fields) -> str:
     return name
 
 
+def _commits_next(fields: Fields, call: Call) -> bool:
+    name = fields.text("commit.offsets") or call.ports.limits.rest_commit_offsets
+    if name.lower() not in COMMIT_OFFSETS:
+        raise InvalidConsumerError(
+            f"'commit.offsets' is '{name}': use {COMMIT_OFFSETS[0]} (the last record that was read) or "
+            f"{COMMIT_OFFSETS[1]} (the next one)"
+        )
+    return name.lower() == COMMIT_OFFSETS[1]
+
+
 def _is_auto_commit(fields: Fields) -> bool:
     for name in ("enable.auto.commit", "auto.commit.enable"):
         if fields.has(name):
@@ -212,7 +227,13 @@ async def subscribe(call: Call) -> web.Response:
     token = read_token(call.query())
     fields = Fields(await call.json_body(), "the body", SUBSCRIBE.fields)
     topics, pattern = fields.strings("topics"), fields.text("topic_pattern")
+    for topic in topics:
+        check_name(topic)
     authorize_subscription(call, topics, pattern)
+    if fields.has("topics") and not topics and pattern is None:
+        # As Kafka's consumer has it: to subscribe to nothing is to give up what was subscribed before.
+        await call.ports.consumers.unsubscribe(*await place(call), token=token)
+        return empty_answer()
     await call.ports.consumers.subscribe(*await place(call), topics, pattern, token=token)
     return empty_answer()
 

@@ -12,7 +12,8 @@ from milena.model.access import Operation
 
 _ACLS = f"{CLUSTER}/acls"
 _ADD_ERRORS = (InvalidFieldError, e.InvalidAccessError, e.AccessLimitError, *CHANGE_ERRORS)
-_ADDED = (Answer(status=201, description="It is there, on this node and soon on all"),)
+_THERE = "It is there, on this node and soon on all"
+_ADDED = (Answer(status=201, description=_THERE),)
 
 ACL_ROUTES = (
     v3_route(
@@ -31,7 +32,7 @@ ACL_ROUTES = (
         "v3CreateAcl",
         acls.create_acl,
         "Add an access control entry",
-        _ADDED,
+        (Answer(status=201, description=_THERE, headers=("Location",)),),
         access=on_cluster(Operation.ALTER, is_strict=True),
         tag=Tag.V3_ACLS,
         description="One that is there already stays.",

@@ -1,6 +1,7 @@
 """v3: access control entries, in the words of Confluent's REST API."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from urllib.parse import urlencode
 
 import orjson
@@ -28,15 +29,21 @@ _WORDS = {
     "operation": Operation,
     "permission": Permission,
 }
+_ANY, _MATCH = "ANY", "MATCH"
 FILTERS = (
-    text_param("resource_type", "only of this type", text(enum=list(ResourceType))),
-    text_param("resource_name", "only of this name", text(minLength=1), "orders"),
-    text_param("pattern_type", "only such patterns", text(enum=list(PatternType))),
-    text_param("principal", "only of this principal", text(minLength=1), "User:alice"),
-    text_param("host", "only of this host", text(minLength=1), "*"),
-    text_param("operation", "only of this operation", text(enum=list(Operation))),
-    text_param("permission", "only these", text(enum=list(Permission))),
+    text_param("resource_type", "only of this type", text(enum=[*ResourceType, _ANY, ""])),
+    text_param("resource_name", "only of this name", text(), "orders"),
+    text_param(
+        "pattern_type",
+        "only such patterns; MATCH: all entries that are looked at for a resource called `resource_name`",
+        text(enum=[*PatternType, _ANY, _MATCH, ""]),
+    ),
+    text_param("principal", "only of this principal", text(), "User:alice"),
+    text_param("host", "only of this host", text(), "*"),
+    text_param("operation", "only of this operation", text(enum=[*Operation, _ANY, ""])),
+    text_param("permission", "only these", text(enum=[*Permission, _ANY, ""])),
 )
+"""An empty value, and ANY, leave all. Words may be in any case."""
 
 
 async def list_acls(call: Call) -> web.Response:
@@ -49,8 +56,9 @@ async def list_acls(call: Call) -> web.Response:
 
 async def create_acl(call: Call) -> web.Response:
     """Add an entry."""
-    cluster_id(call)
-    return await _add(call, [_acl(Fields(await call.json_body(), "the body", NEW_ACL.fields))])
+    links = Links(call)
+    acl = _acl(Fields(await call.json_body(), "the body", NEW_ACL.fields))
+    return await _add(call, [acl], location=_url(links, acl))
 
 
 async def create_acls(call: Call) -> web.Response:
@@ -61,63 +69,84 @@ async def create_acls(call: Call) -> web.Response:
     return await _add(call, [_acl(item) for item in fields.objects("data", NEW_ACL.fields)])
 
 
-async def _add(call: Call, acls: Sequence[Acl]) -> web.Response:
+async def _add(call: Call, acls: Sequence[Acl], *, location: str = "") -> web.Response:
     await call.ports.access.add_acls(acls)
     for acl in acls:
         call.rights.tell(f"added {_words(acl)}")
-    return empty_answer(201)
+    return empty_answer(201, [("Location", location)] if location else [])
 
 
 async def delete_acls(call: Call) -> web.Response:
     """Remove the entries that the query names."""
     links = Links(call)
     query = call.query()
-    if not query:
+    for name, given in query.items():
+        if not given:
+            # A variable that a script forgot to set would remove the entries of everybody.
+            raise MalformedRequestError(
+                f"Invalid parameter '{name}' got '': say what it is to be, or leave it out"
+            )
+    wanted = _filter(query)
+    if replace(wanted, is_match=False) == AclSelection():
         raise MalformedRequestError(
             "to remove all entries at once is hardly meant: name a principal, a resource or something else of them"
         )
-    removed = await call.ports.access.remove_acls(_filter(query))
+    removed = await call.ports.access.remove_acls(wanted)
     for acl in removed:
         call.rights.tell(f"removed {_words(acl)}")
     return json_answer({"data": await _rows(links, removed)})
 
 
 def _filter(query: Mapping[str, str]) -> AclSelection:
-    for name, wanted in query.items():
-        if not wanted:
-            raise MalformedRequestError(
-                f"Invalid parameter '{name}' got '': say what it is to be, or leave it out"
-            )
-    for name, kind in _WORDS.items():
-        if name in query and query[name] not in set(kind):
-            raise MalformedRequestError(
-                f"Invalid parameter '{name}' got '{query[name]}': use {', '.join(kind)}"
-            )
-    host = query.get("host")
+    """What a query selects. An empty value, and ANY, say nothing, as in Confluent's REST proxy."""
+    words = {name: _wanted_word(name, query.get(name, "")) for name in _WORDS}
+    is_match = words["pattern_type"] == _MATCH
+    host = query.get("host") or None
     return AclSelection(
-        principal=query.get("principal"),
-        resource_type=query.get("resource_type"),
-        pattern_type=query.get("pattern_type"),
-        name=query.get("resource_name"),
-        operation=query.get("operation"),
-        permission=query.get("permission"),
+        principal=query.get("principal") or None,
+        resource_type=words["resource_type"],
+        pattern_type=None if is_match else words["pattern_type"],
+        name=query.get("resource_name") or None,
+        operation=words["operation"],
+        permission=words["permission"],
         host=host if host is None else plain_host(host),
+        is_match=is_match,
     )
 
 
+def _wanted_word(name: str, given: str) -> str | None:
+    word = given.upper()
+    if word in ("", _ANY):
+        return None
+    if word not in _filter_words(name):
+        raise MalformedRequestError(
+            f"Invalid parameter '{name}' got '{given}': use {', '.join(_filter_words(name))}"
+        )
+    return word
+
+
+def _filter_words(name: str) -> list[str]:
+    return [*_WORDS[name], _ANY, *([_MATCH] if name == "pattern_type" else [])]
+
+
 def _acl(fields: Fields) -> Acl:
+    words: dict[str, str] = {}
     for name, kind in _WORDS.items():
-        word = fields.required_text(name)
-        if word not in set(kind):
-            raise InvalidFieldError(f"'{name}' is '{word}': use {', '.join(kind)}")
+        words[name] = fields.required_text(name).upper()
+        if words[name] in (_ANY, _MATCH):
+            raise MalformedRequestError(
+                f"'{name}' is {words[name]}, which is for searches: use {', '.join(kind)}"
+            )
+        if words[name] not in set(kind):
+            raise InvalidFieldError(f"'{name}' is '{words[name]}': use {', '.join(kind)}")
     host = fields.required_text("host")
     return Acl(
         principal=fields.required_text("principal"),
-        resource_type=fields.required_text("resource_type"),
-        pattern_type=fields.required_text("pattern_type"),
+        resource_type=words["resource_type"],
+        pattern_type=words["pattern_type"],
         name=fields.required_text("resource_name"),
-        operation=fields.required_text("operation"),
-        permission=fields.required_text("permission"),
+        operation=words["operation"],
+        permission=words["permission"],
         host=host if host == ANY_HOST else plain_host(host),
     )
 
@@ -140,8 +169,8 @@ async def _rows(links: Links, acls: Sequence[Acl]) -> list[orjson.Fragment]:
     return rows
 
 
-def _resource(links: Links, acl: Acl) -> Resource:
-    own = {
+def _said(acl: Acl) -> dict[str, str]:
+    return {
         "resource_type": acl.resource_type,
         "resource_name": acl.name,
         "pattern_type": acl.pattern_type,
@@ -150,13 +179,20 @@ def _resource(links: Links, acl: Acl) -> Resource:
         "operation": acl.operation,
         "permission": acl.permission,
     }
+
+
+def _url(links: Links, acl: Acl) -> str:
+    """An entry is found by what it says."""
+    return f"{links.url('acls')}?{urlencode(_said(acl))}"
+
+
+def _resource(links: Links, acl: Acl) -> Resource:
     return {
         "kind": "KafkaAcl",
         "metadata": {
-            # An entry is found by what it says.
-            "self": f"{links.url('acls')}?{urlencode(own)}",
+            "self": _url(links, acl),
             "resource_name": f"crn:///kafka={links.cluster_id}/acl={acl.principal}",
         },
         "cluster_id": links.cluster_id,
-        **own,
+        **_said(acl),
     }

@@ -37,6 +37,7 @@ _NAMES = {
 _FACTOR = 3
 """Replicas of a topic that says nothing of them: what ``min.insync.replicas`` is by default depends on it."""
 _SOURCE = "DEFAULT_CONFIG"
+_ALL_BROKERS = "-"
 
 
 def _values() -> dict[str, str]:
@@ -73,10 +74,16 @@ def _one(call: Call, broker_id: int | None) -> web.Response:
 
 
 async def list_configs(call: Call) -> web.Response:
-    """All of a broker."""
-    links, broker_id = Links(call), find_broker(call).broker_id
-    items = [_config(links, broker_id, *pair) for pair in sorted(_values().items())]
-    url = links.url("brokers", broker_id, "configs")
+    """All of a broker; for a broker called ``-``, those of all brokers."""
+    links = Links(call)
+    named = call.names["broker"]
+    is_all = named == _ALL_BROKERS
+    broker_ids = sorted(
+        call.ports.metadata.image.brokers if is_all else [find_broker(call).broker_id]
+    )
+    values = sorted(_values().items())
+    items = [_config(links, broker_id, *pair) for broker_id in broker_ids for pair in values]
+    url = links.url("brokers", named, "configs")
     return item_answer(links.listing("KafkaBrokerConfigList", url, items))
 
 

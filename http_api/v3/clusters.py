@@ -24,7 +24,7 @@ def _cluster(call: Call, links: Links) -> Resource:
     controller = call.ports.metadata.image.controller_id
     resource = links.item("KafkaCluster", (), "")
     resource["controller"] = None if controller is None else links.related("brokers", controller)
-    for name in ("brokers", "broker-configs", "consumer-groups", "topics"):
+    for name in ("acls", "brokers", "broker-configs", "consumer-groups", "topics"):
         resource[name.replace("-", "_")] = links.related(name)
     resource["partition_reassignments"] = links.related(
         "topics", "-", "partitions", "-", "reassignment"

@@ -5,15 +5,22 @@ from collections.abc import Callable
 from aiohttp import web
 
 from http_api.access.needs import ALL_TOPICS
-from http_api.answers import empty_answer
+from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
-from http_api.describing.schemas import Fields
-from http_api.errors import InvalidFieldError
+from http_api.describing.schemas import Fields, check_count
+from http_api.errors import InvalidFieldError, row_of
 from http_api.lookup import find_topic
-from http_api.shapes.requests import CONFIG_CHANGE, CONFIG_CHANGES, CONFIG_VALUE
+from http_api.shapes.requests import (
+    CONFIG_CHANGE,
+    CONFIG_CHANGES,
+    CONFIG_VALUE,
+    TOPIC_CONFIG_CHANGES,
+    TOPICS_CONFIG_CHANGES,
+)
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
+from http_api.v3.rows import TOPIC_MISSING
 from milena.model.access import Operation, ResourceType
-from milena.model.errors import ConfigNotFoundError
+from milena.model.errors import ConfigNotFoundError, MilenaError, TopicNotFoundError
 from raft_meta.machine.topics.configs import ConfigValue, effective
 
 _SET_SOURCE = "DYNAMIC_TOPIC_CONFIG"
@@ -91,18 +98,54 @@ async def delete_config(call: Call) -> web.Response:
 
 
 async def alter_configs(call: Call) -> web.Response:
-    """Set and reset several configs at once."""
+    """Set and reset several configs at once; for a topic called ``-``, of the topics that the body names."""
     cluster_id(call)
+    if call.names["topic"] == ALL_TOPICS:
+        return await _alter_several(call)
+    call.rights.authorize(Operation.ALTER_CONFIGS, ResourceType.TOPIC, [call.names["topic"]])
     fields = Fields(await call.json_body(), "the body", CONFIG_CHANGES.fields)
     if not fields.has("data"):
         raise InvalidFieldError("the body: 'data', a list of changes, is missing")
+    changes = _changes(fields, "data")
+    return await _alter(call, changes, is_validate_only=fields.boolean("validate_only"))
+
+
+async def _alter_several(call: Call) -> web.Response:
+    """Change topics one by one; what is wrong with one does not stop the others. Source: Confluent's REST proxy."""
+    fields = Fields(await call.json_body(), "the body", TOPICS_CONFIG_CHANGES.fields)
+    check_count(len(fields.required_items("data")), "topics")
+    wanted: dict[str, dict[str, str | None]] = {}
+    for item in fields.objects("data", TOPIC_CONFIG_CHANGES.fields):
+        topic = item.required_text("topic_name")
+        if topic in wanted:
+            raise InvalidFieldError(f"topic '{topic}' is there twice")
+        wanted[topic] = _changes(item, "configs")
+    if not wanted:
+        raise InvalidFieldError("the body: 'data' is empty: name a topic and its changes")
+    call.rights.authorize(Operation.ALTER_CONFIGS, ResourceType.TOPIC, wanted)
+    is_validate_only = fields.boolean("validate_only")
+    failures: list[dict[str, object]] = []
+    for topic, changes in wanted.items():
+        try:
+            await call.ports.metadata.alter_configs(
+                topic, changes, is_validate_only=is_validate_only
+            )
+        except MilenaError as error:
+            code = (
+                TOPIC_MISSING if isinstance(error, TopicNotFoundError) else row_of(error).error_code
+            )
+            failures.append({"topic_name": topic, "error_code": code, "message": error.message})
+    return json_answer({"failures": failures}, status=207) if failures else empty_answer()
+
+
+def _changes(fields: Fields, field: str) -> dict[str, str | None]:
     changes: dict[str, str | None] = {}
-    for change in fields.objects("data", CONFIG_CHANGE.fields):
+    for change in fields.objects(field, CONFIG_CHANGE.fields):
         name = change.required_text("name")
         if name in changes:
             raise InvalidFieldError(f"config '{name}' is changed twice")
         changes[name] = _changed_value(change, name)
-    return await _alter(call, changes, is_validate_only=fields.boolean("validate_only"))
+    return changes
 
 
 def _changed_value(change: Fields, name: str) -> str | None:

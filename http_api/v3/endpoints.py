@@ -25,7 +25,7 @@ from http_api.v3 import (
 )
 from http_api.v3.acl_endpoints import ACL_ROUTES
 from http_api.v3.group_endpoints import GROUP_ROUTES
-from http_api.v3.rows import CLUSTER, DONE, v3_route
+from http_api.v3.rows import AUTHORIZED_OPERATIONS, CLUSTER, DONE, v3_route
 from milena.model import errors as e
 from milena.model.access import Operation
 
@@ -49,6 +49,7 @@ _CLUSTER_ROUTES = (
         clusters.list_clusters,
         "The cluster, as a list",
         ok(v3.CLUSTERS, "The only one there is"),
+        AUTHORIZED_OPERATIONS,
         access=KNOWN,
         tag=Tag.V3_CLUSTERS,
         errors=(e.NotReadyError,),
@@ -59,6 +60,7 @@ _CLUSTER_ROUTES = (
         clusters.get_cluster,
         "The cluster",
         ok(v3.CLUSTER, "The cluster"),
+        AUTHORIZED_OPERATIONS,
         access=KNOWN,
         tag=Tag.V3_CLUSTERS,
     ),
@@ -114,6 +116,7 @@ _TOPIC_ROUTES = (
         topics.list_topics,
         "All topics",
         ok(v3.TOPICS, "The topics, by name"),
+        AUTHORIZED_OPERATIONS,
         access=IN_ANSWER,
         tag=Tag.V3_TOPICS,
         is_current=True,
@@ -145,6 +148,7 @@ _TOPIC_ROUTES = (
         topics.get_topic,
         "A topic",
         ok(v3.TOPIC, "The topic"),
+        AUTHORIZED_OPERATIONS,
         access=on_topic(Operation.DESCRIBE),
         tag=Tag.V3_TOPICS,
         is_current=True,
@@ -236,6 +240,7 @@ _BROKER_CONFIG_ROUTES = (
         access=on_cluster(Operation.DESCRIBE_CONFIGS),
         tag=Tag.V3_CONFIGS,
         is_current=True,
+        description="With `-` as the broker: those of all brokers.",
         errors=(e.BrokerNotFoundError,),
     ),
     v3_route(
@@ -295,10 +300,22 @@ _CONFIG_ROUTES = (
         "v3AlterTopicConfigs",
         configs.alter_configs,
         "Change several configs at once",
-        DONE,
-        access=on_topic(Operation.ALTER_CONFIGS),
+        (
+            *DONE,
+            Answer(
+                status=207,
+                description="With `-` as the topic: topics that could not be changed; the others are",
+                content=json_content(v3.CONFIG_FAILURES),
+            ),
+        ),
+        access=on_topic(Operation.ALTER_CONFIGS, is_filtered=True),
         tag=Tag.V3_CONFIGS,
-        body=Body(content=json_content(requests.CONFIG_CHANGES)),
+        description=(
+            'With `-` as the topic: of several topics, `{"data": [{"topic_name", "configs": [{"name", '
+            '"value"}]}]}`. The caller must have the right for each of them; what else is wrong with one does not '
+            "stop the others."
+        ),
+        body=Body(content=json_content(requests.ANY_CONFIG_CHANGES)),
         errors=_CHANGE_CONFIG_ERRORS,
     ),
     v3_route(

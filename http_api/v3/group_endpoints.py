@@ -14,7 +14,7 @@ from http_api.errors import ResourceNotFoundError
 from http_api.shapes import groups as shapes
 from http_api.shapes import v3
 from http_api.v3 import groups
-from http_api.v3.rows import CLUSTER, DONE, v3_route
+from http_api.v3.rows import AUTHORIZED_OPERATIONS, CLUSTER, DONE, v3_route
 from milena.model.access import Operation
 from milena.model.errors import MemberNotFoundError, NoQuorumError
 
@@ -31,6 +31,7 @@ GROUP_ROUTES = (
         groups.list_groups,
         "All consumer groups",
         ok(v3.GROUPS, "The groups, by id"),
+        AUTHORIZED_OPERATIONS,
         access=IN_ANSWER,
         tag=Tag.V3_GROUPS,
         errors=(NoQuorumError,),
@@ -41,6 +42,7 @@ GROUP_ROUTES = (
         groups.get_group,
         "A consumer group",
         ok(v3.GROUP, "The group"),
+        AUTHORIZED_OPERATIONS,
         access=on_group(Operation.DESCRIBE),
         tag=Tag.V3_GROUPS,
         errors=GROUP_ERRORS,

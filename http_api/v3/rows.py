@@ -1,16 +1,24 @@
 """v3: what all rows of its tables of endpoints have in common."""
 
 from http_api.access.needs import Access
-from http_api.describing.params import Param
+from http_api.describing.params import Param, text_param
 from http_api.endpoint import Answer, Body, Handler, Route, Tag, route
+from http_api.shapes.blocks import text
 from milena.model import errors as e
 from milena.model.errors import MilenaError
 
-_TOPIC_MISSING = 40403
+TOPIC_MISSING = 40403
 _CLUSTER_ERRORS = (e.ClusterNotFoundError, e.NotReadyError)
 
 CLUSTER = "/v3/clusters/{cluster}"
 DONE = (Answer(status=204, description="It is so"),)
+
+
+AUTHORIZED_OPERATIONS = text_param(
+    "include_authorized_operations",
+    "taken, as other servers know it, and ignored: no operations are told",
+    text(),
+)
 
 
 def v3_route(
@@ -42,6 +50,6 @@ def v3_route(
         body=body,
         # Links are made of headers that a proxy sets.
         errors=(e.MalformedRequestError, *in_cluster, *errors),
-        topic_missing_code=_TOPIC_MISSING,
+        topic_missing_code=TOPIC_MISSING,
         is_current=is_current,
     )

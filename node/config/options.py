@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from http_api.ports import ApiLimits
 from milena.model.access import USER_NAME, AccessMode
@@ -557,6 +557,16 @@ class NodeConfig:
             GROUPS,
         ),
     )
+    rest_commit_offsets: str = field(
+        default=_LIMITS.rest_commit_offsets,
+        metadata=option(
+            kinds.choice("last", "next"),
+            "What the `offset` in a REST consumer's commit names, unless the consumer was made with `commit.offsets`: "
+            "the last record that was read, as in Confluent's REST proxy, or the next one to read, as in Strimzi's "
+            "bridge.",
+            GROUPS,
+        ),
+    )
     consumer_instance_timeout_ms: int = field(
         default=300_000,
         metadata=option(
@@ -773,7 +783,7 @@ class NodeConfig:
     def limits(self) -> ApiLimits:
         """The bounds that the API is given."""
         return ApiLimits(
-            **{limit.name: cast("int", getattr(self, limit.name)) for limit in fields(ApiLimits)}
+            **{limit.name: cast("Any", getattr(self, limit.name)) for limit in fields(ApiLimits)}
         )
 
 

@@ -199,6 +199,7 @@ class ConsumerCoordinator:
             fetch_min_bytes=request.fetch_min_bytes,
             request_timeout_ms=request.request_timeout_ms,
             principal=request.principal if is_said and request.principal is not UNSET else "",
+            commits_next=request.commits_next is True,
         )
         try:
             await self._store.put(consumer, is_new=True)

@@ -39,6 +39,8 @@ class ConsumerCreateRequest(ConsumerRequest, frozen=True, kw_only=True):
     request_timeout_ms: int = field(name="timeout_ms")
     principal: str | UnsetType = UNSET
     """Whose it is; not sent where nobody was asked."""
+    commits_next: bool | UnsetType = field(name="next", default=UNSET)
+    """Not sent to nodes that may not know it."""
 
 
 class ConsumerDeleteRequest(ClientRequest, frozen=True, kw_only=True):

@@ -113,6 +113,8 @@ class ConsumersService:
         is_drawn = consumer.instance is None
         instance = self._new_name() if consumer.instance is None else consumer.instance
         group_rules.check_instance(instance)
+        if consumer.commits_next:
+            await self._check_level()
         await self._calls.call(
             CREATE,
             ConsumerCreateRequest(
@@ -125,10 +127,22 @@ class ConsumersService:
                 fetch_min_bytes=consumer.fetch_min_bytes,
                 request_timeout_ms=consumer.request_timeout_ms,
                 principal=consumer.principal or UNSET,
+                commits_next=consumer.commits_next or UNSET,
             ),
             repeat=Repeat.ALWAYS if is_drawn else Repeat.ELSEWHERE,
         )
         return instance
+
+    async def _check_level(self) -> None:
+        """Refuse a consumer whose commits name the next record where a node would take them otherwise."""
+        if self._metadata.image.feature_level >= group_rules.COMMITS_NEXT_LEVEL:
+            return
+        level = (await self._current_image()).feature_level
+        if level < group_rules.COMMITS_NEXT_LEVEL:
+            raise FeatureLevelError(
+                f"'commit.offsets' is 'next': it needs feature level {group_rules.COMMITS_NEXT_LEVEL}, and the cluster "
+                f"is at {level}; upgrade all nodes first. Nothing was done"
+            )
 
     async def delete(self, group: str, instance: str, *, token: str = "") -> None:
         """Leave the group and forget the consumer."""
@@ -137,6 +151,11 @@ class ConsumersService:
             group_id=group, instance=instance, asked_node_id=self._node_id
         )
         await self._calls.call(DELETE, request, repeat=Repeat.ELSEWHERE)
+
+    async def commits_next(self, group: str, instance: str) -> bool:
+        """Whether the offsets of its commits name the next record."""
+        found = await find_consumer(self._metadata, (group, instance), self._current_image)
+        return found.commits_next
 
     async def format_of(self, group: str, instance: str) -> str:
         """The format that it was created with."""

@@ -286,6 +286,8 @@ class RestConsumer:
     assigned: PartitionSet = ()
     principal: str = field(default="", metadata={"since": 8})
     """Whose it is. Empty: nobody was asked who makes it."""
+    commits_next: bool = field(default=False, metadata={"since": 11})
+    """Offsets that its client commits name the next record to read, not the last one that was read."""
 
 
 ConsumerKey = tuple[str, str]

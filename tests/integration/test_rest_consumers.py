@@ -143,6 +143,40 @@ def test_both_meanings_of_a_committed_offset_are_understood(cluster, key, stored
     assert committed(cluster.node(1), group, topic) == {0: stored}
 
 
+@pytest.mark.parametrize("meaning", ["last", "next"])
+def test_a_client_of_either_proxy_reads_each_record_once_across_a_restart(cluster, meaning):
+    """Confluent's clients commit the last record that they read, Strimzi's the next one."""
+    topic = topic_with(cluster, *range(6))
+    group = new_group("moved")
+    settings = {
+        "commit.offsets": meaning,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
+    first = consumer_of(cluster, group, **settings).subscribe(topic)
+    last = first.read_records(6)[2]["offset"]
+    offset = last if meaning == "last" else last + 1
+    body = {"offsets": [{"topic": topic, "partition": 0, "offset": offset}]}
+    assert first.ask("POST /offsets", body).status == 204
+    assert first.ask("DELETE ").status == 204
+    again = consumer_of(cluster, group, **settings).subscribe(topic)
+    assert again.read_values(3) == [3, 4, 5]
+
+
+def test_the_path_in_front_of_a_proxy_is_in_every_link(cluster):
+    node = cluster.node(1)
+    headers = {
+        "X-Forwarded-Host": "example.org",
+        "X-Forwarded-Path": "/kafka",
+        "X-Forwarded-Proto": "https",
+    }
+    group = new_group("behind")
+    made = ok(call(node, f"POST /consumers/{group}", {"name": "f"}, headers=headers))
+    assert made["base_uri"] == f"https://example.org/kafka/consumers/{group}/instances/f"
+    (found,) = ok(call(node, "GET /v3/clusters", headers=headers))["data"]
+    assert found["metadata"]["self"].startswith("https://example.org/kafka/v3/clusters/")
+
+
 def test_two_consumers_share_and_one_takes_over_when_the_other_goes(cluster):
     topic = topic_with(cluster, partitions=4)
     group = new_group("share")

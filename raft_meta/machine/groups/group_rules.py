@@ -18,6 +18,8 @@ LEVEL = 3
 
 PREDECESSORS_LEVEL = 11
 """The feature level from which on members remember whose place they took."""
+COMMITS_NEXT_LEVEL = 11
+"""The feature level from which on a consumer may say that its commits name the next record."""
 PREDECESSORS_MAX = 8
 PREDECESSORS_BYTES_MAX = 512
 """Of all ids of one member's predecessors but the latest: a group's members must fit into one command."""

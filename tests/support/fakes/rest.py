@@ -284,6 +284,10 @@ class FakeConsumers:
         await self.unsubscribe(group, instance)
         del self.known[group, instance]
 
+    async def commits_next(self, group: str, instance: str) -> bool:
+        known = self.known.get((group, instance))
+        return known is not None and known.settings.commits_next
+
     async def format_of(self, group: str, instance: str) -> str:
         return self._find("format_of", group, instance).settings.format
 

@@ -259,6 +259,19 @@ def asks(batch: bytes) -> list[Ask]:
             {"data": [{"name": "segment.bytes", "value": "1048576"}]},
             status=204,
         ),
+        post(
+            "v3AlterTopicConfigs",
+            "$C/topics/-/configs:alter",
+            {
+                "data": [
+                    {
+                        "topic_name": "gone",
+                        "configs": [{"name": "segment.bytes", "value": "1048576"}],
+                    }
+                ]
+            },
+            status=207,
+        ),
         Ask(operation="v3ResetTopicConfig", method="DELETE", path=_CONFIG, status=204),
         get("v3ListPartitions", "$C/topics/pages/partitions"),
         get("v3GetPartition", v3_partition),

@@ -221,15 +221,75 @@ async def test_entries_are_added_found_and_removed(closed):
     assert again.json == {"data": []}
 
 
+async def test_an_entry_is_searched_for_as_in_other_servers(closed):
+    api, _ = closed
+    entries = [
+        ("orders", "LITERAL"),
+        ("orders-eu", "LITERAL"),
+        ("ord", "PREFIXED"),
+        ("orders", "PREFIXED"),
+        ("orders-", "PREFIXED"),
+        ("*", "LITERAL"),
+    ]
+    for name, pattern in entries:
+        entry = {**ACL, "resource_name": name, "pattern_type": pattern}
+        made = await api.post(ACLS, entry, "application/json", headers=ROOT)
+        assert (made.status, made.body) == (201, b"")
+        # The link of the answer finds what was made, and nothing else.
+        place = made.headers["Location"].removeprefix(api.base_url)
+        (found,) = (await api.get(place, headers=ROOT)).json["data"]
+        assert (found["resource_name"], found["pattern_type"]) == (name, pattern)
+        assert found["metadata"]["self"] == made.headers["Location"]
+
+    async def search(query):
+        answer = await api.get(f"{ACLS}?{query}", headers=ROOT)
+        assert answer.status == 200, (query, answer)
+        return {(item["resource_name"], item["pattern_type"]) for item in answer.json["data"]}
+
+    everything = set(entries)
+    named = {entry for entry in entries if entry[0] == "orders"}
+    for query in (
+        "pattern_type=ANY",
+        "pattern_type=any&resource_type=ANY&operation=any&permission=Any",
+        "resource_type=&resource_name=&pattern_type=&principal=&host=&operation=&permission=",
+        "pattern_type=MATCH",
+        "resource_type=topic&principal=",
+    ):
+        assert await search(query) == everything, query
+    assert await search("resource_name=orders") == named
+    assert await search("resource_name=orders&pattern_type=ANY") == named
+    assert await search("resource_name=orders&pattern_type=literal") == {("orders", "LITERAL")}
+    assert await search("resource_name=orders&pattern_type=MATCH") == {
+        ("orders", "LITERAL"),
+        ("ord", "PREFIXED"),
+        ("orders", "PREFIXED"),
+        ("*", "LITERAL"),
+    }
+    assert await search("resource_name=orders-eu&pattern_type=MATCH") == everything - {
+        ("orders", "LITERAL")
+    }
+    gone = await api.call(
+        "DELETE", f"{ACLS}?resource_name=orders-eu&pattern_type=MATCH", headers=ROOT
+    )
+    assert len(gone.json["data"]) == 5
+    assert await search("") == {("orders", "LITERAL")}
+
+
 @pytest.mark.parametrize(
     ("method", "query", "body"),
     [
         ("DELETE", "", None),
         ("DELETE", "?operation=FLY", None),
         ("DELETE", "?principal=", None),
-        ("GET", "?host=", None),
+        ("DELETE", "?operation=READ&principal=", None),
+        ("DELETE", "?operation=ANY&pattern_type=MATCH", None),
         ("GET", "?resource_type=TABLE", None),
-        ("GET", "?pattern_type=literal", None),
+        ("GET", "?operation=MATCH", None),
+        ("POST", "", {**ACL, "pattern_type": "MATCH"}),
+        ("POST", "", {**ACL, "pattern_type": "ANY"}),
+        ("POST", "", {**ACL, "resource_type": "ANY"}),
+        ("POST", "", {**ACL, "operation": "any"}),
+        ("POST", "", {**ACL, "permission": "ANY"}),
         ("POST", "", {**ACL, "operation": "FLY"}),
         ("POST", "", {**ACL, "operation": "IDEMPOTENT_WRITE"}),
         ("POST", "", {**ACL, "principal": "alice"}),

@@ -1,11 +1,14 @@
 """v2 REST consumers: rows 10 to 21 of the dialect, and what differs between the proxies that speak it."""
 
+from urllib.parse import quote
+
 import orjson
 import pytest
 
 from http_api.group_ports import OffsetToCommit, Reset, Seek
+from http_api.ports import ApiLimits
 from tests.support.fakes.ports import NOW_MS
-from tests.support.http.api_server import BINARY_V2, EVENTS, JSON_V2, NDJSON, TEXT_V2, V2
+from tests.support.http.api_server import BINARY_V2, EVENTS, JSON_V2, NDJSON, TEXT_V2, V2, serving
 
 GROUP = "/consumers/g"
 C1 = f"{GROUP}/instances/c1"
@@ -213,6 +216,30 @@ async def test_a_pattern(api):
     found = (await api.get(f"{C1}/subscription")).json
     assert found["topic_pattern"] == ".*"
     assert found["partitions"] == [{"many": [0, 1, 2]}, {"t": [0]}]
+
+
+async def test_to_subscribe_to_no_topics_is_to_give_up_the_subscription(subscribed):
+    api = subscribed
+    answer = await api.post(f"{C1}/subscription", {"topics": []}, V2)
+    assert (answer.status, answer.body) == (204, b"")
+    assert (await api.get(f"{C1}/subscription")).json == {"topics": [], "partitions": []}
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x00", "\x7f"])
+async def test_control_characters_are_in_no_name(api, name):
+    await create(api)
+    quoted = quote(name)
+    for method, path, body in (
+        ("POST", GROUP, {"name": name}),
+        ("POST", f"{C1}/subscription", {"topics": ["t", name]}),
+        ("POST", f"/consumers/{quoted}", {}),
+        ("GET", f"/consumers/g/instances/{quoted}/records", None),
+        ("GET", f"/topics/{quoted}", None),
+        ("POST", f"/topics/{quoted}", {"records": [{"value": 1}]}),
+    ):
+        type_ = JSON if path.startswith("/topics") else V2
+        answer = await (api.get(path) if body is None else api.post(path, body, type_))
+        assert answer.status == 400, (method, path, answer)
 
 
 @pytest.mark.parametrize(
@@ -522,6 +549,49 @@ async def test_whoever_follows_gets_lines(subscribed):
         assert orjson.loads(await response.content.readline()) == ONE
     refused = await subscribed.get(f"{C1}/records?follow=true", JSON_V2)
     assert refused.error == (400, 400)
+
+
+STRIMZI = {"format": "json", "auto.offset.reset": "earliest"}
+"""What a client of Strimzi's bridge sends; its commits name the next record."""
+
+
+@pytest.mark.parametrize(
+    ("default", "said", "committed_at"),
+    [
+        ("last", None, 3),
+        ("last", "last", 3),
+        ("last", "next", 2),
+        ("last", "NEXT", 2),
+        ("next", None, 2),
+        ("next", "last", 3),
+    ],
+)
+async def test_the_consumer_or_the_node_says_what_an_offset_of_a_commit_names(
+    default, said, committed_at
+):
+    place = {"topic": "t", "partition": 0}
+    async with serving(limits=ApiLimits(rest_commit_offsets=default)) as api:
+        api.node.add_topic("t")
+        await create(api, **STRIMZI, **({} if said is None else {"commit.offsets": said}))
+        await api.post(f"{C1}/subscription", {"topics": ["t"]}, V2)
+        body = {"offsets": [{**place, "offset": 2}]}
+        assert (await api.post(f"{C1}/offsets", body, V2)).status == 204
+        assert committed(api) == {("t", 0): committed_at}
+        # A body that says what is meant wins over both.
+        for named in (
+            {"offsets": [{**place, "next_offset": 4}]},
+            {"partitions": [{**place, "offset": 4}]},
+        ):
+            assert (await api.post(f"{C1}/offsets", named, V2)).status == 204
+            assert committed(api) == {("t", 0): 4}
+
+
+@pytest.mark.parametrize("value", ["", "first", "nextt"])
+async def test_what_offsets_name_is_one_of_two(api, value):
+    answer = await api.post("/consumers/g", {"commit.offsets": value}, V2)
+    assert (answer.status == 200) == (value == "")
+    if value:
+        assert answer.error == (422, 42204)
 
 
 # -- 20 and 21: offsets ----------------------------------------------------------------------------

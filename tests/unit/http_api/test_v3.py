@@ -464,3 +464,82 @@ async def test_a_broker_has_the_defaults_of_topics_under_kafkas_names(api):
     assert {config["name"]: config["value"] for config in cluster} == values
     assert (await api.get(f"{V3}/brokers/2/configs/retention.ms")).error == (404, 40408)
     assert (await api.get(f"{V3}/broker-configs/retention.ms")).error == (404, 40408)
+
+
+# -- what other servers' clients ask -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["", "/topics", "/topics/t", "/consumer-groups", "/consumer-groups/g"]
+)
+@pytest.mark.parametrize("value", ["true", "false", ""])
+async def test_authorized_operations_may_be_asked_for(api, path, value):
+    await api.post("/groups/g/offsets", {"offsets": [{"topic": "t", "partition": 0, "offset": 0}]})
+    plain = await api.get(f"{V3}{path}")
+    asked = await api.get(f"{V3}{path}?include_authorized_operations={value}")
+    assert (asked.status, asked.json) == (plain.status, plain.json)
+    assert plain.status == 200
+
+
+async def test_configs_of_all_brokers(api):
+    one = await listing(api, f"{V3}/brokers/1/configs", "KafkaBrokerConfigList")
+    found = await listing(api, f"{V3}/brokers/-/configs", "KafkaBrokerConfigList")
+    brokers = sorted(api.node.image.brokers)
+    assert [c for c in found if c["broker_id"] == 1] == one
+    assert {c["broker_id"] for c in found} == set(brokers)
+    assert len(found) == len(brokers) * len(one)
+
+
+async def test_configs_of_several_topics_at_once(api):
+    path = f"{V3}/topics/-/configs:alter"
+    change = {"name": "retention.ms", "value": "5000"}
+
+    def of(*topics, **more):
+        return {"data": [{"topic_name": t, "configs": [change]} for t in topics], **more}
+
+    answer = await api.post(path, of("t", "many", validate_only=True))
+    assert (answer.status, answer.body) == (204, b"")
+    answer = await api.post(path, of("t", "many"))
+    assert (answer.status, answer.body) == (204, b"")
+    for topic in ("t", "many"):
+        config = (await api.get(f"{V3}/topics/{topic}/configs/retention.ms")).json
+        assert config["value"] == "5000"
+    back = {"name": "retention.ms", "operation": "DELETE"}
+    wrong = {"name": "nope", "value": "1"}
+    answer = await api.post(
+        path,
+        {
+            "data": [
+                {"topic_name": "gone", "configs": [back]},
+                {"topic_name": "many", "configs": [wrong]},
+                {"topic_name": "t", "configs": [back]},
+            ]
+        },
+    )
+    assert answer.status == 207
+    failures = [(one["topic_name"], one["error_code"]) for one in answer.json["failures"]]
+    assert failures == [("gone", 40403), ("many", 40002)]
+    assert all(one["message"] for one in answer.json["failures"])
+    assert (await api.get(f"{V3}/topics/t/configs/retention.ms")).json["is_default"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({}, (422, 422)),
+        ({"data": []}, (422, 422)),
+        ({"data": [{"configs": []}]}, (422, 422)),
+        ({"data": [{"name": "retention.ms", "value": "1"}]}, (422, 422)),
+        (
+            {"data": [{"topic_name": "t", "configs": []}, {"topic_name": "t", "configs": []}]},
+            (422, 422),
+        ),
+    ],
+)
+async def test_changes_of_several_topics_that_cannot_be(api, body, error):
+    assert (await api.post(f"{V3}/topics/-/configs:alter", body)).error == error
+
+
+async def test_the_cluster_links_to_its_entries(api):
+    cluster = (await api.get(V3)).json
+    assert cluster["acls"] == {"related": f"{api.base_url}{V3}/acls"}

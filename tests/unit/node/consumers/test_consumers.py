@@ -1,6 +1,7 @@
 """Rules of REST consumers on a cluster: any node serves any of them, and they outlive their coordinator."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from http_api.group_ports import NewConsumer, OffsetToCommit, Reset, Seek
 from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
+    FeatureLevelError,
     InvalidConsumerError,
     OffsetOutOfRangeError,
     SubscriptionConflictError,
@@ -21,6 +23,28 @@ from tests.support.time.virtual_time import LoopClock, after, virtual
 
 async def now_ms() -> int:
     return LoopClock().now_ms()
+
+
+class TestCommitsThatNameTheNextRecord:
+    @virtual
+    async def test_every_node_knows_what_a_consumer_said(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.until(lambda: cluster.image.feature_level >= 11)
+            for name, is_next in (("last", False), ("next", True)):
+                consumer = replace(wanted(name), commits_next=is_next)
+                await cluster.nodes[1].consumers.service.create(GROUP, consumer)
+                for node in cluster.nodes.values():
+                    assert await node.consumers.service.commits_next(GROUP, name) is is_next
+
+    @virtual
+    async def test_none_is_made_while_a_node_would_take_its_commits_otherwise(self) -> None:
+        async with cluster_of(Cluster(feature_max=10)) as cluster:
+            await cluster.until(lambda: cluster.image.feature_level >= 3)
+            service = cluster.nodes[1].consumers.service
+            with pytest.raises(FeatureLevelError, match="level 11"):
+                await service.create(GROUP, replace(wanted(), commits_next=True))
+            assert not cluster.image.consumers
+            await service.create(GROUP, wanted())
 
 
 class TestOnAnyNode:
