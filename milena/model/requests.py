@@ -81,12 +81,17 @@ class ProduceRequest:
     may_create: bool = True
     """A missing topic may be made for whoever sends it, where nodes do that."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether its records are refused together; else each one is judged by itself."""
+        return self.idempotency is not None or self.expected_end is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceReceipt:
     """Result of one record, in request order. ``offset`` None with ``error`` None: acks=0.
 
-    ``partition`` -1: the record named one that is not there.
+    ``partition`` -1: the record was refused before it went to one.
     """
 
     partition: int

@@ -9,7 +9,7 @@ from milena.model.batch.header import (
     ProducerStamp,
     TransactionExtension,
 )
-from milena.model.errors import RequestTooLargeError
+from milena.model.errors import MilenaError, RequestTooLargeError
 from milena.model.requests import IdempotencyKey
 from milena.model.turns import Steps
 from node.metadata.topic_settings import record_codec
@@ -30,6 +30,31 @@ class EncodedPiece(NamedTuple):
 
     batch: bytes
     record_count: int
+
+
+def encode_each(
+    topic: Topic,
+    settings: TopicSettings,
+    part: PartitionBatch,
+    size: int,
+    errors: dict[int, MilenaError],
+) -> Steps[list[EncodedPiece]]:
+    """Batches of the records that are small enough; of each other one its place in ``part`` and why, in ``errors``."""
+    if len(part.columns.values) == 1 or size <= settings.max_message_bytes:
+        try:
+            return (yield from encode(topic, settings, part, size))
+        except RequestTooLargeError as error:
+            if len(part.columns.values) == 1:
+                errors[0] = error
+                return []
+    pieces: list[EncodedPiece] = []
+    first = 0
+    for half in halve(part):
+        own: dict[int, MilenaError] = {}
+        pieces += yield from encode_each(topic, settings, half, size_of_columns(half.columns), own)
+        errors |= {first + place: error for place, error in own.items()}
+        first += len(half.columns.values)
+    return pieces
 
 
 def encode(

@@ -46,7 +46,7 @@ from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
 from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
-from node.services.encoding import TransactionStamp, encode, request_keys
+from node.services.encoding import TransactionStamp, encode, encode_each, request_keys
 from node.services.gather import WriteGatherer
 from node.services.own_keys import own_key
 from node.services.own_topics import check_written_by_clients
@@ -192,6 +192,7 @@ class ProduceService:
             sticky=self._sticky,
             now_ms=self._clock.wall_ms(),
             timestamps=settings.timestamps,
+            needs_keys=settings.is_compacted and not request.is_whole,
         )
         if len(parts) != 1 or errors:
             appending = self._append_parts(topic, settings, parts, errors, request)
@@ -307,6 +308,8 @@ class ProduceService:
             if error is not None:
                 raise error
         # All is encoded, and may be refused as too large, before the first piece is written.
+        if not request.is_whole and request.transaction is None:
+            return await self._append_each(topic, settings, part, size, request)
         pieces = await self._turns.run(
             encode(
                 topic,
@@ -327,6 +330,24 @@ class ProduceService:
             timeout_ms=request.timeout_ms,
             expected_end=request.expected_end,
         )
+
+    async def _append_each(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        request: ProduceRequest,
+    ) -> Appended:
+        """One partition's records, each of which is refused by itself where it is too large."""
+        errors: dict[int, MilenaError] = {}
+        pieces = await self._turns.run(encode_each(topic, settings, part, size, errors), size)
+        if not pieces:
+            raise errors[0]
+        appended = await self._to_leader.bring_all(
+            topic, part.partition, pieces, acks=request.acks, timeout_ms=request.timeout_ms
+        )
+        return appended.with_refused(errors, len(part.places)) if errors else appended
 
     async def produce_batch(
         self,

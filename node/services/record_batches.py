@@ -1,8 +1,9 @@
 """Records of a request, by partition, ready to be encoded. Pure."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from milena.model.batch.timestamps import TimestampBounds
@@ -21,11 +22,27 @@ class Appended(NamedTuple):
     """None: nobody waits for them."""
     times: Sequence[int | None] | None = None
     """When they were appended (wall ms, None: not known), where readers see that; None: they see the records' own."""
+    errors: Mapping[int, MilenaError] = MappingProxyType({})
+    """Of records that were refused by themselves, by place; their offset is None."""
+
+    def with_refused(self, errors: Mapping[int, MilenaError], count: int) -> "Appended":
+        """Of ``count`` records: those that were appended, and between them those that were refused."""
+        offsets, times = iter(self.offsets), iter(self.times or ())
+        return Appended(
+            [None if place in errors else next(offsets) for place in range(count)],
+            None
+            if self.times is None
+            else [None if place in errors else next(times) for place in range(count)],
+            errors,
+        )
 
     def between(self, first: int, last: int) -> "Appended":
         """Of the records at these places, the last one exclusive."""
         times = None if self.times is None else self.times[first:last]
-        return Appended(self.offsets[first:last], times)
+        errors = {
+            place - first: error for place, error in self.errors.items() if first <= place < last
+        }
+        return Appended(self.offsets[first:last], times, errors)
 
 
 @dataclass(slots=True, init=False)
@@ -71,6 +88,7 @@ def split_request(
     sticky: int,
     now_ms: int,
     timestamps: TimestampBounds,
+    needs_keys: bool = False,
 ) -> tuple[list[PartitionBatch], dict[int, MilenaError]]:
     """Records by partition, and errors of records that may not be stored.
 
@@ -80,6 +98,7 @@ def split_request(
         sticky: the partition for records that name none and have no key.
         now_ms: the node's wall clock, and the time of records that say none.
         timestamps: the topic's bounds for times of producers.
+        needs_keys: whether a record without a key is refused by itself.
 
     Raises:
         PartitionNotFoundError: the request names one that is not there.
@@ -89,6 +108,8 @@ def split_request(
     errors: dict[int, MilenaError] = {}
     if records.timestamps is not None:
         errors = _out_of_bounds(request, records.timestamps, timestamps, now_ms)
+    if needs_keys:
+        errors = _keyless(topic, records) | errors
     if request.partition is not None:
         check_partition(topic, request.partition)
         partition = request.partition
@@ -149,10 +170,24 @@ def _out_of_bounds(
         for place, timestamp in enumerate(timestamps)
         if timestamp is not None and not earliest <= timestamp <= latest
     }
-    is_whole = request.idempotency is not None or request.expected_end is not None
-    if refused and is_whole:
+    if refused and request.is_whole:
         raise next(iter(refused.values()))
     return refused
+
+
+def _keyless(topic: Topic, records: Records) -> dict[int, MilenaError]:
+    if records.keys is not None and None not in records.keys:
+        return {}
+    keys = records.keys or [None] * len(records.values)
+    error = InvalidRecordError(f"the record {_needs_key(topic)}")
+    return {place: error for place, key in enumerate(keys) if key is None}
+
+
+def _needs_key(topic: Topic) -> str:
+    return (
+        f"has no key, but {topic.name} is compacted: it keeps the last record of each key; give every record a key, "
+        "or set the topic's cleanup.policy to delete"
+    )
 
 
 def _choose(
@@ -206,10 +241,7 @@ def keyless_record(topic: Topic, part: PartitionBatch) -> InvalidRecordError | N
     if keys is not None and None not in keys:
         return None
     place = part.places[0 if keys is None else keys.index(None)]
-    return InvalidRecordError(
-        f"record {place} has no key, but {topic.name} is compacted: it keeps the last record of each key; "
-        "give every record a key, or set the topic's cleanup.policy to delete"
-    )
+    return InvalidRecordError(f"record {place} {_needs_key(topic)}")
 
 
 def _whole(partition: int, request: ProduceRequest, now_ms: int) -> PartitionBatch:
@@ -324,9 +356,10 @@ def receipts_of_one(
     count = len(part.places)
     if isinstance(outcome, MilenaError):
         return Receipts.failed(part.partition, outcome, count)
-    return Receipts(
+    receipts = Receipts(
         partitions=[part.partition] * count, offsets=outcome.offsets, times=_times(part, outcome)
     )
+    return _with_errors(receipts, outcome.errors)
 
 
 def receipts_of(
@@ -348,20 +381,25 @@ def receipts_of(
             continue
         for place, offset in zip(part.places, outcome.offsets, strict=True):
             offsets[place] = offset
+        errors = errors | {part.places[i]: error for i, error in outcome.errors.items()}
         told = _times(part, outcome)
         if told is not None:
             times = times or [None] * count
             for place, time in zip(part.places, told, strict=True):
                 times[place] = time
     receipts = Receipts(partitions=partitions, offsets=offsets, errors=failed, times=times)
+    return _with_errors(receipts, errors)
+
+
+def _with_errors(receipts: Receipts, errors: Mapping[int, MilenaError]) -> Sequence[ProduceReceipt]:
+    """The receipts with errors of single records in their places."""
     if not errors:
         return receipts
-    # Each of them has an error of its own, which names the partition that is not there.
     return [
-        ProduceReceipt(partition=-1, offset=None, error=errors[place])
+        ProduceReceipt(partition=receipts.partitions[place], offset=None, error=errors[place])
         if place in errors
         else receipts[place]
-        for place in range(count)
+        for place in range(len(receipts))
     ]
 
 

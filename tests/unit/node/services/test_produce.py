@@ -1,6 +1,8 @@
 """Rules of produce on any node: where records go, how they reach their leader, what is said when it is not known."""
 
 import asyncio
+import itertools
+import random
 import re
 from dataclasses import replace
 
@@ -49,11 +51,15 @@ def request(
     acks: Acks = Acks.ALL,
     idempotency: IdempotencyKey | None = None,
     timeout_ms: int = 2_000,
+    timestamps: list[int | None] | None = None,
 ) -> ProduceRequest:
     return ProduceRequest(
         topic="t",
         records=Records(
-            keys=keys, values=[value.encode() for value in values], partitions=partitions
+            keys=keys,
+            values=[value.encode() for value in values],
+            partitions=partitions,
+            timestamps=timestamps,
         ),
         acks=acks,
         timeout_ms=timeout_ms,
@@ -199,18 +205,26 @@ class TestPlacement:
 
 class TestCompactedTopics:
     @virtual
-    async def test_a_record_without_a_key_refuses_what_would_be_written_with_it(self) -> None:
+    async def test_a_record_without_a_key_is_refused_by_itself(self) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (1, 2, 3), (2, 3, 1), cleanup_policy="compact")
             wish = request(
                 "a", "b", "c", "d", keys=[b"k", b"k", None, b"k"], partitions=[0, 1, 1, 0]
             )
             receipts = await produce(cluster, 1, wish)
-            assert [receipts[place].offset for place in (0, 3)] == [0, 1]
-            for place in (1, 2):
-                assert isinstance(receipts[place].error, InvalidRecordError)
-                assert "record 2 has no key, but t is compacted" in str(receipts[place].error)
-            assert await cluster.nodes[2].read("t", 1) == []
+            assert [receipt.offset for receipt in receipts] == [0, 0, None, 1]
+            assert isinstance(receipts[2].error, InvalidRecordError)
+            assert "has no key, but t is compacted" in str(receipts[2].error)
+            assert await cluster.nodes[2].read("t", 1) == ["b"]
+
+    @virtual
+    async def test_records_of_a_key_are_refused_together(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3), cleanup_policy="compact")
+            wish = request("a", "b", keys=[b"k", None], idempotency=KEY)
+            receipts = await produce(cluster, 1, wish)
+            assert all("record 1 has no key" in str(receipt.error) for receipt in receipts)
+            assert await cluster.nodes[2].read("t") == []
 
     @virtual
     async def test_an_encoded_batch_needs_keys_too(self) -> None:
@@ -220,6 +234,71 @@ class TestCompactedTopics:
                 await cluster.nodes[2].produce.produce_batch(
                     "t", 0, batch("a"), acks=Acks.ALL, timeout_ms=500
                 )
+
+
+class TestNeighbours:
+    """What is wrong with a record is its own affair, whatever came in the same request."""
+
+    FAULTS = (
+        {"value": "x" * 4000},
+        {"partition": 9},
+        {"timestamp": 1 << 50},
+        {"key": None},
+    )
+
+    @virtual
+    async def test_each_record_has_its_own_answer_however_they_are_split(self) -> None:
+        rng = random.Random(5)
+        async with cluster_of() as cluster:
+            await cluster.create(
+                "t",
+                (1, 2, 3),
+                (2, 3, 1),
+                cleanup_policy="compact",
+                max_message_bytes="1024",
+                compression_type="uncompressed",
+            )
+            for round_ in range(30):
+                rows = [
+                    {
+                        "value": f"{round_}.{n}",
+                        "key": b"k%d" % n,
+                        "partition": rng.choice((None, 0, 1)),
+                        "timestamp": None,
+                        **(rng.choice(self.FAULTS) if rng.random() < 0.3 else {}),
+                    }
+                    for n in range(rng.randrange(1, 12))
+                ]
+                cuts = sorted({0, len(rows), *rng.choices(range(len(rows)), k=rng.randrange(3))})
+                receipts = [
+                    receipt
+                    for first, last in itertools.pairwise(cuts)
+                    for receipt in await produce(
+                        cluster, rng.choice((1, 2, 3)), _asking(rows[first:last])
+                    )
+                ]
+                good = [
+                    len(row["value"]) < 1000
+                    and row["partition"] != 9
+                    and row["timestamp"] is None
+                    and row["key"] is not None
+                    for row in rows
+                ]
+                assert [receipt.error is None for receipt in receipts] == good
+                assert [receipt.offset is not None for receipt in receipts] == good
+                for row, receipt in zip(rows, receipts, strict=True):
+                    if receipt.error is None:
+                        stored = await cluster.nodes[1].read("t", receipt.partition)
+                        assert stored[receipt.offset] == row["value"]
+
+
+def _asking(rows):
+    return request(
+        *(row["value"] for row in rows),
+        keys=[row["key"] for row in rows],
+        partitions=[row["partition"] for row in rows],
+        timestamps=[row["timestamp"] for row in rows],
+    )
 
 
 class TestLargeRequests:
@@ -233,16 +312,16 @@ class TestLargeRequests:
             assert await cluster.nodes[3].read("t") == values
 
     @virtual
-    async def test_a_record_that_fits_in_no_batch_refuses_the_request_before_anything_is_written(
-        self,
-    ) -> None:
+    async def test_a_record_that_fits_in_no_batch_is_refused_by_itself(self) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (1, 2, 3), max_message_bytes="1024")
-            values = ["x" * 400] * 5 + ["y" * 2_000]
+            values = ["x" * 400] * 5 + ["y" * 2_000] + ["z"]
             receipts = await produce(cluster, 1, request(*values))
+            assert [receipt.offset for receipt in receipts] == [0, 1, 2, 3, 4, None, 5]
+            assert isinstance(receipts[5].error, RequestTooLargeError)
+            assert re.match(r"a record for t-0 takes \d+ bytes", str(receipts[5].error))
+            receipts = await produce(cluster, 1, request("y" * 2_000, "y" * 3_000))
             assert all(isinstance(r.error, RequestTooLargeError) for r in receipts)
-            assert re.match(r"a record for t-0 takes \d+ bytes", str(receipts[0].error))
-            assert await cluster.nodes[1].read("t") == []
 
     @virtual
     async def test_an_idempotency_keys_records_are_one_batch_or_refused(self) -> None:
