@@ -40,7 +40,9 @@ def _put(image: Image, index: int, command: PutConsumer) -> Outcome:
     wanted = command.consumer
     group_rules.check_consumer(wanted)
     if wanted.commits_next and image.feature_level < group_rules.COMMITS_NEXT_LEVEL:
-        raise InvalidRequestError("Nodes of an earlier release commit the last record that was read.")
+        raise InvalidRequestError(
+            "Nodes of an earlier release commit the last record that was read."
+        )
     coordinators.check_coordinator(image, wanted.group_id, command.broker_id, command.broker_epoch)
     present = image.consumers.get((wanted.group_id, wanted.instance))
     if command.is_new:
