@@ -22,6 +22,7 @@ from milena.model.errors import (
     DiskFullError,
     IdempotencyKeyReusedError,
     MilenaError,
+    NotEnoughReplicasError,
     PartitionCountChangedError,
     TransactionInProgressError,
     TransactionNotFoundError,
@@ -157,8 +158,10 @@ class AppendQueue:
         Otherwise it has its answer, or waits for it as its first writer does.
         """
         try:
-            self._leader_epoch(append.acks)
+            refusal = self._refusal(append)
             receipt = self._find_duplicate(append.header, coming)
+            if receipt is None and refusal is not None:
+                raise refusal
             if receipt is None:
                 return self._is_expected(append)
         except Exception as error:  # noqa: BLE001 - nothing is written yet: an unexpected error is this request's alone
@@ -167,6 +170,20 @@ class AppendQueue:
             return False
         self._answer(append, receipt)
         return False
+
+    def _refusal(self, append: _Append) -> NotEnoughReplicasError | None:
+        """Why a batch may not be written now, if it may be there already: a repeat has the fate of its first try.
+
+        Raises:
+            NotLeaderError, NotEnoughReplicasError: it may not.
+        """
+        try:
+            self._leader_epoch(append.acks)
+        except NotEnoughReplicasError as error:
+            if not _identities(append.header):
+                raise
+            return error
+        return None
 
     def _is_expected(self, append: _Append) -> bool:
         """Whether the log ends where the batch says, if it says so; otherwise it waits for its refusal."""

@@ -48,7 +48,7 @@ from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import TransactionStamp, encode, encode_each, request_keys
 from node.services.gather import WriteGatherer
-from node.services.own_keys import own_key
+from node.services.own_keys import own_key, under_key
 from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
 from node.services.record_batches import (
@@ -145,10 +145,11 @@ class ProduceService:
         return self._produce(topic, request)
 
     async def _produce_to_new(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
-        topic = await self._topic_to_write(
-            request.topic, highest_partition(request), may_create=request.may_create
-        )
-        topic = await self._tagged(topic, request.topic_tag)
+        with under_key(request.idempotency):
+            topic = await self._topic_to_write(
+                request.topic, highest_partition(request), may_create=request.may_create
+            )
+            topic = await self._tagged(topic, request.topic_tag)
         if request.idempotency is not None:
             request = replace(request, idempotency=own_key(request.idempotency, topic))
             if topic.growths:
@@ -175,7 +176,8 @@ class ProduceService:
     async def _produce_under_key(
         self, topic: Topic, request: ProduceRequest
     ) -> Sequence[ProduceReceipt]:
-        await self._lookup.check_key(topic, request)
+        with under_key(request.idempotency):
+            await self._lookup.check_key(topic, request)
         return await self._produce(topic, request)
 
     def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
@@ -322,14 +324,15 @@ class ProduceService:
             ),
             size,
         )
-        return await self._to_leader.bring_all(
-            topic,
-            part.partition,
-            pieces,
-            acks=request.acks,
-            timeout_ms=request.timeout_ms,
-            expected_end=request.expected_end,
-        )
+        with under_key(request.idempotency):
+            return await self._to_leader.bring_all(
+                topic,
+                part.partition,
+                pieces,
+                acks=request.acks,
+                timeout_ms=request.timeout_ms,
+                expected_end=request.expected_end,
+            )
 
     async def _append_each(
         self,
@@ -368,8 +371,9 @@ class ProduceService:
         One of a ``transaction`` names its producer, and numbers its records, or comes under a key and does neither.
         """
         assert expected_end is None or acks is not Acks.NONE, "nobody would hear whether it was"
-        found = await self._topic_to_write(topic, partition, may_create=may_create)
-        found = await self._tagged(found, topic_tag)
+        with under_key(idempotency):
+            found = await self._topic_to_write(topic, partition, may_create=may_create)
+            found = await self._tagged(found, topic_tag)
         check_partition(found, partition)
         settings = topic_settings(found)
         header = validate_client_batch(
@@ -396,15 +400,16 @@ class ProduceService:
             await self._check_producer(header)
 
         async def append() -> BatchReceipt:
-            receipt = await self._to_leader.bring(
-                found,
-                partition,
-                batch,
-                header,
-                acks=acks,
-                timeout_ms=timeout_ms,
-                expected_end=expected_end,
-            )
+            with under_key(idempotency):
+                receipt = await self._to_leader.bring(
+                    found,
+                    partition,
+                    batch,
+                    header,
+                    acks=acks,
+                    timeout_ms=timeout_ms,
+                    expected_end=expected_end,
+                )
             return replace(receipt, leader_epoch=self._leader_epoch(found.topic_id, partition))
 
         if acks is Acks.NONE:

@@ -62,7 +62,7 @@ from node.metadata.topic_settings import topic_settings
 from node.metrics.counts import NodeCounts
 from node.replication.transaction_ends import TransactionEnds
 from node.services.encoding import TransactionStamp, encode, request_keys
-from node.services.own_keys import own_key
+from node.services.own_keys import own_key, under_key
 from node.services.produce import check_takes_transactions
 from node.services.producers import principal_to_own
 from node.services.record_batches import (
@@ -155,8 +155,13 @@ class TransactionService:
 
         Raises:
             MilenaError: nothing took effect, nor will, but for
-            FateUnknownError: it may have; no quorum could be asked.
+            FateUnknownError: it may have; no quorum could be asked, or not the leader that knows of earlier requests
+                under its key.
         """
+        with under_key(request.idempotency):
+            return await self._transact(request)
+
+    async def _transact(self, request: TransactionRequest) -> TransactionReceipt:
         deadline = self._clock.now_ms() + request.timeout_ms
         # First: the writes may make a topic that offsets are of.
         plan = await self._plan(request)

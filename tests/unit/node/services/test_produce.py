@@ -160,7 +160,8 @@ class TestPlacement:
             for node_id in (1, 2):
                 service = cluster.nodes[node_id].produce
                 (receipt,) = await service._produce(stale, request("a", idempotency=KEY))
-                assert isinstance(receipt.error, NotReadyError)
+                assert isinstance(receipt.error, FateUnknownError)
+                assert "has 2 partitions since" in receipt.error.message
                 (unnamed,) = await service._produce(stale, request("b"))
                 assert unnamed.error is None
 
@@ -484,6 +485,50 @@ class TestForwarding:
             [receipt] = await writing
             assert receipt.offset == 0
             assert await cluster.nodes[3].read("t") == ["a"]
+
+    @virtual
+    async def test_a_repeat_is_not_told_that_nothing_was_written_while_the_first_may_be(
+        self,
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2), min_insync_replicas="2")
+            cluster.isolate(2)
+            first = (await produce(cluster, 1, request("a", idempotency=KEY, timeout_ms=500)))[0]
+            assert isinstance(first.error, FateUnknownError)
+            # The follower leaves the in-sync replicas: a new record would be refused.
+            await after(60_000)
+            fresh = await outcome(cluster.nodes[1].write("t", "b", timeout_ms=500))
+            assert isinstance(fresh, NotEnoughReplicasError)
+            again = (await produce(cluster, 1, request("a", idempotency=KEY, timeout_ms=500)))[0]
+            assert isinstance(again.error, FateUnknownError)
+            other = IdempotencyKey(key_hash=b"o" * 16, body_hash=b"b" * 8)
+            refused = (await produce(cluster, 1, request("c", idempotency=other, timeout_ms=500)))[
+                0
+            ]
+            assert isinstance(refused.error, NotEnoughReplicasError)
+            cluster.heal()
+            await after(60_000)
+            last = (await produce(cluster, 1, request("a", idempotency=KEY)))[0]
+            assert (last.error, last.offset) == (None, 0)
+            assert await cluster.nodes[1].read("t") == ["a"]
+
+    @virtual
+    async def test_without_a_leader_the_fate_of_a_key_is_unknown(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (2,), min_insync_replicas="1")
+            await cluster.kill(2)
+            await after(1_000)
+            for wish in (
+                produce(cluster, 1, request("a", idempotency=KEY)),
+                cluster.nodes[1].produce.produce_batch(
+                    "t", 0, batch("a"), acks=Acks.ALL, timeout_ms=500, idempotency=KEY
+                ),
+            ):
+                told = await outcome(asyncio.ensure_future(wish))
+                error = told if isinstance(told, Exception) else told[0].error
+                assert isinstance(error, FateUnknownError)
+                assert "nothing was written" not in error.message
+                assert "this try wrote nothing" in error.message
 
     @virtual
     async def test_no_leader_is_said_at_once_with_nothing_written(self) -> None:
