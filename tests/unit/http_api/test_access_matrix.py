@@ -91,6 +91,8 @@ def needed(ask: Ask) -> tuple[Allowed, ...]:
     found: list[Allowed] = list(MORE.get(ask.operation, ()))
     if ask.path in OF_QUERY:
         found.append(OF_QUERY[ask.path])
+    if ask.path.endswith("/topics/-/configs:alter"):
+        found += [Allowed("ALTER_CONFIGS", "TOPIC", one["topic_name"]) for one in ask.body["data"]]
     if "Milena-Transaction" in ask.headers:
         found.append(PAYER)
     if access.needs is not None:
