@@ -71,6 +71,8 @@ def schema_of(doc: OptionDoc) -> Mapping[str, object]:
         return {"type": "string", "pattern": "^https?://[^/, ]+(,https?://[^/, ]+)*$"}
     if doc.kind.allowed.startswith("https://HOST[:PORT]"):
         return {"type": "string", "pattern": "^https://[^/ ]+"}
+    if doc.kind.allowed.startswith("ADDRESS or ADDRESS/BITS"):
+        return {"type": "string", "pattern": "^[0-9A-Fa-f:./]+(,[0-9A-Fa-f:./]+)*$"}
     if doc.kind.allowed.startswith("any text"):
         return {"type": "string", "minLength": 1}
     raise ValueError(f"what is {doc.kind.allowed!r} as a JSON schema?")

@@ -71,7 +71,11 @@ async def test_every_endpoint_knows_what_it_declares(api, route):
         ("POST", "/topics/t?acks=1&ACKS=0", "'ACKS': did you mean 'acks'?"),
         ("POST", "/topics/t?asynch=true", "'asynch': did you mean 'async'?"),
         ("POST", "/topics/t?timeout=1", "'timeout': did you mean 'timeout_ms'?"),
-        ("GET", f"{V3}/topics?page_size=5", "'page_size': this endpoint takes none"),
+        (
+            "GET",
+            f"{V3}/topics?page_size=5",
+            "'page_size': this endpoint knows include_authorized_operations",
+        ),
         ("POST", f"{V3}/topics/t/records?ack=1", "'ack': did you mean 'acks'?"),
         ("GET", "/metadata?sinse=1", "'sinse': did you mean 'since'?"),
         ("GET", "/readyz?verbose", "'verbose': this endpoint takes none"),
