@@ -36,6 +36,7 @@ def build_runner(
     ports: Ports,
     *,
     origins: Collection[str] = (),
+    hosts: Collection[str] = (),
     proxies: Collection[str] = (),
     is_metrics_public: bool = False,
     contained: ContainedErrors | None = None,
@@ -43,10 +44,13 @@ def build_runner(
 ) -> web.ServerRunner:
     """The API on aiohttp's bare server; called on the event loop that will serve it.
 
-    ``origins``: of other pages. ``proxies``: that are believed about where requests come from.
+    ``origins``: of other pages. ``hosts``: further names of the cluster. ``proxies``: that are believed about where
+    requests come from.
     """
     routes = with_public_metrics(ROUTES) if is_metrics_public else ROUTES
-    dispatcher = Dispatcher(ports, routes, origins=origins, proxies=proxies, contained=contained)
+    dispatcher = Dispatcher(
+        ports, routes, origins=origins, hosts=hosts, proxies=proxies, contained=contained
+    )
     return web.ServerRunner(
         ApiServer(dispatcher), handle_signals=False, shutdown_timeout=shutdown_timeout_s
     )

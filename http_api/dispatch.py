@@ -34,6 +34,7 @@ from http_api.endpoint import Route
 from http_api.errors import SCRIPT_CHALLENGE
 from http_api.headers import check_headers
 from http_api.in_flight import InFlight
+from http_api.known_hosts import KnownHosts
 from http_api.ports import Ports
 from http_api.request_metrics import RequestMetrics
 from http_api.routing import Match, Router
@@ -72,6 +73,7 @@ class Dispatcher:
         routes: Iterable[Route],
         *,
         origins: Collection[str] = (),
+        hosts: Collection[str] = (),
         proxies: Collection[str] = (),
         contained: ContainedErrors | None = None,
     ) -> None:
@@ -91,6 +93,7 @@ class Dispatcher:
         self._router = Router(table)
         self._console = console_files()
         self._cross_origin = CrossOrigin(origins)
+        self.hosts = KnownHosts(hosts, ports.metadata)
         self.proxies = TrustedProxies(proxies)
         self._id_prefix = f"{ports.metadata.node_id}-"
         self._counter = itertools.count(1)
@@ -192,7 +195,9 @@ class Dispatcher:
                 self._note_stranger(call.request, error)
                 await self._distrust(call.request)
                 raise
-            call.body.holder = call.rights.known_principal or call.body.holder
+            principal = call.rights.known_principal
+            self.hosts.check_stranger(principal, call.request.headers.get("Host"))
+            call.body.holder = principal or call.body.holder
         check_known(route, call.request)
         if route.is_exempt:
             return await route.handler(call)

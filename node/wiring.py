@@ -273,6 +273,7 @@ class Node(Assembly):
                 limits=self._api_limits(),
             ),
             origins=self.config.cors_origins,
+            hosts=self.config.allowed_hosts,
             proxies=self.config.trusted_proxies,
             is_metrics_public=self.config.metrics_public,
             contained=self.counts.contained,

@@ -358,6 +358,7 @@ class QuickLane:
         caller = self._allowed(match.route.access, match.names, headers, connection)
         if caller is None:
             return None
+        self._dispatcher.hosts.check_stranger(caller.known_principal, headers.get("host"))
         handler = prepare(self._dispatcher.shared.ports, caller, match.names, query, headers)
         return None if handler is None else (match.route, handler, caller)
 

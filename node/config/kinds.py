@@ -228,6 +228,24 @@ def origins() -> OptionKind:
     )
 
 
+def host_names() -> OptionKind:
+    """Names of hosts: a TOML array, or separated by commas."""
+
+    def parse(value: object) -> tuple[str, ...]:
+        items = value if isinstance(value, list) else _items(_text(value))
+        for item in items:
+            if item != "*" and not _HOST.match(str(item).removeprefix(".")):
+                raise ValueError(f"'{item}' is no name of a host: give it without scheme and port")
+        return tuple(str(item).lower() for item in items)
+
+    return OptionKind(
+        allowed="HOST or .DOMAIN, separated by commas; `*` for any name",
+        placeholder="HOST,...",
+        parse=parse,
+        show=lambda value: ",".join(value) if isinstance(value, tuple) else "",
+    )
+
+
 def networks() -> OptionKind:
     """Addresses and networks of machines: a TOML array, or separated by commas."""
 

@@ -371,6 +371,16 @@ class NodeConfig:
             says="none",
         ),
     )
+    allowed_hosts: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            kinds.host_names(),
+            "Further names by which callers without credentials may reach the cluster, beside addresses, names without "
+            "a dot, names that nobody can register and those that nodes advertise.",
+            SECURITY,
+            says="none",
+        ),
+    )
 
     auto_create_topics: bool | None = field(
         default=None,

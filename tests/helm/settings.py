@@ -73,6 +73,9 @@ def schema_of(doc: OptionDoc) -> Mapping[str, object]:
         return {"type": "string", "pattern": "^https://[^/ ]+"}
     if doc.kind.allowed.startswith("ADDRESS or ADDRESS/BITS"):
         return {"type": "string", "pattern": "^[0-9A-Fa-f:./]+(,[0-9A-Fa-f:./]+)*$"}
+    if doc.kind.allowed.startswith("HOST or .DOMAIN"):
+        name = "[.]?[A-Za-z0-9_][A-Za-z0-9_.-]*"
+        return {"type": "string", "pattern": f"^[*]$|^{name}(,{name})*$"}
     if doc.kind.allowed.startswith("any text"):
         return {"type": "string", "minLength": 1}
     raise ValueError(f"what is {doc.kind.allowed!r} as a JSON schema?")

@@ -11,6 +11,17 @@
 {{- end -}}
 {{- end -}}
 
+{{/* Names under which the cluster is reached: those of its Kubernetes domain, and the ingress's, which may be any. */}}
+{{- define "milena.hosts" -}}
+{{- $ingress := .Values.ingress -}}
+{{- if and $ingress.enabled (not $ingress.hosts) -}}
+*
+{{- else -}}
+{{- /* A pattern of an Ingress is a star for one label. */ -}}
+{{ regexReplaceAll "[*][.]" (join "," (concat (list (printf ".%s" .Values.clusterDomain)) (ternary $ingress.hosts list $ingress.enabled))) "." }}
+{{- end -}}
+{{- end -}}
+
 {{- define "milena.config" -}}
 data_dir = "/var/lib/milena/data"
 listen = "0.0.0.0:8082"
@@ -32,6 +43,9 @@ tls_principal_rule = {{ toJson . }}
 peer_tls_cert_file = "/etc/milena-tls/peer/tls.crt"
 peer_tls_key_file = "/etc/milena-tls/peer/tls.key"
 peer_tls_ca_file = "/etc/milena-tls/peer/ca.crt"
+{{- end }}
+{{- if not (or (hasKey .Values.config "allowed_hosts") (include "milena.asksCallers" .)) }}
+allowed_hosts = {{ include "milena.hosts" . | toJson }}
 {{- end }}
 {{- range $name, $value := .Values.config }}
 {{ $name }} = {{ include "milena.toml" $value }}

@@ -1,0 +1,100 @@
+"""Names by which callers without credentials may reach a node.
+
+A page of another site may have its own name resolve to a node's address (DNS rebinding). To the browser the node is
+then the page's own origin: the page reads and writes whatever needs no credentials. Only the ``Host`` header tells,
+since it has the page's name. A name that a stranger may register is therefore taken only where it is known.
+"""
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterable
+from urllib.parse import urlsplit
+
+from http_api.ports import MetadataPort
+from milena.model.access import ANONYMOUS
+from milena.model.errors import ForbiddenError
+
+ANY = "*"
+LOCAL = ("localhost", ".localhost", ".cluster.local", ".svc", ".internal", ".home.arpa")
+"""Names that nobody can register; so is a name without a dot."""
+
+_ACCEPTED_MAX = 1024
+_HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::[0-9]*)?")
+
+
+class KnownHosts:
+    """The names of one cluster. Belongs to the event loop of its server.
+
+    ``allowed``: further names; one that begins with a dot stands for all names that end so, ``*`` for every name.
+    """
+
+    def __init__(self, allowed: Collection[str], metadata: MetadataPort) -> None:
+        self._names = (*LOCAL, *(name.lower() for name in allowed))
+        self._metadata = metadata
+        self._brokers: object = None
+        self._advertised: frozenset[str] = frozenset()
+        self._accepted: set[str] = set()
+
+    def check_stranger(self, principal: str, header: str | None) -> None:
+        """Do as ``check`` for a caller whose principal no credentials prove: a page may send the request, too.
+
+        Raises:
+            ForbiddenError: see ``check``.
+        """
+        if not principal or principal == ANONYMOUS:
+            self.check(header)
+
+    def check(self, header: str | None) -> None:
+        """Refuse a request whose ``Host`` is no name of the cluster; clients of HTTP/1.0 may leave it out.
+
+        Raises:
+            ForbiddenError: a page may have sent the request; the message says what to do.
+        """
+        if header is None or ANY in self._names:
+            return
+        brokers = self._metadata.image.brokers
+        if brokers is not self._brokers:
+            self._brokers = brokers
+            self._advertised = frozenset(_hosts_of(broker.api_url for broker in brokers.values()))
+            self._accepted.clear()
+        if header in self._accepted:
+            return
+        host = host_in(header)
+        if not self._is_known(host):
+            raise ForbiddenError(
+                f"Host '{host}' is no name of this cluster, so a page of another site may have sent this request: use "
+                "an address of a node, or name the host in allowed_hosts"
+            )
+        if len(self._accepted) >= _ACCEPTED_MAX:
+            self._accepted.clear()
+        self._accepted.add(header)
+
+    def _is_known(self, host: str) -> bool:
+        if "." not in host or host in self._advertised or _is_address(host):
+            return True
+        return any(
+            host.endswith(name) if name.startswith(".") else host == name for name in self._names
+        )
+
+
+def host_in(header: str) -> str:
+    """The host of a ``Host`` header, without its port and in small letters."""
+    found = _HEADER.fullmatch(header.strip())
+    if found is None:
+        return header.strip().lower()
+    return (found[1] or found[2]).lower().removesuffix(".")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _hosts_of(urls: Iterable[str]) -> Iterable[str]:
+    for url in urls:
+        host = urlsplit(url).hostname
+        if host is not None:
+            yield host
