@@ -9,10 +9,11 @@ import orjson
 from http_api.answers import error_envelope
 from http_api.call import Call
 from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_record, text_record
+from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
 from http_api.v2.produce_head import parse_options
 from http_api.v2.transaction_header import named_transaction
 from http_api.v3.resources import cluster_id
-from milena.model.errors import MilenaError
+from milena.model.errors import MalformedRequestError, MilenaError
 from milena.model.requests import (
     Acks,
     ProduceReceipt,
@@ -63,6 +64,11 @@ async def job_of(call: Call) -> Job:
     Raises:
         MilenaError: there is no such cluster, or an option is wrong.
     """
+    if IDEMPOTENCY_KEY.name in call.request.headers:
+        raise MalformedRequestError(
+            f"v3 answers each record by itself, and a repeat under one {IDEMPOTENCY_KEY.name} cannot: send the records "
+            "to POST /topics/{topic} with it, or leave it out"
+        )
     options, limits = parse_options(call.raw_query), call.ports.limits
     return Job(
         cluster_id=cluster_id(call),

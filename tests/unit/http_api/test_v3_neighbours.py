@@ -58,3 +58,15 @@ async def test_a_batch_has_an_answer_for_each(name):
         told = json.loads(answer.body)
         assert [row["id"] for row in told["successes"]] == ["0", "2", "4"]
         assert [row["id"] for row in told["failures"]] == ["1", "3"]
+
+
+@pytest.mark.parametrize("path", [STREAM, f"{STREAM}:batch"])
+async def test_an_idempotency_key_is_refused_and_not_ignored(path):
+    async with serving() as server:
+        connection = server.connect()
+        request = head(path, "Idempotency-Key: k", f"Content-Length: {len(GOOD)}") + GOOD.encode()
+        await connection.send(request)
+        (answer,) = await connection.answers(1)
+        assert answer.status == 400
+        assert b"Idempotency-Key" in answer.body
+        assert not server.node.produce_requests
