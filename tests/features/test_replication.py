@@ -94,7 +94,7 @@ def test_readers_never_see_a_record_that_not_all_in_sync_replicas_have(cluster):
         # The leader stores it; nobody else can.
         offsets_of(write(leader, topic, "uncommitted", acks=1))
         assert values(leader, topic, offset=0, replica="local") == ["committed"]
-        waited = read(leader, topic, offset=1, timeout=300)
+        waited = read(leader, topic, offset=1, timeout=300, replica="local")
         assert ok(waited) == []
         assert waited.headers["Milena-High-Watermark"] == "1"
     finally:

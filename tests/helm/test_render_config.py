@@ -147,6 +147,8 @@ def other_value(doc: OptionDoc) -> object:
     if doc.kind.is_switch:
         return True
     bounds = doc.kind.allowed.split()
+    if bounds[0] == "ADDRESS":
+        return "10.0.0.0/8"
     return int(bounds[0]) + 1 if bounds[0].isdigit() else bounds[0]
 
 

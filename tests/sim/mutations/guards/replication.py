@@ -33,8 +33,8 @@ REPLICATION: tuple[Mutation, ...] = (
         name="failed-sync",
         guard="a failed sync stops the process",
         module="node.replica.group_commit",
-        old="            self._on_fatal(error)\n            return\n        self._log.finish_sync(ticket)",
-        new="            pass\n        self._log.finish_sync(ticket)",
+        old="            self._on_fatal(error)\n            return\n        with changes_replica",
+        new="            pass\n        with changes_replica",
         options=("--faults", "fail_sync,cut_power,cut_all_power"),
     ),
     Mutation(
@@ -134,8 +134,8 @@ REPLICATION: tuple[Mutation, ...] = (
         name="read-below-watermark",
         guard="readers see nothing above the high watermark",
         module="node.services.reads",
-        old='end = runner.readable_end(is_uncommitted=is_uncommitted)\n        data = b""',
-        new='end = runner.log.log_end_offset\n        data = b""',
+        old="end = runner.readable_end(is_uncommitted=is_uncommitted)\n        if offset >= end:",
+        new="end = runner.log.log_end_offset\n        if offset >= end:",
     ),
     Mutation(
         name="deletion-adopted",
