@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.integration
+# `make judge` runs it; it joins the second lane once its findings are only faults of the nodes.
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 def test_nothing_is_found_on_real_nodes() -> None:
