@@ -23,6 +23,7 @@ from node.groups.rebalance import (
 from node.groups.subscriptions import Subscriptions
 from raft_meta.machine import codec, invariants
 from raft_meta.machine import commands as c
+from raft_meta.machine.groups.group_rules import PREDECESSORS_LEVEL
 from raft_meta.machine.image import Group, GroupMember, PartitionKey
 from raft_meta.machine.topics import partition_sets
 from tests.support.machine.group_scripts import member
@@ -40,7 +41,8 @@ class Story:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.cluster = GroupCluster()
+        self.remembers = self.rng.random() < 0.7
+        self.cluster = GroupCluster(level=PREDECESSORS_LEVEL if self.remembers else 3)
         self.subscriptions = Subscriptions()
         self.topics_made = 1
         self.known: dict[str, tuple[int, set[PartitionKey]]] = {}
@@ -67,7 +69,13 @@ class Story:
         """As the coordinator does: work it out from the image, and propose it."""
         self.subscriptions.look(self.cluster.image)
         coming = {change.member.member_id for change in changes if isinstance(change, Join)}
-        after = next_state(self.group, changes, self.subscriptions, present=present | coming)
+        after = next_state(
+            self.group,
+            changes,
+            self.subscriptions,
+            present=present | coming,
+            remembers=self.remembers,
+        )
         if after is None:
             return
         applied = self.cluster.alter(
