@@ -346,7 +346,20 @@ GROUPS = Shape(
         {
             "total": TOTAL,
             "groups": listing(
-                Shape("GroupSummary", fields(_HEAD)), "by id, unless another order is asked for"
+                Shape(
+                    "GroupSummary",
+                    fields(
+                        _HEAD,
+                        {
+                            "lag": nullable(
+                                count(
+                                    "what is left to read; null: not known; told where the list is sorted by it"
+                                )
+                            )
+                        },
+                    ),
+                ),
+                "by id, unless another order is asked for",
             ),
         }
     ),

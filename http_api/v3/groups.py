@@ -11,7 +11,7 @@ from http_api.group_ports import (
     TopicPartition,
 )
 from http_api.native.groups import handlers as native
-from http_api.native.groups.lags import Lag, lags_of, places_of, with_ends
+from http_api.native.groups.lags import Lag, lags_of, places_of, sum_of_known, with_ends
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.access import ResourceType
 from milena.model.errors import MemberNotFoundError
@@ -219,7 +219,6 @@ async def get_lag_summary(call: Call) -> web.Response:
         raise ResourceNotFoundError(
             f"Consumer lags not found: group '{group.group_id}' has committed nothing"
         )
-    known = [lag.lag for lag in lags if lag.lag is not None]
     most = max(lags, key=lambda lag: -1 if lag.lag is None else lag.lag)
     consumer_id, instance_id, client_id = _reader(most)
     at = (most.place.committed.topic, "partitions", most.place.committed.partition)
@@ -239,8 +238,7 @@ async def get_lag_summary(call: Call) -> web.Response:
             "max_lag_topic_name": most.place.committed.topic,
             "max_lag_partition_id": most.place.committed.partition,
             "max_lag": most.lag,
-            # A sum without what is not known would look like less than there is.
-            "total_lag": sum(known) if len(known) == len(lags) else None,
+            "total_lag": sum_of_known([lag.lag for lag in lags]),
             "max_lag_consumer": links.related(*consumer) if consumer_id else None,
             "max_lag_partition": links.related("topics", *at),
         }

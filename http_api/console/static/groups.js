@@ -34,7 +34,7 @@ function List({ query, view }) {
       { head: "Group", cell: (g) => html`<a href=${href("groups", g.group_id)}><${Name} text=${g.group_id} /></a>`, by: "group" },
       { head: "State", cell: state, by: "state" },
       { head: "Members", num: true, cell: (g) => number(g.member_count), by: "members" },
-      { head: "Lag", num: true, cell: (g) => lagBadge(summary(g)?.total_lag) },
+      { head: "Lag", num: true, cell: (g) => lagBadge(g.lag ?? summary(g)?.total_lag), by: "lag" },
       { head: "Most behind", cell: (g) => { const most = summary(g); return most?.max_lag > 0 ? html`<${Topic} name=${most.max_lag_topic_name} /> ${most.max_lag_partition_id}: ${number(most.max_lag)}` : "–"; } },
       { head: "Assignor", cell: (g) => g.assignor || "–" },
       { head: "Coordinator", num: true, cell: (g) => g.coordinator ?? "none", by: "coordinator" },

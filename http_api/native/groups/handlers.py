@@ -22,7 +22,7 @@ from http_api.group_ports import (
     ResetTarget,
     TopicPartition,
 )
-from http_api.native.groups.lags import GroupPlace, Lag, places_of, with_ends
+from http_api.native.groups.lags import GroupPlace, Lag, places_of, total_lags, with_ends
 from http_api.native.pages import LIMIT, PARTITIONS, RowPage, matching, sort_param
 from http_api.ports import ApiLimits
 from http_api.shapes.blocks import text
@@ -182,19 +182,28 @@ _GROUP_KEYS: Mapping[str, Callable[[GroupHead], int | str] | None] = {
     "members": lambda group: group.member_count,
     "coordinator": lambda group: -1 if group.coordinator is None else group.coordinator,
 }
-SORT = sort_param(_GROUP_KEYS, "id")
+_BY_LAG = "lag"
+SORT = sort_param({name: name for name in (*_GROUP_KEYS, _BY_LAG)}, "id")
 
 
 async def list_groups(call: Call) -> web.Response:
-    """All groups, or some of them, without their members and offsets."""
+    """All groups, or some of them, without their members and offsets; with their lags where it is sorted by these."""
     query = call.query()
-    key, page = SORT.read(query), RowPage.of(query)
+    sort, page = SORT.read(query), RowPage.of(query)
     is_seen = call.rights.seen(ResourceType.GROUP)
     groups = (one for one in await call.ports.groups.groups() if is_seen(one.group_id))
     found = matching(groups, lambda group: group.group_id, query)
-    return json_answer(
-        {"total": len(found), "groups": [_head(group) for group in page.cut(found, key)]}
-    )
+    if sort == _BY_LAG:
+        lags = await total_lags(call, [group.group_id for group in found])
+        with_lags = page.cut(list(zip(found, lags, strict=True)), _lag_or_least)
+        shown = [{**_head(group), "lag": lag} for group, lag in with_lags]
+    else:
+        shown = [_head(group) for group in page.cut(found, _GROUP_KEYS[sort])]
+    return json_answer({"total": len(found), "groups": shown})
+
+
+def _lag_or_least(row: tuple[GroupHead, int | None]) -> int:
+    return -1 if row[1] is None else row[1]
 
 
 async def get_group(call: Call) -> web.Response:

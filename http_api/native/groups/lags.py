@@ -1,14 +1,28 @@
 """Native: how far a group is behind, partition by partition."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from http_api.call import Call
-from http_api.group_ports import GroupDescription, MemberDescription, PartitionCommit
+from http_api.group_ports import (
+    GroupDescription,
+    MemberDescription,
+    PartitionCommit,
+    TopicPartition,
+)
 from milena.model.access import ResourceType
-from milena.model.errors import MilenaError, PartitionNotFoundError, TopicNotFoundError
+from milena.model.errors import (
+    GroupNotFoundError,
+    MilenaError,
+    PartitionNotFoundError,
+    TopicNotFoundError,
+)
 from milena.model.requests import PartitionOffsets
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 _AT_ONCE = 32
 """Partitions whose leaders are asked at a time."""
@@ -57,29 +71,79 @@ def places_of(group: GroupDescription, is_seen: Callable[[str], bool]) -> list[G
 
 async def with_ends(call: Call, places: Sequence[GroupPlace]) -> list[Lag]:
     """What is left to read there, without what was deleted since."""
-    turns = asyncio.Semaphore(_AT_ONCE)
-
-    async def lag_of(place: GroupPlace) -> Lag | None:
-        try:
-            async with turns:
-                offsets = await call.ports.reads.offsets(
-                    place.committed.topic, place.committed.partition, wants_records_end=True
-                )
-        except (TopicNotFoundError, PartitionNotFoundError):
-            # What was committed there goes, too.
-            return None
-        except MilenaError:
-            return Lag(place, None)
-        return Lag(place, offsets)
-
-    waiting = [asyncio.ensure_future(lag_of(place)) for place in places]
-    try:
-        return [lag for lag in await asyncio.gather(*waiting) if lag is not None]
-    finally:
-        for task in waiting:
-            task.cancel()
+    ends = await _ends(call, {_at(place.committed) for place in places})
+    return [
+        Lag(place, ends[_at(place.committed)]) for place in places if _at(place.committed) in ends
+    ]
 
 
 async def lags_of(call: Call, group: GroupDescription) -> list[Lag]:
     """Of all partitions that the caller is shown and where something is committed, in order."""
     return await with_ends(call, places_of(group, call.rights.seen(ResourceType.TOPIC)))
+
+
+async def total_lags(call: Call, group_ids: Sequence[str]) -> list[int | None]:
+    """What each of the groups has yet to read in the topics that the caller is shown; None: not known.
+
+    Each partition's leader is asked once, however many of the groups read it.
+    """
+    is_seen = call.rights.seen(ResourceType.TOPIC)
+
+    async def committed(group_id: str) -> list[PartitionCommit]:
+        try:
+            offsets = await call.ports.groups.committed(group_id)
+        except GroupNotFoundError:
+            return []
+        return [one for one in offsets if is_seen(one.topic)]
+
+    found = await _some_at_once(committed, group_ids)
+    ends = await _ends(call, {_at(one) for commits in found for one in commits})
+    return [
+        sum_of_known(
+            [Lag(GroupPlace(one, None), ends[_at(one)]).lag for one in commits if _at(one) in ends]
+        )
+        for commits in found
+    ]
+
+
+def sum_of_known(lags: Sequence[int | None]) -> int | None:
+    """The sum; None without any, or where one is not known: it would look like less than there is."""
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known and len(known) == len(lags) else None
+
+
+async def _ends(
+    call: Call, partitions: Collection[TopicPartition]
+) -> Mapping[TopicPartition, PartitionOffsets | None]:
+    """What can be read of each partition, None where its leader has not answered; without those that are deleted."""
+
+    async def end_of(at: TopicPartition) -> tuple[TopicPartition, PartitionOffsets | None] | None:
+        try:
+            return at, await call.ports.reads.offsets(*at, wants_records_end=True)
+        except (TopicNotFoundError, PartitionNotFoundError):
+            # What was committed there goes, too.
+            return None
+        except MilenaError:
+            return at, None
+
+    return dict(filter(None, await _some_at_once(end_of, partitions)))
+
+
+async def _some_at_once(ask: Callable[[T], Awaitable[R]], of: Collection[T]) -> list[R]:
+    """What each is answered, in order, a few at a time."""
+    turns = asyncio.Semaphore(_AT_ONCE)
+
+    async def in_turn(one: T) -> R:
+        async with turns:
+            return await ask(one)
+
+    waiting = [asyncio.ensure_future(in_turn(one)) for one in of]
+    try:
+        return await asyncio.gather(*waiting)
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _at(committed: PartitionCommit) -> TopicPartition:
+    return committed.topic, committed.partition

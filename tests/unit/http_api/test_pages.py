@@ -43,6 +43,28 @@ async def test_groups_come_a_page_at_a_time_and_as_they_are_wished_for(api):
     assert (await api.get("/groups?contains=group&limit=1")).json["total"] == 12
 
 
+async def test_groups_come_in_the_order_of_their_lag_which_is_told_then(api):
+    node = api.node
+    for at in range(5):
+        await api.post("/topics/many/partitions/0", {"records": [{"value": at}]})
+    node.groups.put("behind", [committed("many", 0, 1), committed("many", 1, 0)])
+    node.groups.put("there", [committed("many", 0, 5)])
+    node.groups.put("beyond", [committed("many", 0, 9)])
+    node.groups.join("new", "m", ["many"], None)
+
+    async def lags(query):
+        return [
+            (row["group_id"], row["lag"])
+            for row in (await api.get(f"/groups?sort=lag{query}")).json["groups"]
+        ]
+
+    unknown = [("beyond", None), ("new", None)]
+    assert await lags("") == [*unknown, ("there", 0), ("behind", 4)]
+    assert await lags("&order=desc&limit=1") == [("behind", 4)]
+    assert await lags("&contains=there") == [("there", 0)]
+    assert "lag" not in (await api.get("/groups?limit=1")).json["groups"][0]
+
+
 async def test_a_groups_lag_is_told_by_partition(api):
     node = api.node
     for partition, (written, read) in enumerate(((5, 2), (9, 9), (4, 0))):
@@ -82,6 +104,7 @@ async def test_a_groups_lag_is_told_by_partition(api):
 async def test_a_leader_that_is_silent_hides_its_own_partition_alone(api, monkeypatch):
     node = api.node
     node.groups.put("g", [committed("many", 0, 1), committed("many", 1, 0)])
+    node.groups.put("other", [committed("many", 1, 0)])
     real, asked = node.offsets, []
 
     async def offsets(topic, partition, **options):
@@ -96,6 +119,10 @@ async def test_a_leader_that_is_silent_hides_its_own_partition_alone(api, monkey
         assert [(row["partition"], row["end_offset"], row["lag"]) for row in rows] == [
             (0, None, None), (1, 0, 0),
         ]  # fmt: skip
+    asked.clear()
+    by_lag = (await api.get("/groups?sort=lag")).json["groups"]
+    assert [(row["group_id"], row["lag"]) for row in by_lag] == [("g", None), ("other", 0)]
+    assert sorted(asked) == [0, 1], "each leader is asked once, whatever the number of groups"
     asked.clear()
     assert (await api.get("/groups/g/lags?skip=1")).json["lags"][0]["partition"] == 1
     assert asked == [1]
