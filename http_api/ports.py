@@ -4,7 +4,7 @@ Handlers call one port each. Every method may raise any ``MilenaError``; ``http_
 Any node serves any call: forwarding is the implementation's business.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
 from typing import Protocol
@@ -454,6 +454,14 @@ class TopicHere:
     records_out_per_second: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBytes:
+    """Of the replicas of all nodes, by topic id or by partition; those of ``silent_nodes`` are missing."""
+
+    sizes: Mapping[str, int]
+    silent_nodes: Sequence[int]
+
+
 class HistoryPort(Protocol):
     """The last hour, in the memory of nodes."""
 
@@ -462,6 +470,11 @@ class HistoryPort(Protocol):
 
     def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
         """Of this node's replica, now; None: it has none."""
+
+    async def stored_bytes(
+        self, topic_ids: Collection[str], *, by_partition: bool = False
+    ) -> StoredBytes:
+        """Sums over all nodes, as of their last looks; ``by_partition``: of the partitions of one topic, now."""
 
     async def of_nodes(self) -> HistoryView:
         """What each node did."""

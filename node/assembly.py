@@ -67,6 +67,7 @@ from node.services.messages import (
     PRODUCE_IF,
     READ,
     SEQUENCES,
+    SIZES,
 )
 from node.services.produce import ProduceService
 from node.services.producers import ProducerService
@@ -519,6 +520,7 @@ class Assembly:
             DELETE_RECORDS.name: self.deletions.on_delete_records,
             MOVES.name: self.reassignments.on_moves,
             HISTORY.name: self.history.on_history,
+            SIZES.name: self.history.on_sizes,
             **self.groups.calls.peer_handlers,
             **self.consumers.peer_handlers,
         }

@@ -12,6 +12,7 @@ from aiohttp import web
 from http_api.access.rights import everything
 from http_api.answers import json_answer
 from http_api.call import Call
+from http_api.describing.params import ChoiceParam
 from http_api.lookup import find_topic
 from http_api.native.cluster_metadata import broker_row, image_now, partition_row
 from http_api.native.pages import LIMIT, RowPage, matching, sort_param
@@ -24,7 +25,7 @@ from http_api.native.tally import (
     tally,
     trouble_of,
 )
-from http_api.ports import TopicHere
+from http_api.ports import StoredBytes, TopicHere
 from milena.model.access import ResourceType
 from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.topics.configs import min_insync
@@ -47,6 +48,7 @@ class _PartitionRow:
     stored_bytes: int | None
 
 
+_BY_SIZE = "stored_bytes"
 _TopicKey = Callable[[_TopicRow], tuple[float, ...]]
 _PartitionKey = Callable[[_PartitionRow], float]
 
@@ -62,7 +64,7 @@ _TOPIC_KEYS: Mapping[str, _TopicKey | None] = {
     "replicas": lambda row: (row.topic.replication_factor,),
     "configs": lambda row: (len(row.topic.configs),),
     "trouble": lambda row: row.tally.worst,
-    "stored_bytes": _here(lambda here: here.stored_bytes),
+    _BY_SIZE: _here(lambda here: here.stored_bytes),
     "records_in": _here(lambda here: here.records_in_per_second),
     "records_out": _here(lambda here: here.records_out_per_second),
 }
@@ -71,8 +73,14 @@ _PARTITION_KEYS: Mapping[str, _PartitionKey | None] = {
     "leader": lambda row: -1 if row.state.leader is None else row.state.leader,
     "leader_epoch": lambda row: row.state.leader_epoch,
     "in_sync": lambda row: len(row.state.isr),
-    "stored_bytes": lambda row: -1 if row.stored_bytes is None else row.stored_bytes,
+    _BY_SIZE: lambda row: -1 if row.stored_bytes is None else row.stored_bytes,
 }
+SIZES = ChoiceParam(
+    name="sizes",
+    description="all: every node is asked, and `stored_bytes`, by which `sort` goes then, is of all replicas",
+    words={"here": False, "all": True},
+    hint="here or all",
+)
 TOPIC_SORT = sort_param(_TOPIC_KEYS, "name")
 PARTITION_SORT = sort_param(_PARTITION_KEYS, "number")
 
@@ -133,14 +141,35 @@ async def list_topics(call: Call) -> web.Response:
         topic_id = image.topic_ids[name]
         return _TopicRow(image.topics[topic_id], tallies[topic_id], here.get(topic_id))
 
+    stored: StoredBytes | None = None
+    if SIZES.read(query):
+        ask = call.ports.history.stored_bytes
+        if key is _TOPIC_KEYS[_BY_SIZE]:
+            of_all = stored = await ask([image.topic_ids[name] for name in names])
+            rows = page.rows(names, row, lambda one: (of_all.sizes.get(one.topic.topic_id, -1),))
+        else:
+            rows = page.rows(names, row, key)
+            stored = await ask([one.topic.topic_id for one in rows])
+    else:
+        rows = page.rows(names, row, key)
     return json_answer(
         {
             "version": call.ports.metadata.version,
             "is_current": is_current,
             "total": len(names),
-            "topics": [_topic_row(one) for one in page.rows(names, row, key)],
+            **_silent_nodes(stored),
+            "topics": [_topic_row(one) | _size(stored, one.topic.topic_id) for one in rows],
         }
     )
+
+
+def _silent_nodes(stored: StoredBytes | None) -> dict[str, object]:
+    return {} if stored is None else {"silent_nodes": stored.silent_nodes}
+
+
+def _size(stored: StoredBytes | None, name: str) -> dict[str, object]:
+    """Bytes of all replicas where they were asked for; None: no node has told of it."""
+    return {} if stored is None else {"stored_bytes": stored.sizes.get(name)}
 
 
 async def get_topic(call: Call) -> web.Response:
@@ -158,13 +187,25 @@ async def get_topic(call: Call) -> web.Response:
         stored_bytes = history.stored_bytes_here(topic_id, number)
         return _PartitionRow(number, image.partitions[topic_id, number], stored_bytes)
 
+    stored: StoredBytes | None = None
+    total: dict[str, object] = {}
+    if SIZES.read(query):
+        of_all = stored = await history.stored_bytes([topic_id], by_partition=True)
+        total["stored_bytes"] = sum(of_all.sizes.values()) if of_all.sizes else None
+        if key is _PARTITION_KEYS[_BY_SIZE]:
+            key = lambda one: of_all.sizes.get(str(one.number), -1)  # noqa: E731
     return json_answer(
         {
             "version": metadata.version,
             "is_current": is_current,
             **_topic_row(_TopicRow(topic, counts, here)),
             "min_insync_replicas": least,
-            "partitions": [_partition(one, least) for one in page.rows(numbers, row, key)],
+            **total,
+            **_silent_nodes(stored),
+            "partitions": [
+                _partition(one, least) | _size(stored, str(one.number))
+                for one in page.rows(numbers, row, key)
+            ],
         }
     )
 

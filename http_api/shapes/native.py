@@ -293,6 +293,14 @@ _TOPIC_SUMMARY: dict[str, Part] = {
     "records_in_per_second_here": nullable(number("appended to what this node leads")),
     "records_out_per_second_here": nullable(number("read from this node's replicas")),
 }
+_STORED_BYTES: dict[str, Part] = {
+    "stored_bytes": nullable(
+        count("of all replicas, under `sizes=all`; null: no node has told yet")
+    )
+}
+_SILENT: dict[str, Part] = {
+    "silent_nodes": listing(integer(), "under `sizes=all`: whose replicas are missing in the sizes")
+}
 TOPIC_PAGE = Shape(
     "TopicPage",
     fields(
@@ -300,8 +308,9 @@ TOPIC_PAGE = Shape(
             "version": _VERSION,
             "is_current": _IS_CURRENT,
             "total": TOTAL,
-            "topics": listing(Shape("TopicSummary", fields(_TOPIC_SUMMARY))),
-        }
+            "topics": listing(Shape("TopicSummary", fields(_TOPIC_SUMMARY, _STORED_BYTES))),
+        },
+        _SILENT,
     ),
 )
 PARTITION_PAGE = Shape(
@@ -322,11 +331,13 @@ PARTITION_PAGE = Shape(
                             "stored_bytes_here": nullable(
                                 count("of this node's replica, now; null: it has none")
                             ),
-                        }
+                        },
+                        _STORED_BYTES,
                     ),
                 )
             ),
-        }
+        },
+        {**_STORED_BYTES, **_SILENT},
     ),
 )
 

@@ -73,8 +73,8 @@ class NodeLook:
     """Those with traffic."""
     topics: dict[str, PartitionTraffic] = field(default_factory=dict)
     """Their sums by topic."""
-    lags: dict[str, int] = field(default_factory=dict)
-    """Groups that are behind, by what of it is led here."""
+    lags: dict[str, float] = field(default_factory=dict)
+    """Groups that are behind, by what of it is led here; infinite where that is not known, and so is each sum."""
 
     def add_replica(self, key: PartitionKey, counts: PartitionCounts, stored_bytes: int) -> None:
         """NodeLook at a replica of this node."""
@@ -88,10 +88,10 @@ class NodeLook:
         self.partitions[key] = traffic
         self.topics[key[0]] = self.topics.get(key[0], _NONE).plus(traffic)
 
-    def add_lag(self, group: str, lag: int) -> None:
-        """NodeLook at what a group has committed of a partition that is led here."""
-        if lag > 0:
-            self.lags[group] = self.lags.get(group, 0) + lag
+    def add_lag(self, group: str, lag: int | None) -> None:
+        """Add what a group has yet to read of a partition that is led here; None: that is not known."""
+        if lag != 0:
+            self.lags[group] = self.lags.get(group, 0) + (math.inf if lag is None else lag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

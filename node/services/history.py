@@ -8,14 +8,14 @@ import logging
 import math
 import struct
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
 import msgspec
 
 from http_api.describing.openapi import MILENA_VERSION
-from http_api.ports import BusyPartition, HistorySeries, HistoryView, TopicHere
+from http_api.ports import BusyPartition, HistorySeries, HistoryView, StoredBytes, TopicHere
 from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError, MilenaError
 from milena.model.requests import PartitionOffsets
@@ -24,14 +24,24 @@ from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
 from node.metrics.history import History, NodeLook, PartitionTraffic, ToldHistory
 from node.metrics.series import POINTS, STEP_MS, Floats
-from node.peers.messages import Blob, ask, peer_handler
+from node.peers.messages import Blob, CallType, Message, ask, peer_handler
 from node.peers.port import Peers
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
-from node.services.messages import HISTORY, BusyRow, HistoryAnswer, HistoryRequest
+from node.services.messages import (
+    HISTORY,
+    SIZES,
+    BusyRow,
+    HistoryAnswer,
+    HistoryRequest,
+    SizesAnswer,
+    SizesRequest,
+)
 from raft_meta.machine.image import Image, PartitionKey, Topic
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound=Message)
+A = TypeVar("A", bound=Message)
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +80,7 @@ class HistoryService:
         self._here: dict[str, TopicHere] = {}
         self._looked_ms = clock.now_ms()
         self.on_history = peer_handler(HISTORY, self._tell)
+        self.on_sizes = peer_handler(SIZES, self._tell_sizes)
 
     # -- looking ---------------------------------------------------------------------------------
 
@@ -113,22 +124,22 @@ class HistoryService:
                 if seen % STEP == 0:
                     await one_turn()
 
-    async def _lag(self, runner: PartitionRunner, position: int) -> int:
-        """As ``PartitionOffsets.lag_of``; 0 also where that is not known."""
+    async def _lag(self, runner: PartitionRunner, position: int) -> int | None:
+        """As ``PartitionOffsets.lag_of``; None also where the last record is not found."""
         end = runner.stable_end
-        if position >= end:
+        if position == end:
             return 0
         try:
-            records_end = await self._records_end(runner)
+            records_end = end if position > end else await self._records_end(runner)
         except MilenaError as error:
             logger.debug("cannot find the last record partition=%s: %s", runner.name, error)
-            records_end = end
+            return None
         offsets = PartitionOffsets(
             log_start_offset=runner.log.log_start_offset,
             high_watermark=end,
             records_end=records_end,
         )
-        return offsets.lag_of(position) or 0
+        return offsets.lag_of(position)
 
     def topics_here(self) -> Mapping[str, TopicHere]:
         """What this node has of each topic."""
@@ -138,6 +149,34 @@ class HistoryService:
         """Of this node's replica, now."""
         runner = self._replicas.find(topic_id, partition)
         return None if runner is None else runner.log.size_bytes
+
+    async def stored_bytes(
+        self, topic_ids: Collection[str], *, by_partition: bool = False
+    ) -> StoredBytes:
+        """Sums over the replicas of all nodes that answer."""
+        request = SizesRequest(topic_ids=tuple(topic_ids), by_partition=by_partition)
+        answers, silent = await self._each(
+            lambda id_: self._ask(id_, SIZES, request), self._tell_sizes(request)
+        )
+        sums: dict[str, int] = {}
+        for _, answer in answers:
+            for name, size in answer.sizes.items():
+                sums[name] = sums.get(name, 0) + size
+        return StoredBytes(sizes=sums, silent_nodes=silent)
+
+    async def _tell_sizes(self, request: SizesRequest) -> SizesAnswer:
+        here, image = self._here, self._metadata.image
+        if not request.by_partition:
+            known = ((id_, here[id_].stored_bytes) for id_ in request.topic_ids if id_ in here)
+            return SizesAnswer(sizes=dict(known))
+        sizes = {}
+        for topic_id in request.topic_ids[:1]:
+            topic = image.topics.get(topic_id)
+            for number in range(0 if topic is None else topic.partition_count):
+                size = self.stored_bytes_here(topic_id, number)
+                if size is not None:
+                    sizes[str(number)] = size
+        return SizesAnswer(sizes=sizes)
 
     # -- telling ---------------------------------------------------------------------------------
 
@@ -173,24 +212,33 @@ class HistoryService:
         self, request: HistoryRequest
     ) -> tuple[list[tuple[int, HistoryAnswer]], list[int]]:
         """Answers by node, and the nodes that gave none."""
+        return await self._each(lambda id_: self._ask_history(id_, request), self._tell(request))
+
+    async def _each(
+        self, ask_node: Callable[[int], Awaitable[T | None]], own_answer: Awaitable[T]
+    ) -> tuple[list[tuple[int, T]], list[int]]:
+        """Answers of all nodes that are there, this one's among them, and the nodes that gave none."""
         image, own = self._metadata.image, self._metadata.node_id
         live = sorted({own, *image.live_brokers()})
         answers = await asyncio.gather(
-            *(self._tell(request) if id_ == own else self._ask(id_, request) for id_ in live)
+            *(own_answer if id_ == own else ask_node(id_) for id_ in live)
         )
         told = [(id_, found) for id_, found in zip(live, answers, strict=True) if found is not None]
         return told, sorted(set(image.brokers) - {id_ for id_, _ in told})
 
-    async def _ask(self, node_id: int, request: HistoryRequest) -> HistoryAnswer | None:
+    async def _ask(self, node_id: int, call: CallType[Q, A], request: Q) -> A | None:
         try:
-            answer = await ask(self._peer, node_id, HISTORY, request, timeout_ms=ANSWER_MS)
+            return await ask(self._peer, node_id, call, request, timeout_ms=ANSWER_MS)
         except MilenaError as error:
-            logger.info("history unknown broker_id=%d: %s", node_id, error)
+            logger.info("%s unknown broker_id=%d: %s", call.name, node_id, error)
             return None
-        if not _is_sound(answer):
-            logger.info("history unknown broker_id=%d: its answer contradicts itself", node_id)
-            return None
-        return answer
+
+    async def _ask_history(self, node_id: int, request: HistoryRequest) -> HistoryAnswer | None:
+        answer = await self._ask(node_id, HISTORY, request)
+        if answer is None or _is_sound(answer):
+            return answer
+        logger.info("history unknown broker_id=%d: its answer contradicts itself", node_id)
+        return None
 
     async def _tell(self, request: HistoryRequest) -> HistoryAnswer:
         told = self._told(request)

@@ -268,6 +268,19 @@ class HistoryAnswer(Message, frozen=True, kw_only=True):
     """Of the release that the node runs."""
 
 
+class SizesRequest(Message, frozen=True, kw_only=True):
+    """Tell the bytes that your replicas of these topics take; ``by_partition``: of one topic, of each partition."""
+
+    topic_ids: tuple[str, ...] = field(name="topics")
+    by_partition: bool = False
+
+
+class SizesAnswer(Message, frozen=True, kw_only=True):
+    """Bytes by topic id, or by partition, without those that the node has no replica of."""
+
+    sizes: dict[str, int]
+
+
 PRODUCE = CallType("produce", AppendBatchRequest, AppendBatchAnswer)
 PRODUCE_IF = CallType("produce_if", AppendIfRequest, AppendIfAnswer)
 READ = CallType("read", ReadRequest, ReadAnswer)
@@ -279,3 +292,4 @@ KEYED_TRANSACTION = CallType("keyed_transaction", KeyedTransactionRequest, Keyed
 OPEN_TRANSACTIONS = CallType("open_transactions", OpenTransactionsRequest, OpenTransactionsAnswer)
 MOVES = CallType("moves", MovesRequest, MovesAnswer)
 HISTORY = CallType("history", HistoryRequest, HistoryAnswer)
+SIZES = CallType("sizes", SizesRequest, SizesAnswer)

@@ -25,7 +25,7 @@ export function Topics({ names, query, cluster }) {
 const countOf = (configs) => Object.keys(configs).length;
 
 function List({ query, cluster: { view, metadata } }) {
-  const paged = usePaged("metadata/topics", ["topics"], query);
+  const paged = usePaged("metadata/topics", ["topics"], query, { more: { sizes: "all" } });
   const history = useHistory();
   const { total = 0, topics = [], is_current } = paged.data ?? {};
   const again = () => (metadata.again(), paged.again());
@@ -39,17 +39,20 @@ function List({ query, cluster: { view, metadata } }) {
       { head: "Partitions", num: true, cell: (t) => number(t.partition_count), by: "partitions" },
       { head: "Replicas", num: true, cell: (t) => number(t.replication_factor), by: "replicas" },
       { head: "Configs set", num: true, cell: (t) => number(countOf(t.configs)), by: "configs" },
-      { head: "Size here", num: true, cell: (t) => size(t.stored_bytes_here), by: "stored_bytes" },
+      { head: "Size", num: true, cell: (t) => size(t.stored_bytes), by: "stored_bytes" },
       { head: "Records in here", num: true, cell: (t) => rate(t.records_in_per_second_here), by: "records_in" },
       { head: "Records out here", num: true, cell: (t) => rate(t.records_out_per_second_here), by: "records_out" },
       { head: "Look", cell: (t) => html`<a href=${href("messages", t.name)}>messages</a>` },
     ]} />
-    <p class="dim">Sizes, and records a second, are of this node's replicas alone; other nodes tell their own.</p>
+    <p class="dim">Sizes are of all replicas${missing(paged.data)}. Records a second are of this node alone; other nodes tell their own.</p>
     <${Busiest} answer=${history} />`;
 }
 
+/** The end of a sentence about sizes: the nodes whose replicas are missing in them. */
+const missing = (data) => (data?.silent_nodes?.length ? html`, without those of ${data.silent_nodes.length > 1 ? "nodes" : "node"} ${data.silent_nodes.join(", ")}, which ${data.silent_nodes.length > 1 ? "do" : "does"} not answer` : "");
+
 function One({ name, query, cluster }) {
-  const paged = usePaged(path`metadata/topics/${name}`, ["topics", name], query);
+  const paged = usePaged(path`metadata/topics/${name}`, ["topics", name], query, { more: { sizes: "all" } });
   const isGone = paged.answer.error?.status === 404;
   if (paged.data && !isGone) return html`<${Known} topic=${paged.data} paged=${paged} cluster=${cluster} />`;
   return html`<${Head} title=${html`Topic <${Name} text=${name} />`} calls=${[paged.path]} />
@@ -79,7 +82,7 @@ function Known({ topic, paged, cluster: { view, metadata } }) {
       ["Partitions", number(topic.partition_count)],
       ["Least in sync for acks=all", number(topic.min_insync_replicas)],
       ["Configs set", number(countOf(topic.configs))],
-      ["Size on this node", size(topic.stored_bytes_here)],
+      ["Size of all replicas", size(topic.stored_bytes)],
       ["Topic id", html`<span class="mono">${topic.topic_id}</span>`],
     ]} />
     <section><h2>Partitions</h2>
@@ -91,9 +94,9 @@ function Known({ topic, paged, cluster: { view, metadata } }) {
         { head: "In sync", cell: (p) => html`<${Ids} ids=${p.isr} />`, by: "in_sync" },
         { head: "First offset", num: true, cell: (p) => number(offset(p, "beginning_offset")) },
         { head: "Next offset", num: true, cell: (p) => (told.get(p.partition)?.error ? html`<${Badge} kind="bad">not read<//>` : number(offset(p, "end_offset"))) },
-        { head: "Size here", num: true, cell: (p) => size(p.stored_bytes_here), by: "stored_bytes" },
+        { head: "Size", num: true, cell: (p) => size(p.stored_bytes), by: "stored_bytes" },
       ]} />
-      <p class="dim">★ leads. Struck out: not in sync. Sizes are of this node's replicas alone.</p>
+      <p class="dim">★ leads. Struck out: not in sync. Sizes are of all replicas${missing(topic)}.</p>
     </section>
     <${Charts} answer=${history} charts=${OF_TOPIC} />
     <section><h2>Configs</h2>

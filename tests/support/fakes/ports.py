@@ -6,7 +6,7 @@ disk.
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from immutables import Map
@@ -25,6 +25,7 @@ from http_api.ports import (
     Readiness,
     ReassignmentRequest,
     RunningReassignment,
+    StoredBytes,
     TopicHere,
 )
 from milena.model.batch.client_checks import validate_client_batch
@@ -632,6 +633,16 @@ class FakeNode:
 
     def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
         return 100 + partition if topic_id in self.here else None
+
+    async def stored_bytes(
+        self, topic_ids: Collection[str], *, by_partition: bool = False
+    ) -> StoredBytes:
+        """Twice what this node has, since node 2 has as much; node 3 is silent."""
+        self.fail("sizes")
+        known = {id_: 2 * self.here[id_].stored_bytes for id_ in topic_ids if id_ in self.here}
+        if by_partition:
+            known = {str(number): size + number for size in known.values() for number in range(3)}
+        return StoredBytes(sizes=known, silent_nodes=[3])
 
     def _history(self, name: str, node_id: int | None) -> HistoryView:
         return HistoryView(

@@ -109,6 +109,25 @@ async def test_a_topic_tells_what_is_wrong_with_it_and_what_the_node_has(api):
     assert elsewhere["partitions"][0]["stored_bytes_here"] is None
 
 
+async def test_sizes_are_of_all_nodes_where_that_is_asked_for(api):
+    ids = api.node.image.topic_ids
+    api.node.here = {ids["many"]: here(7), ids["t"]: here(9)}
+    api.node.add_topic("empty")
+    page = (await api.get("/metadata/topics?sizes=all")).json
+    assert page["silent_nodes"] == [3]
+    sizes = {row["name"]: row["stored_bytes"] for row in page["topics"]}
+    assert sizes == {"empty": None, "many": 14, "t": 18}
+    query = "?sizes=all&sort=stored_bytes&order=desc"
+    assert await names(api, query) == ["t", "many", "empty"]
+    assert "stored_bytes" not in (await api.get("/metadata/topics")).json["topics"][0]
+    topic = (await api.get("/metadata/topics/many?sizes=all&sort=stored_bytes&order=desc")).json
+    assert (topic["stored_bytes"], topic["silent_nodes"]) == (14 + 15 + 16, [3])
+    assert [row["stored_bytes"] for row in topic["partitions"]] == [16, 15, 14]
+    assert "silent_nodes" not in (await api.get("/metadata/topics/many")).json
+    refused = (400, 400)
+    assert (await api.get("/metadata/topics?sizes=some")).error == refused
+
+
 async def test_a_topics_partitions_come_a_page_at_a_time(api):
     api.node.here = {api.node.image.topic_ids["many"]: here(7)}
     api.node.set_partition("many", 0, leader=3, leader_epoch=7, isr=(3,))

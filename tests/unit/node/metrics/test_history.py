@@ -10,7 +10,7 @@ from node.metrics.counts import NodeCounts, PartitionCounts
 from node.metrics.history import BUSIEST_MAX, BYTES_MAX, NODE, History, NodeLook, PartitionTraffic
 
 
-def look_of(traffic=(), **lags: int) -> NodeLook:
+def look_of(traffic=(), **lags: int | None) -> NodeLook:
     look = NodeLook()
     for key, bytes_in in dict(traffic).items():
         look.add_traffic(key, PartitionTraffic(bytes_in=bytes_in))
@@ -64,9 +64,9 @@ def test_quiet_is_zero_and_not_looked_is_not_known():
 
 def test_a_groups_lag_is_what_it_is_behind_now():
     history = History(NodeCounts())
-    for slot, lag in enumerate((5, 0, -3, 8), 1):
+    for slot, lag in enumerate((5, 0, None, 8), 1):
         history.add(slot, look_of(g=lag), 1_000)
-    assert list(history.of_group("g").series["lag"][-4:]) == [5, 0, 0, 8]
+    assert list(history.of_group("g").series["lag"][-4:]) == [5, 0, math.inf, 8]
     assert list(history.of_group("other").series["lag"][-4:]) == [0, 0, 0, 0]
 
 

@@ -89,6 +89,32 @@ async def test_a_busy_partition_that_changed_its_leader_is_told_once_with_the_pr
 
 
 @virtual
+async def test_sizes_are_of_the_replicas_of_all_nodes() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1))
+        topic_id = cluster.image.topic_ids["t"]
+        for number in range(20):
+            await cluster.nodes[2].write("t", f"v{number}")
+        await after(2 * STEP_MS)
+        own = {
+            id_: node.history.stored_bytes_here(topic_id, 0) for id_, node in cluster.nodes.items()
+        }
+        assert own[1] == own[2] > 0
+        assert own[3] is None
+        for node in cluster.nodes.values():
+            told = await node.history.stored_bytes([topic_id, "no-such-topic"])
+            assert (told.sizes, told.silent_nodes) == ({topic_id: own[1] + own[2]}, [])
+            by_partition = await node.history.stored_bytes([topic_id], by_partition=True)
+            assert by_partition.sizes == {"0": own[1] + own[2]}
+            assert (
+                await node.history.stored_bytes(["no-such-topic"], by_partition=True)
+            ).sizes == {}
+        await cluster.kill(2)
+        told = await cluster.nodes[3].history.stored_bytes([topic_id])
+        assert (told.sizes, told.silent_nodes) == ({topic_id: own[1]}, [2])
+
+
+@virtual
 async def test_a_node_that_is_gone_is_named_and_its_part_is_missing() -> None:
     async with cluster_of() as cluster:
         await cluster.create("t", (2, 1, 3))
@@ -171,3 +197,21 @@ async def test_a_groups_lag_is_known_without_asking_anybody() -> None:
         await after(STEP_MS)
         assert last(await cluster.nodes[3].history.of_group("g"), "lag") == 4
         assert last(await cluster.nodes[3].history.of_group("other"), "lag") == 0
+
+
+@virtual
+async def test_a_lag_that_is_not_known_of_one_partition_is_not_known_of_the_group() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        await cluster.create("u", (3, 1, 2))
+        for topic in ("t", "u"):
+            await cluster.nodes[1].write(topic, "v")
+        await cluster.nodes[1].groups.service.commit(
+            "g",
+            [
+                OffsetToCommit(topic="t", partition=0, offset=0),
+                OffsetToCommit(topic="u", partition=0, offset=9),
+            ],
+        )
+        await after(STEP_MS)
+        assert last(await cluster.nodes[1].history.of_group("g"), "lag") == math.inf

@@ -32,6 +32,8 @@ from node.services.messages import (
     SequenceRow,
     SequencesAnswer,
     SequencesRequest,
+    SizesAnswer,
+    SizesRequest,
 )
 
 ON_THE_WIRE = [
@@ -138,6 +140,8 @@ ON_THE_WIRE = [
         {"rows": [["t1", 2, 3, 4, 5]]},
     ),
     (HistoryRequest(topic_id="t1"), {"topic": "t1", "group": ""}),
+    (SizesRequest(topic_ids=("t1",)), {"topics": ["t1"], "by_partition": False}),
+    (SizesAnswer(sizes={"t1": 7}), {"sizes": {"t1": 7}}),
 ]
 
 
