@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from milena.disk.files import Buffer
 from milena.model.batch.encode import encode_marker
@@ -52,6 +52,8 @@ from storage.state.transactions import Identity
 
 if TYPE_CHECKING:
     from storage.segments.scrub import Damage
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -710,12 +712,22 @@ class PartitionRunner:
         found = self.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         if found is not None:
             return found
+        # A page is not in the page cache: the disk must not stall the loop.
+        return await self._in_pool(
+            lambda: self.log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset), offset
+        )
+
+    async def offset_for_timestamp(self, timestamp_ms: int, *, is_uncommitted: bool) -> int | None:
+        """The offset of the first record that is not older than ``timestamp_ms``; None without one."""
+        found = await self._in_pool(
+            lambda: self.log.offset_for_timestamp(timestamp_ms, is_uncommitted=is_uncommitted), None
+        )
+        return None if found is None else found[0]
+
+    async def _in_pool(self, read: Callable[[], T], offset: int | None) -> T:
+        """Read the log in a thread; ``offset``: where it is in doubt if it is damaged, None: somewhere."""
         try:
-            # A page is not in the page cache: the disk must not stall the loop.
-            return await asyncio.get_running_loop().run_in_executor(
-                self._context.pool,
-                lambda: self.log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset),
-            )
+            return await asyncio.get_running_loop().run_in_executor(self._context.pool, read)
         except CorruptLogError:
             self.on_doubt(offset)
             raise

@@ -444,7 +444,7 @@ class ReadService:
             MovedError: another one leads.
         """
         leader_epoch = runner.leader_epoch
-        offset, is_by_end = self._resolve(runner, request)
+        offset, is_by_end = await self._resolve(runner, request)
         if offset < 0:
             offset = await self._last(runner, request, -offset)
         try:
@@ -458,16 +458,18 @@ class ReadService:
             runner.check_offset(offset, has_lease=self._standing.has_lease)
         return offset, is_by_end
 
-    def _resolve(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
+    async def _resolve(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
         """The offset that was meant, and whether that depends on where the log ends.
 
         -N is left as it is: records are counted from the end.
         """
         if request.timestamp_ms is not None:
-            found = runner.log.offset_for_timestamp(request.timestamp_ms)
+            found = await runner.offset_for_timestamp(
+                request.timestamp_ms, is_uncommitted=request.is_uncommitted
+            )
             end = runner.readable_end(is_uncommitted=request.is_uncommitted)
-            if found is not None and found[0] < end:
-                return found[0], False
+            if found is not None and found < end:
+                return found, False
             return self._end_of(runner, request), True
         offset = request.offset
         if isinstance(offset, int):

@@ -571,15 +571,25 @@ class PartitionLog:
         else:
             uncommitted.forget_below(below)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, is_uncommitted: bool = False
+    ) -> tuple[int, int] | None:
         """Offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one.
+
+        It may read a whole segment: a record late in time, aborted or compacted away, hides that the others are older.
+        Safe in any thread.
+
+        Args:
+            timestamp_ms: since 1970.
+            is_uncommitted: find records of aborted transactions, too.
 
         Raises:
             ReplicaDamagedError: the replica is damaged.
             CorruptLogError: the bytes on the disk are not batches.
         """
         self._require_undamaged()
-        return find_by_timestamp(self._table, self._state.bounds(), timestamp_ms)
+        aborted = {} if is_uncommitted else self.transactions.aborted
+        return find_by_timestamp(self._table, self._state.bounds(), timestamp_ms, aborted=aborted)
 
     # Epochs and writers.
 

@@ -189,9 +189,19 @@ def without_aborted(span: bytes, aborted: Mapping[Identity, AbortedRange]) -> by
 
 
 def find_by_timestamp(
-    table: SegmentTable, bounds: Bounds, timestamp_ms: int
+    table: SegmentTable,
+    bounds: Bounds,
+    timestamp_ms: int,
+    *,
+    aborted: Mapping[Identity, AbortedRange],
 ) -> tuple[int, int] | None:
     """Offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one.
+
+    Args:
+        table: the log's segments.
+        bounds: what may be read.
+        timestamp_ms: since 1970.
+        aborted: transactions whose records are passed over.
 
     Raises:
         CorruptLogError: the bytes on the disk are not batches.
@@ -201,7 +211,7 @@ def find_by_timestamp(
         try:
             for segment in segments:
                 if segment.max_timestamp_ms >= timestamp_ms:
-                    found = _search(table, bounds, segment, timestamp_ms)
+                    found = _search(table, bounds, segment, timestamp_ms, aborted)
                     if found is not None:
                         return found
         except FileNotFoundError:
@@ -213,7 +223,11 @@ def find_by_timestamp(
 
 
 def _search(
-    table: SegmentTable, bounds: Bounds, segment: Segment, timestamp_ms: int
+    table: SegmentTable,
+    bounds: Bounds,
+    segment: Segment,
+    timestamp_ms: int,
+    aborted: Mapping[Identity, AbortedRange],
 ) -> tuple[int, int] | None:
     index = segment.load_index()
     entry = index.floor_by_timestamp(timestamp_ms)
@@ -233,7 +247,8 @@ def _search(
         assert span, f"nothing at offset {offset}, below {end_offset}"
         for position, header in iterate_headers(span):
             offset = header.next_offset
-            if header.latest_timestamp_ms >= timestamp_ms and not header.is_control:
+            is_late = header.latest_timestamp_ms >= timestamp_ms
+            if is_late and not (header.is_control or is_aborted(header, aborted)):
                 found = _search_batch(span, position, header, timestamp_ms, bounds.start)
                 if found is not None:
                     return found

@@ -24,11 +24,12 @@ def transactional(
     keys: Sequence[IdempotencyExtension] = (),
     timeout_ms: int = 30_000,
     owner: int = -1,
+    timestamp_ms: int = NOW_MS,
 ) -> bytes:
     """A batch of records, each a key and a value, of the transaction (producer_id, producer_epoch)."""
     return encode_batch(
         RecordColumns(None, None, [k for k, _ in pairs], [v for _, v in pairs], None),
-        base_timestamp_ms=NOW_MS,
+        base_timestamp_ms=timestamp_ms,
         producer=ProducerStamp(producer_id, producer_epoch, sequence),
         request_keys=keys,
         transaction=TransactionExtension(owner, owner, timeout_ms),

@@ -191,6 +191,34 @@ async def test_neither_markers_nor_aborted_nor_open_transactions_count(asked: in
 
 @virtual
 @pytest.mark.parametrize("asked", [1, 2, 3])
+async def test_a_time_is_that_of_a_record_which_the_reader_may_see(asked: int) -> None:
+    async with cluster_of() as cluster:
+        await cluster.until(lambda: cluster.image.feature_level >= 6)
+        await cluster.create("t", (1, 2))
+        service = cluster.nodes[1].transactions
+        one = await service.begin("me", timeout_ms=30_000)
+        await send(cluster, 1, one, "t", "never")
+        await service.abort(one, timeout_ms=1_000)
+        await cluster.until(lambda: not cluster.runner(1, "t").log.transactions.open)
+        await cluster.nodes[1].write("t", "a")
+        for is_uncommitted, first in ((False, 2), (True, 0)):
+            result = await cluster.nodes[asked].reads.fetch(
+                FetchRequest(
+                    topic="t",
+                    partition=0,
+                    offset=0,
+                    timestamp_ms=1,
+                    max_bytes=1 << 20,
+                    timeout_ms=0,
+                    is_local=False,
+                    is_uncommitted=is_uncommitted,
+                )
+            )
+            assert result.start_offset == first
+
+
+@virtual
+@pytest.mark.parametrize("asked", [1, 2, 3])
 async def test_neither_what_compaction_nor_what_a_deletion_took_counts(asked: int) -> None:
     async with cluster_of() as cluster:
         await cluster.create("t", (1, 2), **CONFIGS)

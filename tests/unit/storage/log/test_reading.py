@@ -13,6 +13,7 @@ from storage.segments.segment import LOG_SUFFIX, offset_name
 from tests.support.disk.log_model import DIRECTORY, make_batch, open_log, read_all, read_batches
 from tests.support.disk.memory_files import MemoryFiles
 from tests.support.disk.small_logs import append, fill
+from tests.support.disk.transactions import marker, transactional
 
 
 @pytest.fixture
@@ -162,6 +163,20 @@ def test_control_batches_are_not_found(log):
     append(log, make_batch(timestamp_ms=400))
     assert log.offset_for_timestamp(300) == (1, 400)
     assert log.offset_for_timestamp(450) is None
+
+
+def test_records_of_aborted_transactions_are_found_by_who_may_see_them_alone(log):
+    append(log, transactional(1, 0, (None, b"v"), timestamp_ms=900))
+    append(log, transactional(2, 0, (None, b"v"), timestamp_ms=800))
+    append(log, marker(1, 0, 0))
+    append(log, make_batch(timestamp_ms=100))
+    assert log.offset_for_timestamp(500) == (1, 800), "the second may be committed yet"
+    append(log, marker(2, 0, 1))
+    assert log.offset_for_timestamp(500) is None
+    assert log.offset_for_timestamp(50) == (3, 100)
+    assert log.offset_for_timestamp(500, is_uncommitted=True) == (0, 900)
+    append(log, make_batch(timestamp_ms=600))
+    assert log.offset_for_timestamp(500) == (5, 600)
 
 
 @pytest.mark.parametrize("timestamp_ms", [0, -1, -2, -(1 << 63), (1 << 63) - 1, 1 << 64])
