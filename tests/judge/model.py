@@ -340,6 +340,7 @@ class Model:
             offset,
         )
         sent.topic.unknown.discard(sent.uid)
+        sent.topic.changed = self.now()
         partition.acked.setdefault(offset, sent)
 
     def end(self, transaction: Transaction, fate: Fate, *, after_s: float = 0.0) -> None:

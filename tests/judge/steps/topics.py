@@ -74,8 +74,9 @@ def delete_records(world: World, rng: random.Random) -> None:
         if isinstance(answer, Response) and answer.status == 200:
             start = body_of(answer)["log_start_offset"]
             others = max((d.before for d in part.deletions if d is not deletion), default=0)
-            is_right = start >= end if is_all else before <= start <= max(before, others)
-            check("J-deleted", is_right, where, f"a beginning of {before}", start)
+            least = min(end, part.stable_floor(deletion.began)) if is_all else before
+            is_right = start >= least and (is_all or start <= max(before, others))
+            check("J-deleted", is_right, where, f"a beginning of {least}", start)
             deletion.before, deletion.ended = start, world.now
             world.notes.setdefault("deleted", []).append(topic.name)
         elif not is_unsure(answer):
