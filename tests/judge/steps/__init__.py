@@ -48,6 +48,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "hasty": (bodies.followed, 2),
     "bounds": (bounds.bounds, 3),
     "trailers": (access.trailers, 3),
+    "other-hosts": (access.other_hosts, 1),
     "forbidden": (access.forbidden, 4),
     "lists": (access.lists, 2),
     "transactions-of-others": (access.transactions_of_others, 1),

@@ -45,6 +45,18 @@ def prepare(world: World, rng: random.Random) -> bool:
     return bool(world.notes["is_prepared"])
 
 
+def other_hosts(world: World, rng: random.Random) -> None:
+    """Ask under the name of another site, as a page does that had its name resolve to a node: it is refused."""
+    host = rng.choice(("evil.example", "evil.example:8082", "10.77.0.1.evil.example"))
+    gets = [Request("GET", target) for target in ("/topics", "/groups", "/brokers", "/metadata")]
+    request = rng.choice([*gets, world.json("POST", "/consumers/g", {"name": "c"})])
+    answer = world.ask(rng, request.with_headers(("Host", host)), caller=NOBODY)
+    if isinstance(answer, Response) and answer.status not in (429, 503):
+        is_refused = answer.status == 403 or (world.is_closed and answer.status == 401)
+        where, got = f"{request.method} {request.target} with Host {host}", f"{answer.status}"
+        world.verdicts.check("J-access", is_refused, where, "403", got)
+
+
 def _entry(world: World, user: str, resource: str, operation: str) -> dict[str, str]:
     return {
         "principal": f"User:{user}",

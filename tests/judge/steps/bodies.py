@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.judge.client import Lost, Quirks, Request, Response
 from tests.judge.model import Datum, Fate, Sent, Topic
 from tests.judge.paths.write import PATHS, WritePath
-from tests.judge.steps import writes
+from tests.judge.steps import topics, writes
 from tests.judge.world import World, is_unsure
 
 if TYPE_CHECKING:
@@ -21,19 +21,26 @@ _PATHS = {path.name: path for path in PATHS}
 
 def neighbours(world: World, rng: random.Random) -> None:
     """Send one bad record among good ones: it is refused alone."""
-    topic = world.topic(rng)
+    path = _PATHS[rng.choice(("v3-json", "v3-batch", "v2-json"))]
+    fault = rng.choice(("late", "seconds", "partition") if path.is_v3 else ("late", "seconds"))
+    bound = {"name": "message.timestamp.before.max.ms", "value": "86400000"}
+    is_bounded = fault == "seconds"
+    own = (
+        topics.create(world, rng, is_shared=False, more={"configs": [bound]})
+        if is_bounded
+        else None
+    )
+    topic = own if is_bounded else world.topic(rng)
     if topic is None:
         return
-    path = _PATHS[rng.choice(("v3-json", "v3-batch", "v2-json"))]
     number = rng.randrange(len(topic.partitions))
     records = [path.draw(rng, world.model, topic, number) for _ in range(rng.choice((2, 3, 5)))]
     bad = rng.choice(records)
-    faults = ["late", "partition"] if path.is_v3 else ["late"]
-    fault = rng.choice(faults)
-    if fault == "late":
-        bad.timestamp = int(time.time() * 1000) + 36 * 3_600_000
-    elif fault == "partition":
+    if fault == "partition":
         bad.partition = 99
+    else:
+        now_s = int(time.time())
+        bad.timestamp = now_s if is_bounded else (now_s + 36 * 3600) * 1000
     world.model.begin(records)
     request = path.request(records, topic, number if not path.is_v3 else None, world.cluster_id)
     answer = world.ask(rng, request)
@@ -193,10 +200,19 @@ def heads(world: World, rng: random.Random) -> None:
 
 
 def followed(world: World, rng: random.Random) -> None:
-    """Go away right after a keyed request, or read on: the repeat finds out, and adds nothing."""
-    topic = world.topic(rng)
-    if topic is None:
-        return
+    """Go away right after a keyed request, or read on: the repeat finds out, and adds nothing.
+
+    Where nodes break, the topic may have two replicas, and writes need both: 503 says that nothing was written.
+    """
+    more = {"replication_factor": 2, "configs": [{"name": "min.insync.replicas", "value": "2"}]}
+    is_narrow = world.is_stormy and rng.random() < 0.7
+    topic = topics.create(world, rng, more=more) if is_narrow else world.topic(rng)
+    for _ in range(8 if is_narrow else 1):
+        if topic is not None:
+            _go_away(world, rng, topic, patience=rng.choice((0, 2, 30)))
+
+
+def _go_away(world: World, rng: random.Random, topic: Topic, patience: float) -> None:
     path: WritePath = rng.choice([path for path in PATHS if not path.is_v3])
     number = rng.randrange(len(topic.partitions))
     records = [path.draw(rng, world.model, topic, number)]
@@ -207,7 +223,9 @@ def followed(world: World, rng: random.Random) -> None:
     world.model.begin(records)
     quirks = rng.choice((Quirks(is_abandoned=True), Quirks(is_shut=True, is_fresh=True)))
     first = world.ask(rng, request.with_quirks(quirks))
-    answer = world.until_answered(rng, request)
+    answer = world.until_answered(rng, request, seconds=patience)
+    if isinstance(answer, Response) and 400 <= answer.status < 500:
+        answer = Lost("a refusal under a key speaks of this try alone")
     writes.settle(world, path, records, answer, f"{path.name} {request.target} under {key}")
     if (
         isinstance(first, Response)

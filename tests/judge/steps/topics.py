@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tests.judge.checks import Read
@@ -16,19 +17,24 @@ from tests.judge.world import World, body_of, code_of, is_unsure
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Mapping
 
 
 def create(
-    world: World, rng: random.Random, name: str = "", *, is_shared: bool = True, most: int = 3
+    world: World,
+    rng: random.Random,
+    name: str = "",
+    *,
+    is_shared: bool = True,
+    most: int = 3,
+    more: Mapping[str, object] = MappingProxyType({}),
 ) -> Topic | None:
-    """Create a topic, of a new name unless one is given."""
+    """Create a topic, of a new name unless one is given, and with more of what such a request may say."""
     is_new = not name
     name = name or f"{world.prefix}-{next(world.numbers)}"
     partitions = min(most, rng.choice((1, 1, 2, 3)))
-    request = world.json(
-        "POST", "/admin/topics", {"topic_name": name, "partitions_count": partitions}
-    )
-    answer = world.until_answered(rng, request)
+    body = {"topic_name": name, "partitions_count": partitions, **more}
+    answer = world.until_answered(rng, world.json("POST", "/admin/topics", body))
     if isinstance(answer, Response) and (
         answer.status == 201 or (is_new and code_of(answer) == 40002)
     ):
