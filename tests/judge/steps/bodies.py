@@ -7,9 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.judge.client import Lost, Quirks, Request, Response
-from tests.judge.model import Datum, Fate, Sent, Topic
+from tests.judge.model import Fate, Topic
+from tests.judge.paths.read import FORMATS
 from tests.judge.paths.write import PATHS, WritePath
-from tests.judge.steps import topics, writes
+from tests.judge.steps import reads, topics, writes
 from tests.judge.world import World, is_unsure
 
 if TYPE_CHECKING:
@@ -133,35 +134,8 @@ def frames(world: World, rng: random.Random) -> None:
             "J-body", answer.status == _WANTED[change], where, f"{_WANTED[change]}", got
         )
     if isinstance(answer, Response) and answer.status == 200 and records[0].fate is Fate.ACKED:
-        _look(world, rng, topic, records[0], where)
-
-
-def _look(world: World, rng: random.Random, topic: Topic, sent: Sent, where: str) -> None:
-    """Read back what an oddly framed request stored."""
-    target = (
-        f"/topics/{topic.name}/partitions/{sent.partition}/records?offset={sent.offset}&count=1"
-    )
-    answer = world.until_answered(
-        rng, Request("GET", target, (("Accept", "application/vnd.kafka.text.v2+json"),))
-    )
-    if isinstance(answer, Response) and answer.status in (200, 422):
-        is_there = answer.status == 200 and f"w{sent.uid}x".encode() in answer.body
-        is_raw = sent.key.data is not None or _is_binary(sent.value)
-        world.verdicts.check(
-            "J-body",
-            is_there or is_raw,
-            where,
-            f"w{sent.uid}x as it was described",
-            answer.body[:200],
-        )
-
-
-def _is_binary(datum: Datum) -> bool:
-    try:
-        (datum.data or b"").decode()
-    except ValueError:
-        return True
-    return False
+        part = topic.partitions[records[0].partition or 0]
+        reads.read_from(world, rng, part, rng.choice(FORMATS), records[0].offset or 0)
 
 
 def heads(world: World, rng: random.Random) -> None:
