@@ -62,9 +62,10 @@ def strangers(world: World, rng: random.Random) -> None:
 
 
 def tokens(world: World, rng: random.Random) -> None:
-    """Make more tokens than a user may have; rarely, since it takes a thousand requests."""
-    if not world.notes.get("is_prepared") or world.is_stormy or rng.random() < 0.7:
+    """Make more tokens than a user may have; once in an episode, since it takes a thousand requests."""
+    if world.is_stormy or not world.notes.get("is_prepared") or world.notes.get("has_tokens"):
         return
+    world.notes["has_tokens"] = True
     name, caller = world.callers["other"].name, world.callers["other"]
     request = world.json("POST", f"/users/{name}/tokens", {"note": "many", "lifetime_ms": 120_000})
     statuses: list[int] = []
