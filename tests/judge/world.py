@@ -8,7 +8,7 @@ import json
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tests.judge.client import Lost, Quirks, Request, Response, Transport, draw_quirks
 from tests.judge.cluster import PASSWORD
@@ -180,6 +180,11 @@ def code_of(answer: Response | Lost) -> int:
     if isinstance(answer, Lost):
         return 0
     return error_code(answer) or answer.status
+
+
+def is_told(answer: Response | Lost | None) -> TypeGuard[Response]:
+    """Tell whether an answer says something of its request: it came, and does not ask to come again."""
+    return isinstance(answer, Response) and answer.status not in (429, 503)
 
 
 def is_unsure(answer: Response | Lost) -> bool:

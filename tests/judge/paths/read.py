@@ -170,6 +170,7 @@ FORMATS = (
         True,
     ),
 )
+FORM = {form.name: form for form in FORMATS}
 
 
 def is_error_line(body: bytes) -> bool:

@@ -92,10 +92,15 @@ class WritePath:
             )
         return Sent(uid, topic, key, value, headers, timestamp, partition, 0.0, self.name)
 
-    def request(
-        self, records: Sequence[Sent], topic: Topic, partition: int | None, cluster: str
-    ) -> Request:
-        """Return the request that carries records."""
+    def some(
+        self, rng: random.Random, model: Model, topic: Topic, partition: int | None, count: int
+    ) -> list[Sent]:
+        """Draw so many records."""
+        return [self.draw(rng, model, topic, partition) for _ in range(count)]
+
+    def request(self, records: Sequence[Sent], partition: int | None, cluster: str) -> Request:
+        """Return the request that carries records of one topic."""
+        topic = records[0].topic
         base = f"/topics/{topic.name}"
         if self.is_v3:
             tail = ":batch" if self.name == "v3-batch" else ""
@@ -171,6 +176,7 @@ PATHS = (
     WritePath("v3-batch", "application/json", "json", is_v3=True),
     WritePath("batch", "application/vnd.milena.batch", "bytes"),
 )
+PATH = {path.name: path for path in PATHS}
 
 
 def error_code(answer: Response) -> int:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.judge.client import Lost, Quirks, Request, Response
-from tests.judge.model import Fate, Sent, Topic, Transaction
+from tests.judge.model import Fate, Topic, Transaction
 from tests.judge.paths.read import FORMATS
-from tests.judge.paths.write import PATHS
+from tests.judge.paths.write import PATH, PATHS
 from tests.judge.steps import writes
-from tests.judge.world import ADMIN, NOBODY, Caller, World, basic, body_of
+from tests.judge.world import ADMIN, NOBODY, Caller, World, basic, body_of, is_told
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Sequence
 
 _PASSWORD = "a password of the judge"
 
@@ -51,7 +50,7 @@ def other_hosts(world: World, rng: random.Random) -> None:
     gets = [Request("GET", target) for target in ("/topics", "/groups", "/brokers", "/metadata")]
     request = rng.choice([*gets, world.json("POST", "/consumers/g", {"name": "c"})])
     answer = world.ask(rng, request.with_headers(("Host", host)), caller=NOBODY)
-    if isinstance(answer, Response) and answer.status not in (429, 503):
+    if is_told(answer):
         is_refused = answer.status == 403 or (world.is_closed and answer.status == 401)
         where, got = f"{request.method} {request.target} with Host {host}", f"{answer.status}"
         world.verdicts.check("J-access", is_refused, where, "403", got)
@@ -71,7 +70,7 @@ def _entry(world: World, user: str, resource: str, operation: str) -> dict[str, 
 
 def _refused(world: World, answer: Response | Lost, where: str, caller: Caller) -> None:
     """Judge that a caller without rights got 401 or 403 and nothing else."""
-    if isinstance(answer, Response) and answer.status not in (429, 503):
+    if is_told(answer):
         wanted = (
             403
             if caller.authorization.startswith("Bearer") and "wrong" not in caller.authorization
@@ -99,13 +98,8 @@ def forbidden(world: World, rng: random.Random) -> None:
     if rng.random() < 0.5:
         caller = rng.choice([world.callers["reader"], world.callers["none"], *strangers[:2]])
         path, place, records = writes.draw(world, rng, topic)
-        request = path.request(records, topic, place, world.cluster_id)
-        world.model.begin(records)
-        answer = world.ask(rng, request, caller=caller)
-        writes.settle(
-            world, path, records, answer, f"{path.name} {request.target} by {caller.name}"
-        )
-        _refused(world, answer, f"{path.name} {request.target}", caller)
+        sent = writes.send(world, rng, path, place, records, caller=caller, note=caller.name)
+        _refused(world, sent.answer, sent.where, caller)
         return
     caller = rng.choice([world.callers["none"], *strangers])
     part = rng.choice(topic.partitions)
@@ -186,15 +180,9 @@ def transactions_of_others(world: World, rng: random.Random) -> None:
         return
     told = body_of(begun)
     tx = Transaction(name, world.now)
-    path = PATHS[0]
-    records = [path.draw(rng, world.model, topic, 0)]
-    request = path.request(records, topic, 0, world.cluster_id).with_headers(
-        ("Milena-Transaction", told["transaction"])
-    )
-    world.model.begin(records, tx)
-    writes.settle(
-        world, path, records, world.ask(rng, request), f"{path.name} {request.target} within {name}"
-    )
+    records = PATHS[0].some(rng, world.model, topic, 0, 1)
+    mark = ("Milena-Transaction", told["transaction"])
+    writes.send(world, rng, PATHS[0], 0, records, mark, transaction=tx, note=f"within {name}")
     listed = world.ask(rng, Request("GET", "/transactions"), caller=world.callers["reader"])
     if isinstance(listed, Response) and listed.status == 200:
         is_hidden = name not in listed.body.decode()
@@ -218,22 +206,20 @@ def producer_of_another(world: World, rng: random.Random) -> None:
         return
     told = body_of(made)
     part = rng.choice(topic.partitions)
-    path = next(path for path in PATHS if path.name == "batch")
-    first: Response | Lost
+    path = PATH["batch"]
     for caller in (thief, owner):
         records = [path.draw(rng, world.model, topic, part.number)]
         body = path.batch(records, told["producer_id"], told["producer_epoch"], 0)
-        request = path.request(records, topic, part.number, world.cluster_id)
+        request = path.request(records, part.number, world.cluster_id)
         request = Request("POST", request.target, request.headers, body)
         world.model.begin(records)
         first = world.until_answered(rng, request, caller=caller)
         where = (
             f"{request.target} of producer {told['producer_id']} of {owner.name} by {caller.name}"
         )
-        if isinstance(first, Lost) or first.status >= 500 or first.status == 429:
-            writes.settle(world, path, records, first, where)
-            return
         writes.settle(world, path, records, first, where)
+        if not is_told(first) or first.status >= 500:
+            return
         if caller is thief:
             world.verdicts.check(
                 "J-access", first.status != 200, where, "a refusal", first.body[:200]
@@ -249,18 +235,15 @@ def key_of_another(world: World, rng: random.Random) -> None:
     for role in ("writer", "other"):
         caller = world.callers[role]
         path = rng.choice([path for path in PATHS if not path.is_v3 and path.name != "batch"])
-        records = [path.draw(rng, world.model, topic, 0)]
-        request = path.request(records, topic, 0, world.cluster_id).with_headers(
-            ("Idempotency-Key", key)
+        records, header = path.some(rng, world.model, topic, 0, 1), ("Idempotency-Key", key)
+        note = "under a key of another user"
+        sent = writes.send(
+            world, rng, path, 0, records, header, caller=caller, patience=30, note=note
         )
-        world.model.begin(records)
-        answer = world.until_answered(rng, request, caller=caller)
-        where = f"{path.name} {request.target} under a key of another user"
-        writes.settle(world, path, records, answer, where)
-        if isinstance(answer, Response) and answer.status < 429:
-            world.verdicts.check(
-                "J-access", answer.status == 200, where, "its own record written", answer.body[:200]
-            )
+        if isinstance(sent.answer, Response) and sent.answer.status < 429:
+            is_taken = sent.answer.status == 200
+            got = sent.answer.body[:200]
+            world.verdicts.check("J-access", is_taken, sent.where, "its own record written", got)
 
 
 def trailers(world: World, rng: random.Random) -> None:
@@ -269,11 +252,8 @@ def trailers(world: World, rng: random.Random) -> None:
     if topic is None:
         return
     path = rng.choice([path for path in PATHS if path.name in ("v2-text", "v2-json", "plain")])
-    first = [path.draw(rng, world.model, topic, 0)]
-    second = [path.draw(rng, world.model, topic, 0)]
-    third = [path.draw(rng, world.model, topic, 0)]
-    groups: Sequence[Sequence[Sent]] = (first, second, third)
-    requests = [path.request(records, topic, 0, world.cluster_id) for records in groups]
+    groups = [path.some(rng, world.model, topic, 0, 1) for _ in range(3)]
+    requests = [path.request(records, 0, world.cluster_id) for records in groups]
     key = f"{world.prefix}-trailer-{next(world.numbers)}"
     stolen = ADMIN.authorization
     choices = (
@@ -287,7 +267,7 @@ def trailers(world: World, rng: random.Random) -> None:
     is_stolen = extra[0][0] == "Authorization"
     caller = ADMIN if world.is_closed else None
     for records in groups:
-        world.model.begin(list(records))
+        world.model.begin(records)
     mark = [("X-Request-Id", f"{world.prefix}-{next(world.numbers)}") for _ in requests]
     asked = []
     for number, request in enumerate(requests):
@@ -341,7 +321,7 @@ def tokens(world: World, rng: random.Random) -> None:
         "POST", f"/users/{name}/tokens", {"note": "red \x1b[31m\n", "lifetime_ms": 60_000}
     )
     answer = world.ask(rng, odd, caller=owner)
-    if isinstance(answer, Response) and answer.status not in (429, 503):
+    if is_told(answer):
         check(
             "J-text",
             answer.status == 422,
@@ -414,14 +394,11 @@ def _narrow(world: World, rng: random.Random, caller: Caller, user: str, token_i
     topic = world.topic(rng)
     if topic is None or not _is_known(world, rng, caller):
         return
-    records = [PATHS[0].draw(rng, world.model, topic, 0)]
-    world.model.begin(records)
-    write = PATHS[0].request(records, topic, 0, world.cluster_id)
-    answer = world.ask(rng, write, caller=caller)
-    writes.settle(world, PATHS[0], records, answer, f"{write.target} by {caller.name}")
+    records = PATHS[0].some(rng, world.model, topic, 0, 1)
+    written = writes.send(world, rng, PATHS[0], 0, records, caller=caller, note=caller.name)
     password = world.json("PUT", f"/users/{user}", {"password": "another password"})
     calls = {
-        "write": answer,
+        "write": written.answer,
         "make a token": world.ask(
             rng, world.json("POST", f"/users/{user}/tokens", {}), caller=caller
         ),
@@ -429,7 +406,7 @@ def _narrow(world: World, rng: random.Random, caller: Caller, user: str, token_i
     }
     check = world.verdicts.check
     for name, told in calls.items():
-        if isinstance(told, Response) and told.status not in (429, 503):
+        if is_told(told):
             got = f"{told.status} {told.body[:200]!r}"
             check("J-token", told.status == 403, f"{name} by {caller.name}", "403", got)
     listed = world.ask(rng, Request("GET", f"/users/{user}/tokens"), caller=caller)
@@ -452,7 +429,7 @@ def read_as_reader(world: World, rng: random.Random) -> None:
         Request("GET", target, (("Accept", FORMATS[4].accept),)),
         caller=world.callers["reader"],
     )
-    if isinstance(answer, Response) and answer.status not in (429, 503):
+    if is_told(answer):
         is_deleted = answer.status == 400
         world.verdicts.check(
             "J-access",

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tests.judge.client import Request, Response, SocketTransport
-from tests.judge.paths.read import FORMATS
+from tests.judge.paths.read import FORM
 from tests.judge.steps import reads
 from tests.judge.world import ADMIN, Caller, World, basic
 
@@ -84,7 +84,7 @@ def tokens(world: World, rng: random.Random) -> None:
 
 def audit(world: World, rng: random.Random) -> None:
     """Judge that the audit topic has each created topic once, each deletion of records, and each number once."""
-    form = next(form for form in FORMATS if form.name == "ndjson")
+    form = FORM["ndjson"]
     created, deleted = world.notes.get("created", []), world.notes.get("deleted", [])
     until, missing, numbers = world.now + 20, [*created, *deleted], list[int]()
     while missing and world.now < until:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.judge.client import Lost, Request, Response
-from tests.judge.paths.read import FORMATS
+from tests.judge.paths.read import FORM
 from tests.judge.steps import reads
 from tests.judge.world import World, body_of, code_of, is_unsure
 
@@ -70,7 +70,7 @@ def _send_commit(
 
 def _commit_read(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
     """Read to the end, and commit where the answer says to go on."""
-    form = next(form for form in FORMATS if form.name == "binary")
+    form = FORM["binary"]
     start: int | None = part.first(world.now)
     value = None
     for _ in range(20):

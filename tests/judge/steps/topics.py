@@ -8,12 +8,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tests.judge.checks import Read
-from tests.judge.client import Lost, Request, Response
+from tests.judge.client import Request, Response
 from tests.judge.model import Deletion, Fate, Topic
-from tests.judge.paths.read import FORMATS, events
+from tests.judge.paths.read import FORM, FORMATS, events
 from tests.judge.paths.write import PATHS, WritePath
 from tests.judge.steps import reads, writes
-from tests.judge.world import World, body_of, code_of, is_unsure
+from tests.judge.world import World, body_of, code_of, is_told, is_unsure
 
 if TYPE_CHECKING:
     import random
@@ -49,7 +49,7 @@ def _ask(world: World, rng: random.Random, name: str, wanted: int) -> None:
     """Ask any node for a topic: it knows what another one has just answered."""
     target = rng.choice((f"/topics/{name}", f"/v3/clusters/{world.cluster_id}/topics/{name}"))
     answer = world.ask(rng, Request("GET", target))
-    if isinstance(answer, Response) and answer.status not in (429, 503):
+    if is_told(answer):
         where = f"{target} at node {answer.node}"
         world.verdicts.check("J-known", answer.status == wanted, where, wanted, answer.status)
 
@@ -87,7 +87,7 @@ def delete_records(world: World, rng: random.Random) -> None:
             world.notes.setdefault("deleted", []).append(topic.name)
         elif not is_unsure(answer):
             held = part.stable_floor(deletion.began) <= before
-            is_fine = isinstance(answer, Response) and (answer.status in (429, 503) or held)
+            is_fine = held or not is_told(answer)
             check("J-deleted", is_fine, where, "a deletion", getattr(answer, "body", b"")[:200])
             part.deletions.remove(deletion)
 
@@ -138,12 +138,9 @@ def _write(
     count: int,
     *more: tuple[str, str],
 ) -> bool:
-    records = [path.draw(rng, world.model, topic, 0) for _ in range(count)]
-    world.model.begin(records)
+    records = path.some(rng, world.model, topic, 0, count)
     headers = more or (("Idempotency-Key", f"{topic.name}-{next(world.numbers)}"),)
-    request = path.request(records, topic, 0, world.cluster_id).with_headers(*headers)
-    answer = world.until_answered(rng, request)
-    writes.settle(world, path, records, answer, f"{path.name} {request.target}")
+    writes.send(world, rng, path, 0, records, *headers, patience=30)
     return all(sent.fate is Fate.ACKED for sent in records)
 
 
@@ -155,9 +152,8 @@ def _live(
     if not _write(world, rng, topic, path, count, ("Idempotency-Key", key)):
         return None
     part = topic.partitions[0]
-    sse = next(form for form in FORMATS if form.name == "sse")
     fetched = reads.fetch(world, rng, part, FORMATS[0], {"offset": "earliest"})
-    streamed = reads.fetch(world, rng, part, sse, {"offset": "earliest"})
+    streamed = reads.fetch(world, rng, part, FORM["sse"], {"offset": "earliest"})
     target = f"/topics/{topic.name}/records?offset=earliest&follow=false"
     whole = world.ask(rng, Request("GET", target, (("Accept", "text/event-stream"),)))
     body = {"offsets": [{"topic": topic.name, "partition": 0, "offset": count}]}
@@ -178,7 +174,7 @@ def _use_tags(
 ) -> None:
     """Use the former topic's `ETag` and `Last-Event-ID` where they would fit by their number."""
     check, part = world.verdicts.check, topic.partitions[0]
-    for form in (form for form in FORMATS if form.name in ("sse", "ndjson")):
+    for form in (FORM["sse"], FORM["ndjson"]):
         for target, last in (
             (f"/topics/{topic.name}/partitions/0/records", former.event_id),
             (f"/topics/{topic.name}/records", former.topic_event_id),
@@ -205,16 +201,10 @@ def _use_etag(
     world: World, rng: random.Random, topic: Topic, path: WritePath, former: _Former
 ) -> None:
     """Write under the former topic's `ETag`, whose number is where this topic ends."""
-    records = [path.draw(rng, world.model, topic, 0)]
-    world.model.begin(records)
-    request = path.request(records, topic, 0, world.cluster_id).with_headers(
-        ("If-Match", former.etag)
-    )
-    answer = world.ask(rng, request)
-    writes.settle(world, path, records, answer, request.target)
-    is_taken = isinstance(answer, Response) and answer.status == 200
-    where = f"{request.target} If-Match {former.etag} of the former topic"
-    world.verdicts.check("J-successor", not is_taken, where, "a refusal", "200")
+    records, tag = path.some(rng, world.model, topic, 0, 1), ("If-Match", former.etag)
+    sent = writes.send(world, rng, path, 0, records, tag, note=f"{tag} of the former topic")
+    is_taken = isinstance(sent.answer, Response) and sent.answer.status == 200
+    world.verdicts.check("J-successor", not is_taken, sent.where, "a refusal", "200")
 
 
 def _use_rest(
@@ -227,18 +217,9 @@ def _use_rest(
     if isinstance(answer, Response) and answer.status == 200:
         told = json.loads(answer.body)["offsets"].get(topic.name, {})
         check("J-successor", not told, target, "no offsets of the former topic", told)
-    records = [path.draw(rng, world.model, topic, 0)]
-    world.model.begin(records)
-    request = path.request(records, topic, 0, world.cluster_id).with_headers(
-        ("Idempotency-Key", former.key)
+    records, key = path.some(rng, world.model, topic, 0, 1), ("Idempotency-Key", former.key)
+    sent = writes.send(
+        world, rng, path, 0, records, key, patience=30, note="under a key of the former topic"
     )
-    answer = world.until_answered(rng, request)
-    writes.settle(world, path, records, answer, request.target)
-    is_taken = isinstance(answer, Lost) or answer.status in (200, 429) or answer.status >= 500
-    check(
-        "J-successor",
-        is_taken,
-        f"{request.target} under a key of the former topic",
-        "200",
-        getattr(answer, "body", b"")[:200],
-    )
+    if is_told(sent.answer) and sent.answer.status < 500:
+        check("J-successor", sent.answer.status == 200, sent.where, "200", sent.answer.body[:200])

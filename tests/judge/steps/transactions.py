@@ -10,7 +10,7 @@ from tests.judge.model import FOREVER, Fate, Partition, Sent, Topic, Transaction
 from tests.judge.paths.read import FORMATS
 from tests.judge.paths.write import PATHS, Receipt, WritePath, v2_record
 from tests.judge.steps import reads, writes
-from tests.judge.world import World, body_of, code_of, is_unsure
+from tests.judge.world import World, body_of, code_of, is_told, is_unsure
 
 if TYPE_CHECKING:
     import random
@@ -30,7 +30,7 @@ def one_request(world: World, rng: random.Random) -> None:
         if topic is None:
             return
         number = rng.randrange(len(topic.partitions)) if rng.random() < 0.7 else None
-        records = [path.draw(rng, world.model, topic, number) for _ in range(rng.choice((1, 2)))]
+        records = path.some(rng, world.model, topic, number, rng.choice((1, 2)))
         parts.append((topic, number, records))
     tx = Transaction(f"{world.prefix}-one-{next(world.numbers)}", world.now, may_show=world.now)
     everything = [sent for _, _, records in parts for sent in records]
@@ -45,7 +45,7 @@ def one_request(world: World, rng: random.Random) -> None:
     receipts = _settle_one(world, tx, everything, answer, where)
     if receipts and is_keyed and isinstance(answer, Response):
         again = world.until_answered(rng, request)
-        if isinstance(again, Response) and not is_unsure(again) and again.status not in (429, 503):
+        if is_told(again) and not is_unsure(again):
             told = _receipts(again) if again.status == 200 else []
             world.verdicts.check(
                 "J-once",
@@ -144,18 +144,13 @@ def _write_some(world: World, rng: random.Random, tx: Transaction, mark: tuple[s
         if topic is None:
             continue
         path, place, records = writes.draw(world, rng, topic, most=3)
-        request = path.request(records, topic, place, world.cluster_id).with_headers(mark)
-        is_keyed = not path.is_v3 and rng.random() < 0.5
-        world.model.begin(records, tx)
-        if is_keyed:
-            request = request.with_headers(
-                ("Idempotency-Key", f"{tx.name.split()[0]}-{next(world.numbers)}")
-            )
-            answer = world.until_answered(rng, request)
-        else:
-            answer = world.ask(rng, request)
-        writes.settle(
-            world, path, records, answer, f"{path.name} {request.target} within {tx.name}"
+        headers, patience = [mark], None
+        if not path.is_v3 and rng.random() < 0.5:
+            headers.append(("Idempotency-Key", f"{tx.name.split()[0]}-{next(world.numbers)}"))
+            patience = 30
+        note = f"within {tx.name}"
+        writes.send(
+            world, rng, path, place, records, *headers, transaction=tx, patience=patience, note=note
         )
         is_sure = is_sure and all(sent.fate is not Fate.UNKNOWN for sent in records)
         if rng.random() < 0.4:
@@ -189,10 +184,9 @@ def _commit(
     until = rng.choice(("", "", "?until=committed"))
     request = world.json("POST", f"{base}:commit{until}", {"writes": _extents(tx)})
     answer = world.until_answered(rng, request)
-    if is_unsure(answer) or (isinstance(answer, Response) and answer.status in (429, 503)):
+    if is_unsure(answer) or not is_told(answer):
         world.model.end(tx, Fate.UNKNOWN)
         return
-    assert isinstance(answer, Response)
     if answer.status == 200:
         is_visible = bool(body_of(answer)["visible"])
         world.model.end(tx, Fate.ACKED, after_s=0.0 if is_visible else _AGAIN)
@@ -244,7 +238,7 @@ def _write_late(world: World, rng: random.Random, tx: Transaction, mark: tuple[s
         return
     late = Transaction(tx.name + " late", world.now)
     path, place, records = writes.draw(world, rng, topic, most=2)
-    request = path.request(records, topic, place, world.cluster_id).with_headers(mark)
+    request = path.request(records, place, world.cluster_id).with_headers(mark)
     world.model.begin(records, late)
     answer = world.ask(rng, request)
     receipts = [] if isinstance(answer, Lost) else path.receipts(answer, len(records))

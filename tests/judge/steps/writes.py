@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tests.judge.client import Lost, Request, Response, draw_quirks
-from tests.judge.model import Fate, Sent, Topic
-from tests.judge.paths.write import PATHS, Receipt, WritePath
-from tests.judge.world import UNSURE, World, code_of, is_unsure
+from tests.judge.model import Fate, Sent, Topic, Transaction
+from tests.judge.paths.write import PATH, PATHS, Receipt, WritePath
+from tests.judge.world import UNSURE, Caller, World, is_told, is_unsure
 
 if TYPE_CHECKING:
     import random
@@ -34,8 +35,40 @@ def draw(
     else:
         place = number if rng.random() < 0.6 else None
         own = place if place is not None or rng.random() < 0.6 or not path.has_extras else number
-    count = rng.choice((1, 1, 2, 3, most))
-    return path, place, [path.draw(rng, world.model, topic, own) for _ in range(count)]
+    return path, place, path.some(rng, world.model, topic, own, rng.choice((1, 1, 2, 3, most)))
+
+
+@dataclass(frozen=True)
+class Written:
+    """A write that was sent: its request, the answer, and what the answer says of each record."""
+
+    request: Request
+    answer: Response | Lost
+    receipts: list[Receipt]
+    where: str
+
+
+def send(
+    world: World,
+    rng: random.Random,
+    path: WritePath,
+    place: int | None,
+    records: list[Sent],
+    *headers: tuple[str, str],
+    caller: Caller | None = None,
+    transaction: Transaction | None = None,
+    patience: float | None = None,
+    note: str = "",
+) -> Written:
+    """Send records and tell the model; with patience, which is in seconds, they are sent until there is an answer."""
+    request = path.request(records, place, world.cluster_id).with_headers(*headers)
+    world.model.begin(records, transaction)
+    if patience is None:
+        answer = world.ask(rng, request, caller=caller)
+    else:
+        answer = world.until_answered(rng, request, seconds=patience, caller=caller)
+    where = f"{path.name} {request.target} {note}"
+    return Written(request, answer, settle(world, path, records, answer, where), where)
 
 
 def settle(
@@ -112,12 +145,7 @@ def write(world: World, rng: random.Random) -> None:
     topic = world.topic(rng)
     if topic is None:
         return
-    path, place, records = draw(world, rng, topic)
-    request = path.request(records, topic, place, world.cluster_id)
-    world.model.begin(records)
-    answer = world.ask(rng, request)
-    where = f"{path.name} {request.target} ({request.quirks})"
-    settle(world, path, records, answer, where)
+    send(world, rng, *draw(world, rng, topic))
 
 
 def repeat(world: World, rng: random.Random) -> None:
@@ -127,35 +155,25 @@ def repeat(world: World, rng: random.Random) -> None:
         return
     path, place, records = draw(world, rng, topic)
     key = f"{world.prefix}-key-{next(world.numbers)}"
-    request = path.request(records, topic, place, world.cluster_id).with_headers(
-        ("Idempotency-Key", key)
-    )
-    world.model.begin(records)
-    patience = rng.choice(
-        (30.0, 30.0, 1.0)
-    )  # a refusal says that nothing was written, whatever was tried before
-    answer = world.until_answered(rng, request, seconds=patience)
-    where = f"{path.name} {request.target} under {key}"
-    first = settle(world, path, records, answer, where)
-    if isinstance(answer, Lost) or answer.status not in (200, 207) or is_unsure(answer):
-        return
-    again = world.until_answered(rng, request)
-    if (
-        isinstance(again, Lost)
-        or is_unsure(again)
-        or code_of(again) in (429, 42901)
-        or again.status == 503
-    ):
-        return
-    told = path.receipts(again, len(records))
-    world.verdicts.check(
-        "J-once",
-        told == first,
-        where + " again",
-        first,
-        f"{again.status} {told} {again.body[:200]!r}",
-    )
-    world.notes.setdefault("keyed", []).append((request, path, records, first))
+    # A refusal says that nothing was written, whatever was tried before.
+    patience = rng.choice((30.0, 30.0, 1.0))
+    header = ("Idempotency-Key", key)
+    sent = send(world, rng, path, place, records, header, patience=patience, note=f"under {key}")
+    answer = sent.answer
+    if is_told(answer) and answer.status in (200, 207) and not is_unsure(answer):
+        _send_again(world, rng, path, sent)
+        world.notes.setdefault("keyed", []).append((path, sent))
+
+
+def _send_again(world: World, rng: random.Random, path: WritePath, sent: Written) -> None:
+    """Repeat a keyed request that was answered: the receipts are the first ones."""
+    again = world.until_answered(rng, sent.request)
+    if is_told(again) and not is_unsure(again):
+        told = path.receipts(again, len(sent.receipts))
+        got = f"{again.status} {told} {again.body[:200]!r}"
+        world.verdicts.check(
+            "J-once", told == sent.receipts, sent.where + " again", sent.receipts, got
+        )
 
 
 def conditional(world: World, rng: random.Random) -> None:
@@ -174,17 +192,14 @@ def conditional(world: World, rng: random.Random) -> None:
     taken = 0
     for _ in range(2):
         path = rng.choice([path for path in PATHS if not path.is_v3])
-        records = [
-            path.draw(rng, world.model, topic, part.number) for _ in range(rng.choice((1, 2)))
-        ]
-        request = path.request(records, topic, part.number, world.cluster_id)
-        world.model.begin(records)
-        answer = world.ask(rng, request.with_headers(("If-Match", tag)))
-        where = f"{path.name} {request.target} If-Match {tag}"
-        receipts = settle(world, path, records, answer, where)
+        records = path.some(rng, world.model, topic, part.number, rng.choice((1, 2)))
+        sent = send(
+            world, rng, path, part.number, records, ("If-Match", tag), note=f"If-Match {tag}"
+        )
+        answer, where = sent.answer, sent.where
         if isinstance(answer, Lost):
             return
-        offsets = [receipt.offset for receipt in receipts if receipt.status == 200]
+        offsets = [receipt.offset for receipt in sent.receipts if receipt.status == 200]
         taken += bool(offsets)
         wanted = list(range(named, named + len(records)))
         world.verdicts.check(
@@ -210,7 +225,7 @@ def pipeline(world: World, rng: random.Random) -> None:
     drawn = [draw(world, rng, topic, most=3) for _ in range(rng.choice((2, 3, 4)))]
     requests = []
     for path, place, records in drawn:
-        request = path.request(records, topic, place, world.cluster_id)
+        request = path.request(records, place, world.cluster_id)
         requests.append(request.with_quirks(draw_quirks(rng, len(request.body or b""))))
         world.model.begin(records)
     answers = world.ask_all(rng, requests)
@@ -231,7 +246,7 @@ def unsure(world: World, rng: random.Random) -> None:
         return
     path, place, records = draw(world, rng, topic)
     word = rng.choice(("acks=1", "acks=0", "async=true"))
-    request = path.request(records, topic, place, world.cluster_id)
+    request = path.request(records, place, world.cluster_id)
     if path.is_v3 and word.startswith("async"):
         return
     request = Request(request.method, f"{request.target}?{word}", request.headers, request.body)
@@ -247,15 +262,7 @@ def old_key(world: World, rng: random.Random) -> None:
     kept = world.notes.get("keyed")
     if not kept:
         return
-    request, path, records, first = rng.choice(kept)
-    answer = world.until_answered(rng, request)
-    if isinstance(answer, Lost) or is_unsure(answer) or answer.status in (429, 503):
-        return
-    told = path.receipts(answer, len(records))
-    where = f"{path.name} {request.target} under an old key"
-    world.verdicts.check(
-        "J-once", told == first, where, first, f"{answer.status} {answer.body[:200]!r}"
-    )
+    _send_again(world, rng, *rng.choice(kept))
 
 
 def sequenced(world: World, rng: random.Random) -> None:
@@ -264,7 +271,7 @@ def sequenced(world: World, rng: random.Random) -> None:
     if topic is None:
         return
     check, part = world.verdicts.check, rng.choice(topic.partitions)
-    path = next(path for path in PATHS if path.name == "batch")
+    path = PATH["batch"]
     name = f"{world.prefix}-p{next(world.numbers)}"
     made = world.until_answered(rng, world.json("POST", "/producers", {"name": name}))
     if not isinstance(made, Response) or made.status != 200:
@@ -275,18 +282,16 @@ def sequenced(world: World, rng: random.Random) -> None:
             taken = world.until_answered(rng, world.json("POST", "/producers", {"name": name}))
             if not isinstance(taken, Response) or taken.status != 200:
                 return
-        records = [
-            path.draw(rng, world.model, topic, part.number) for _ in range(rng.choice((1, 3)))
-        ]
+        records = path.some(rng, world.model, topic, part.number, rng.choice((1, 3)))
         first = sequence + 5 if step == "gap" else sequence
         body = path.batch(records, told["producer_id"], told["producer_epoch"], first)
-        request = path.request(records, topic, part.number, world.cluster_id)
+        request = path.request(records, part.number, world.cluster_id)
         request = Request("POST", request.target, request.headers, body)
         where = f"{request.target} producer {told['producer_id']} sequence {first} ({step})"
         world.model.begin(records)
         answer = world.until_answered(rng, request)
         settle(world, path, records, answer, where)
-        if isinstance(answer, Lost) or is_unsure(answer) or answer.status in (429, 503):
+        if not is_told(answer) or is_unsure(answer):
             return
         if step in ("gap", "taken over"):
             rule = "J-tx-fence" if step == "taken over" else "J-once"
@@ -301,9 +306,6 @@ def sequenced(world: World, rng: random.Random) -> None:
         if step == "again" and answer.status == 200:
             again = world.until_answered(rng, request)
             if isinstance(again, Response) and again.status == 200:
-                receipts = path.receipts(again, len(records))
-                is_same = (
-                    receipts == path.receipts(answer, len(records))
-                    and json.loads(again.body)["is_duplicate"]
-                )
+                is_same = path.receipts(again, len(records)) == path.receipts(answer, len(records))
+                is_same = is_same and json.loads(again.body)["is_duplicate"]
                 check("J-once", is_same, where + " again", answer.body[:200], again.body[:200])
