@@ -68,6 +68,10 @@ class World:
         """Return the time of the judge."""
         return self.model.now()
 
+    def check(self, rule: str, is_kept: bool, path: str, expected: object, got: object) -> bool:
+        """Count a check of a rule and note a finding where it is broken."""
+        return self.verdicts.check(rule, is_kept, path, expected, got)
+
     def ask(
         self,
         rng: random.Random,

@@ -53,7 +53,7 @@ def other_hosts(world: World, rng: random.Random) -> None:
     if is_told(answer):
         is_refused = answer.status == 403 or (world.is_closed and answer.status == 401)
         where, got = f"{request.method} {request.target} with Host {host}", f"{answer.status}"
-        world.verdicts.check("J-access", is_refused, where, "403", got)
+        world.check("J-access", is_refused, where, "403", got)
 
 
 def _entry(world: World, user: str, resource: str, operation: str) -> dict[str, str]:
@@ -76,7 +76,7 @@ def _refused(world: World, answer: Response | Lost, where: str, caller: Caller) 
             if caller.authorization.startswith("Bearer") and "wrong" not in caller.authorization
             else 401
         )
-        world.verdicts.check(
+        world.check(
             "J-access",
             answer.status == wanted,
             where,
@@ -162,9 +162,7 @@ def lists(world: World, rng: random.Random) -> None:
         body = answer.body.decode("utf-8", "replace").replace(caller.name, "")
         is_silent = world.prefix not in body
         where = f"a list for {caller.name}"
-        world.verdicts.check(
-            "J-access", is_silent, where, "no name of what it may not see", body[:400]
-        )
+        world.check("J-access", is_silent, where, "no name of what it may not see", body[:400])
 
 
 def transactions_of_others(world: World, rng: random.Random) -> None:
@@ -186,7 +184,7 @@ def transactions_of_others(world: World, rng: random.Random) -> None:
     listed = world.ask(rng, Request("GET", "/transactions"), caller=world.callers["reader"])
     if isinstance(listed, Response) and listed.status == 200:
         is_hidden = name not in listed.body.decode()
-        world.verdicts.check(
+        world.check(
             "J-access", is_hidden, "GET /transactions for a reader", f"no {name}", listed.body[:300]
         )
     world.until_answered(
@@ -221,9 +219,7 @@ def producer_of_another(world: World, rng: random.Random) -> None:
         if not is_told(first) or first.status >= 500:
             return
         if caller is thief:
-            world.verdicts.check(
-                "J-access", first.status != 200, where, "a refusal", first.body[:200]
-            )
+            world.check("J-access", first.status != 200, where, "a refusal", first.body[:200])
 
 
 def key_of_another(world: World, rng: random.Random) -> None:
@@ -243,7 +239,7 @@ def key_of_another(world: World, rng: random.Random) -> None:
         if isinstance(sent.answer, Response) and sent.answer.status < 429:
             is_taken = sent.answer.status == 200
             got = sent.answer.body[:200]
-            world.verdicts.check("J-access", is_taken, sent.where, "its own record written", got)
+            world.check("J-access", is_taken, sent.where, "its own record written", got)
 
 
 def trailers(world: World, rng: random.Random) -> None:
@@ -287,7 +283,7 @@ def trailers(world: World, rng: random.Random) -> None:
         wanted = 401 if is_stolen else 200
         got = f"{answer.status} {answer.headers.get('x-request-id')} {answer.body[:200]!r}"
         is_own = answer.headers.get("x-request-id") == mark[number][1]
-        world.verdicts.check(
+        world.check(
             "J-trailer",
             answer.status == wanted and is_own,
             where,
@@ -300,7 +296,7 @@ def tokens(world: World, rng: random.Random) -> None:
     """Make tokens by tokens: none may more, lives longer, or administers beyond its grants."""
     if not world.notes.get("is_prepared"):
         return
-    name, check = world.callers["writer"].name, world.verdicts.check
+    name, check = world.callers["writer"].name, world.check
     owner = Caller(name, basic(name, _PASSWORD))
     grant = {
         "resource_type": "TOPIC",
@@ -372,7 +368,7 @@ def _is_known(world: World, rng: random.Random, caller: Caller) -> bool:
             world.sleep(0.05)
         else:
             where = f"a new token at node {node}"
-            world.verdicts.check("J-token", world.is_stormy, where, "known within 5 s", "unknown")
+            world.check("J-token", world.is_stormy, where, "known within 5 s", "unknown")
             return False
     return True
 
@@ -404,7 +400,7 @@ def _narrow(world: World, rng: random.Random, caller: Caller, user: str, token_i
         ),
         "change the password": world.ask(rng, password, caller=caller),
     }
-    check = world.verdicts.check
+    check = world.check
     for name, told in calls.items():
         if is_told(told):
             got = f"{told.status} {told.body[:200]!r}"
@@ -431,7 +427,7 @@ def read_as_reader(world: World, rng: random.Random) -> None:
     )
     if is_told(answer):
         is_deleted = answer.status == 400
-        world.verdicts.check(
+        world.check(
             "J-access",
             answer.status == 200 or is_deleted,
             target,

@@ -48,9 +48,7 @@ def neighbours(world: World, rng: random.Random) -> None:
     for sent, receipt in zip(records, told.receipts, strict=True):
         is_right = (receipt.status != 200) if sent is bad else (receipt.status in (200, 503, 504))
         expected = "a refusal of the bad one" if sent is bad else "its good neighbour taken"
-        world.verdicts.check(
-            "J-neighbour", is_right, where, expected, f"{receipt} {answer.body[:300]!r}"
-        )
+        world.check("J-neighbour", is_right, where, expected, f"{receipt} {answer.body[:300]!r}")
 
 
 def _twice_packed(body: bytes) -> tuple[tuple[tuple[str, str], ...], bytes]:
@@ -126,9 +124,7 @@ def frames(world: World, rng: random.Random) -> None:
     writes.settle(world, path, records, answer, where)
     if is_told(answer) and change in _WANTED:
         got = f"{answer.status} {answer.body[:200]!r}"
-        world.verdicts.check(
-            "J-body", answer.status == _WANTED[change], where, f"{_WANTED[change]}", got
-        )
+        world.check("J-body", answer.status == _WANTED[change], where, f"{_WANTED[change]}", got)
     if isinstance(answer, Response) and answer.status == 200 and records[0].fate is Fate.ACKED:
         part = topic.partitions[records[0].partition or 0]
         reads.read_from(world, rng, part, rng.choice(FORMATS), records[0].offset or 0)
@@ -162,11 +158,11 @@ def heads(world: World, rng: random.Random) -> None:
         if not is_told(answer):
             continue
         where = f"{request.method} {request.target} Accept {request.headers[0][1]}"
-        world.verdicts.check(
+        world.check(
             "J-accept", answer.status == 200, where, "200", f"{answer.status} {answer.body[:200]!r}"
         )
         if request.method == "HEAD":
-            world.verdicts.check("J-body", not answer.body, where, "no body", answer.body[:100])
+            world.check("J-body", not answer.body, where, "no body", answer.body[:100])
 
 
 def followed(world: World, rng: random.Random) -> None:
@@ -199,4 +195,4 @@ def _go_away(world: World, rng: random.Random, topic: Topic, patience: float) ->
     if is_told(first) and first.status == 200 and is_told(answer) and not is_unsure(answer):
         same = answer.status == 200 and path.receipts(answer, 1) == path.receipts(first, 1)
         where = f"{path.name} {request.target} under {key} again"
-        world.verdicts.check("J-once", same, where, first.body[:200], answer.body[:200])
+        world.check("J-once", same, where, first.body[:200], answer.body[:200])

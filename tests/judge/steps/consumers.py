@@ -86,7 +86,7 @@ def _read_all(world: World, rng: random.Random, topic: Topic, base: str, form: s
             again = world.ask(rng, request)
             if isinstance(again, Response) and again.status == 200:
                 is_same = again.body == answer.body
-                world.verdicts.check(
+                world.check(
                     "J-consumer",
                     is_same,
                     f"{base} token r.{number} again",
@@ -111,7 +111,7 @@ def _read_all(world: World, rng: random.Random, topic: Topic, base: str, form: s
                 for o in part.must_show(began, world.now, positions[part.number])
                 if world.is_stormy is False
             ]
-            world.verdicts.check(
+            world.check(
                 "J-consumer",
                 not left,
                 f"{base} {part.name}",
@@ -153,7 +153,7 @@ def _commit_and_ask(world: World, rng: random.Random, topic: Topic, base: str, g
     for part in topic.partitions:
         if part.number not in told:
             where = f"{base} {part.name} behind a commit without a body"
-            world.verdicts.check("J-lag", False, where, "where the consumer stands", sorted(told))
+            world.check("J-lag", False, where, "where the consumer stands", sorted(told))
             continue
         groups.judge_lag(
             world, part, told[part.number], lags, f"{base} after a commit of everything"

@@ -36,7 +36,7 @@ def streams(world: World, rng: random.Random) -> None:
     statuses = [link.status for link in held]
     if mine.status and not world.is_stormy:
         where = f"a stream of node {node} while another caller holds {statuses.count(200)}"
-        world.verdicts.check("J-access", mine.status in (200, 503), where, "200", mine.status)
+        world.check("J-access", mine.status in (200, 503), where, "200", mine.status)
     for link in (*held, mine):
         link.close()
 
@@ -56,9 +56,7 @@ def strangers(world: World, rng: random.Random) -> None:
         if isinstance(answer, Response):
             is_in = answer.status in (200, 503)
             where = f"{caller.name} behind wrong passwords at node {node}"
-            world.verdicts.check(
-                "J-access", is_in, where, "200", f"{answer.status} {answer.body[:200]!r}"
-            )
+            world.check("J-access", is_in, where, "200", f"{answer.status} {answer.body[:200]!r}")
 
 
 def tokens(world: World, rng: random.Random) -> None:
@@ -73,7 +71,7 @@ def tokens(world: World, rng: random.Random) -> None:
         answers = world.ask_all(rng, [request] * 50, caller=caller)
         statuses += [answer.status for answer in answers if isinstance(answer, Response)]
     is_bounded = statuses.count(201) <= TOKENS_MAX
-    world.verdicts.check(
+    world.check(
         "J-access",
         is_bounded,
         f"POST {request.target}",
@@ -108,7 +106,7 @@ def audit(world: World, rng: random.Random) -> None:
                 f"deletion of records of {name}" for name in deleted if repr(name) not in others
             ]
         world.sleep(0.5)
-    check = world.verdicts.check
+    check = world.check
     check(
         "J-audit",
         not missing,

@@ -104,7 +104,7 @@ def _reset(world: World, rng: random.Random, commits: _Commits, part: Partition)
         told = body_of(answer)["offsets"][part.topic.name][str(part.number)]["offset"]
         where = f"reset of {commits.group} in {part.name} to {value} at node {answer.node}"
         is_held = part.stable_floor(answer.began) <= value  # a reset ends at the last stable offset
-        world.verdicts.check("J-commit", told == value or is_held, where, value, told)
+        world.check("J-commit", told == value or is_held, where, value, told)
         value = told
     commits.note(part.number, value, answer, "reset")
 
@@ -119,7 +119,7 @@ def _ask_committed(world: World, rng: random.Random, commits: _Commits) -> None:
         item = told.get(str(part.number))
         value = None if item is None else item["offset"]
         may = commits.maybe(part.number)
-        world.verdicts.check(
+        world.check(
             "J-commit",
             value in may,
             f"{target} at node {answer.node}",
@@ -164,7 +164,7 @@ def judge_lag(
         begin = max(value, part.start_range(answer.began, answer.ended)[1])
         left = max(0, visible[-1] + 1 - begin) if visible else 0
         wanted = None if value > end else left
-        world.verdicts.check(
+        world.check(
             "J-lag", lag == wanted, f"{where} {part.name}", f"{wanted} behind {value}", item
         )
 
@@ -197,7 +197,7 @@ class _Member:
             return answer if isinstance(answer, Response) else None
         told = body_of(answer)
         where = f"heartbeat of {self.member_id} in {self.group}"
-        self.world.verdicts.check(
+        self.world.check(
             "J-epoch", told["member_epoch"] >= self.epoch, where, f"from {self.epoch}", told
         )
         self.epoch = told["member_epoch"]
@@ -234,7 +234,7 @@ def members(world: World, rng: random.Random) -> None:
     topic = world.topic(rng)
     if topic is None:
         return
-    check, group = world.verdicts.check, f"{world.prefix}-m{next(world.numbers)}"
+    check, group = world.check, f"{world.prefix}-m{next(world.numbers)}"
     crew = [_Member(world, group, f"m{n}", None, topic) for n in range(2)]
     for round_ in range(6):
         for member in crew[: 1 if round_ < 2 else 2]:
@@ -286,7 +286,7 @@ def static_members(world: World, rng: random.Random) -> None:
     topic = world.topic(rng)
     if topic is None:
         return
-    check, group = world.verdicts.check, f"{world.prefix}-s{next(world.numbers)}"
+    check, group = world.check, f"{world.prefix}-s{next(world.numbers)}"
     old = _Member(world, group, "old", "instance-1", topic)
     new = _Member(world, group, "new", "instance-1", topic)
     for member in (old, new):

@@ -37,9 +37,7 @@ def fetch(
         return None
     if answer.status == 200 and method == "GET":
         kind = answer.headers.get("content-type", "").split(";")[0]
-        world.verdicts.check(
-            "J-accept", kind in form.answers, f"{form.name} {target}", form.answers, kind
-        )
+        world.check("J-accept", kind in form.answers, f"{form.name} {target}", form.answers, kind)
     return answer
 
 
@@ -50,7 +48,7 @@ def rows_of(
     try:
         return form.parse(answer)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        world.verdicts.check(
+        world.check(
             "J-value",
             False,
             where,
@@ -147,13 +145,13 @@ def _refused(
         if sent is not None:
             datums = [datum.data for datum in (sent.key, sent.value) if datum.data is not None]
             is_right = not all(map(_is_utf8 if form.name == "text" else is_json, datums))
-            world.verdicts.check(
+            world.check(
                 "J-value", is_right, where, f"{sent.key} {sent.value} by {sent.path}", message
             )
     elif code == 40002:
         sure, maybe = part.start_range(answer.began, answer.ended)
         is_deleted = start < maybe
-        world.verdicts.check(
+        world.check(
             "J-read-ack",
             is_deleted,
             where,
@@ -162,9 +160,7 @@ def _refused(
         )
     else:
         is_fine = answer.status in (429, 503)
-        world.verdicts.check(
-            "J-read-ack", is_fine, where, "records", f"{answer.status} {message[:200]}"
-        )
+        world.check("J-read-ack", is_fine, where, "records", f"{answer.status} {message[:200]}")
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -196,7 +192,7 @@ def _tail(world: World, rng: random.Random, part: Partition, form: Format) -> No
             wanted = part.must_show(answer.began, answer.ended, 0)[-last:]
             offsets = [row.offset for row in rows]
             is_right = offsets == wanted or sum(len(row.value.text()) for row in rows) > 500_000
-            world.verdicts.check("J-tail", is_right, where, wanted, offsets)
+            world.check("J-tail", is_right, where, wanted, offsets)
 
 
 def _time(world: World, rng: random.Random, part: Partition, form: Format) -> None:
@@ -235,7 +231,7 @@ def _time(world: World, rng: random.Random, part: Partition, form: Format) -> No
         first = rows[0].offset if rows else None
         if late and form.name not in ("json", "json-old", "text"):
             is_right = first is not None and first <= late[0]
-            world.verdicts.check("J-time", is_right, where, f"{late[0]} or before", first)
+            world.check("J-time", is_right, where, f"{late[0]} or before", first)
 
 
 def read_topic(world: World, rng: random.Random) -> None:
@@ -291,8 +287,8 @@ def end(world: World, rng: random.Random) -> None:
     with world.model.lock:
         floor = min(part.end_floor(answer.began), part.stable_floor(answer.began))
         where = f"{target} at node {answer.node}"
-        world.verdicts.check("J-end", told_end >= floor, where, f"an end from {floor}", told_end)
+        world.check("J-end", told_end >= floor, where, f"an end from {floor}", told_end)
         sure, maybe = part.start_range(answer.began, answer.ended)
-        world.verdicts.check(
+        world.check(
             "J-deleted", sure <= begin <= maybe, where, f"a beginning of {sure} to {maybe}", begin
         )

@@ -51,7 +51,7 @@ def _ask(world: World, rng: random.Random, name: str, wanted: int) -> None:
     answer = world.ask(rng, Request("GET", target))
     if is_told(answer):
         where = f"{target} at node {answer.node}"
-        world.verdicts.check("J-known", answer.status == wanted, where, wanted, answer.status)
+        world.check("J-known", answer.status == wanted, where, wanted, answer.status)
 
 
 def create_shared(world: World, rng: random.Random) -> None:
@@ -75,7 +75,7 @@ def delete_records(world: World, rng: random.Random) -> None:
     answer = world.ask(
         rng, world.json("POST", target, {"before_offset": "latest" if is_all else before})
     )
-    check, where = world.verdicts.check, f"{target} {'latest' if is_all else before}"
+    check, where = world.check, f"{target} {'latest' if is_all else before}"
     with world.model.lock:
         if isinstance(answer, Response) and answer.status == 200:
             start = body_of(answer)["log_start_offset"]
@@ -173,7 +173,7 @@ def _use_tags(
     world: World, rng: random.Random, topic: Topic, path: WritePath, former: _Former
 ) -> None:
     """Use the former topic's `ETag` and `Last-Event-ID` where they would fit by their number."""
-    check, part = world.verdicts.check, topic.partitions[0]
+    check, part = world.check, topic.partitions[0]
     for form in (FORM["sse"], FORM["ndjson"]):
         for target, last in (
             (f"/topics/{topic.name}/partitions/0/records", former.event_id),
@@ -204,14 +204,14 @@ def _use_etag(
     records, tag = path.some(rng, world.model, topic, 0, 1), ("If-Match", former.etag)
     sent = writes.send(world, rng, path, 0, records, tag, note=f"{tag} of the former topic")
     is_taken = isinstance(sent.answer, Response) and sent.answer.status == 200
-    world.verdicts.check("J-successor", not is_taken, sent.where, "a refusal", "200")
+    world.check("J-successor", not is_taken, sent.where, "a refusal", "200")
 
 
 def _use_rest(
     world: World, rng: random.Random, topic: Topic, path: WritePath, former: _Former
 ) -> None:
     """Use the former topic's key and group."""
-    check = world.verdicts.check
+    check = world.check
     target = f"/groups/{former.group}/offsets?topic={topic.name}"
     answer = world.ask(rng, Request("GET", target))
     if isinstance(answer, Response) and answer.status == 200:

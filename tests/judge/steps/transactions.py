@@ -47,7 +47,7 @@ def one_request(world: World, rng: random.Random) -> None:
         again = world.until_answered(rng, request)
         if is_told(again) and not is_unsure(again):
             told = _receipts(again) if again.status == 200 else []
-            world.verdicts.check(
+            world.check(
                 "J-once",
                 told == receipts,
                 where + " again",
@@ -179,7 +179,7 @@ def _extents(tx: Transaction) -> list[dict[str, object]]:
 def _commit(
     world: World, rng: random.Random, tx: Transaction, base: str, timeout_s: float, *, is_sure: bool
 ) -> None:
-    check, where = world.verdicts.check, f"commit of {tx.name}"
+    check, where = world.check, f"commit of {tx.name}"
     tx.may_show = world.now
     until = rng.choice(("", "", "?until=committed"))
     request = world.json("POST", f"{base}:commit{until}", {"writes": _extents(tx)})
@@ -243,7 +243,7 @@ def _write_late(world: World, rng: random.Random, tx: Transaction, mark: tuple[s
     answer = world.ask(rng, request)
     receipts = [] if isinstance(answer, Lost) else path.receipts(answer, len(records))
     taken = [receipt for receipt in receipts if receipt.status == 200]
-    world.verdicts.check(
+    world.check(
         "J-tx-fence",
         not taken,
         f"{path.name} {request.target} within {late.name}",

@@ -82,7 +82,7 @@ def settle(
     try:
         receipts = path.receipts(answer, len(records))
     except (ValueError, KeyError, TypeError) as error:
-        world.verdicts.check(
+        world.check(
             "J-status", False, where, "receipts", f"{answer.status} {answer.body[:200]!r} {error!r}"
         )
         receipts = [Receipt(504)] * len(records)
@@ -98,7 +98,7 @@ def settle(
 
 def acknowledge(world: World, sent: Sent, receipt: Receipt, where: str) -> None:
     """Judge a receipt against what is known, and tell the model."""
-    check, topic = world.verdicts.check, sent.topic
+    check, topic = world.check, sent.topic
     with world.model.lock:
         number, offset = receipt.partition, receipt.offset
         if number is None or offset is None or not 0 <= number < len(topic.partitions):
@@ -171,9 +171,7 @@ def _send_again(world: World, rng: random.Random, path: WritePath, sent: Written
     if is_told(again) and not is_unsure(again):
         told = path.receipts(again, len(sent.receipts))
         got = f"{again.status} {told} {again.body[:200]!r}"
-        world.verdicts.check(
-            "J-once", told == sent.receipts, sent.where + " again", sent.receipts, got
-        )
+        world.check("J-once", told == sent.receipts, sent.where + " again", sent.receipts, got)
 
 
 def conditional(world: World, rng: random.Random) -> None:
@@ -202,19 +200,13 @@ def conditional(world: World, rng: random.Random) -> None:
         offsets = [receipt.offset for receipt in sent.receipts if receipt.status == 200]
         taken += bool(offsets)
         wanted = list(range(named, named + len(records)))
-        world.verdicts.check(
-            "J-if-match", offsets in ([], wanted), where, f"{wanted} or nothing", offsets
-        )
-        world.verdicts.check(
-            "J-if-match", taken < 2, where, "one of two writers", "both acknowledged"
-        )
+        world.check("J-if-match", offsets in ([], wanted), where, f"{wanted} or nothing", offsets)
+        world.check("J-if-match", taken < 2, where, "one of two writers", "both acknowledged")
         if answer.status == 412:
             end = json.loads(answer.body)["end_offset"]
             floor = part.end_floor(answer.began)
             is_true = end >= floor and end != named
-            world.verdicts.check(
-                "J-if-match", is_true, where, f"an end from {floor}, not {named}", end
-            )
+            world.check("J-if-match", is_true, where, f"an end from {floor}, not {named}", end)
 
 
 def pipeline(world: World, rng: random.Random) -> None:
@@ -270,7 +262,7 @@ def sequenced(world: World, rng: random.Random) -> None:
     topic = world.topic(rng)
     if topic is None:
         return
-    check, part = world.verdicts.check, rng.choice(topic.partitions)
+    check, part = world.check, rng.choice(topic.partitions)
     path = PATH["batch"]
     name = f"{world.prefix}-p{next(world.numbers)}"
     made = world.until_answered(rng, world.json("POST", "/producers", {"name": name}))
