@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from tests.judge.client import Lost, Request, Response, draw_quirks
 from tests.judge.model import Fate, Sent, Topic, Transaction
+from tests.judge.paths.read import FORMATS
 from tests.judge.paths.write import PATH, PATHS, Receipt, WritePath
+from tests.judge.steps import reads
 from tests.judge.world import UNSURE, Caller, World, is_told, is_unsure
 
 if TYPE_CHECKING:
@@ -141,11 +143,15 @@ def acknowledge(world: World, sent: Sent, receipt: Receipt, where: str) -> None:
 
 
 def write(world: World, rng: random.Random) -> None:
-    """Write once; whatever the answer is, it is not repeated."""
+    """Write once; whatever the answer is, it is not repeated. Half of the time read it back at once, from any node."""
     topic = world.topic(rng)
     if topic is None:
         return
-    send(world, rng, *draw(world, rng, topic))
+    told = send(world, rng, *draw(world, rng, topic)).receipts
+    last = next((receipt for receipt in reversed(told) if receipt.status == 200), None)
+    if last is not None and rng.random() < 0.5:
+        part = topic.partitions[last.partition or 0]
+        reads.read_from(world, rng, part, rng.choice(FORMATS), last.offset or 0)
 
 
 def repeat(world: World, rng: random.Random) -> None:
