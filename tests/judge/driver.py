@@ -91,7 +91,7 @@ class Driver:
         for _ in range(rng.choice((1, 2))):
             topics.create(world, rng)
         if episode.is_closed:
-            access.prepare(world, rng)
+            world.notes["is_prepared"] = access.prepare(world, rng)
             body = {"topic_name": "__audit", "partitions_count": 1}
             world.until_answered(rng, world.json("POST", "/admin/topics", body))
 
@@ -117,6 +117,8 @@ class Driver:
         until = world.now + EPISODE_S
         for number, step in enumerate(episode.steps):
             if step.worker != worker or world.now > until:
+                continue
+            if not world.model.topics or (step.kind in CLOSED and not world.notes["is_prepared"]):
                 continue
             self._mark(episode, f"#{number} {step.kind}", str(worker))
             try:

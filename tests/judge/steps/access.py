@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.judge.client import Lost, Quirks, Request, Response
-from tests.judge.model import Fate, Topic, Transaction
+from tests.judge.model import Fate, Transaction
 from tests.judge.paths.read import FORMATS
 from tests.judge.paths.write import PATH, PATHS
 from tests.judge.steps import writes
@@ -40,8 +40,7 @@ def prepare(world: World, rng: random.Random) -> bool:
     target = f"/v3/clusters/{world.cluster_id}/acls:batch"
     answer = world.until_answered(rng, world.json("POST", target, {"data": entries}))
     is_known = all(_is_known(world, rng, caller) for caller in world.callers.values())
-    world.notes["is_prepared"] = is_known and isinstance(answer, Response) and answer.status == 201
-    return bool(world.notes["is_prepared"])
+    return is_known and isinstance(answer, Response) and answer.status == 201
 
 
 def other_hosts(world: World, rng: random.Random) -> None:
@@ -88,8 +87,6 @@ def _refused(world: World, answer: Response | Lost, where: str, caller: Caller) 
 def forbidden(world: World, rng: random.Random) -> None:
     """Do what a caller may not."""
     topic = world.topic(rng)
-    if topic is None or not world.notes.get("is_prepared"):
-        return
     strangers = [
         NOBODY,
         Caller("a wrong token", "Bearer wrong"),
@@ -136,8 +133,6 @@ def forbidden(world: World, rng: random.Random) -> None:
 
 def lists(world: World, rng: random.Random) -> None:
     """Ask for lists as a caller who may see nothing of the episode: its names are in none."""
-    if not world.notes.get("is_prepared"):
-        return
     caller = world.callers["none"]
     v3 = f"/v3/clusters/{world.cluster_id}"
     targets: tuple[str, ...] = (
@@ -168,8 +163,6 @@ def lists(world: World, rng: random.Random) -> None:
 def transactions_of_others(world: World, rng: random.Random) -> None:
     """List transactions as a reader of the topic: it may not see transactional ids of others."""
     topic = world.topic(rng)
-    if topic is None or not world.notes.get("is_prepared"):
-        return
     name = f"{world.prefix}-hidden-{next(world.numbers)}"
     begun = world.until_answered(
         rng, world.json("POST", "/transactions:begin", {"transactional_id": name})
@@ -196,8 +189,6 @@ def transactions_of_others(world: World, rng: random.Random) -> None:
 def producer_of_another(world: World, rng: random.Random) -> None:
     """Write an encoded batch under the producer id of another user: it is refused, and takes nothing from its owner."""
     topic = world.topic(rng)
-    if topic is None or not world.notes.get("is_prepared"):
-        return
     owner, thief = world.callers["writer"], world.callers["other"]
     made = world.until_answered(rng, Request("POST", "/producers"), caller=owner)
     if not isinstance(made, Response) or made.status != 200:
@@ -225,8 +216,6 @@ def producer_of_another(world: World, rng: random.Random) -> None:
 def key_of_another(world: World, rng: random.Random) -> None:
     """Use an `Idempotency-Key` that another user has used: it is one's own."""
     topic = world.topic(rng)
-    if topic is None or not world.notes.get("is_prepared"):
-        return
     key = f"{world.prefix}-shared-{next(world.numbers)}"
     for role in ("writer", "other"):
         caller = world.callers[role]
@@ -245,8 +234,6 @@ def key_of_another(world: World, rng: random.Random) -> None:
 def trailers(world: World, rng: random.Random) -> None:
     """Put headers into the trailers of a chunked request: none of them counts for the next on the connection."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     path = rng.choice([path for path in PATHS if path.name in ("v2-text", "v2-json", "plain")])
     groups = [path.some(rng, world.model, topic, 0, 1) for _ in range(3)]
     requests = [path.request(records, 0, world.cluster_id) for records in groups]
@@ -294,8 +281,6 @@ def trailers(world: World, rng: random.Random) -> None:
 
 def tokens(world: World, rng: random.Random) -> None:
     """Make tokens by tokens: none may more, lives longer, or administers beyond its grants."""
-    if not world.notes.get("is_prepared"):
-        return
     name, check = world.callers["writer"].name, world.check
     owner = Caller(name, basic(name, _PASSWORD))
     grant = {
@@ -388,7 +373,7 @@ def _token(
 def _narrow(world: World, rng: random.Random, caller: Caller, user: str, token_id: str) -> None:
     """Judge that a token for reading a topic does nothing else, and sees itself alone."""
     topic = world.topic(rng)
-    if topic is None or not _is_known(world, rng, caller):
+    if not _is_known(world, rng, caller):
         return
     records = PATHS[0].some(rng, world.model, topic, 0, 1)
     written = writes.send(world, rng, PATHS[0], 0, records, caller=caller, note=caller.name)
@@ -415,9 +400,7 @@ def _narrow(world: World, rng: random.Random, caller: Caller, user: str, token_i
 
 def read_as_reader(world: World, rng: random.Random) -> None:
     """Read as a caller who may read."""
-    topic: Topic | None = world.topic(rng)
-    if topic is None or not world.notes.get("is_prepared"):
-        return
+    topic = world.topic(rng)
     part = rng.choice(topic.partitions)
     target = f"/topics/{topic.name}/partitions/{part.number}/records"
     answer = world.ask(

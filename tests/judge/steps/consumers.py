@@ -21,8 +21,6 @@ _KINDS = {"json": "json", "binary": "binary", "text": "text"}
 def consume(world: World, rng: random.Random) -> None:
     """Make a consumer, read a topic to its end by calls to any node, and judge what came."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     group, form = f"{world.prefix}-c{next(world.numbers)}", rng.choice(sorted(_KINDS))
     settings = {
         "name": "c1",

@@ -20,11 +20,7 @@ STREAMS_MAX = 24  # the judge starts its nodes with this bound
 def streams(world: World, rng: random.Random) -> None:
     """Open as many streams as a node has places, as one reader; another one still gets a stream."""
     topic = world.topic(rng)
-    if (
-        topic is None
-        or not world.notes.get("is_prepared")
-        or not isinstance(world.transport, SocketTransport)
-    ):
+    if not isinstance(world.transport, SocketTransport):
         return
     node = rng.choice(world.nodes)
     target = f"/topics/{topic.name}/partitions/0/records?offset=latest&follow=true"
@@ -43,8 +39,6 @@ def streams(world: World, rng: random.Random) -> None:
 
 def strangers(world: World, rng: random.Random) -> None:
     """Try wrong passwords from one address: a caller that is known still gets in."""
-    if not world.notes.get("is_prepared"):
-        return
     node = rng.choice(world.nodes)
     for number in range(12):
         wrong = Caller("a stranger", basic(world.callers["writer"].name, f"wrong {number}"))
@@ -61,7 +55,7 @@ def strangers(world: World, rng: random.Random) -> None:
 
 def tokens(world: World, rng: random.Random) -> None:
     """Make more tokens than a user may have; once in an episode, since it takes a thousand requests."""
-    if world.is_stormy or not world.notes.get("is_prepared") or world.notes.get("has_tokens"):
+    if world.is_stormy or world.notes.get("has_tokens"):
         return
     world.notes["has_tokens"] = True
     name, caller = world.callers["other"].name, world.callers["other"]

@@ -43,8 +43,6 @@ class _Commits:
 def offsets(world: World, rng: random.Random) -> None:
     """Commit for a group without members by every way there is, and ask what is committed and left."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     commits = _Commits(f"{world.prefix}-g{next(world.numbers)}", topic)
     for _ in range(rng.randint(2, 5)):
         part = rng.choice(topic.partitions)
@@ -232,8 +230,6 @@ class _Member:
 def members(world: World, rng: random.Random) -> None:
     """Let two members share a topic: never one partition for both, and no commit under a former epoch."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     check, group = world.check, f"{world.prefix}-m{next(world.numbers)}"
     crew = [_Member(world, group, f"m{n}", None, topic) for n in range(2)]
     for round_ in range(6):
@@ -284,8 +280,6 @@ def _leave(world: World, rng: random.Random, crew: list[_Member]) -> None:
 def static_members(world: World, rng: random.Random) -> None:
     """Let a new process take over an `instance_id`: every call of the former one tells it to stop."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     check, group = world.check, f"{world.prefix}-s{next(world.numbers)}"
     old = _Member(world, group, "old", "instance-1", topic)
     new = _Member(world, group, "new", "instance-1", topic)

@@ -61,8 +61,6 @@ def rows_of(
 def read(world: World, rng: random.Random) -> None:
     """Read a partition from a random start, in a random format."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     part = rng.choice(topic.partitions)
     form = rng.choice(FORMATS)
     draw = rng.random()
@@ -237,8 +235,6 @@ def _time(world: World, rng: random.Random, part: Partition, form: Format) -> No
 def read_topic(world: World, rng: random.Random) -> None:
     """Read all partitions of a topic by one request."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     form = rng.choice([form for form in FORMATS if form.is_stream])
     start = (
         {"offset": "earliest"}
@@ -270,8 +266,6 @@ def read_topic(world: World, rng: random.Random) -> None:
 def end(world: World, rng: random.Random) -> None:
     """Ask where a partition begins and ends, by each dialect."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     part = rng.choice(topic.partitions)
     targets = (
         f"/topics/{topic.name}/partitions/{part.number}/offsets",

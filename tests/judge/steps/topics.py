@@ -62,8 +62,6 @@ def create_shared(world: World, rng: random.Random) -> None:
 def delete_records(world: World, rng: random.Random) -> None:
     """Delete the oldest records of a partition."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     part = rng.choice(topic.partitions)
     end = part.end_floor(world.now)
     is_all = rng.random() < 0.1

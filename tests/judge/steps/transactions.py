@@ -27,8 +27,6 @@ def one_request(world: World, rng: random.Random) -> None:
     parts: list[tuple[Topic, int | None, list[Sent]]] = []
     for _ in range(rng.choice((1, 1, 2, 3))):
         topic = world.topic(rng)
-        if topic is None:
-            return
         number = rng.randrange(len(topic.partitions)) if rng.random() < 0.7 else None
         records = path.some(rng, world.model, topic, number, rng.choice((1, 2)))
         parts.append((topic, number, records))
@@ -141,8 +139,6 @@ def _write_some(world: World, rng: random.Random, tx: Transaction, mark: tuple[s
     is_sure = True
     for _ in range(rng.choice((1, 2, 3))):
         topic = world.topic(rng)
-        if topic is None:
-            continue
         path, place, records = writes.draw(world, rng, topic, most=3)
         headers, patience = [mark], None
         if not path.is_v3 and rng.random() < 0.5:
@@ -234,7 +230,7 @@ def _commit(
 def _write_late(world: World, rng: random.Random, tx: Transaction, mark: tuple[str, str]) -> None:
     """Write under a transaction that is over: it is refused, and nothing of it appears."""
     topic = world.topic(rng)
-    if topic is None or rng.random() < 0.5:
+    if rng.random() < 0.5:
         return
     late = Transaction(tx.name + " late", world.now)
     path, place, records = writes.draw(world, rng, topic, most=2)

@@ -145,8 +145,6 @@ def acknowledge(world: World, sent: Sent, receipt: Receipt, where: str) -> None:
 def write(world: World, rng: random.Random) -> None:
     """Write once; whatever the answer is, it is not repeated. Half of the time read it back at once, from any node."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     told = send(world, rng, *draw(world, rng, topic)).receipts
     last = next((receipt for receipt in reversed(told) if receipt.status == 200), None)
     if last is not None and rng.random() < 0.5:
@@ -157,8 +155,6 @@ def write(world: World, rng: random.Random) -> None:
 def repeat(world: World, rng: random.Random) -> None:
     """Write under a key until there is an answer, then once more elsewhere: the offsets are the first ones."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     path, place, records = draw(world, rng, topic)
     key = f"{world.prefix}-key-{next(world.numbers)}"
     # A refusal says that nothing was written, whatever was tried before.
@@ -183,8 +179,6 @@ def _send_again(world: World, rng: random.Random, path: WritePath, sent: Written
 def conditional(world: World, rng: random.Random) -> None:
     """Write under `If-Match` twice: one of both is written at most, and it gets the named offset."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     part = rng.choice(topic.partitions)
     target = f"/topics/{topic.name}/partitions/{part.number}/records?offset=-1"
     asked = world.ask(
@@ -218,8 +212,6 @@ def conditional(world: World, rng: random.Random) -> None:
 def pipeline(world: World, rng: random.Random) -> None:
     """Write several requests on one connection before the first answer is read."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     drawn = [draw(world, rng, topic, most=3) for _ in range(rng.choice((2, 3, 4)))]
     requests = []
     for path, place, records in drawn:
@@ -240,8 +232,6 @@ def pipeline(world: World, rng: random.Random) -> None:
 def unsure(world: World, rng: random.Random) -> None:
     """Write with less than `acks=all`: what was acknowledged may be lost, and nothing else is promised."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     path, place, records = draw(world, rng, topic)
     word = rng.choice(("acks=1", "acks=0", "async=true"))
     request = path.request(records, place, world.cluster_id)
@@ -266,8 +256,6 @@ def old_key(world: World, rng: random.Random) -> None:
 def sequenced(world: World, rng: random.Random) -> None:
     """Write batches by their sequence: a repeat is a duplicate, a gap is refused, a former holder is fenced."""
     topic = world.topic(rng)
-    if topic is None:
-        return
     check, part = world.check, rng.choice(topic.partitions)
     path = PATH["batch"]
     name = f"{world.prefix}-p{next(world.numbers)}"
