@@ -149,6 +149,7 @@ class Driver:
         self._metrics(world, rng)
         if episode.is_closed:
             crowds.audit(world, rng)
+        transactions.look(world, rng)
         for topic in list(world.model.topics.values()):
             for part in topic.partitions:
                 for node in self.nodes:
@@ -156,6 +157,8 @@ class Driver:
                     reads.read_from(
                         world, rng, part, form, part.first(world.now), node=node, is_all=True
                     )
+                reads.tail(world, rng, part, rng.choice(FORMATS))
+                reads.by_time(world, rng, part, rng.choice(FORMATS))
         self._atomic(world)
 
     def _metrics(self, world: World, rng: random.Random) -> None:

@@ -174,7 +174,7 @@ class FakeCluster:
             ("POST", r"/transactions", self._transact),
             ("POST", r"/transactions:begin", self._begin),
             ("POST", r"/transactions/(\d+)/(\d+):(commit|abort)", self._finish),
-            ("GET", r"/transactions", lambda *_: (200, {}, b'{"total":0,"transactions":[]}')),
+            ("GET", r"/transactions", self._list),
             ("POST", r"/groups/([^/]+)/offsets", self._commit),
             ("POST", r"/groups/([^/]+)/offsets:reset", self._reset),
             ("GET", r"(?:/v3/clusters/[^/]*)?/topics/([^/]+)", self._describe),
@@ -558,6 +558,12 @@ class FakeCluster:
         ).encode()
         self.done[key] = body
         return 200, {}, body
+
+    def _list(self, *_: object) -> _Answer:
+        """Tell of no transaction: the time of what was left alone is over by then."""
+        for mark in [mark for mark, state in self.open.items() if state == "open"]:
+            self._mark(mark, "aborted")
+        return 200, {}, b'{"total":0,"transactions":[]}'
 
     def _mark(self, mark: str, state: str) -> None:
         """End a transaction: a marker in each of its partitions."""

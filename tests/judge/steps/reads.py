@@ -65,9 +65,9 @@ def read(world: World, rng: random.Random) -> None:
     form = rng.choice(FORMATS)
     draw = rng.random()
     if draw < 0.25:
-        _tail(world, rng, part, form)
+        tail(world, rng, part, form)
     elif draw < 0.45:
-        _time(world, rng, part, form)
+        by_time(world, rng, part, form)
     else:
         end = part.end_floor(world.now)
         start = 0 if draw < 0.6 else rng.randint(0, end)
@@ -169,7 +169,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _tail(world: World, rng: random.Random, part: Partition, form: Format) -> None:
+def tail(world: World, rng: random.Random, part: Partition, form: Format) -> None:
     """Read the last N records."""
     if form.name == "batch":
         return
@@ -193,7 +193,7 @@ def _tail(world: World, rng: random.Random, part: Partition, form: Format) -> No
             world.check("J-tail", is_right, where, wanted, offsets)
 
 
-def _time(world: World, rng: random.Random, part: Partition, form: Format) -> None:
+def by_time(world: World, rng: random.Random, part: Partition, form: Format) -> None:
     """Read from a time; the bounds of times are asked for as well."""
     times = [sent.timestamp for sent in list(part.acked.values()) if sent.timestamp is not None]
     near = [time + rng.choice((-1, 0, 1)) for time in times[-5:]]
