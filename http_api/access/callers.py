@@ -80,11 +80,17 @@ class CallersPort(Protocol):
         """Whether what was found out about a caller still holds."""
 
     def known(
-        self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
+        self,
+        authorization: str | None,
+        host: str,
+        certificate: ClientCertificate | None = None,
+        *,
+        is_under_way: bool = False,
     ) -> Caller | None:
         """Who comes with this header from this address, if nothing must be waited for; None: ``identify`` tells.
 
-        ``certificate`` is the connection's, and counts where there is no header.
+        ``certificate`` is the connection's, and counts where there is no header. ``is_under_way``: the request has
+        shown its password already, so the password need not be looked at again unless it was changed.
 
         Raises:
             UnauthenticatedError: nobody does.

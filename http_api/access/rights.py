@@ -98,7 +98,7 @@ class Rights:
         """
         callers = self._callers
         if not callers.holds(self._caller):
-            caller = callers.known(*self._credentials())
+            caller = callers.known(*self._credentials(), is_under_way=True)
             if caller is None:
                 raise UnauthenticatedError(
                     "what the cluster knows of these credentials changed while it was asked; send the request again"

@@ -138,7 +138,12 @@ class Callers:
         return 0 if self._web_tokens is None else self._web_tokens.keys.version
 
     def known(
-        self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
+        self,
+        authorization: str | None,
+        host: str,
+        certificate: ClientCertificate | None = None,
+        *,
+        is_under_way: bool = False,
     ) -> Caller | None:
         """Who comes with this header, or without one, if nothing must be waited for."""
         if self.version == OPEN:
@@ -157,7 +162,7 @@ class Callers:
         caller = self._callers.get((key, host))
         if caller is not None and self.holds(caller):
             return caller
-        caller = self._found(image, authorization, key, host)
+        caller = self._found(image, authorization, key, host, is_under_way=is_under_way)
         return None if caller is None else self._remember(caller, key, host)
 
     def _remember(self, caller: Caller, key: bytes, host: str) -> Caller:
@@ -227,7 +232,9 @@ class Callers:
         given = authorization.encode("utf-8", "surrogateescape")
         return hashlib.blake2b(given, key=self._key, digest_size=16).digest()
 
-    def _found(self, image: Image, authorization: str, key: bytes, host: str) -> Caller | None:
+    def _found(
+        self, image: Image, authorization: str, key: bytes, host: str, *, is_under_way: bool
+    ) -> Caller | None:
         scheme, given = scheme_and_rest(authorization)
         if scheme == "bearer":
             if (
@@ -243,7 +250,7 @@ class Callers:
             )
         name, _ = name_and_password(given)
         verified = self._verified.get(key)
-        if verified is None or self._clock.now_ms() >= verified.until_ms:
+        if verified is None or (self._clock.now_ms() >= verified.until_ms and not is_under_way):
             return None
         user = image.users.get(name)
         if user is None or verified.user != name or verified.verifier not in user.verifiers:

@@ -51,7 +51,8 @@ def _ask(world: World, rng: random.Random, name: str, wanted: int) -> None:
     answer = world.ask(rng, Request("GET", target))
     if is_told(answer):
         where = f"{target} at node {answer.node}"
-        world.check("J-known", answer.status == wanted, where, wanted, answer.status)
+        got = f"{answer.status} {answer.body[:200]!r}"
+        world.check("J-known", answer.status == wanted, where, wanted, got)
 
 
 def create_shared(world: World, rng: random.Random) -> None:

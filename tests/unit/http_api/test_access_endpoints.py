@@ -9,6 +9,7 @@ from http_api import app
 from http_api.routes import ROUTES
 from milena.model.access import AccessMode
 from milena.model.errors import NoQuorumError
+from node.access.callers import VERIFIED_MS
 from node.config.options import OPTIONS
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 from tests.support.http.api_server import serving
@@ -330,6 +331,21 @@ async def test_a_stream_ends_when_its_reader_may_not_read_any_more(closed):
         rest = await response.content.read()
     assert b"a secret" not in rest
     assert b"40301" in rest
+
+
+async def test_a_stream_of_a_password_outlives_a_change_of_others(closed):
+    api, node = closed
+    ann = node.user("ann", Allowed("READ", "TOPIC", "orders"))
+    node.node.append("orders", 0, [b"1"])
+    url = f"{api.base_url}/topics/orders/partitions/0/records"
+    async with api.session.get(url, headers={**ann, "Accept": "text/event-stream"}) as response:
+        await response.content.readuntil(b'"value":1')
+        access = node.node.access
+        access.clock.ms += VERIFIED_MS
+        access.heard_ms = access.clock.ms
+        node.user("bob")
+        node.node.append("orders", 0, [b"2"])
+        await response.content.readuntil(b'"value":2')
 
 
 async def test_a_long_poll_is_answered_by_what_its_caller_may_see_then(closed):

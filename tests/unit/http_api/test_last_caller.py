@@ -29,9 +29,9 @@ def looked_up(monkeypatch):
     found = []
     known = Callers.known
 
-    def counted(self, authorization, *rest):
+    def counted(self, authorization, *rest, **more):
         found.append(authorization)
-        return known(self, authorization, *rest)
+        return known(self, authorization, *rest, **more)
 
     monkeypatch.setattr(Callers, "known", counted)
     return found
