@@ -622,6 +622,8 @@ class FakeCluster:
     def _reset(self, _node: int, request: Request, _query: object, group: str) -> _Answer:
         told = json.loads(request.body or b"")
         for number in told["partitions"]:
+            if told["to"] > self._log(told["topic"], number).end:
+                raise _Error(400, 40002)
             self.groups.setdefault(group, {})[told["topic"], number] = told["to"]
         offsets = {str(number): {"offset": told["to"]} for number in told["partitions"]}
         return 200, {}, json.dumps({"offsets": {told["topic"]: offsets}}).encode()

@@ -108,6 +108,7 @@ class Transaction:
     visible: float = FOREVER
     ended: float = FOREVER
     over: float = FOREVER  # when its end was answered
+    is_heard: bool = False  # every leader has heard of its end
 
     def __hash__(self) -> int:
         return id(self)

@@ -95,14 +95,16 @@ def _commit_in_transaction(
 
 
 def _reset(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
-    value = rng.randint(part.first(world.now), part.end_floor(world.now))
+    is_above = rng.random() < 0.2
+    value = 1 << 40 if is_above else rng.randint(part.first(world.now), part.end_floor(world.now))
     body = {"topic": part.topic.name, "partitions": [part.number], "to": value}
     answer = world.ask(rng, world.json("POST", f"/groups/{commits.group}/offsets:reset", body))
     if isinstance(answer, Response) and answer.status == 200:
         told = body_of(answer)["offsets"][part.topic.name][str(part.number)]["offset"]
         where = f"reset of {commits.group} in {part.name} to {value} at node {answer.node}"
-        is_held = part.stable_floor(answer.began) <= value  # a reset ends at the last stable offset
-        world.check("J-commit", told == value or is_held, where, value, told)
+        is_deleted = value < part.start_range(answer.began, answer.ended)[1]
+        is_right = not is_above and (told == value or is_deleted)
+        world.check("J-commit", is_right, where, "40002" if is_above else value, told)
         value = told
     commits.note(part.number, value, answer, "reset")
 

@@ -104,7 +104,7 @@ def read_from(
     is_whole = not is_full and (_is_to_the_end(world, form) and not is_error_line(answer.body))
     if form.name == "batch":
         rows = [row for row in rows if row.offset >= start]
-        rows = [row for row in rows if row.offset < int(answer.headers["milena-high-watermark"])]
+        rows = [row for row in rows if row.offset < int(answer.headers["milena-next-offset"])]
     told = answer.headers.get("milena-next-offset") if not form.is_stream else None
     next_offset = None if told is None or form.name == "batch" else int(told)
     world.checker.read(
@@ -279,9 +279,11 @@ def end(world: World, rng: random.Random) -> None:
     told_end = told.get("end_offset", told.get("latest_offset"))
     begin = told.get("beginning_offset", told.get("earliest_offset"))
     with world.model.lock:
-        floor = min(part.end_floor(answer.began), part.stable_floor(answer.began))
-        where = f"{target} at node {answer.node}"
+        floor, where = part.end_floor(answer.began), f"{target} at node {answer.node}"
         world.check("J-end", told_end >= floor, where, f"an end from {floor}", told_end)
+        stable, least = told.get("last_stable_offset"), part.stable_floor(answer.began)
+        is_right = stable is None or min(floor, least) <= stable <= told_end
+        world.check("J-end", is_right, where, f"stable from {min(floor, least)}", stable)
         sure, maybe = part.start_range(answer.began, answer.ended)
         world.check(
             "J-deleted", sure <= begin <= maybe, where, f"a beginning of {sure} to {maybe}", begin

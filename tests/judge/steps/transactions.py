@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
+_HEARD = 0.3  # seconds for which an end waits for leaders that do not hear
 _AGAIN = 10.0  # seconds within which readers see an end that the answer did not call visible
 _V2 = tuple(path for path in PATHS if path.name in ("v2-json", "v2-binary", "v2-text"))
 _NOTHING = (40926, 40924, 40412)  # aborted, fenced, never begun or forgotten
@@ -109,15 +110,14 @@ def session(world: World, rng: random.Random) -> None:
     if draw < 0.6:
         _commit(world, rng, tx, base, timeout_ms / 1000, is_sure=is_sure)
     elif draw < 0.8:
-        answer = world.until_answered(rng, Request("POST", f"{base}:abort"))
+        answer = _end(world, rng, tx, Request("POST", f"{base}:abort"))
         is_over = isinstance(answer, Response) and (
             answer.status == 200 or code_of(answer) in _NOTHING
         )
         world.model.end(tx, Fate.REFUSED if is_over else Fate.UNKNOWN, after_s=_AGAIN)
     elif draw < 0.9:
-        taken = world.until_answered(
-            rng, world.json("POST", "/transactions:begin", {"transactional_id": name})
-        )
+        again = world.json("POST", "/transactions:begin", {"transactional_id": name})
+        taken = _end(world, rng, tx, again)
         if isinstance(taken, Response) and taken.status == 200:
             world.model.end(tx, Fate.REFUSED, after_s=_AGAIN)
             world.until_answered(
@@ -132,6 +132,15 @@ def session(world: World, rng: random.Random) -> None:
         return
     if tx.ended < FOREVER:
         _write_late(world, rng, tx, mark)
+
+
+def _end(world: World, rng: random.Random, tx: Transaction, request: Request) -> Response | Lost:
+    """Ask for the end of a transaction. If the answer comes soon, every leader has heard of the end."""
+    began = world.now
+    answer = world.until_answered(rng, request)
+    is_told = isinstance(answer, Response) and answer.status == 200
+    tx.is_heard = is_told and world.now < began + _HEARD and "until" not in request.target
+    return answer
 
 
 def _write_some(world: World, rng: random.Random, tx: Transaction, mark: tuple[str, str]) -> bool:
@@ -179,7 +188,7 @@ def _commit(
     tx.may_show = world.now
     until = rng.choice(("", "", "?until=committed"))
     request = world.json("POST", f"{base}:commit{until}", {"writes": _extents(tx)})
-    answer = world.until_answered(rng, request)
+    answer = _end(world, rng, tx, request)
     if is_unsure(answer) or not is_told(answer):
         world.model.end(tx, Fate.UNKNOWN)
         return
@@ -238,7 +247,7 @@ def _write_late(world: World, rng: random.Random, tx: Transaction, mark: tuple[s
     world.model.begin(records, late)
     answer = world.ask(rng, request)
     receipts = [] if isinstance(answer, Lost) else path.receipts(answer, len(records))
-    taken = [receipt for receipt in receipts if receipt.status == 200]
+    taken = [receipt for receipt in receipts if receipt.status == 200 and tx.is_heard]
     world.check(
         "J-tx-fence",
         not taken,

@@ -181,6 +181,7 @@ def conditional(world: World, rng: random.Random) -> None:
     topic = world.topic(rng)
     part = rng.choice(topic.partitions)
     target = f"/topics/{topic.name}/partitions/{part.number}/records?offset=-1"
+    target += rng.choice(("", "&isolation=read_uncommitted"))
     asked = world.ask(
         rng, Request("GET", target, (("Accept", "application/vnd.kafka.binary.v2+json"),))
     )
