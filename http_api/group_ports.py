@@ -371,6 +371,9 @@ class ConsumersPort(Protocol):
         Goes on in the background; raises nothing.
         """
 
+    async def refuse(self, group: str, instance: str, delivered: Delivered) -> None:
+        """The client is refused this answer: it is delivered again, under a token, too. Raises nothing."""
+
     async def commit(
         self, group: str, instance: str, offsets: Sequence[OffsetToCommit] | None
     ) -> None:

@@ -5,7 +5,7 @@ record to read. Under ``offsets`` it is the last one that was read to some proxi
 consumer says which.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from aiohttp import web
 
@@ -18,7 +18,7 @@ from http_api.group_ports import OffsetToCommit, TopicPartition
 from http_api.media import metadata_type
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import CONSUMER_COMMIT, CONSUMER_COMMIT_ITEM
-from http_api.v2.consumers import parse_partitions, place
+from http_api.v2.consumers import parse_partitions, place, place_to_read
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import MalformedRequestError
 
@@ -50,9 +50,12 @@ async def commit(call: Call) -> web.Response:
         offsets = list(_offsets(fields, "offsets", 0 if is_next else 1))
     elif fields.has("partitions"):
         offsets = list(_offsets(fields, "partitions", 0))
-    call.rights.authorize(
-        Operation.READ, ResourceType.TOPIC, {offset.topic for offset in offsets or ()}
-    )
+    if offsets is None:
+        # It passes over what was delivered.
+        await place_to_read(call)
+    else:
+        topics = {offset.topic for offset in offsets}
+        call.rights.authorize(Operation.READ, ResourceType.TOPIC, topics)
     await call.ports.consumers.commit(group, instance, offsets)
     return empty_answer()
 
@@ -78,12 +81,15 @@ async def get_offsets(call: Call) -> web.Response:
     type_ = metadata_type(call.header("Accept"))
     group, instance = await place(call)
     body = await call.optional_json_body()
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     if body != {}:
         partitions = parse_partitions(body)
+        _authorize(call, {topic for topic, _ in partitions})
     elif call.query():
         partitions = await _of_query(call)
     else:
-        partitions = list(await call.ports.consumers.assignments(group, instance))
+        assigned = await call.ports.consumers.assignments(group, instance)
+        partitions = [place for place in assigned if is_seen(place[0])]
     rows = await call.ports.consumers.committed(group, instance, partitions)
     found = {(row.topic, row.partition): (row.offset, row.metadata) for row in rows}
     listed: list[dict[str, object]] = []
@@ -95,6 +101,11 @@ async def get_offsets(call: Call) -> web.Response:
     return json_answer({"offsets": listed}, content_type=type_)
 
 
+def _authorize(call: Call, topics: Iterable[str]) -> None:
+    """Before it is found out whether they are there, and what is committed."""
+    call.rights.authorize(Operation.DESCRIBE, ResourceType.TOPIC, topics)
+
+
 async def _of_query(call: Call) -> list[TopicPartition]:
     query = call.query()
     topic, numbers = query.get(TOPIC.name), query.get(PARTITION.name)
@@ -102,6 +113,7 @@ async def _of_query(call: Call) -> list[TopicPartition]:
         raise MalformedRequestError(
             f"Invalid parameter 'partition' got '{numbers}': name its 'topic', too"
         )
+    _authorize(call, {topic})
     if numbers is None:
         count = (await call.ports.metadata.topic(topic)).partition_count
         return [(topic, partition) for partition in range(count)]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -17,11 +18,16 @@ from http_api.group_ports import Delivered, DeliveredRecords
 from http_api.media import RecordFormat, StreamFraming, consumer_records_type, stream_type
 from http_api.streaming.answer import stream_answer
 from http_api.streaming.places import KEEP_ALIVE_MS, PIECE_BYTES, Retries
-from http_api.v2.consumers import place
+from http_api.v2.consumers import place, place_to_read
 from http_api.v2.fetch import FOLLOW
 from http_api.v2.tokens import read_token
 from milena.model.access import Operation, ResourceType
-from milena.model.errors import MalformedRequestError, NotLeaderError, UnavailableError
+from milena.model.errors import (
+    MalformedRequestError,
+    MilenaError,
+    NotLeaderError,
+    UnavailableError,
+)
 from milena.model.requests import Doubt, FetchResult
 
 TIMEOUT = IntegerParam(
@@ -55,9 +61,7 @@ class Rows:
 
 async def get_records(call: Call) -> web.StreamResponse:
     """The next records."""
-    group, instance = await place(call)
-    # What comes is asked for when it is there: the answer may be one to a subscription of long ago.
-    call.rights.has_asked = True
+    group, instance = await place_to_read(call)
     query = call.query()
     token = read_token(query)
     timeout_ms, max_bytes = TIMEOUT.read(query), MAX_BYTES.read(query)
@@ -82,11 +86,8 @@ async def get_records(call: Call) -> web.StreamResponse:
     delivered = await consumers.records(
         group, instance, timeout_ms=timeout_ms, max_bytes=max_bytes, token=token
     )
-    try:
+    async with _given_back(call, group, instance, delivered):
         written = await _written(call, delivered)
-    except BaseException:
-        consumers.take_back(group, instance, delivered)
-        raise
     return bytes_answer(json_list(written.rows), type_.content_type)
 
 
@@ -117,15 +118,27 @@ async def _pieces(
             await retries.wait_after(error)
             continue
         retries.reset()
-        try:
+        async with _given_back(call, group, instance, delivered):
             written = await _written(call, delivered)
+            # The client may be gone, and perhaps before this came.
             yield frame(framing, written.rows, written.ids)
-        except BaseException:
-            # The client is gone, and perhaps before this came. Or it is not whole.
-            call.ports.consumers.take_back(group, instance, delivered)
-            raise
         if not is_following:
             return
+
+
+@asynccontextmanager
+async def _given_back(
+    call: Call, group: str, instance: str, delivered: Delivered
+) -> AsyncGenerator[None, None]:
+    """Let the next call have the records where this one fails; where it is refused them, under any token."""
+    try:
+        yield
+    except MilenaError:
+        await call.ports.consumers.refuse(group, instance, delivered)
+        raise
+    except BaseException:
+        call.ports.consumers.take_back(group, instance, delivered)
+        raise
 
 
 async def _written(call: Call, delivered: Delivered) -> Rows:

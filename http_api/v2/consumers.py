@@ -24,8 +24,10 @@ from http_api.shapes.groups import (
 from http_api.unknown import nearest
 from http_api.urls import base_url, path_of
 from http_api.v2.tokens import read_token
+from milena.model.access import ResourceType
 from milena.model.errors import (
     ConsumerNotFoundError,
+    ForbiddenError,
     GroupLimitError,
     InvalidConsumerError,
     MalformedRequestError,
@@ -79,6 +81,33 @@ async def place(call: Call) -> tuple[str, str]:
         if consumer is not None and not _is_of(consumer, caller):
             raise ConsumerNotFoundError(f"group {group!r} has no consumer {instance!r}")
     return group, instance
+
+
+async def place_to_read(call: Call) -> tuple[str, str]:
+    """``place``, before records of the consumer are taken or passed over.
+
+    What is refused once they are taken would have to be given back, and what is not there cannot be refused then.
+
+    Raises:
+        ForbiddenError: the caller may not read what the consumer is subscribed to, or assigned.
+    """
+    key = await place(call)
+    metadata = call.ports.metadata
+    try:
+        _authorize_reading(call, metadata.image, key)
+    except ForbiddenError:
+        # It may have been changed on another node a moment ago.
+        _authorize_reading(call, await metadata.current_image(), key)
+    return key
+
+
+def _authorize_reading(call: Call, image: Image, key: tuple[str, str]) -> None:
+    consumer = image.consumers.get(key)
+    topics: set[str] = set()
+    if consumer is not None:
+        found = (image.topics.get(topic_id) for topic_id, _ in consumer.assigned)
+        topics = {*consumer.topics, *(topic.name for topic in found if topic is not None)}
+    authorize_subscription(call, topics, None if consumer is None else consumer.pattern)
 
 
 def _is_of(consumer: RestConsumer, caller: Caller) -> bool:
@@ -247,12 +276,14 @@ async def unsubscribe(call: Call) -> web.Response:
 async def get_subscription(call: Call) -> web.Response:
     """The consumer's subscription, and what it has of it."""
     type_ = metadata_type(call.header("Accept"))
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     subscription = await call.ports.consumers.subscription(*await place(call))
     by_topic: dict[str, list[int]] = {}
     for topic, partition in subscription.partitions:
-        by_topic.setdefault(topic, []).append(partition)
+        if is_seen(topic):
+            by_topic.setdefault(topic, []).append(partition)
     answer: dict[str, object] = {
-        "topics": list(subscription.topics),
+        "topics": list(filter(is_seen, subscription.topics)),
         "partitions": [{topic: partitions} for topic, partitions in by_topic.items()],
     }
     if subscription.pattern is not None:
@@ -272,8 +303,13 @@ async def assign(call: Call) -> web.Response:
 async def get_assignments(call: Call) -> web.Response:
     """Partitions that the consumer reads."""
     type_ = metadata_type(call.header("Accept"))
+    is_seen = call.rights.seen(ResourceType.TOPIC)
     partitions = await call.ports.consumers.assignments(*await place(call))
-    listed = [{"topic": topic, "partition": partition} for topic, partition in partitions]
+    listed = [
+        {"topic": topic, "partition": partition}
+        for topic, partition in partitions
+        if is_seen(topic)
+    ]
     return json_answer({"partitions": listed}, content_type=type_)
 
 
@@ -342,6 +378,8 @@ async def _seek_to(call: Call, name: Reset) -> web.Response:
 
 
 async def _seek(call: Call, seeks: list[Seek]) -> web.Response:
+    # Before it is found out whether they are there.
+    authorize_subscription(call, {seek.topic for seek in seeks}, None)
     await call.ports.consumers.seek(*await place(call), seeks)
     return empty_answer()
 

@@ -349,7 +349,7 @@ class ConsumerCoordinator:
     async def _on_take_back(self, request: ConsumerTakeBackRequest) -> Done:
         session = self._sessions.get(request.key)
         if session is not None:
-            session.take_back(request.call_id)
+            session.take_back(request.call_id, is_refused=request.is_refused is True)
         return Done()
 
     async def _on_seek(self, request: ConsumerSeekRequest) -> Done:

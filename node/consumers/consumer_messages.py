@@ -128,9 +128,10 @@ class ConsumerRecordsAnswer(Message, frozen=True, kw_only=True):
 
 
 class ConsumerTakeBackRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """Nobody got the answer to this call."""
+    """Nobody got the answer to this call; ``is_refused``: its client was told why not."""
 
     call_id: str = field(name="call")
+    is_refused: bool | UnsetType = field(name="refused", default=UNSET)
 
 
 class ConsumerOffsetRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -341,6 +341,12 @@ class ConsumersService:
             del self._returned[group, instance]
             self._take_back(group, instance, delivered.call_id)
 
+    async def refuse(self, group: str, instance: str, delivered: Delivered) -> None:
+        """The client is refused this answer."""
+        if self._returned.get((group, instance)) == delivered.call_id and delivered.deliveries:
+            del self._returned[group, instance]
+            await self._tell_taken_back(group, instance, delivered.call_id, is_refused=True)
+
     def _take_back(self, group: str, instance: str, call_id: str) -> None:
         """The client hung up: what it was about to be given is for its next call."""
         if len(self._take_backs) < TAKE_BACKS_MAX:
@@ -350,8 +356,12 @@ class ConsumersService:
             self._take_backs.add(task)
             task.add_done_callback(self._take_backs.discard)
 
-    async def _tell_taken_back(self, group: str, instance: str, call_id: str) -> None:
-        request = ConsumerTakeBackRequest(group_id=group, instance=instance, call_id=call_id)
+    async def _tell_taken_back(
+        self, group: str, instance: str, call_id: str, *, is_refused: bool = False
+    ) -> None:
+        request = ConsumerTakeBackRequest(
+            group_id=group, instance=instance, call_id=call_id, is_refused=is_refused or UNSET
+        )
         try:
             await self._calls.call(TAKE_BACK, request, repeat=Repeat.NEVER)
         except MilenaError as error:

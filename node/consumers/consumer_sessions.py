@@ -120,14 +120,14 @@ class ConsumerSession:
         if self.waiter is not None:
             self.waiter.wake()
 
-    def take_back(self, call_id: str) -> None:
-        """Nobody waits for this call's answer any more, or ever got it."""
+    def take_back(self, call_id: str, *, is_refused: bool) -> None:
+        """Nobody waits for this call's answer any more, or ever got it; ``is_refused``: its client was refused it."""
         self.queued.discard(call_id)
         if self.under_way == call_id:
             self.under_way = ""
             self.wake()
         else:
-            self.cursor.take_back(call_id)
+            self.cursor.take_back(call_id, is_refused=is_refused)
 
     # -- positions -------------------------------------------------------------------------------
 

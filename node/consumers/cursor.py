@@ -220,13 +220,15 @@ class Cursor:
             self._states[key] = self._states.pop(key)
         return True
 
-    def take_back(self, call_id: str) -> bool:
+    def take_back(self, call_id: str, *, is_refused: bool = False) -> bool:
         """Nobody got the answer to this call: deliver it again. False when another call has begun since.
 
-        Nor is an answer under a token taken back: its client asks for it again, or says that it has it.
+        Nor is an answer under a token taken back: its client asks for it again, or says that it has it. Unless the
+        client was refused it (``is_refused``), which is no answer that it could have.
         """
-        if call_id != self.call_id or self._extents is not None:
+        if call_id != self.call_id or (self._extents is not None and not is_refused):
             return False
+        self._extents = None
         for key, (position, delivered, epoch) in self._before.items():
             state = self._states[key]
             state.position, state.delivered, state.epoch = position, delivered, epoch

@@ -262,6 +262,7 @@ class FakeConsumers:
         """Of the calls that may have one."""
         """Timeouts and bounds of records calls."""
         self.taken_back: list[tuple[str, str, Delivered]] = []
+        self.refused: list[tuple[str, str, Delivered]] = []
 
     def _find(self, method: str, group: str, instance: str) -> FakeConsumer:
         self._node.fail(f"consumer_{method}")
@@ -377,6 +378,9 @@ class FakeConsumers:
 
     def take_back(self, group: str, instance: str, delivered: Delivered) -> None:
         self.taken_back.append((group, instance, delivered))
+
+    async def refuse(self, group: str, instance: str, delivered: Delivered) -> None:
+        self.refused.append((group, instance, delivered))
 
     def _deliver(self, group: str, instance: str, max_bytes: int | None) -> list[DeliveredRecords]:
         consumer = self.known[group, instance]

@@ -13,7 +13,9 @@ READS = (Allowed("ALL", "TOPIC", "t"), Allowed("ALL", "GROUP", "g"))
 PATH = "/consumers/g/instances/c"
 
 
-def remember(node: FakeNode, instance: str, principal: str, *, created_index: int = 0) -> None:
+def remember(
+    node: FakeNode, instance: str, principal: str, *, created_index: int = 0, **reads: object
+) -> None:
     """The replicated state knows of a consumer; 0: it was made just now."""
     consumer = RestConsumer(
         group_id="g",
@@ -25,6 +27,7 @@ def remember(node: FakeNode, instance: str, principal: str, *, created_index: in
         fetch_min_bytes=1,
         request_timeout_ms=1000,
         principal=principal,
+        **reads,
     )
     consumers = node.image.consumers.set(("g", instance), consumer)
     node.image = replace(node.image, consumers=consumers)
@@ -67,6 +70,41 @@ async def test_another_is_told_that_there_is_none(closed):
         assert refused.error == (404, 40403), (method, path)
     for name in ("root", "ann"):
         assert (await api.get(f"{PATH}/subscription", headers=as_[name])).status == 200
+
+
+READING = (
+    ("GET", f"{PATH}/records", None),
+    ("GET", f"{PATH}/records?token=a", None),
+    ("GET", f"{PATH}/records?follow=true", None),
+    ("POST", f"{PATH}/offsets", {}),
+    ("POST", f"{PATH}/positions/beginning", {"partitions": [{"topic": "t", "partition": 0}]}),
+)
+"""Calls that take records, or pass over them."""
+
+
+@pytest.mark.parametrize("kind", ["topics", "pattern", "assigned"])
+async def test_who_may_not_read_any_more_neither_takes_nor_passes_over_anything(closed, kind):
+    api, node, as_ = closed
+    await api.post("/consumers/g", {"name": "c"}, headers=as_["root"])
+    topic_id = node.image.topic_ids["t"]
+    read = {"topics": ("t",), "pattern": "t.*", "assigned": ((topic_id, (0,)),)}
+    remember(node, "c", "", **{kind: read[kind]})
+    asked = []
+    for name in ("records", "commit", "seek"):
+        real = getattr(node.consumers, name)
+
+        def spy(*args, real=real, **options):
+            asked.append(args)
+            return real(*args, **options)
+
+        setattr(node.consumers, name, spy)
+    closed_node = ClosedNode(node)
+    closed_node.user("eve", Allowed("ALL", "GROUP", "g"))
+    eve = closed_node.token("eve", "tokeneve")
+    for method, path, body in READING:
+        refused = await api.call(method, path, json=body, headers=eve)
+        assert refused.status == 403, (method, path, refused)
+    assert asked == []
 
 
 async def test_a_user_of_the_same_name_inherits_none(closed):

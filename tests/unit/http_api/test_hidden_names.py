@@ -1,5 +1,6 @@
 """Names of topics and transactions do not reach callers that may not see them, whatever they ask that they may ask."""
 
+import orjson
 import pytest
 
 from http_api.routes import ROUTES
@@ -75,6 +76,51 @@ async def test_no_answer_about_a_group_names_a_topic_that_the_caller_may_not_see
         # Not there, and not to be seen, are the same.
         assert told.status == absent.status
         assert told.body.replace(HIDDEN.encode(), b"T") == absent.body.replace(b"never-there", b"T")
+
+
+SECRET = [{"topic": HIDDEN, "partition": 0}]
+OF_CONSUMERS = {
+    "seekConsumer": {"offsets": [{**SECRET[0], "offset": 0}]},
+    "seekConsumerToBeginning": {"partitions": SECRET},
+    "seekConsumerToEnd": {"partitions": SECRET},
+    "commitConsumerOffsets": {"offsets": [{**SECRET[0], "offset": 0}]},
+    "getConsumerOffsets": {"partitions": SECRET},
+    "assignConsumer": {"partitions": SECRET},
+    "subscribeConsumer": {"topics": [HIDDEN]},
+}
+"""Operations that name topics, and bodies that name one."""
+
+
+@pytest.mark.parametrize("operation", OF_CONSUMERS)
+@pytest.mark.parametrize("query", ["", f"?topic={HIDDEN}", f"?topic={HIDDEN}&partition=0"])
+async def test_a_consumer_does_not_tell_whether_a_topic_exists(closed, operation, query):
+    api, _ = closed
+    assert (await api.post("/consumers/g1", {"name": "c"}, headers=GINA)).status == 200
+    (route,) = [one for one in ROUTES if one.operation_id == operation]
+    if query and operation != "getConsumerOffsets":
+        pytest.skip("its body alone names topics")
+    path = route.path.replace("{group}", "g1").replace("{instance}", "c") + query
+    body = None if query else OF_CONSUMERS[operation]
+    told = await api.call(route.method, path, json=body, headers=GINA)
+    assert told.status == 403
+    absent = b"never-there"
+    body = (
+        None if body is None else orjson.loads(orjson.dumps(body).replace(HIDDEN.encode(), absent))
+    )
+    path = path.replace(HIDDEN, absent.decode())
+    refused = await api.call(route.method, path, json=body, headers=GINA)
+    assert refused.status == 403
+    assert refused.body.replace(absent, b"T") == told.body.replace(HIDDEN.encode(), b"T")
+
+
+async def test_every_call_of_consumers_whose_body_names_topics_is_tried(closed):
+    naming = {
+        route.operation_id
+        for route in ROUTES
+        if route.path.startswith("/consumers/{group}/instances/{instance}/")
+        and route.body is not None
+    }
+    assert naming <= set(OF_CONSUMERS)
 
 
 async def test_a_callers_group_is_shown_as_far_as_it_may_see(closed):

@@ -536,7 +536,7 @@ async def test_what_came_damaged_is_given_back_and_an_error_that_passes(subscrib
     answer = await subscribed.get(f"{C1}/records", accept)
     assert answer.error == (503, 50307)
     assert "t-0: the records at offset 3 are damaged" in answer.json["message"]
-    ((group, instance, delivered),) = subscribed.node.consumers.taken_back
+    ((group, instance, delivered),) = subscribed.node.consumers.refused
     assert (group, instance, len(delivered.deliveries)) == ("g", "c1", 1)
     (doubt,) = subscribed.node.doubts
     assert (doubt.topic, doubt.partition, doubt.offset, doubt.broker_id) == ("t", 0, 3, None)

@@ -100,6 +100,19 @@ class TestTheSameAgain:
             assert await client.read(token="2") == ["b"]
 
     @virtual
+    async def test_an_answer_that_its_client_was_refused_is_given_under_any_token(self) -> None:
+        async with cluster_of() as cluster:
+            client = await reading(cluster, "a")
+            service = cluster.nodes[2].consumers.service
+            for token in ("1", "2"):
+                found = await service.records(
+                    *client.name, timeout_ms=100, max_bytes=None, token=token
+                )
+                assert len(found.deliveries) == 1
+                await service.refuse(*client.name, found)
+            assert await client.read() == ["a"]
+
+    @virtual
     async def test_records_that_were_deleted_since_are_gone_and_no_others(self) -> None:
         async with cluster_of() as cluster:
             client = await reading(cluster, "a", "b", "c")
