@@ -56,11 +56,11 @@ LISTS = frozenset(
 
 
 def joined(headers: CIMultiDictProxy[str], name: str) -> str:
-    """The value of a header; that of several lines as one list; empty when absent."""
+    """The value of a header; that of several lines as one list, if it may be one; empty when absent."""
     if name not in headers:
         return ""
     values = headers.getall(name)
-    return values[0] if len(values) == 1 else ", ".join(values)
+    return values[0] if len(values) == 1 or name.lower() in SINGLE else ", ".join(values)
 
 
 def check_headers(version: HttpVersion, headers: CIMultiDictProxy[str]) -> None:

@@ -1,14 +1,18 @@
 """Media types: what a ``Content-Type`` or ``Accept`` header asks for.
 
-Lenient where the dialects differ: ``application/json``, a missing header, ``v1`` and versionless names are taken;
-``Accept`` lists with q-values are read as RFC 9110 says. Results are cached by the header's text, because a client
-sends the same few headers with each of its requests; header sizes are bounded by the HTTP parser.
+Lenient where the dialects differ: ``application/json``, a missing header, ``v1`` and versionless names are taken.
+``Accept`` lists with q-values are read as RFC 9110 says. Old clients differ from it in details, which are taken too:
+``*`` for ``*/*`` and ``q=.2`` (Java's ``HttpURLConnection`` sends both), ``q=1.``, more than three digits, quotes.
+Results are cached by the header's text, because a client sends the same few headers with each of its requests. The
+HTTP parser bounds the size of a header.
 """
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum, unique
 from functools import lru_cache
+from typing import TypeVar
 
 from milena.model.errors import (
     MalformedRequestError,
@@ -32,7 +36,13 @@ _KAFKA = re.compile(
     r"application/vnd\.kafka(?:\.(?P<embedded>[a-z]+))?(?:\.v(?P<version>\d+))?\+json"
 )
 _SCHEMA_FORMATS = frozenset({"avro", "jsonschema", "protobuf"})
+T = TypeVar("T")
+
 _WILDCARDS = ("application/*", "*/*")
+_QUALITY = re.compile(r"0?\.[0-9]+|0\.?|1(\.0*)?")
+"""From 0 to 1; RFC 9110 demands the 0 in front of the point, and allows three digits behind it."""
+_CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
+"""Of bodies that are read as UTF-8; US-ASCII is a part of that."""
 
 
 @unique
@@ -77,23 +87,73 @@ def parse_accept(header: str) -> list[MediaRange]:
         NotAcceptableError: a quality that is not a number from 0 to 1.
     """
     ranges = []
-    for place, member in enumerate(header.lower().split(",")):
-        name, *parameters = (part.strip() for part in member.split(";"))
+    for place, member in enumerate(_split(header.lower(), ",")):
+        name, parameters = _parse_type(member)
         if name:
+            name = "*/*" if name == "*" else name
             ranges.append(MediaRange(name, _quality(parameters), place))
     ranges.sort(key=lambda media: media.rank, reverse=True)
     return ranges
 
 
-def _quality(parameters: list[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() != "q":
+def _parse_type(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """Return the name of a media type, and the parameters behind it without their quotes."""
+    name, *parameters = _split(text, ";")
+    pairs = (parameter.partition("=") for parameter in parameters)
+    return name.strip(), [(name.strip(), value.strip().strip("\"'")) for name, _, value in pairs]
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split at a separator that is not within quotes."""
+    if '"' not in text:
+        return text.split(separator)
+    parts, begin, is_quoted = [], 0, False
+    characters = iter(enumerate(text))
+    for at, character in characters:
+        if character == '"':
+            is_quoted = not is_quoted
+        elif is_quoted and character == "\\":
+            next(characters, None)
+        elif character == separator and not is_quoted:
+            parts.append(text[begin:at])
+            begin = at + 1
+    return [*parts, text[begin:]]
+
+
+def _quality(parameters: list[tuple[str, str]]) -> float:
+    for name, value in parameters:
+        if name != "q":
             continue
-        if re.fullmatch(r"\s*(0(\.\d{0,3})?|1(\.0{0,3})?)\s*", value) is None:
-            raise NotAcceptableError(f"'{parameter}' in Accept is not a quality from 0 to 1")
+        if _QUALITY.fullmatch(value) is None:
+            raise NotAcceptableError(f"'q={value}' in Accept is not a quality from 0 to 1")
         return float(value)
     return 1.0
+
+
+def _choose(
+    accept: str, named: Callable[[str], T | None], offered: Iterable[tuple[str, T]]
+) -> T | None:
+    """Return what a client wants most of what can be made; None if it wants nothing of it.
+
+    Args:
+        accept: the header; empty means anything.
+        named: what a name that the client gives stands for; None if that cannot be made.
+        offered: what is made for a wildcard, by names that the client may exclude with ``q=0``; the best comes first.
+    """
+    ranges = parse_accept(accept if accept.strip() else "*/*")
+    never = {media.name for media in ranges if media.quality == 0}
+    for media in ranges:
+        if media.quality == 0:
+            break
+        if media.name not in _WILDCARDS:
+            answer = named(media.name)
+            if answer is not None:
+                return answer
+            continue
+        for name, answer in offered:
+            if not never & {name, f"{name.partition('/')[0]}/*"}:
+                return answer
+    return None
 
 
 def _is_kafka(name: str) -> re.Match[str] | None:
@@ -110,22 +170,19 @@ def metadata_type(accept: str) -> str:
     Raises:
         NotAcceptableError: nothing in the list is JSON.
     """
-    if not accept.strip():
-        return V2_TYPE
-    ranges = parse_accept(accept)
-    refused = {media.name for media in ranges if media.quality == 0}
-    for media in ranges:
-        if media.quality == 0:
-            break
-        if media.name == JSON_TYPE:
-            return JSON_TYPE
-        if _is_kafka(media.name):
-            return V2_TYPE
-        if media.name in _WILDCARDS:
-            return JSON_TYPE if V2_TYPE in refused else V2_TYPE
+    offered = ((V2_TYPE, V2_TYPE), (JSON_TYPE, JSON_TYPE))
+    chosen = _choose(accept, _metadata_type_named, offered)
+    if chosen is not None:
+        return chosen
     raise NotAcceptableError(
         f"cannot answer with any of '{accept}'; ask for {V2_TYPE} or {JSON_TYPE}"
     )
+
+
+def _metadata_type_named(name: str) -> str | None:
+    if name == JSON_TYPE:
+        return JSON_TYPE
+    return None if _is_kafka(name) is None else V2_TYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +223,10 @@ def records_type(accept: str) -> RecordsType:
     Raises:
         NotAcceptableError: nothing in the list is a format of ours.
     """
-    if not accept.strip():
-        return _ANY_RECORDS
-    for media in parse_accept(accept):
-        if media.quality == 0:
-            break
-        if media.name in _WILDCARDS:
-            return _ANY_RECORDS
-        wanted = _records_type_named(media.name)
-        if wanted is not None:
-            return wanted
+    offered = ((JSON_V2_TYPE, _ANY_RECORDS), (JSON_TYPE, _RECORDS_BY_NAME[JSON_TYPE]))
+    chosen = _choose(accept, _records_type_named, offered)
+    if chosen is not None:
+        return chosen
     raise NotAcceptableError(
         f"cannot answer records as any of '{accept}'; "
         f"ask for {JSON_V2_TYPE}, {BINARY_V2_TYPE}, {TEXT_V2_TYPE}, "
@@ -198,23 +249,44 @@ def consumer_records_type(accept: str, own: RecordFormat) -> RecordsType:
     Raises:
         NotAcceptableError: nothing in the list is that format, or a stream, which holds records of either.
     """
-    for media in parse_accept(accept or "*/*"):
-        if media.quality == 0:
-            break
-        if media.name in _WILDCARDS:
-            return replace(_CONSUMERS_TYPES[own], is_any=True)
-        wanted = _records_type_named(media.name)
-        if wanted is None or wanted.format in (RecordFormat.BATCH, RecordFormat.ARROW):
-            continue
-        if wanted.framing is not None:
+    anyhow = replace(_CONSUMERS_TYPES[own], is_any=True)
+    offered = ((anyhow.content_type, anyhow), (JSON_TYPE, _PLAIN_CONSUMERS_TYPES[own]))
+
+    def named(name: str) -> RecordsType | None:
+        wanted = _records_type_named(name)
+        if wanted is None or wanted.framing is not None:
             return wanted
         if wanted.content_type == JSON_TYPE:
             return _PLAIN_CONSUMERS_TYPES[own]
-        if wanted.format in (None, own):
-            return _CONSUMERS_TYPES[own]
+        return _CONSUMERS_TYPES[own] if wanted.format in (None, own) else None
+
+    chosen = _choose(accept, named, offered)
+    if chosen is not None:
+        return chosen
     raise NotAcceptableError(
         f"the consumer was created for the format '{own}', which none of '{accept}' is; "
         f"ask for {_CONSUMERS_TYPES[own].content_type}, {NDJSON_TYPE} or {EVENTS_TYPE}"
+    )
+
+
+@lru_cache(maxsize=512)
+def framing_type(accept: str) -> StreamFraming:
+    """The framing of an answer that is a stream whatever its client says: NDJSON, if the client does not mind.
+
+    Raises:
+        NotAcceptableError: nothing in the list is a stream.
+    """
+
+    def named(name: str) -> StreamFraming | None:
+        wanted = _records_type_named(name)
+        return None if wanted is None else _LINES.framing if wanted.is_any else wanted.framing
+
+    offered = ((framing.value, framing) for framing in StreamFraming)
+    chosen = _choose(accept, named, offered)
+    if chosen is not None:
+        return chosen
+    raise NotAcceptableError(
+        f"records of a whole topic do not come as any of '{accept}'; ask for {NDJSON_TYPE} or {EVENTS_TYPE}"
     )
 
 
@@ -257,7 +329,7 @@ def produce_format(content_type: str) -> RecordFormat:
     Raises:
         UnsupportedMediaTypeError: any other type.
     """
-    name, *parameters = (part.strip() for part in content_type.lower().split(";"))
+    name, parameters = _parse_type(content_type.lower())
     _check_charset(parameters)
     if name in ("", JSON_TYPE):
         return RecordFormat.JSON
@@ -297,7 +369,7 @@ def check_json_type(content_type: str) -> None:
         UnsupportedMediaTypeError: it may not. A browser's forms and plain text are refused on purpose: pages of other
             origins may send those without asking.
     """
-    name, *parameters = (part.strip() for part in content_type.lower().split(";"))
+    name, parameters = _parse_type(content_type.lower())
     _check_charset(parameters)
     if name not in ("", JSON_TYPE) and _is_kafka(name) is None:
         raise UnsupportedMediaTypeError(
@@ -305,8 +377,7 @@ def check_json_type(content_type: str) -> None:
         )
 
 
-def _check_charset(parameters: list[str]) -> None:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip() == "charset" and value.strip().strip('"') not in ("utf-8", "utf8"):
-            raise UnsupportedMediaTypeError(f"charset {value.strip()} is not taken; send UTF-8")
+def _check_charset(parameters: list[tuple[str, str]]) -> None:
+    for name, value in parameters:
+        if name == "charset" and value not in _CHARSETS:
+            raise UnsupportedMediaTypeError(f"charset '{value}' is not taken; send UTF-8")

@@ -19,7 +19,7 @@ from http_api.call import Call
 from http_api.describing.params import Param, ParamPlace, text_param
 from http_api.describing.schemas import integer_text, parse_query
 from http_api.lookup import no_such_partition
-from http_api.media import EVENTS_TYPE, NDJSON_TYPE, RecordFormat, StreamFraming, records_type
+from http_api.media import RecordFormat, StreamFraming, framing_type
 from http_api.shapes.blocks import text
 from http_api.streaming.answer import stream_answer
 from http_api.streaming.places import KEEP_ALIVE_MS, PIECE_BYTES
@@ -34,7 +34,7 @@ from http_api.v2.fetch import (
 )
 from http_api.v2.record_source import Piece, RecordSource, made_again
 from http_api.v2.topic_tags import EXAMPLE, PATTERN, split, tag_of, tagged
-from milena.model.errors import MalformedRequestError, NotAcceptableError
+from milena.model.errors import MalformedRequestError
 from milena.model.requests import FetchRequest
 
 PARTITIONS_MAX = 100
@@ -117,7 +117,7 @@ def _places(name: str, given: str) -> Places | None:
 async def fetch_topic(call: Call) -> web.StreamResponse:
     """Records of all partitions, one by one, until their ends or for as long as the client stays."""
     query = parse_query(call.raw_query)
-    framing = _framing(call.header("Accept"))
+    framing = framing_type(call.header("Accept"))
     last_id = call.request.headers.get(LAST_EVENT_ID.name)
     timestamp = query.get(TIMESTAMP.name)
     beginning = parse_beginning(query.get(OFFSET.name, _EARLIEST))
@@ -157,16 +157,6 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
         topic_missing_code=MISSING_ON_FETCH,
         places=topic.partition_count,
     )
-
-
-def _framing(accept: str) -> StreamFraming:
-    type_ = records_type(accept)
-    framing = StreamFraming.LINES if type_.is_any else type_.framing
-    if framing is None:
-        raise NotAcceptableError(
-            f"records of a whole topic do not come as any of '{accept}'; ask for {NDJSON_TYPE} or {EVENTS_TYPE}"
-        )
-    return framing
 
 
 class TopicReader:

@@ -22,7 +22,9 @@ def test_each_header_that_is_read_is_a_single_one_or_a_list():
 
 @pytest.mark.parametrize("name", sorted(SINGLE))
 def test_a_header_that_is_no_list_has_one_value(name):
-    check_headers(HttpVersion11, headers((name, "a"), (name.upper(), "a")))
+    twice = headers((name, "a"), (name.upper(), "a"))
+    check_headers(HttpVersion11, twice)
+    assert joined(twice, name) == joined(twice, name.upper()) == "a"
     with pytest.raises(MalformedRequestError, match=f"'{name}' came with two values"):
         check_headers(HttpVersion11, headers((name, "a"), ("x", "y"), (name.upper(), "b")))
 
