@@ -132,15 +132,13 @@ class ReadsPort(Protocol):
         topic: str,
         partition: int,
         *,
-        is_uncommitted: bool = False,
         wants_records_end: bool = False,
     ) -> PartitionOffsets:
-        """The readable range, from the leader.
+        """Where the partition begins and ends, from the leader.
 
         Args:
             topic: its name.
             partition: its number.
-            is_uncommitted: up to where read_uncommitted reads.
             wants_records_end: also say where the last record ends.
         """
 

@@ -54,6 +54,7 @@ RESET_ERRORS = (
     *COORDINATOR_ERRORS,
     InvalidFieldError,
     e.InvalidConsumerError,
+    e.OffsetOutOfRangeError,
     e.TooManyRequestsError,
 )
 CONSUMER_ERRORS = (e.ConsumerNotFoundError, *COORDINATOR_ERRORS)

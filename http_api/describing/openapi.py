@@ -85,7 +85,14 @@ HEADERS: Mapping[str, tuple[str, str]] = {
     "Location": ("string", "URL of what was created"),
     "Milena-Start-Offset": ("integer", "the offset that the question came to"),
     "Milena-Next-Offset": ("integer", "the offset to go on with"),
-    "Milena-High-Watermark": ("integer", "one above the last record that readers see"),
+    "Milena-High-Watermark": (
+        "integer",
+        "the first offset that is not committed: all that was acknowledged lies below it",
+    ),
+    "Milena-Last-Stable-Offset": (
+        "integer",
+        "where committed records end: at the first transaction that is open, else at the high watermark",
+    ),
     "Milena-Log-Start-Offset": ("integer", "the first record there is"),
     "Milena-Record-Format": (
         "string",

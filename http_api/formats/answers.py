@@ -100,7 +100,7 @@ def _batches(result: FetchResult, *, is_verified: bool) -> RecordsBody:
     end = 0
     try:
         for position, header in iterate(result.batches):
-            next_offset = max(next_offset, min(header.next_offset, result.high_watermark))
+            next_offset = max(next_offset, min(header.next_offset, result.readable_end))
             end = position + header.batch_bytes
     except CorruptBatchError:
         damaged_at = next_offset

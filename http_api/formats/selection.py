@@ -68,9 +68,9 @@ def _fill(selection: Selection, result: FetchResult, count: int | None, bytes_ma
             continue
         budget -= header.uncompressed_bytes
         is_full = left == 0 or (budget < 0 and selection.slices)
-        if header.base_offset >= result.high_watermark or is_full:
+        if header.base_offset >= result.readable_end or is_full:
             return
-        next_offset = min(header.next_offset, result.high_watermark)
+        next_offset = min(header.next_offset, result.readable_end)
         if header.is_control or header.record_count == 0:
             selection.next_offset = next_offset
             continue
@@ -105,7 +105,7 @@ def _slice_of(header: BatchHeader, columns: RecordColumns) -> Slice:
 
 def _trim(piece: Slice, result: FetchResult) -> Slice:
     offsets = piece.offsets
-    if result.start_offset <= offsets[0] and offsets[-1] < result.high_watermark:
+    if result.start_offset <= offsets[0] and offsets[-1] < result.readable_end:
         return piece
     first = bisect_left(offsets, result.start_offset)
-    return piece.between(first, bisect_left(offsets, result.high_watermark))
+    return piece.between(first, bisect_left(offsets, result.readable_end))

@@ -70,7 +70,12 @@ OFFSETS = Shape(
     fields(
         {
             "beginning_offset": count("the first record there is"),
-            "end_offset": count("the high watermark: one above the last record that readers see"),
+            "end_offset": count(
+                "the high watermark: the first offset that is not committed; all that was acknowledged lies below it"
+            ),
+            "last_stable_offset": count(
+                "where committed records end: at the first transaction that is open, else at `end_offset`"
+            ),
         }
     ),
 )

@@ -155,6 +155,7 @@ _FETCHED = (
             "Milena-Start-Offset",
             "Milena-Next-Offset",
             "Milena-High-Watermark",
+            "Milena-Last-Stable-Offset",
             "Milena-Log-Start-Offset",
             "Milena-Leader-Epoch",
             "ETag",

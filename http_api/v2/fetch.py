@@ -262,6 +262,11 @@ async def _encode(result: FetchResult, wanted: Wanted) -> RecordsBody:
     return await asyncio.to_thread(encode_records, result, wanted)
 
 
+def _last_stable_offset(result: FetchResult) -> int:
+    known = result.last_stable_offset
+    return result.high_watermark if known is None else known
+
+
 def fetch_answer(result: FetchResult, records: RecordsBody) -> PlainAnswer:
     """The answer; headers tell where the partition stands and where to go on."""
     return PlainAnswer(
@@ -271,6 +276,7 @@ def fetch_answer(result: FetchResult, records: RecordsBody) -> PlainAnswer:
             ("Milena-Start-Offset", str(result.start_offset)),
             ("Milena-Next-Offset", str(records.next_offset)),
             ("Milena-High-Watermark", str(result.high_watermark)),
+            ("Milena-Last-Stable-Offset", str(_last_stable_offset(result))),
             ("Milena-Log-Start-Offset", str(result.log_start_offset)),
             ("Milena-Leader-Epoch", str(result.leader_epoch)),
             etag(result.topic_id, records.next_offset),

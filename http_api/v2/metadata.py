@@ -83,12 +83,16 @@ async def get_partition(call: Call) -> web.Response:
 
 
 async def get_offsets(call: Call) -> web.Response:
-    """The readable range of a partition; ``end_offset`` is the high watermark."""
+    """Where a partition begins, where it ends, and up to where committed records are read."""
     partition = partition_number(call)
     offsets = await call.ports.reads.offsets(call.names["topic"], partition)
     return _answer(
         call,
-        {"beginning_offset": offsets.log_start_offset, "end_offset": offsets.high_watermark},
+        {
+            "beginning_offset": offsets.log_start_offset,
+            "end_offset": offsets.high_watermark,
+            "last_stable_offset": offsets.readable_end,
+        },
         headers=[etag(offsets.topic_id, offsets.high_watermark)],
     )
 

@@ -130,7 +130,7 @@ class RecordSource:
         An error before the first piece is the caller's; later ones are waited out while they may pass.
         """
         result, piece = await self._read()
-        end = result.high_watermark
+        end = result.readable_end
         # What ends at the end of the partition says that there is no more. A read that brings no records says so, too.
         is_end_known = self._is_following or self._idle_ms > 0 or self._request.is_local
         silent_ms = 0
@@ -159,10 +159,8 @@ class RecordSource:
         The replica that answered may have been without its leader, and not know all that was acknowledged.
         """
         request = self._request
-        offsets = await self._reads.offsets(
-            request.topic, request.partition, is_uncommitted=request.is_uncommitted
-        )
-        return offsets.high_watermark
+        offsets = await self._reads.offsets(request.topic, request.partition)
+        return offsets.high_watermark if request.is_uncommitted else offsets.readable_end
 
     def _is_over(self, next_offset: int, end: int, silent_ms: int) -> bool:
         if self._is_following:

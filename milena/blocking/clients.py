@@ -283,6 +283,11 @@ class PartitionReader(Resource):
         return self._reader.high_watermark
 
     @property
+    def last_stable_offset(self) -> int | None:
+        """Where committed records end: the greatest that any answer named; None before the first."""
+        return self._reader.last_stable_offset
+
+    @property
     def skipped(self) -> int:
         """Offsets that were deleted unread and left out, as ``on_out_of_range`` allows."""
         return self._reader.skipped

@@ -37,11 +37,14 @@ _NO_QUORUM = 50305
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Readable offsets of a partition: [log_start_offset, high_watermark)."""
+    """Where a partition begins and ends. Committed records are read in [log_start_offset, last_stable_offset)."""
 
     partition: int
     log_start_offset: int
     high_watermark: int
+    """Every acknowledged record lies below it."""
+    last_stable_offset: int
+    """The high watermark, unless a transaction is open."""
 
 
 class AdminClient:
@@ -364,6 +367,10 @@ class AdminClient:
             partition=partition,
             log_start_offset=answer.integer("beginning_offset"),
             high_watermark=answer.integer("end_offset"),
+            # Nodes of earlier releases tell this one alone.
+            last_stable_offset=answer.integer(
+                "last_stable_offset" if answer.has("last_stable_offset") else "end_offset"
+            ),
         )
 
 

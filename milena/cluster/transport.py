@@ -40,6 +40,9 @@ FETCH_ANSWER_TIMES = 2
 FETCH_ANSWER_BYTES_MIN = 64 << 20
 """An answer holds at least one whole batch, however large, and the node bounds that."""
 
+_STABLE = "Milena-Last-Stable-Offset"
+"""Nodes of earlier releases do not send it: what they call the high watermark is it."""
+
 _SMALL_ANSWER_BYTES_MAX = 1 << 20
 
 
@@ -54,6 +57,13 @@ class FetchAnswer:
     log_start_offset: int
     topic_tag: str = ""
     """First digits of the topic's id; empty: the node does not say."""
+    last_stable_offset: int | None = None
+    """Where reading of committed records ends; None: at the high watermark, or at what an earlier release calls so."""
+
+    @property
+    def readable_end(self) -> int:
+        """Exclusive end of what may be read."""
+        return self.high_watermark if self.last_stable_offset is None else self.last_stable_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +153,9 @@ class ClusterTransport:
             next_offset=_offset_header(answer.headers, "Milena-Next-Offset", what),
             high_watermark=_offset_header(answer.headers, "Milena-High-Watermark", what),
             log_start_offset=_offset_header(answer.headers, "Milena-Log-Start-Offset", what),
+            last_stable_offset=_offset_header(answer.headers, _STABLE, what)
+            if _STABLE in answer.headers
+            else None,
             topic_tag=_topic_tag(answer.headers),
         )
 

@@ -282,14 +282,14 @@ class Consumer:
         return found if reached is None else reached
 
     async def lag(self, topic: str, partition: int) -> int:
-        """How many offsets are between the position and the end of the partition, as last heard of its leader."""
+        """How many offsets are between the position and the end of what is committed, as last heard of the leader."""
         position = await self.position(topic, partition)
-        end = self._feed(topic, partition).high_watermark
+        end = self._feed(topic, partition).last_stable_offset
         if end is None:
             answer = await self._ports.transport.fetch(
                 topic, partition, offset=StartAt.LATEST, max_bytes=1, wait_ms=0
             )
-            end = answer.high_watermark
+            end = answer.readable_end
         return max(0, end - position)
 
     async def committed(self, topic: str, partition: int) -> int | None:

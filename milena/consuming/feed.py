@@ -80,9 +80,9 @@ class Feed:
         return self._task is not None
 
     @property
-    def high_watermark(self) -> int | None:
+    def last_stable_offset(self) -> int | None:
         """The greatest that any answer named."""
-        return None if self._reader is None else self._reader.high_watermark
+        return None if self._reader is None else self._reader.last_stable_offset
 
     def begin(self) -> None:
         """Fetch from the start on, if nothing is fetched yet."""

@@ -198,9 +198,9 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
-    """Whole stored batches; readers skip what is outside [start_offset, high_watermark).
+    """Whole stored batches; readers skip what is outside [start_offset, readable_end).
 
-    The first may begin below ``start_offset`` and the last may go on beyond ``high_watermark``.
+    The first may begin below ``start_offset`` and the last may go on beyond ``readable_end``.
     """
 
     start_offset: int
@@ -215,6 +215,17 @@ class FetchResult:
     """As ``PartitionOffsets.records_end``; None: the request did not want it, or an earlier release answered."""
     topic_id: str = ""
     """The topic's; another topic of this name has another one."""
+    last_stable_offset: int | None = None
+    """As ``PartitionOffsets.last_stable_offset``."""
+    is_uncommitted: bool = False
+    """Records of transactions that are open or aborted were read, too."""
+
+    @property
+    def readable_end(self) -> int:
+        """Where this reader's reading ends."""
+        if self.is_uncommitted or self.last_stable_offset is None:
+            return self.high_watermark
+        return self.last_stable_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,14 +250,22 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOffsets:
-    """Readable range of a partition: [log_start_offset, high_watermark)."""
+    """Where a partition begins and ends. A reader of committed records reads [log_start_offset, readable_end)."""
 
     log_start_offset: int
     high_watermark: int
+    """The first offset that is not committed: every acknowledged record lies below it."""
+    last_stable_offset: int | None = None
+    """The first offset of a transaction that is not decided there, else the high watermark; None: that, too."""
     records_end: int | None = None
     """One above the last record that a committed reader sees, or the log's start without one; None: not known."""
     topic_id: str = ""
     """The topic's; another topic of this name has another one."""
+
+    @property
+    def readable_end(self) -> int:
+        """Where a reader of committed records stops."""
+        return self.high_watermark if self.last_stable_offset is None else self.last_stable_offset
 
     def lag_of(self, position: int) -> int | None:
         """How far a reader is behind that goes on at ``position``; None: the partition has no such position.
@@ -256,7 +275,7 @@ class PartitionOffsets:
         """
         if position > self.high_watermark:
             return None
-        end = self.high_watermark if self.records_end is None else self.records_end
+        end = self.readable_end if self.records_end is None else self.records_end
         return max(0, end - max(position, self.log_start_offset))
 
 

@@ -48,7 +48,11 @@ class FetchedData(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """Exclusive end of what may be read."""
+        """The first offset that is not committed."""
+
+    @property
+    def readable_end(self) -> int:
+        """Exclusive end of what may be read: the last stable offset."""
 
     @property
     def log_start_offset(self) -> int:
@@ -61,7 +65,7 @@ class FetchedData(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """Range to read: [start, end), and without ``is_following`` nothing above the high watermark seen at the start."""
+    """Range to read: [start, end), and without ``is_following`` nothing above the last stable offset at the start."""
 
     topic: str
     partition: int
@@ -93,6 +97,7 @@ class ReadCursor:
         self.position: Position = plan.start
         self.end = plan.end
         self.high_watermark = -1
+        self.readable_end = -1
         self.log_start_offset = -1
         self.skipped = 0
         """Offsets that were deleted before they could be read and that a reset left out."""
@@ -132,7 +137,7 @@ class ReadCursor:
         self._is_of_another(answer)
         start = self.plan.start
         # An answer to the last N records begins at the first of them.
-        end = answer.high_watermark if isinstance(start, LastN) else answer.start_offset
+        end = answer.readable_end if isinstance(start, LastN) else answer.start_offset
         self._is_pinned = True
         if not self.plan.is_following:
             self.end = end if self.end is None else min(self.end, end)
@@ -143,7 +148,7 @@ class ReadCursor:
         elif start is StartAt.EARLIEST and answer.log_start_offset >= end:
             self.position = end
         elif isinstance(start, int) and start > end and not self.plan.is_following:
-            self.go_into_range(answer.log_start_offset, end)
+            self.go_into_range(answer.log_start_offset, answer.high_watermark)
 
     def locate(self, answer: FetchedData) -> None:
         """The position is where the answer begins, whatever is in it.
@@ -168,7 +173,7 @@ class ReadCursor:
             self._begin_again(answer)
             return None
         start = self._start_of(answer)
-        limit = answer.high_watermark
+        limit = answer.readable_end
         if self.end is not None:
             limit = min(limit, self.end)
         span = self._span(answer.data, start, limit)
@@ -256,19 +261,25 @@ class ReadCursor:
                 is_made_again=True,
             )
         is_earliest = policy is OnOutOfRange.EARLIEST
-        self.position = answer.log_start_offset if is_earliest else answer.high_watermark
-        self.high_watermark = answer.high_watermark
+        self.position = answer.log_start_offset if is_earliest else answer.readable_end
+        self.high_watermark, self.readable_end = answer.high_watermark, answer.readable_end
 
     def _check_bounds(self, answer: FetchedData) -> None:
-        if not 0 <= answer.log_start_offset <= answer.high_watermark:
+        start, end, high_watermark = (
+            answer.log_start_offset,
+            answer.readable_end,
+            answer.high_watermark,
+        )
+        if not 0 <= start <= end <= high_watermark:
             raise UnexpectedAnswerError(
-                f"{self.name}: log start {answer.log_start_offset} and high watermark "
-                f"{answer.high_watermark} contradict each other"
+                f"{self.name}: log start {start}, last stable offset {end} and high watermark {high_watermark} "
+                "contradict each other"
             )
         if answer.start_offset < 0:
             raise UnexpectedAnswerError(f"{self.name}: start offset {answer.start_offset}")
         self.log_start_offset = answer.log_start_offset
-        self.high_watermark = max(self.high_watermark, answer.high_watermark)
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        self.readable_end = max(self.readable_end, end)
 
     def _start_of(self, answer: FetchedData) -> int:
         """The offset that was asked for: from now on the reader knows it."""

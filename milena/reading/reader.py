@@ -161,6 +161,11 @@ class PartitionReader:
         return None if self._cursor.high_watermark < 0 else self._cursor.high_watermark
 
     @property
+    def last_stable_offset(self) -> int | None:
+        """Where committed records end: the greatest that any answer named; None before the first."""
+        return None if self._cursor.readable_end < 0 else self._cursor.readable_end
+
+    @property
     def skipped(self) -> int:
         """Offsets that were deleted unread and left out, as ``on_out_of_range`` allows."""
         return self._cursor.skipped

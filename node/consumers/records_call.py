@@ -323,7 +323,7 @@ class RecordsCall:
         answer = self._answer
         if answer.room.is_over:
             return
-        made = cut(result.batches, result.start_offset, result.high_watermark, answer.room)
+        made = cut(result.batches, result.start_offset, result.readable_end, answer.room)
         answer.is_full |= made.is_full
         topic = self._session.view.image.topics.get(key[0])
         if made.damaged_at is not None and topic is not None:

@@ -37,7 +37,7 @@ async def read_again(
                 raise
             offset = first
             continue
-        end = min(extent.end_offset, result.high_watermark)
+        end = min(extent.end_offset, result.readable_end)
         made = cut(result.batches, offset, end, _ALL)
         if made.damaged_at is not None:
             await _report(session, extent, made.damaged_at, result, report_damage)

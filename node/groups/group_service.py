@@ -25,6 +25,7 @@ from milena.model.errors import (
     GroupNotEmptyError,
     GroupNotFoundError,
     InvalidConsumerError,
+    OffsetOutOfRangeError,
     RequestTooLargeError,
 )
 from milena.model.requests import FetchRequest, FetchResult
@@ -216,7 +217,11 @@ class GroupService:
         return found
 
     async def _place(self, topic: str, partition: int, target: ResetTarget) -> int:
-        """The offset that is meant, within what can be read."""
+        """The offset that is meant.
+
+        Raises:
+            OffsetOutOfRangeError: it is above the end.
+        """
         is_earliest = target.name is Reset.EARLIEST
         result = await self._fetch(
             FetchRequest(
@@ -231,7 +236,13 @@ class GroupService:
         )
         if target.offset is None:
             return result.start_offset
-        return min(max(target.offset, result.log_start_offset), result.start_offset)
+        if target.offset > result.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"offset {target.offset} of {topic}-{partition} is above its end, {result.high_watermark}; "
+                "no offset was committed"
+            )
+        # What is below the log's start was deleted: a reader from there on gets the same records.
+        return max(target.offset, result.log_start_offset)
 
     # -- groups ----------------------------------------------------------------------------------
 

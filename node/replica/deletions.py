@@ -66,8 +66,11 @@ class Deletions:
         if offset > log.log_start_offset:
             end = established_end()
             if offset > end:
+                what = f"end, {end}"
+                if offset <= leader.high_watermark:
+                    what = f"last stable offset, {end}: a transaction is open there"
                 raise OffsetOutOfRangeError(
-                    f"offset {offset} of {self._name} is above its end, {end}; nothing was deleted"
+                    f"offset {offset} of {self._name} is above its {what}; nothing was deleted"
                 )
             self._check_confirmed(leader)
             logger.info("delete records partition=%s before=%d", self._name, offset)

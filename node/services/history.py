@@ -136,7 +136,8 @@ class HistoryService:
             return None
         offsets = PartitionOffsets(
             log_start_offset=runner.log.log_start_offset,
-            high_watermark=end,
+            high_watermark=runner.high_watermark,
+            last_stable_offset=end,
             records_end=records_end,
         )
         return offsets.lag_of(position)

@@ -66,11 +66,16 @@ class ReadAnswer(Message, frozen=True, kw_only=True):
     """Where the batches in the body begin, and the partition as it was when they were read."""
 
     start_offset: int = field(name="start")
-    high_watermark: int = field(name="hw")
+    readable_end: int = field(name="hw")
+    """Where the reader's reading ends: an earlier release knows no other end."""
     log_start_offset: int = field(name="log_start")
     leader_epoch: int = field(name="epoch")
     records_end: int = field(name="last", default=-1)
     """One above the last record that a committed reader sees; -1: not asked for, or not known."""
+    high_watermark: int = field(name="committed", default=-1)
+    """-1: an earlier release answers."""
+    last_stable_offset: int = field(name="stable", default=-1)
+    """-1: an earlier release answers."""
 
 
 class DeleteRecordsRequest(Message, frozen=True, kw_only=True):

@@ -225,7 +225,7 @@ class ReadService:
                 self._end_of(runner, request)
                 await self._ends.confirm(runner, leader_epoch)
             end = await self.records_end(runner) if request.wants_records_end else None
-            return replace(self._result(runner, offset, looked), records_end=end)
+            return replace(self._result(runner, request, offset, looked), records_end=end)
         except CorruptLogError as error:
             runner.on_doubt(offset)
             logger.debug("cannot read partition=%s: %s", runner.name, error)
@@ -256,7 +256,7 @@ class ReadService:
         looked = await self._look(runner, offset, request, 0)
         if looked.has_records and tally_span(looked.data, offset, looked.end)[1] < looked.end:
             # Its size ends it, and the reader goes on there: nothing is said of what follows.
-            return self._result(runner, offset, looked)
+            return self._result(runner, request, offset, looked)
         looked, unknown = await self._look_further(runner, offset, request, looked)
         if not looked.has_records and request.timeout_ms > 0:
             looked = await self._look(runner, offset, request, request.timeout_ms)
@@ -267,7 +267,7 @@ class ReadService:
             raise MovedError(f"broker {leader_id} does not lead {runner.name} any more")
         if not (looked.has_records or request.is_unconfirmed):
             await self._check_end(runner, leader_id, unknown)
-        return self._result(runner, offset, looked)
+        return self._result(runner, request, offset, looked)
 
     async def _look_further(
         self, runner: PartitionRunner, offset: int, request: FetchRequest, looked: _Looked
@@ -283,7 +283,7 @@ class ReadService:
         if runner.readable_end(is_uncommitted=request.is_uncommitted) > looked.end:
             looked = await self._look(runner, offset, request, 0)
         if runner.leader is None and (end > runner.high_watermark or offset > end):
-            found = self._result(runner, offset, looked) if looked.has_records else None
+            found = self._result(runner, request, offset, looked) if looked.has_records else None
             raise _BehindError(f"{runner.name}: its leader ends at {end}", found)
         return looked, None
 
@@ -332,8 +332,10 @@ class ReadService:
             )
         if answer.leader_epoch != leader_epoch:
             raise NotLeaderError(f"broker {leader_id} leads {runner.name} in another epoch")
-        runner.adopt_leader_end(leader_epoch=leader_epoch, high_watermark=answer.high_watermark)
-        return answer.high_watermark
+        # Of a reader of all, which this is.
+        end = answer.readable_end
+        runner.adopt_leader_end(leader_epoch=leader_epoch, high_watermark=end)
+        return end
 
     async def _look(
         self, runner: PartitionRunner, offset: int, request: FetchRequest, timeout_ms: int
@@ -352,13 +354,20 @@ class ReadService:
             return await self._pass_over(runner, data, request, timeout_ms)
         return _Looked(data, end, has_records=bool(data))
 
-    def _result(self, runner: PartitionRunner, offset: int, looked: _Looked) -> FetchResult:
+    def _result(
+        self, runner: PartitionRunner, request: FetchRequest, offset: int, looked: _Looked
+    ) -> FetchResult:
         if looked.data:
             runner.counts.records_out += tally_span(looked.data, offset, looked.end)[0]
             runner.counts.bytes_out += len(looked.data)
+        # Reading ended at the one of the two ends; the other may have moved since.
+        is_uncommitted = request.is_uncommitted
+        high_watermark = looked.end if is_uncommitted else max(looked.end, runner.high_watermark)
         return FetchResult(
             start_offset=offset,
-            high_watermark=looked.end,
+            high_watermark=high_watermark,
+            last_stable_offset=min(looked.end, runner.stable_end) if is_uncommitted else looked.end,
+            is_uncommitted=is_uncommitted,
             log_start_offset=runner.log.log_start_offset,
             leader_epoch=runner.leader_epoch,
             batches=looked.data,
@@ -586,9 +595,12 @@ class ReadService:
             ),
             timeout_ms=request.timeout_ms + ANSWER_MARGIN_MS,
         )
+        is_of_earlier_release = answer.high_watermark < 0
         return FetchResult(
             start_offset=answer.start_offset,
-            high_watermark=answer.high_watermark,
+            high_watermark=answer.readable_end if is_of_earlier_release else answer.high_watermark,
+            last_stable_offset=None if is_of_earlier_release else answer.last_stable_offset,
+            is_uncommitted=request.is_uncommitted,
             log_start_offset=answer.log_start_offset,
             leader_epoch=answer.leader_epoch,
             batches=batches,
@@ -631,7 +643,11 @@ class ReadService:
             raise NotLeaderError(moved.message) from moved
         answer = ReadAnswer(
             start_offset=result.start_offset,
+            readable_end=result.readable_end,
             high_watermark=result.high_watermark,
+            last_stable_offset=-1
+            if result.last_stable_offset is None
+            else result.last_stable_offset,
             log_start_offset=result.log_start_offset,
             leader_epoch=result.leader_epoch,
             records_end=-1 if result.records_end is None else result.records_end,
@@ -685,10 +701,9 @@ class ReadService:
         topic: str,
         partition: int,
         *,
-        is_uncommitted: bool = False,
         wants_records_end: bool = False,
     ) -> PartitionOffsets:
-        """The readable range, as the leader knows it."""
+        """Where the partition begins and ends, as the leader knows it."""
         result = await self.fetch(
             FetchRequest(
                 topic=topic,
@@ -698,13 +713,13 @@ class ReadService:
                 max_bytes=1,
                 timeout_ms=0,
                 is_local=False,
-                is_uncommitted=is_uncommitted,
                 wants_records_end=wants_records_end,
             )
         )
         return PartitionOffsets(
             log_start_offset=result.log_start_offset,
-            high_watermark=result.start_offset,
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.start_offset,
             records_end=result.records_end,
             topic_id=result.topic_id,
         )

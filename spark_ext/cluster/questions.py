@@ -114,4 +114,4 @@ class Questions:
         answer = await self._client.transport.fetch(
             *partition, offset=TimestampMs(timestamp_ms), max_bytes=1, wait_ms=0
         )
-        return None if answer.start_offset >= answer.high_watermark else answer.start_offset
+        return None if answer.start_offset >= answer.readable_end else answer.start_offset

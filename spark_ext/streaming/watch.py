@@ -158,7 +158,7 @@ class StreamWatch:
         answer = await self._client.transport.fetch(
             *partition, offset=end, max_bytes=1, wait_ms=wait_ms
         )
-        return answer.high_watermark
+        return answer.readable_end
 
     async def urls(self) -> tuple[str, ...]:
         """URLs of all nodes that tasks may ask."""

@@ -22,6 +22,7 @@ from milena.model.errors import (
     MemberFencedError,
     MemberNotFoundError,
     NoQuorumError,
+    OffsetOutOfRangeError,
     StaleMemberEpochError,
 )
 
@@ -152,7 +153,13 @@ GROUP_ROUTES = (
         *pages.CUT_PARAMS,
         access=on_group(Operation.DESCRIBE, has_more=True),
         tag=Tag.GROUPS,
-        errors=(*PARTITION_ERRORS, *LEADER_ERRORS, InvalidConsumerError, NoQuorumError),
+        errors=(
+            *PARTITION_ERRORS,
+            *LEADER_ERRORS,
+            InvalidConsumerError,
+            NoQuorumError,
+            OffsetOutOfRangeError,
+        ),
     ),
     route(
         "POST /groups/{group}/offsets:reset",

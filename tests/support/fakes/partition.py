@@ -66,6 +66,11 @@ class Answer:
     high_watermark: int = 0
     log_start_offset: int = 0
     topic_tag: str = ""
+    last_stable_offset: int | None = None
+
+    @property
+    def readable_end(self):
+        return self.high_watermark if self.last_stable_offset is None else self.last_stable_offset
 
 
 class FakePartition:

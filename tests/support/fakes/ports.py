@@ -86,6 +86,8 @@ class FakeLog:
     batches: list[bytes] = field(default_factory=list)
     log_start_offset: int = 0
     high_watermark: int = 0
+    open_from: int | None = None
+    """Where an open transaction begins, in front of a batch; None: there is none."""
     keys: dict[bytes, tuple[bytes, list[ProduceReceipt]]] = field(default_factory=dict)
 
     def append(self, batch: bytes) -> int:
@@ -96,6 +98,13 @@ class FakeLog:
         self.batches.append(stamp + batch[len(stamp) :])
         self.high_watermark = decode_header(self.batches[-1]).next_offset
         return base_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark if self.open_from is None else self.open_from
+
+    def end_for(self, request: FetchRequest) -> int:
+        return self.high_watermark if request.is_uncommitted else self.last_stable_offset
 
     def refusal(self, expected_end: int) -> PreconditionFailedError:
         return PreconditionFailedError(
@@ -431,11 +440,13 @@ class FakeNode:
         if request.is_local and ("local", request.topic) in self.logs:
             raise ReplicaNotFoundError("This node holds no copy.")
         start = self._start(log, request)
-        if start == log.high_watermark and request.timeout_ms:
+        if start == log.end_for(request) and request.timeout_ms:
             await self.wait(request.timeout_ms)
         return FetchResult(
             start_offset=start,
             high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            is_uncommitted=request.is_uncommitted,
             log_start_offset=log.log_start_offset,
             leader_epoch=LEADER_EPOCH,
             batches=log.read(start, request.max_bytes),
@@ -452,11 +463,12 @@ class FakeNode:
             return _offset_for(log, request.timestamp_ms)
         if request.offset == "earliest":
             return log.log_start_offset
+        end = log.end_for(request)
         if request.offset == "latest":
-            return log.high_watermark
+            return end
         offset = int(request.offset)
         if offset < 0:
-            return max(log.high_watermark + offset, log.log_start_offset)
+            return max(end + offset, log.log_start_offset)
         if not log.log_start_offset <= offset <= log.high_watermark:
             raise OffsetOutOfRangeError(
                 f"Offset {offset} is not in [{log.log_start_offset}, {log.high_watermark}]."
@@ -475,15 +487,15 @@ class FakeNode:
         topic: str,
         partition: int,
         *,
-        is_uncommitted: bool = False,
         wants_records_end: bool = False,
     ) -> PartitionOffsets:
-        del is_uncommitted, wants_records_end
+        del wants_records_end
         self.fail("offsets")
         log = self.log(topic, partition)
         return PartitionOffsets(
             log_start_offset=log.log_start_offset,
             high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
             topic_id=self.image.topic_ids[topic],
         )
 

@@ -29,6 +29,7 @@ from milena.model.errors import (
     GroupNotFoundError,
     InvalidConsumerError,
     MemberNotFoundError,
+    OffsetOutOfRangeError,
     PartitionNotFoundError,
     StaleMemberEpochError,
     SubscriptionConflictError,
@@ -231,7 +232,11 @@ def place_of(log, target: ResetTarget | Seek) -> int:
     if target.name is not None:
         is_first = target.name is Reset.EARLIEST
         return log.log_start_offset if is_first else log.high_watermark
-    return min(max(target.offset, log.log_start_offset), log.high_watermark)
+    if target.offset > log.high_watermark:
+        raise OffsetOutOfRangeError(
+            f"offset {target.offset} is above the end, {log.high_watermark}"
+        )
+    return max(target.offset, log.log_start_offset)
 
 
 @dataclass

@@ -344,3 +344,34 @@ async def test_text_by_name_ends_before_a_record_that_is_none_and_says_so_at_it(
         assert refused.error == (422, 42203)
         assert f"offset {offset} of t-0 is not text in UTF-8" in refused.json["message"]
     assert offsets(await api.records("t", "?offset=5&count=1", accept=TEXT_V2)) == [5]
+
+
+@pytest.mark.parametrize("accept", [JSON_V2, BINARY_V2, TEXT_V2, BATCH, ARROW])
+@pytest.mark.parametrize(
+    ("isolation", "next_offset"), [("read_committed", 3), ("read_uncommitted", 10)]
+)
+async def test_both_ends_are_told_while_a_transaction_is_open(
+    filled, accept, isolation, next_offset
+):
+    filled.node.log("t", 0).open_from = 3
+    headers = (await filled.records("t", f"?isolation={isolation}", accept)).headers
+    assert headers["Milena-High-Watermark"] == "10"
+    assert headers["Milena-Last-Stable-Offset"] == "3"
+    assert headers["Milena-Next-Offset"] == str(next_offset)
+    assert headers["ETag"].endswith(f'.{next_offset}"')
+
+
+async def test_every_surface_tells_the_end_by_the_same_name(filled):
+    filled.node.log("t", 0).open_from = 3
+    told = await filled.get("/topics/t/partitions/0/offsets")
+    assert told.json == {"beginning_offset": 0, "end_offset": 10, "last_stable_offset": 3}
+    assert told.headers["ETag"].endswith('.10"')
+    clusters = (await filled.get("/v3/clusters")).json["data"]
+    path = f"/v3/clusters/{clusters[0]['cluster_id']}/topics/t/partitions/0/offset"
+    assert (await filled.get(path)).json["latest_offset"] == 10
+    written = await filled.post(
+        "/topics/t/partitions/0",
+        {"records": [{"value": 1}]},
+        headers={"If-Match": told.headers["ETag"]},
+    )
+    assert written.status == 200

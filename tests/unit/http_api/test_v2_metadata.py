@@ -55,7 +55,7 @@ async def test_a_partition_without_leader(api):
 async def test_offsets(api):
     api.node.append("t", 0, [b"1"] * 5)
     answer = await api.get("/topics/t/partitions/0/offsets")
-    assert answer.json == {"beginning_offset": 0, "end_offset": 5}
+    assert answer.json == {"beginning_offset": 0, "end_offset": 5, "last_stable_offset": 5}
     api.node.errors["offsets"] = NoLeaderError("none")
     assert (await api.get("/topics/t/partitions/0/offsets")).error == (503, 50302)
 

@@ -15,6 +15,7 @@ from milena.model.errors import (
     InvalidConsumerError,
     InvalidRequestError,
     MemberNotFoundError,
+    OffsetOutOfRangeError,
     PartitionNotFoundError,
     RequestTooLargeError,
     StaleMemberEpochError,
@@ -33,7 +34,9 @@ async def test_offsets_are_reset_while_nobody_reads() -> None:
     service = cluster.nodes[2].groups.service
     done = await service.reset("g", "t", None, ResetTarget(name=Reset.LATEST))
     assert [(row.partition, row.offset) for row in done] == [(0, 0), (1, 3)]
-    done = await service.reset("g", "t", [1], ResetTarget(offset=99))
+    with pytest.raises(OffsetOutOfRangeError, match="offset 4 of t-1 is above its end, 3"):
+        await service.reset("g", "t", [1], ResetTarget(offset=4))
+    done = await service.reset("g", "t", [1], ResetTarget(offset=3))
     assert [row.offset for row in done] == [3]
     done = await service.reset("g", "t", [1], ResetTarget(offset=1))
     assert [row.offset for row in done] == [1]

@@ -80,8 +80,16 @@ ON_THE_WIRE = [
         },
     ),
     (
-        ReadAnswer(start_offset=7, high_watermark=9, log_start_offset=1, leader_epoch=3),
-        {"start": 7, "hw": 9, "log_start": 1, "epoch": 3, "last": -1},
+        ReadAnswer(start_offset=7, readable_end=9, log_start_offset=1, leader_epoch=3),
+        {
+            "start": 7,
+            "hw": 9,
+            "log_start": 1,
+            "epoch": 3,
+            "last": -1,
+            "committed": -1,
+            "stable": -1,
+        },
     ),
     (
         DeleteRecordsRequest(

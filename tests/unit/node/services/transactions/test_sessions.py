@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from http_api.group_ports import Reset, ResetTarget
 from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
     FateUnknownError,
     InvalidProducerError,
+    OffsetOutOfRangeError,
     StaleProducerEpochError,
     TransactionAbortedError,
     TransactionChangedError,
@@ -18,6 +20,7 @@ from milena.model.errors import (
 from milena.model.requests import (
     Acks,
     BatchReceipt,
+    FetchRequest,
     IdempotencyKey,
     ProducerTransaction,
 )
@@ -28,7 +31,7 @@ from raft_meta.machine.commands import ForgetProducers, TransactionEnd
 from raft_meta.machine.image import TransactionExtent
 from raft_meta.machine.transactions import LEADER_EPOCHS_LEVEL
 from storage.state.transactions import Identity
-from tests.support.clusters.nodes import cluster_of
+from tests.support.clusters.nodes import SimNode, cluster_of
 from tests.support.clusters.runners import batch
 from tests.support.clusters.transacting import (
     commit_of,
@@ -38,6 +41,43 @@ from tests.support.clusters.transacting import (
 )
 from tests.support.time.virtual_time import after, virtual
 from tests.unit.node.services.test_produce import move_leader
+
+
+async def check_ends(node: SimNode) -> None:
+    """One record that is decided, one of an open transaction, and one behind it: both ends are told, everywhere."""
+    offsets = await node.reads.offsets("t", 0)
+    assert (offsets.high_watermark, offsets.last_stable_offset, offsets.readable_end) == (3, 1, 1)
+    assert [offsets.lag_of(position) for position in (0, 1, 3, 4)] == [1, 0, 0, None]
+    for is_uncommitted, end in ((False, 1), (True, 3)):
+        for where in ("latest", "earliest", 0, 1, 2, 3, -1):
+            found = await node.reads.fetch(
+                FetchRequest(
+                    topic="t",
+                    partition=0,
+                    offset=where,
+                    timestamp_ms=None,
+                    max_bytes=1 << 20,
+                    timeout_ms=0,
+                    is_local=False,
+                    is_uncommitted=is_uncommitted,
+                )
+            )
+            told = (found.high_watermark, found.last_stable_offset, found.readable_end)
+            assert told == (3, 1, end), (is_uncommitted, where)
+            assert where != "latest" or found.start_offset == end
+    for to, offset in ((Reset.LATEST, 1), (0, 0), (2, 2), (3, 3)):
+        target = ResetTarget(name=to) if isinstance(to, Reset) else ResetTarget(offset=to)
+        (done,) = await node.groups.service.reset("g", "t", [0], target)
+        assert done.offset == offset
+    for beyond in (4, 99):
+        refusal = rf"offset {beyond} of t-0 is above its end, 3; no offset was committed"
+        with pytest.raises(OffsetOutOfRangeError, match=refusal):
+            await node.groups.service.reset("g", "t", [0], ResetTarget(offset=beyond))
+    with pytest.raises(OffsetOutOfRangeError, match="above its last stable offset, 1: a trans"):
+        await node.deletions.delete_records("t", 0, 2, timeout_ms=1_000)
+    (kept,) = await node.groups.service.committed("g")
+    assert kept.offset == 3
+
 
 KEY = IdempotencyKey(key_hash=b"k" * 16, body_hash=b"b" * 8)
 
@@ -72,7 +112,7 @@ class TestSessions:
             await cluster.nodes[1].write("t", "behind")
             for node_id in (1, 2, 3):
                 assert await read(cluster, node_id, "t") == ["before"]
-                assert (await cluster.nodes[node_id].reads.offsets("t", 0)).high_watermark == 1
+                await check_ends(cluster.nodes[node_id])
             await cluster.nodes[1].transactions.abort(one, timeout_ms=1_000)
             await cluster.until(lambda: cluster.runner(1, "t").stable_end == 4)
             assert await read(cluster, 1, "t") == ["before", "behind"]
