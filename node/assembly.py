@@ -393,6 +393,7 @@ class Assembly:
             lookup=self.transaction_lookup,
             sight=self.transaction_sight,
             topic_to_write=self.admin.topic_to_write,
+            producers=self.producers,
         )
         self.reads = ReadService(
             metadata=self.metadata,

@@ -94,11 +94,13 @@ class DeleteRecordsAnswer(Message, frozen=True, kw_only=True):
     log_start_offset: int = field(name="start")
 
 
-class SequencesRequest(Message, frozen=True, kw_only=True):
+class SequencesRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
     """Say how far a producer has written on what you lead, once you know its epoch."""
 
     producer_id: int = field(name="id")
     producer_epoch: int = field(name="epoch")
+    wants_rows: bool = field(name="rows", default=True)
+    """Without: the answer only means that the epoch is known. An earlier release sends rows."""
 
 
 class SequenceRow(Struct, frozen=True, array_like=True):

@@ -3,10 +3,14 @@
 A name that is taken over gets the next epoch. Before its new holder hears of it, every leader is asked for the last
 sequences that were written under the id, and each answers only once its own image has the new epoch: from then on it
 refuses the former holder, so that what it answered stays the last.
+
+The end of a transaction raises the epoch as well. It is answered once all leaders refuse what comes later under its
+mark (``spread``). What a leader lets in meanwhile counts for nothing.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
 from http_api.access import on_behalf
 from http_api.ports import ProducerState
@@ -28,6 +32,9 @@ from raft_meta.machine.producers import OWNERS_LEVEL
 
 ANSWER_MS = 1_500
 IMAGE_WAIT_MS = 1_000
+SPREAD_MS = 300
+"""How long the end of a transaction waits for brokers to hear of it. One that is cut off, or stands still, is not worth
+more: it acknowledges nothing, either, once its lease is over."""
 
 
 def principal_to_own(image: Image) -> str:
@@ -108,6 +115,24 @@ class ProducerService:
         answers = await asyncio.gather(*(self._ask(b, producer_id, producer_epoch) for b in others))
         return [*self._led_here(producer_id), *(row for rows in answers for row in rows)]
 
+    async def spread(
+        self, producer_id: int, producer_epoch: int, *, known_by: Collection[int | None] = ()
+    ) -> None:
+        """Wait until every broker refuses what is written under an earlier epoch.
+
+        This node's image has the epoch already, and so have those of the brokers ``known_by``. A broker that does not
+        answer soon is not waited for.
+        """
+        request = SequencesRequest(
+            producer_id=producer_id, producer_epoch=producer_epoch, wants_rows=False
+        )
+        others = set(self._metadata.image.live_brokers()) - {self._metadata.node_id, *known_by}
+        await asyncio.gather(*(self._tell(broker_id, request) for broker_id in others))
+
+    async def _tell(self, broker_id: int, request: SequencesRequest) -> None:
+        with suppress(MilenaError):
+            await ask(self._peer, broker_id, SEQUENCES, request, timeout_ms=SPREAD_MS)
+
     async def _ask(
         self, broker_id: int, producer_id: int, producer_epoch: int
     ) -> Sequence[SequenceRow]:
@@ -144,4 +169,6 @@ class ProducerService:
         )
         if not has_epoch:
             raise NotReadyError("this node has not heard of the producer's new epoch yet")
-        return SequencesAnswer(rows=self._led_here(request.producer_id))
+        return SequencesAnswer(
+            rows=self._led_here(request.producer_id) if request.wants_rows else ()
+        )

@@ -64,7 +64,7 @@ from node.replication.transaction_ends import TransactionEnds
 from node.services.encoding import TransactionStamp, encode, request_keys
 from node.services.own_keys import own_key, under_key
 from node.services.produce import check_takes_transactions
-from node.services.producers import principal_to_own
+from node.services.producers import ProducerService, principal_to_own
 from node.services.record_batches import (
     highest_partition,
     keyless_record,
@@ -129,7 +129,9 @@ class TransactionService:
         lookup: TransactionLookup,
         sight: TransactionSight,
         topic_to_write: TopicToWrite,
+        producers: ProducerService,
     ) -> None:
+        self._producers = producers
         self._metadata = metadata
         self._clock = clock
         self._standing = standing
@@ -481,6 +483,8 @@ class TransactionService:
             assert isinstance(answer, tuple), answer
             producer_id, producer_epoch = answer
             if producer_epoch < PRODUCER_EPOCH_MAX:
+                if producer_epoch > 0:
+                    await self._producers.spread(producer_id, producer_epoch)
                 return ProducerTransaction(
                     producer_id=producer_id, producer_epoch=producer_epoch, timeout_ms=timeout_ms
                 )
@@ -518,7 +522,16 @@ class TransactionService:
                     raise
             await self._clock.sleep(RETRY_MS)
         self._counts.transactions.committed += 1
-        is_visible = request.until_visible and await self._is_seen(identity, extents, deadline)
+        is_visible = False
+        if request.until_visible:
+            partitions = self._metadata.image.partitions
+            states = (partitions.get((extent.topic_id, extent.partition)) for extent in extents)
+            # They have written its markers once it is seen.
+            leaders = {state.leader for state in states if state is not None}
+            is_visible, _ = await asyncio.gather(
+                self._is_seen(identity, extents, deadline),
+                self._producers.spread(identity[0], identity[1] + 1, known_by=leaders),
+            )
         return TransactionEnded(next_epoch=identity[1] + 1, is_visible=is_visible)
 
     async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
@@ -533,6 +546,7 @@ class TransactionService:
         end = _abort_of(transaction.producer_id, transaction.producer_epoch)
         await self._decide(end, self._clock.now_ms() + timeout_ms)
         self._counts.transactions.aborted += 1
+        await self._producers.spread(transaction.producer_id, transaction.producer_epoch + 1)
         return TransactionEnded(next_epoch=transaction.producer_epoch + 1, is_visible=True)
 
     async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:

@@ -99,6 +99,10 @@ ON_THE_WIRE = [
     ),
     (DeleteRecordsAnswer(log_start_offset=17), {"start": 17}),
     (SequencesRequest(producer_id=5, producer_epoch=1), {"id": 5, "epoch": 1}),
+    (
+        SequencesRequest(producer_id=5, producer_epoch=1, wants_rows=False),
+        {"id": 5, "epoch": 1, "rows": False},
+    ),
     (SequencesAnswer(rows=(SequenceRow("orders", 0, 9),)), {"rows": [["orders", 0, 9]]}),
     (
         OpenTransactionRequest(

@@ -103,6 +103,29 @@ class TestSessions:
                 assert await read(cluster, node_id, "t") == ["a", "b", "d"]
 
     @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    @pytest.mark.parametrize("end", ["abort", "commit", "begin"])
+    async def test_once_its_end_is_answered_no_leader_takes_a_write_of_it(
+        self, end: str, asked: int
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.until(lambda: cluster.image.feature_level >= 6)
+            topics = {1: "first", 2: "second", 3: "third"}
+            for leader, topic in topics.items():
+                await cluster.create(topic, (leader, *(b for b in topics if b != leader)))
+            service = cluster.nodes[asked].transactions
+            for leader, topic in topics.items():
+                one = await service.begin("me", timeout_ms=30_000)
+                if end == "abort":
+                    await service.abort(one, timeout_ms=1_000)
+                elif end == "commit":
+                    await service.commit(commit_of(one))
+                else:
+                    await service.begin("me", timeout_ms=30_000)
+                with pytest.raises(StaleProducerEpochError):
+                    await send(cluster, leader, one, topic, "late")
+
+    @virtual
     async def test_an_open_one_holds_up_what_comes_behind_it_and_nothing_before(self) -> None:
         async with cluster_of() as cluster:
             await two_topics(cluster)
