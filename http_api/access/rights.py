@@ -152,6 +152,18 @@ class Rights:
         for name in names:
             self._require(self.caller.may(operation, kind, name), operation, kind, name)
 
+    def authorize_unnamed(
+        self, operation: Operation, kind: ResourceType, names: Iterable[str]
+    ) -> None:
+        """``authorize`` where the caller has not named these: nor does the message.
+
+        Raises:
+            ForbiddenError: it may not.
+        """
+        self.has_asked = True
+        may = all(self.caller.may(operation, kind, name) for name in names)
+        self._require(may, operation, kind, "of each name that this is about")
+
     def authorize_creation(self, topic: str) -> None:
         """Refuse unless the caller may make a topic of this name.
 

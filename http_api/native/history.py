@@ -28,7 +28,9 @@ async def get_history(call: Call) -> web.Response:
     if group is not None:
         call.rights.authorize(Operation.DESCRIBE, ResourceType.GROUP, [group])
         # The lag is a sum over topics: who may not see one of them could tell it from the rest.
-        call.rights.authorize(Operation.DESCRIBE, ResourceType.TOPIC, _topics_of(call, group))
+        call.rights.authorize_unnamed(
+            Operation.DESCRIBE, ResourceType.TOPIC, _topics_of(call, group)
+        )
         return _answer(await history.of_group(group))
     call.rights.authorize(Operation.DESCRIBE, ResourceType.CLUSTER, [CLUSTER_NAME])
     return _answer(await history.of_nodes())

@@ -5,7 +5,7 @@ from aiohttp import web
 from http_api.answers import json_answer
 from http_api.call import Call
 from http_api.describing.schemas import Fields
-from http_api.native.transactions.sessions import check_producer_name
+from http_api.native.transactions.sessions import check_producer_name, note_take_over
 from http_api.shapes.requests import NEW_PRODUCER
 from milena.model.access import ResourceType
 
@@ -16,6 +16,8 @@ async def allocate_producer(call: Call) -> web.Response:
     if name is not None:
         check_producer_name("name", name)
     call.rights.authorize_producer(name)
+    if name is not None:
+        await note_take_over(call, name)
     state = await call.ports.metadata.allocate_producer(name)
     # A name may have been another principal's, which wrote to topics that this caller may not see.
     is_seen = call.rights.seen(ResourceType.TOPIC)

@@ -255,7 +255,7 @@ async def subscribe(call: Call) -> web.Response:
     """Subscribe to topics, or to all whose names match, in place of what was subscribed before."""
     token = read_token(call.query())
     fields = Fields(await call.json_body(), "the body", SUBSCRIBE.fields)
-    topics, pattern = fields.strings("topics"), fields.text("topic_pattern")
+    topics, pattern = fields.strings("topics"), fields.label("topic_pattern")
     for topic in topics:
         check_name(topic)
     authorize_subscription(call, topics, pattern)

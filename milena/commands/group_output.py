@@ -6,6 +6,7 @@ from milena.cluster.group_admin import PartitionLag, total_lag
 from milena.cluster.group_views import GroupMember, GroupSummary, GroupView
 from milena.commands.output import table
 from milena.fields import Json
+from milena.model.plain_text import escaped
 from milena.records import TopicPartition
 
 
@@ -37,7 +38,7 @@ def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
     behind = total_lag(lags)
     head = group.summary
     heading = (
-        f"group {head.group_id}: {head.state}, generation {head.generation}, "
+        f"group {escaped(head.group_id)}: {head.state}, generation {head.generation}, "
         f"{head.member_count} members, coordinator {head.coordinator or 'none'}, "
         f"lag {'-' if behind is None else behind}"
     )

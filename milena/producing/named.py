@@ -46,6 +46,10 @@ def _check_list(values: object) -> None:
         raise BadRecordError(f"write takes a list of values, not {type(values).__name__}")
 
 
+class _PositionLostError(Exception):
+    """The position is gone: the transaction under way must not count."""
+
+
 class NamedProducer:
     """Writes the records of one source to one topic. An asynchronous context manager: entering it takes the name over.
 
@@ -114,33 +118,49 @@ class NamedProducer:
         """
         _check_list(values)
         await self._make_sure()
-        if not 0 <= first <= self.position:
-            raise ValueError(self._gap(first))
-        written = self.position - first
-        if written >= len(values):
-            return Deliveries(())
-        self._perhaps = first + len(values)
-        try:
-            async with self._transactions.transaction() as tx:
-                deliveries = await tx.send_many(
-                    self.topic,
-                    values[written:],
-                    keys=None if keys is None else keys[written:],
-                    partition=partition,
-                    headers=headers,
-                    timestamp_ms=timestamp_ms,
+        while True:
+            if not 0 <= first <= self.position:
+                raise ValueError(self._gap(first))
+            written = self.position - first
+            if written >= len(values):
+                if await self._is_still_there():
+                    return Deliveries(())
+                continue
+            self._perhaps = first + len(values)
+            try:
+                async with self._transactions.transaction() as tx:
+                    deliveries = await tx.send_many(
+                        self.topic,
+                        values[written:],
+                        keys=None if keys is None else keys[written:],
+                        partition=partition,
+                        headers=headers,
+                        timestamp_ms=timestamp_ms,
+                    )
+                    # The topic that the records are in now is that of the records before them, or nothing counts.
+                    if not await self._is_still_there():
+                        raise _PositionLostError
+                    tx.add_offsets(GROUP_PREFIX + self.name, {self._home: self._perhaps})
+            except _PositionLostError:
+                continue
+            except ProducerFencedError as error:
+                self._fenced = ProducerFencedError(
+                    f"another program took the name {self.name} over: {error.message}",
+                    status=error.status,
+                    error_code=error.error_code,
+                    request_id=error.request_id,
                 )
-                tx.add_offsets(GROUP_PREFIX + self.name, {self._home: self._perhaps})
-        except ProducerFencedError as error:
-            self._fenced = ProducerFencedError(
-                f"another program took the name {self.name} over: {error.message}",
-                status=error.status,
-                error_code=error.error_code,
-                request_id=error.request_id,
-            )
-            raise self._fenced from error
-        self.position = self._perhaps
-        return deliveries
+                raise self._fenced from error
+            self.position = self._perhaps
+            return deliveries
+
+    async def _is_still_there(self) -> bool:
+        """Whether the cluster has our position; it loses it with the topic, and ``position`` goes back then."""
+        found = await self._committed()
+        if found >= self.position:
+            return True
+        self.position = found
+        return False
 
     @property
     def _home(self) -> TopicPartition:

@@ -51,7 +51,7 @@ async def heartbeat(call: Call) -> web.Response:
     wait_ms = WAIT_MS.read(call.query())
     fields = Fields(await call.json_body(), "the body", HEARTBEAT.fields)
     topics = fields.strings("topics") if fields.has("topics") else None
-    pattern = fields.text("pattern")
+    pattern = fields.label("pattern")
     authorize_subscription(call, topics or (), pattern)
     call.check_groups([call.names["group"]])
     answer = await call.ports.groups.heartbeat(

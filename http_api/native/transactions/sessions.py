@@ -27,7 +27,7 @@ from milena.model.requests import (
     TransactionCommit,
     WrittenExtent,
 )
-from raft_meta.machine.producers import RESERVED_PREFIX
+from raft_meta.machine.producers import RESERVED_PREFIX, principal_of
 
 OLDER_THAN_MS = IntegerParam(
     name="older_than_ms",
@@ -57,6 +57,7 @@ async def begin(call: Call) -> web.Response:
             f"'timeout_ms' is {timeout_ms}; a transaction is open for at most {TRANSACTION_TIMEOUT_MS_MAX}"
         )
     call.rights.authorize_producer(name)
+    await note_take_over(call, name)
     begun = await call.ports.transactions.begin(name, timeout_ms=timeout_ms)
     return json_answer(
         {
@@ -83,6 +84,20 @@ def check_producer_name(field: str, name: str) -> None:
         raise InvalidFieldError(
             f"'{field}' may not begin with '{RESERVED_PREFIX}': such names are the nodes' own"
         )
+
+
+async def note_take_over(call: Call, name: str) -> None:
+    """Tell the audit log of a caller that takes another principal's producer: what that left open is aborted.
+
+    Raises:
+        NoQuorumError: it could not be told.
+    """
+    image = call.ports.metadata.image
+    producer_id = image.producer_names.get(name)
+    owner = "" if producer_id is None else principal_of(image, producer_id)
+    if owner and owner != call.rights.known_principal:
+        change = {"name": name, "producer_id": producer_id, "principal": owner}
+        await call.ports.metadata.note("take_over_producer", change)
 
 
 async def commit(call: Call) -> web.Response:

@@ -283,7 +283,16 @@ def _groups(exam: ClusterExam) -> Iterator[Finding]:
             else "see whether it grows (milena status --watch); "
             "if so, add members or make them faster",
         )
-    if not late:
+    unknown = [g.summary.group_id for g in exam.groups if not g.is_known]
+    if unknown:
+        named = ", ".join(sorted(unknown)[:PLACES_MAX]) + ", …" * (len(unknown) > PLACES_MAX)
+        yield _warning(
+            check,
+            f"the lag of {len(unknown)} groups is not known: {named}",
+            "see the partitions with the lag - of milena groups describe: their leader does not answer, or they end "
+            "before the committed offset",
+        )
+    if not late and not unknown:
         yield _ok(check, f"none of {len(exam.groups)} has more than {exam.lag_max} records to read")
 
 

@@ -33,6 +33,8 @@ class GroupLag:
     summary: GroupSummary
     lag: int | None
     known_lag: int = 0
+    is_known: bool = True
+    """Whether each of its partitions has told; also of a group that has committed nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +90,14 @@ async def take_look(client: AdminClient, clock: Clock) -> Look:
 
     async def group(summary: GroupSummary) -> GroupLag:
         async with turn:
-            rows = await _unless_failed(group_lags(summary.group_id)) or []
-        known = sum(row.lag for row in rows if row.lag is not None)
-        return GroupLag(summary=summary, lag=total_lag(rows), known_lag=known)
+            rows = await _unless_failed(group_lags(summary.group_id))
+        lags = [row.lag for row in rows or () if row.lag is not None]
+        return GroupLag(
+            summary=summary,
+            lag=total_lag(rows or []),
+            known_lag=sum(lags),
+            is_known=rows is not None and len(lags) == len(rows),
+        )
 
     async def group_lags(group_id: str) -> list[PartitionLag]:
         return await client.group_lags(await client.group(group_id))

@@ -63,6 +63,10 @@ class TransactionalCluster(ScriptedCluster):
         self.aborted.append(identity)
         return identity.producer_epoch + 1
 
+    def make_again(self):
+        """The topic is deleted, and what groups had committed there with it; one of its name is made."""
+        self.groups.clear()
+
     async def group(self, group_id):
         if group_id not in self.groups:
             raise TargetNotFoundError(f"no group {group_id}", status=404, error_code=40410)

@@ -4,6 +4,8 @@ import pytest
 
 from http_api.access.refusals import ROWS_MAX, Refusals
 from milena.model.errors import NoQuorumError
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import AllocatedProducer
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.credentials import Allowed, ClosedNode, basic
@@ -26,7 +28,7 @@ async def delete_records(api, topic="orders"):
 
 
 async def reset(api):
-    return await api.post("/groups/g/offsets:reset", {"topic": "orders", "to": 3}, headers=ROOT)
+    return await api.post("/groups/g/offsets:reset", {"topic": "orders", "to": 0}, headers=ROOT)
 
 
 async def abort(api):
@@ -42,7 +44,7 @@ async def delete_audit(api):
 ACTIONS = {
     delete_records: ("delete_records", {"topic": "orders", "partition": 0, "before_offset": None}),
     delete_audit: ("delete_records", {"topic": "__audit", "partition": 0, "before_offset": None}),
-    reset: ("reset_group", {"group_id": "g", "topic": "orders", "partitions": None, "to": 3}),
+    reset: ("reset_group", {"group_id": "g", "topic": "orders", "partitions": None, "to": 0}),
     abort: ("abort_transaction", {"producer_id": 1, "producer_epoch": 0}),
 }
 
@@ -61,6 +63,27 @@ async def test_what_cannot_be_told_is_not_done(closed, act):
     before = (list(api.node.deletions), list(api.node.transactions.aborts))
     assert (await act(api)).status == 503
     assert (list(api.node.deletions), list(api.node.transactions.aborts)) == before
+
+
+@pytest.mark.parametrize(
+    ("path", "field"), [("/transactions:begin", "transactional_id"), ("/producers", "name")]
+)
+async def test_who_takes_a_name_from_another_principal_is_told_of(closed, path, field):
+    api, closed_node = closed
+    node = api.node
+    ann = closed_node.user("ann", Allowed("WRITE", "TRANSACTIONAL_ID", "p"))
+    producer = AllocatedProducer(producer_id=7, producer_epoch=0, name="p", principal="User:ann")
+    known = replace(
+        node.image,
+        producers=node.image.producers.set(7, producer),
+        producer_names=node.image.producer_names.set("p", 7),
+    )
+    change = {"name": "p", "producer_id": 7, "principal": "User:ann"}
+    told = [("take_over_producer", change, "User:root")]
+    for name, caller, expected in (("p", ann, []), ("new", ROOT, []), ("p", ROOT, told)):
+        node.image = known
+        assert (await api.post(path, {field: name}, headers=caller)).status == 200
+        assert node.noted == expected
 
 
 class TestRefusals:

@@ -5,6 +5,8 @@ import pytest
 
 from http_api.routes import ROUTES
 from milena.model.requests import OpenTransaction
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import CommittedOffset, Map
 from tests.support.fakes.ports import CLUSTER_ID, NOW_MS, FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.credentials import Allowed, ClosedNode, basic
@@ -154,7 +156,7 @@ async def test_a_transactions_name_is_for_callers_that_may_see_it(closed):
 
 
 LABELS = {
-    "/groups/g1/heartbeat": ("member_id", "instance_id", "client_id", "assignor"),
+    "/groups/g1/heartbeat": ("member_id", "instance_id", "client_id", "assignor", "pattern"),
     "/consumers/g1": ("name",),
     "/users/root/tokens": ("note",),
     "/producers": ("name",),
@@ -172,3 +174,22 @@ async def test_a_name_that_others_are_shown_has_no_control_character(closed, pat
     body = {"member_epoch": 0, "topics": ["alpha"], "owned": []} if "heartbeat" in path else {}
     answer = await api.post(path, {**body, field: text}, headers=ROOT)
     assert answer.status in {400, 422}, answer
+
+
+async def test_a_transaction_makes_no_group_whose_name_has_a_control_character(closed):
+    api, _ = closed
+    row = {"group": "a\x9bb", "topic": "alpha", "partition": 0, "next_offset": 0}
+    answer = await api.post("/transactions", {"offsets": [row]}, headers=ROOT)
+    assert answer.status == 400
+    assert "control characters" in answer.json["message"]
+
+
+async def test_the_history_of_a_group_does_not_name_a_hidden_topic(closed):
+    api, _ = closed
+    node = api.node
+    committed = CommittedOffset(offset=0, leader_epoch=-1, metadata="", commit_ms=NOW_MS)
+    places = Map().set((node.image.topic_ids[HIDDEN], 0), committed)
+    node.image = replace(node.image, offsets=node.image.offsets.set("g1", places))
+    refused = await api.get("/history?group=g1", headers=GINA)
+    assert refused.status == 403
+    assert HIDDEN.encode() not in refused.body

@@ -49,7 +49,7 @@ def findings(nodes=None, *, groups=(), partition=None, **view):
     return diagnose(ClusterExam(view=cluster, nodes=nodes, groups=groups, lag_max=100))
 
 
-def lag(of, members=1):
+def lag(of, members=1, is_known=True):
     summary = GroupSummary(
         group_id="g",
         state="STABLE",
@@ -58,7 +58,7 @@ def lag(of, members=1):
         coordinator=1,
         member_count=members,
     )
-    return (GroupLag(summary=summary, lag=of, known_lag=of or 0),)
+    return (GroupLag(summary=summary, lag=of, known_lag=of or 0, is_known=is_known),)
 
 
 def test_of_a_healthy_cluster_every_check_is_told_to_be_well():
@@ -135,6 +135,7 @@ def test_of_a_healthy_cluster_every_check_is_told_to_be_well():
             Severity.WARNING, "versions", "1: nodes 1; 2: nodes 2",
         ),
         ({"groups": lag(101)}, Severity.WARNING, "groups", "group g has 101 records to read"),
+        ({"groups": lag(None, is_known=False)}, Severity.WARNING, "groups", "the lag of 1 groups is not known: g"),
         ({"groups": None}, Severity.WARNING, "groups", "nobody could say"),
     ],
 )  # fmt: skip

@@ -71,6 +71,29 @@ async def test_a_gap_is_refused_before_anything_is_sent():
     assert cluster.committed == []
 
 
+async def test_a_topic_that_was_made_again_has_none_of_its_records():
+    cluster = TransactionalCluster()
+    async with producer_of(cluster) as producer:
+        await producer.write(0, [b"a", b"b"])
+        cluster.make_again()
+        with pytest.raises(ValueError, match="0 to 1 of loader were not written"):
+            await producer.write(2, [b"c"])
+        assert producer.position == 0
+        assert cluster.groups == {}
+        await producer.write(0, [b"a", b"b", b"c"])
+    assert cluster.groups["producer-loader"] == {HOME: 3}
+
+
+async def test_what_was_written_is_written_again_where_its_topic_was_made_again():
+    cluster = TransactionalCluster()
+    async with producer_of(cluster) as producer:
+        await producer.write(0, [b"a", b"b"])
+        cluster.make_again()
+        assert len(await producer.write(0, [b"a", b"b"])) == 2
+        assert producer.position == 2
+    assert cluster.groups["producer-loader"] == {HOME: 2}
+
+
 async def test_one_that_was_aborted_may_be_written_again():
     cluster = TransactionalCluster()
     async with producer_of(cluster) as producer:
