@@ -8,12 +8,15 @@ module in every process that merely looks for data sources.
 # ruff: noqa: PLC0415
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 from spark_ext.errors import OptionError, one_line_errors
 from spark_ext.options.parsing import (
@@ -33,14 +36,60 @@ if TYPE_CHECKING:
     from spark_ext.writing.transactional_sink import MilenaBatchWriter, MilenaStreamWriter
 
 FORMAT = "milena"
+_PYTHON_PATH = "PYTHONPATH"
 
 
 def register(spark: SparkSession) -> None:
     """Make ``format("milena")`` known to a session.
 
     Without it Spark finds the format by itself where the package ``pyspark_milena`` can be imported.
+
+    Raises:
+        OptionError: the code was sent in an archive that Spark does not hand to its workers.
     """
-    spark.dataSource.register(MilenaDataSource)
+    if is_remote():  # by Spark Connect: the server has the code, and no context is here
+        spark.dataSource.register(MilenaDataSource)
+        return
+    _check_archive(__file__)
+    environment = spark.sparkContext.environment
+    before = environment.get(_PYTHON_PATH)
+    # The process that plans a stream looks for what was sent in a folder "streaming_job" below the right one, which
+    # Spark never fills. A data source takes the environment of its processes along when it is registered. Executors
+    # have no such folder, and find the code as ever.
+    if sent := _sent_with_the_job():
+        environment[_PYTHON_PATH] = os.pathsep.join((*sent, *filter(None, (before,))))
+    try:
+        spark.dataSource.register(MilenaDataSource)
+    finally:
+        if before is not None:
+            environment[_PYTHON_PATH] = before
+        elif sent:
+            del environment[_PYTHON_PATH]
+
+
+def _sent_with_the_job() -> list[str]:
+    """Return the folder of a driver that has what was sent along, and the archives in it that Spark looks into.
+
+    Nothing, where no archive was sent.
+    """
+    from pyspark.core.files import SparkFiles
+
+    root = SparkFiles.getRootDirectory()
+    archives = [entry for entry in sys.path if Path(root) in Path(entry).parents]
+    return [*archives, root] if archives else []
+
+
+def _check_archive(module: str) -> None:
+    """Refuse code in a wheel, which ``spark-submit`` puts on the path of the driver alone."""
+    from pyspark.core.context import SparkContext
+
+    extensions = tuple(SparkContext.PACKAGE_EXTENSIONS)
+    for folder in Path(module).parents:
+        if folder.is_file() and folder.suffix.lower() not in extensions:
+            raise OptionError(
+                f"Spark does not hand {folder.name} to its workers: "
+                f"give it a name that ends in {' or '.join(extensions)}"
+            )
 
 
 def check_write_stream(schema: StructType, options: Mapping[str, str]) -> None:
