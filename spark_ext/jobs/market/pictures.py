@@ -50,7 +50,9 @@ def price_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
 
     return (
         Panel(title="Surcharge", unit="%", draw=surcharges),
-        Panel(title="Demand and supply of all areas", unit="in a window", draw=market),
+        Panel(
+            title="Demand and supply of all areas", unit="in a window", draw=market, is_count=True
+        ),
         Panel(title="From the latest event of a window to its price", unit="seconds", draw=delays),
     )
 

@@ -43,11 +43,12 @@ plot_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One of the pictures below each other; ``draw`` gets its axes."""
+    """One of the pictures below each other; ``draw`` gets its axes. A count has no fractions on its axis."""
 
     title: str
     unit: str
     draw: Callable[["Axes"], None]
+    is_count: bool = False
 
 
 def save_picture(path: str, *, title: str, panels: tuple[Panel, ...]) -> None:
@@ -71,6 +72,9 @@ def save_picture(path: str, *, title: str, panels: tuple[Panel, ...]) -> None:
             "axes.titlesize": 11,
             "axes.titleweight": "bold",
             "axes.titlelocation": "left",
+            # matplotlib's own "05-17 12" and "31 08:15" do not say which number is the hour or the day.
+            "date.autoformatter.hour": "%m-%d %H:%M",
+            "date.autoformatter.minute": "%m-%d %H:%M",
             "legend.frameon": False,
             "legend.fontsize": 8.5,
             "font.size": 9.5,
@@ -85,6 +89,7 @@ def save_picture(path: str, *, title: str, panels: tuple[Panel, ...]) -> None:
 
 def _figure(title: str, panels: tuple[Panel, ...]) -> "Figure":
     from matplotlib.figure import Figure  # noqa: PLC0415  # as above
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     figure = Figure(figsize=(WIDTH, 0.5 + PANEL_HEIGHT * len(panels)), layout="constrained")
     figure.suptitle(shortened(title, TITLE_CHARS_MAX), fontsize=12, x=0.01, ha="left")
@@ -95,6 +100,8 @@ def _figure(title: str, panels: tuple[Panel, ...]) -> "Figure":
         axis.set_title(panel.title)
         axis.set_ylabel(panel.unit)
         _limit_height(axis)
+        if panel.is_count:
+            axis.yaxis.set_major_locator(MaxNLocator(integer=True))
         if axis.get_legend_handles_labels()[0]:
             # Beside the plot: curves may be anywhere in it.
             axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))

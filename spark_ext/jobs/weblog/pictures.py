@@ -50,10 +50,13 @@ def hour_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
 
     return (
         Panel(
-            title="Requests by the hour, by class of their answers", unit="requests", draw=answers
+            title="Requests by the hour, by class of their answers",
+            unit="requests",
+            draw=answers,
+            is_count=True,
         ),
         Panel(title="Answers of status 400 and above", unit="% of requests", draw=share),
-        Panel(title="Distinct clients", unit="clients", draw=clients),
+        Panel(title="Distinct clients", unit="clients", draw=clients, is_count=True),
     )
 
 
@@ -97,5 +100,5 @@ def alert_panels(rows: Sequence[Any], *, rate_min: float) -> tuple[Panel, ...]:
 
     return (
         Panel(title="Windows with an alert", unit="% of requests failed", draw=rates),
-        Panel(title="Requests in them", unit="requests", draw=requests),
+        Panel(title="Requests in them", unit="requests", draw=requests, is_count=True),
     )

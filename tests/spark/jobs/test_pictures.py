@@ -1,5 +1,6 @@
 """Pictures of jobs: drawn from rows that a job wrote, with everything that they should show, and nothing cut off."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import isnan
@@ -151,6 +152,9 @@ def test_nothing_is_drawn_where_there_is_no_window(way, drawn):
             assert all(isnan(a[1]) or isnan(b[1]) for a, b in inner), (way, inner)
 
 
+UNITS_WITH_FRACTIONS = {"%", "% of requests", "% of requests failed", "seconds"}
+
+
 def window_at(row):
     return "hour" if "hour" in row(0, "a") else "window_start"
 
@@ -196,6 +200,31 @@ def test_nothing_touches_the_frame(way, drawn):
     for axis in drawn(panels([row(n, "a") for n in range(4)])).axes:
         assert axis.dataLim.y1 < 0.99 * axis.get_ylim()[1]
         assert axis.get_xlim()[0] < axis.dataLim.x0 < axis.dataLim.x1 < axis.get_xlim()[1]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_counts_have_no_fractions(way, drawn):
+    panels, row = WAYS[way]
+    counts = ("requests", "errors", "clients", "demand", "supply", "status_2xx", "status_4xx")
+    one = row(0, "a").asDict()
+    few = Row(**{name: 2 if name in counts else value for name, value in one.items()})
+    found = [
+        axis for axis in drawn(panels([few])).axes if not UNITS_WITH_FRACTIONS & {axis.get_ylabel()}
+    ]
+    assert found
+    for axis in found:
+        assert all(tick == int(tick) for tick in axis.get_yticks()), (way, axis.get_ylabel())
+
+
+@pytest.mark.parametrize("minutes", [1, 60, 3000, 100_000])
+def test_times_are_named_so_that_hours_and_days_are_told_apart(minutes, drawn):
+    rows = [price(n, "a", percent=1, delay_ms=1) for n in (0, minutes)]
+    figure = drawn(price_panels(rows))
+    names = [label.get_text() for label in figure.axes[-1].get_xticklabels()]
+    assert names
+    assert all(re.fullmatch(r"\d\d-\d\d \d\d:\d\d|\d{4}-\d\d(-\d\d)?", name) for name in names), (
+        names
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
