@@ -23,9 +23,13 @@ _CHUNK_BYTES_MIN = 4 << 10
 class RequestBody:
     """Of one request. What it takes up in ``InFlight`` the dispatcher gives back."""
 
-    __slots__ = ("_request", "_shared", "holder", "place", "reserved_bytes")
+    __slots__ = ("_on_come", "_request", "_shared", "holder", "place", "reserved_bytes")
 
-    def __init__(self, request: web.BaseRequest, shared: Shared) -> None:
+    def __init__(
+        self, request: web.BaseRequest, shared: Shared, *, on_come: Callable[[], None]
+    ) -> None:
+        """``on_come`` is called once the body, or a piece of it, is there: it may have taken a minute."""
+        self._on_come = on_come
         self._request = request
         self._shared = shared
         self.holder = request.remote or ""
@@ -46,10 +50,11 @@ class RequestBody:
         """
         window = self._window()
         body = await self._received()
-        if window is None:
-            return body
-        size = LARGE_BYTES if len(body) > _PACKED_AT_ONCE_BYTES else 0
-        return await self._shared.turns.run(unpack(body, window, self.account), size)
+        if window is not None:
+            size = LARGE_BYTES if len(body) > _PACKED_AT_ONCE_BYTES else 0
+            body = await self._shared.turns.run(unpack(body, window, self.account), size)
+        self._on_come()
+        return body
 
     async def pieces(self, is_due: Callable[[], bool]) -> AsyncIterator[bytes]:
         """The body as it comes; the caller bounds what it keeps, and tells when the rest must not take long.
@@ -70,6 +75,7 @@ class RequestBody:
             data = await self._piece(is_due=is_due())
             if not data:
                 return
+            self._on_come()
             yield data
 
     def _window(self) -> int | None:

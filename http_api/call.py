@@ -42,7 +42,7 @@ class Call:
 
     def __post_init__(self) -> None:
         self.rights = Rights(self.request, self.request_id, self.shared.ports.callers)
-        self.body = RequestBody(self.request, self.shared)
+        self.body = RequestBody(self.request, self.shared, on_come=self.rights.check_again)
 
     # -- what it says ----------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Every endpoint, asked with every kind of credentials: who is let in, and that nothing happened where nobody was."""
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -305,6 +306,38 @@ async def test_where_refusals_are_only_logged_all_is_done_but_what_changes_acces
                 back = SetAccessMode(access_mode=AccessMode.OPTIONAL)
                 api.node.access.store.apply(back)
     assert any("would be refused" in line for line in caplog.messages)
+
+
+async def test_what_is_revoked_while_a_body_comes_is_not_done():
+    """The first half of each body comes with a superuser's token, the other half when that is gone."""
+    tried = set()
+    async with closed() as (api, closed_node):
+        async for ask, token_id in walk(api):
+            if not ask.data or BY_ID[ask.operation].access is PUBLIC:
+                continue
+            given = closed_node.token("root", "halfway1")
+            before = state_of(api.node)
+
+            async def halves(data=ask.data):
+                yield data[: len(data) // 2]
+                # It has come, and the handler waits for the rest.
+                await asyncio.sleep(0.01)
+                closed_node.revoke("halfway1")
+                nonlocal before
+                before = state_of(api.node)
+                yield data[len(data) // 2 :]
+
+            answer = await api.call(
+                ask.method,
+                ask.at(CLUSTER_ID, token_id),
+                headers={**ask.sent_headers(), **given},
+                data=halves(),
+                skip_auto_headers=("Content-Type",),
+            )
+            assert answer.error[0] in {401, 403}, (ask, answer)
+            assert state_of(api.node) == before, ask
+            tried.add(ask.operation)
+    assert len(tried) > 30
 
 
 @pytest.mark.parametrize("headers", [{"Authorization": "Bearer x"}, basic("root", "wrong one")])
