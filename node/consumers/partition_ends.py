@@ -153,11 +153,6 @@ class EndWatcher:
         else:
             self._poll(watch)
 
-    def is_quiet(self, key: PartitionKey, offset: int) -> bool:
-        """Whether the leader is being asked already for what comes at ``offset``, and has not answered."""
-        watch = self._watches.get(key)
-        return watch is not None and watch.poll is not None and watch.poll_offset == offset
-
     def _attach(self, watch: _Watch) -> None:
         runner = self._replicas.find(*watch.key)
         if runner is not None and not runner.is_damaged and runner.role is not ReplicaRole.OFFLINE:

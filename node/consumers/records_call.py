@@ -12,6 +12,8 @@ from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
     MilenaError,
+    NoLeaderError,
+    NotFoundError,
     OffsetOutOfRangeError,
     ReplicaDamagedError,
     SubscriptionConflictError,
@@ -51,8 +53,6 @@ FOR_EVER_MS = 1 << 62
 RETURNED_MS = 1_000
 """A node has this long to say whether it has returned an answer. One that cannot be heard has not."""
 GIVEN_UP = "this call was given up by its caller"
-QUIET_MS_MIN = 500
-"""A call that waits as long as this does not ask a leader that others are asking: the leader's answer wakes it."""
 RETRY_MS = 250
 RETRY_MS_MAX = 2_000
 """A partition that could not be read is asked again after this long; twice as long each time, up to the bound."""
@@ -133,6 +133,8 @@ class RecordsCall:
         self._clock = clock
         consumer = session.view.consumer
         wanted = ANSWER_BYTES_DEFAULT if max_bytes is None else max_bytes
+        self._unknown: dict[PartitionKey, MilenaError] = {}
+        """Partitions of which it is not known whether there is more, and why. An empty answer would say: none."""
         self._answer = _Gathering(
             AnswerRoom(
                 payload_bytes=min(max(wanted, 0), ANSWER_BYTES_MAX),
@@ -149,6 +151,7 @@ class RecordsCall:
             SubscriptionConflictError: neither subscribed nor assigned.
             OffsetOutOfRangeError: the consumer's policy does not say where to go.
             ReplicaDamagedError: the next records of a partition are damaged, and no others came; nothing was delivered.
+            NoLeaderError: a partition could not be read, and no records came of others.
             NotCoordinatorError, ConsumerNotFoundError: nothing was delivered.
             FateUnknownError: a repetition of this call has taken its place.
         """
@@ -196,8 +199,8 @@ class RecordsCall:
                 deadline_ms = min(deadline_ms, self._answer.gather_until(now_ms))
                 left_ms = deadline_ms - now_ms
                 if self._answer.is_enough or left_ms <= 0:
-                    if looked.damaged is not None and not self._answer.deliveries:
-                        raise looked.damaged
+                    if not self._answer.deliveries:
+                        self._check_known(looked)
                     return self._delivered()
                 if not looked.has_moved:
                     await self._wait(waiter, looked, left_ms)
@@ -214,6 +217,20 @@ class RecordsCall:
             raise SubscriptionConflictError(
                 f"consumer {session.key[1]!r} is neither subscribed to topics nor assigned partitions"
             )
+
+    def _check_known(self, looked: _Round) -> None:
+        """Refuse to say that there are no records where that is not known.
+
+        Raises:
+            ReplicaDamagedError, NoLeaderError: it is not.
+        """
+        if looked.damaged is not None:
+            raise looked.damaged
+        for key, error in self._unknown.items():
+            if key in self._session.cursor:
+                # Other kinds of error would tell the caller something of this call.
+                name = self._session.view.name(key)
+                raise NoLeaderError(f"{name} cannot be read now: {error.message}") from error
 
     async def _begin(self) -> None:
         """The client is here again: it has what it was given before."""
@@ -255,20 +272,19 @@ class RecordsCall:
         session.take_assignment()
         if session.cursor.without_position():
             await session.positions.find()
-            looked.failed.update(session.cursor.without_position())
-        keys = [key for key in session.cursor if self._is_worth_asking(key, looked)]
+            for key in session.cursor.without_position():
+                self._fail(key, NoLeaderError("where to begin is not known"), looked)
+        keys = [key for key in session.cursor if session.cursor.position(key) is not None]
         for start in range(0, len(keys), PARALLEL):
             if self._answer.room.is_over:
                 break
             await self._read(keys[start : start + PARALLEL], looked)
         return looked
 
-    def _is_worth_asking(self, key: PartitionKey, looked: _Round) -> bool:
-        position = self._session.cursor.position(key)
-        if position is None:
-            return False
-        may_wait = self._timeout_ms >= QUIET_MS_MIN or not looked.is_first
-        return not (may_wait and self._ends.is_quiet(key, position))
+    def _fail(self, key: PartitionKey, error: MilenaError, looked: _Round) -> None:
+        looked.failed.add(key)
+        if not isinstance(error, NotFoundError):
+            self._unknown[key] = error
 
     async def _read(self, keys: Sequence[PartitionKey], looked: _Round) -> None:
         session, room = self._session, self._answer.room
@@ -282,12 +298,13 @@ class RecordsCall:
         session.take_assignment()
         for key, result in zip(keys, found, strict=True):
             if isinstance(result, FetchResult):
+                self._unknown.pop(key, None)
                 self._take(key, result, looked)
             elif isinstance(result, OffsetOutOfRangeError):
                 await self._reset(key, result, looked)
             else:
                 logger.debug("consumer=%s/%s cannot read: %s", *session.key, result)
-                looked.failed.add(key)
+                self._fail(key, result, looked)
                 if isinstance(result, ReplicaDamagedError):
                     looked.damaged = result
         damages, looked.damages = looked.damages, []
@@ -300,7 +317,10 @@ class RecordsCall:
         assert position is not None
         try:
             return await self._session.positions.fetch(
-                key, position, max_bytes=max_bytes, is_unconfirmed=not looked.is_first
+                key,
+                position,
+                max_bytes=max_bytes,
+                is_unconfirmed=not (looked.is_first or key in self._unknown),
             )
         except MilenaError as error:
             return error
@@ -314,8 +334,8 @@ class RecordsCall:
         except OffsetOutOfRangeError:
             if not self._answer.deliveries:
                 raise
-        except MilenaError:
-            looked.failed.add(key)
+        except MilenaError as failure:
+            self._fail(key, failure, looked)
         self._session.take_assignment()
 
     def _take(self, key: PartitionKey, result: FetchResult, looked: _Round) -> None:

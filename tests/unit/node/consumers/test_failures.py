@@ -11,6 +11,7 @@ from milena.model.errors import (
     InvalidConsumerError,
     MalformedRequestError,
     MilenaError,
+    NoLeaderError,
     ReplicaDamagedError,
     TooManyRequestsError,
 )
@@ -204,8 +205,34 @@ class TestLeaders:
             await cluster.kill(lost)
             await after(5_000)
             cluster.network.calls.clear()
-            assert await client.read(coordinator, timeout_ms=60_000) == []
+            with pytest.raises(NoLeaderError, match="t-0 cannot be read now"):
+                await client.read(coordinator, timeout_ms=60_000)
             assert sum(kind in ("read", "tail") for *_, kind, _ in cluster.network.calls) < 40
+
+    @virtual
+    @pytest.mark.parametrize("timeout_ms", [0, 100, 1_500, 20_000])
+    @pytest.mark.parametrize("has_waited", [False, True])
+    async def test_no_answer_says_that_there_is_nothing_where_that_is_not_known(
+        self, timeout_ms: int, has_waited: bool
+    ) -> None:
+        async with cluster_of() as cluster:
+            coordinator = Client(cluster).coordinator
+            lost = other_than(cluster, coordinator)
+            kept = other_than(cluster, coordinator, lost)
+            await cluster.create("t", (lost,), (kept,))
+            client = await (await Client(cluster).create()).subscribe("t")
+            if has_waited:
+                # A question to the leader goes on, which others that wait shall share.
+                assert await client.read(coordinator, timeout_ms=1_000) == []
+            await cluster.nodes[lost].write("t", "lost", partition=0)
+            cluster.isolate(lost)
+            with pytest.raises(NoLeaderError):
+                await client.read(coordinator, timeout_ms=timeout_ms)
+            await cluster.nodes[kept].write("t", "kept", partition=1)
+            assert await client.read(coordinator, timeout_ms=5_000) == ["kept"]
+            cluster.heal()
+            assert await client.read(coordinator, timeout_ms=20_000) == ["lost"]
+            assert await client.read(coordinator, timeout_ms=20_000) == []
 
     @virtual
     async def test_waiting_follows_the_leader(self) -> None:
