@@ -14,7 +14,7 @@ from tests.judge.checks import Row
 from tests.judge.model import Shown, parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.judge.client import Response
 
@@ -43,16 +43,24 @@ def _text(answer: Response) -> list[tuple[int, Row]]:
     return [row_of(item, "text") for item in parse_json(answer.body)]
 
 
+def _rows(texts: Sequence[str | bytes], data: str) -> list[tuple[int, Row]]:
+    """Return the records of a stream; the last text may be the error that ended it."""
+    items = [parse_json(text) for text in texts if text.strip()]
+    if items and "error_code" in items[-1] and "offset" not in items[-1]:
+        items.pop()
+    return [row_of(item, data) for item in items]
+
+
 def _lines(data: str) -> Callable[[Response], list[tuple[int, Row]]]:
     def parse(answer: Response) -> list[tuple[int, Row]]:
-        return [row_of(parse_json(line), data) for line in answer.body.split(b"\n") if line.strip()]
+        return _rows(answer.body.split(b"\n"), data)
 
     return parse
 
 
 def _events(data: str) -> Callable[[Response], list[tuple[int, Row]]]:
     def parse(answer: Response) -> list[tuple[int, Row]]:
-        return [row_of(parse_json(text), data) for _, text in events(answer.body)]
+        return _rows([text for _, text in events(answer.body)], data)
 
     return parse
 

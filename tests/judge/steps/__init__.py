@@ -45,7 +45,7 @@ STEPS: dict[str, tuple[Step, int]] = {
     "neighbours": (bodies.neighbours, 3),
     "frames": (bodies.frames, 3),
     "heads": (bodies.heads, 2),
-    "hasty": (bodies.followed, 2),
+    "hasty": (bodies.followed, 3),
     "bounds": (bounds.bounds, 3),
     "trailers": (access.trailers, 3),
     "other-hosts": (access.other_hosts, 2),

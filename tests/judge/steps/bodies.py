@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.judge.client import Lost, Quirks, Request, Response
-from tests.judge.model import Fate, Topic
+from tests.judge.model import Fate
 from tests.judge.paths.read import FORMATS
-from tests.judge.paths.write import PATH, PATHS, WritePath
+from tests.judge.paths.write import PATH, PATHS
 from tests.judge.steps import reads, topics, writes
 from tests.judge.world import World, is_told, is_unsure
 
@@ -162,33 +162,37 @@ def heads(world: World, rng: random.Random) -> None:
 
 
 def followed(world: World, rng: random.Random) -> None:
-    """Go away right after a keyed request, or read on: the repeat finds out, and adds nothing.
+    """Go away right after keyed requests, or read on: the repeats find out, and add nothing.
 
-    Where nodes break, the topic may have two replicas, and writes need both: 503 says that nothing was written.
+    Where nodes break, the topic has two replicas, and writes need both. The repeats come two seconds later: a 503
+    says that nothing was written, also by the first try.
     """
     more = {"replication_factor": 2, "configs": [{"name": "min.insync.replicas", "value": "2"}]}
-    is_narrow = world.is_stormy and rng.random() < 0.7
-    topic = topics.create(world, rng, more=more) if is_narrow else world.topic(rng)
-    for _ in range(8 if is_narrow else 1):
-        if topic is not None:
-            _go_away(world, rng, topic, patience=rng.choice((0, 2, 30)))
-
-
-def _go_away(world: World, rng: random.Random, topic: Topic, patience: float) -> None:
-    path: WritePath = rng.choice([path for path in PATHS if not path.is_v3])
-    number = rng.randrange(len(topic.partitions))
-    records = [path.draw(rng, world.model, topic, number)]
-    key = f"{world.prefix}-cut-{next(world.numbers)}"
-    request = path.request(records, number, world.cluster_id)
-    request = request.with_headers(("Idempotency-Key", key))
-    world.model.begin(records)
-    quirks = rng.choice((Quirks(is_abandoned=True), Quirks(is_shut=True, is_fresh=True)))
-    first = world.ask(rng, request.with_quirks(quirks))
-    answer = world.until_answered(rng, request, seconds=patience)
-    if isinstance(answer, Response) and 400 <= answer.status < 500:
-        answer = Lost("a refusal under a key speaks of this try alone")
-    writes.settle(world, path, records, answer, f"{path.name} {request.target} under {key}")
-    if is_told(first) and first.status == 200 and is_told(answer) and not is_unsure(answer):
-        same = answer.status == 200 and path.receipts(answer, 1) == path.receipts(first, 1)
-        where = f"{path.name} {request.target} under {key} again"
-        world.check("J-once", same, where, first.body[:200], answer.body[:200])
+    topic = topics.create(world, rng, more=more) if world.is_stormy else world.topic(rng)
+    if topic is None:
+        return
+    left = []
+    for _ in range(20 if world.is_stormy else 1):
+        path = rng.choice([path for path in PATHS if not path.is_v3])
+        number = rng.randrange(len(topic.partitions))
+        records = path.some(rng, world.model, topic, number, 1)
+        key = ("Idempotency-Key", f"{world.prefix}-cut-{next(world.numbers)}")
+        request = path.request(records, number, world.cluster_id).with_headers(key)
+        world.model.begin(records)
+        is_abandoned = world.is_stormy or rng.random() < 0.5
+        quirks = Quirks(is_abandoned=is_abandoned, is_shut=not is_abandoned, is_fresh=True)
+        node = rng.choice(world.nodes)
+        first = world.ask(rng, request.with_quirks(quirks), node=node)
+        left.append((path, records, request, first))
+        # A node that stands still would read the first try behind the repeat.
+        world.ask(rng, Request("GET", "/livez"), node=node)
+        world.sleep(0.1 if world.is_stormy else 0)
+    for path, records, request, first in left:
+        answer = world.until_answered(rng, request, seconds=0 if world.is_stormy else 30)
+        if isinstance(answer, Response) and 400 <= answer.status < 500:
+            answer = Lost("a refusal under a key speaks of this try alone")
+        where = f"{path.name} {request.target} under {request.headers[-1][1]} again"
+        writes.settle(world, path, records, answer, where)
+        if is_told(first) and first.status == 200 and is_told(answer) and not is_unsure(answer):
+            same = answer.status == 200 and path.receipts(answer, 1) == path.receipts(first, 1)
+            world.check("J-once", same, where, first.body[:200], answer.body[:200])
