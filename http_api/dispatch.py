@@ -43,8 +43,10 @@ from http_api.streaming.places import Streams, pause
 from http_api.unknown import check_known
 from milena.model.contained import ContainedErrors
 from milena.model.errors import (
+    FateUnknownError,
     ForbiddenError,
     MilenaError,
+    NotReadyError,
     RouteNotFoundError,
     TooManyRequestsError,
     UnauthenticatedError,
@@ -195,6 +197,13 @@ class Dispatcher:
                 self._note_stranger(call.request, error)
                 await self._distrust(call.request)
                 raise
+            except NotReadyError as error:
+                if "Idempotency-Key" not in call.request.headers:
+                    raise
+                # An earlier try under the key may have been let in, by this node or another one.
+                raise FateUnknownError(
+                    f"{error.message}; an earlier try under this idempotency key may have written; send it again"
+                ) from error
             principal = call.rights.known_principal
             self.hosts.check_stranger(principal, call.request.headers.get("Host"))
             call.body.holder = principal or call.body.holder

@@ -94,6 +94,7 @@ def settle(
         elif receipt.status == 504 or receipt.code in UNSURE or receipt.status == 500:
             world.model.settle(sent, Fate.UNKNOWN)
         else:
+            sent.path += f", {receipt.status} {receipt.code} by node {answer.node}"
             world.model.settle(sent, Fate.REFUSED)
     return receipts
 

@@ -95,6 +95,16 @@ async def test_what_changes_is_in_force_for_the_next_request(closed, way, ask):
     assert len(node.node.produce_requests) == written
 
 
+@pytest.mark.parametrize("more", [[], ["X-Request-Id: mine"]])
+async def test_a_repeat_is_not_told_that_nothing_was_written_where_nobody_is_let_in(closed, more):
+    client, node = closed
+    token = node.token("root")["Authorization"]
+    sent = request(f"Authorization: {token}", "Idempotency-Key: k", *more)
+    assert await status(client, sent) == 200
+    node.node.access.clock.ms += 30_001
+    assert await status(client, sent) == 504
+
+
 async def test_a_password_that_was_changed_is_good_no_more(closed):
     client, node = closed
     ann = node.user("ann", DESCRIBE)["Authorization"]
