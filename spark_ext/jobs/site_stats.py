@@ -26,6 +26,7 @@ from spark_ext.jobs.archiving.plan import make_plan
 from spark_ext.jobs.archiving.reader import SCHEMA, read_archive
 from spark_ext.jobs.events.job import EventJob, run_event_job
 from spark_ext.jobs.events.options import StreamWanted, stream_options
+from spark_ext.jobs.running.amounts import counted
 from spark_ext.jobs.running.cluster import JobCluster, cluster_options
 from spark_ext.jobs.running.command import run_command
 from spark_ext.jobs.running.picture import plot_option, save_picture
@@ -113,7 +114,9 @@ def site_stats(
     if picture is not None:
         row = Row(*HOURLY_COLUMNS)
         rows = [row(*table_row(counts)) for counts in report.hours]
-        save_picture(picture, title=f"site_stats: {len(rows):,} hours", panels=hour_panels(rows))
+        save_picture(
+            picture, title=f"site_stats: {counted(len(rows), 'hour')}", panels=hour_panels(rows)
+        )
     text = as_json(report_json(report)) if is_json else report_text(report, hours_shown=hours_shown)
     click.echo(text)
 

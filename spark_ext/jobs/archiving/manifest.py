@@ -24,6 +24,7 @@ from crc32c import crc32c
 
 from milena.errors import UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
+from spark_ext.jobs.running.amounts import counted
 from spark_ext.jobs.running.errors import DamagedArchiveError, JobInputError
 
 FORMAT = 1
@@ -235,7 +236,8 @@ def partition_problem(partition: PartitionArchive) -> str | None:
         return "a gap of more offsets than it has, or of none"
     if partition.records + partition.missing != span:
         return (
-            f"{partition.records} records and {partition.missing} explained gaps for {span} offsets"
+            f"{counted(partition.records, 'record')} and {counted(partition.missing, 'explained gap')} "
+            f"for {counted(span, 'offset')}"
         )
     return None
 

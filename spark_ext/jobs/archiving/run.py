@@ -17,6 +17,7 @@ from milena.fields import Json
 from spark_ext.jobs.archiving.directory import ArchiveWriter
 from spark_ext.jobs.archiving.manifest import Manifest, PartitionKey
 from spark_ext.jobs.archiving.plan import ArchivePlan, PartitionState, ReadRange, Runs, make_plan
+from spark_ext.jobs.running.amounts import counted
 from spark_ext.jobs.running.errors import JobInputError, LostRecordsError
 
 
@@ -221,10 +222,10 @@ def summary_text(summary: RunSummary) -> str:
     lines = [table(headings, rows)]
     lines += [f"accepted: {loss}" for loss in summary.losses]
     if summary.leftovers:
-        lines.append(f"removed {len(summary.leftovers)} leftovers of an interrupted run")
+        lines.append(f"removed {counted(len(summary.leftovers), 'leftover')} of an interrupted run")
     files = sum(p.files for p in summary.partitions)
     end = f"; {summary.behind:,} left for the next run" if summary.behind else ""
-    lines.append(f"archived {summary.records:,} records in {files} files{end}")
+    lines.append(f"archived {counted(summary.records, 'record')} in {counted(files, 'file')}{end}")
     return "\n".join(lines)
 
 

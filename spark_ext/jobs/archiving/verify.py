@@ -17,6 +17,7 @@ from spark_ext.jobs.archiving.directory import read_manifest, unlisted_files
 from spark_ext.jobs.archiving.manifest import ArchivedFile, Manifest, PartitionArchive, PartitionKey
 from spark_ext.jobs.archiving.parquet_check import checksum, offset_runs
 from spark_ext.jobs.archiving.plan import Runs
+from spark_ext.jobs.running.amounts import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,7 @@ def _content_problem(entry: ArchivedFile, runs: Runs) -> str | None:
         return f"{entry.path} holds other offsets than the manifest says"
     records = sum(end - start for start, end in runs)
     if records != entry.records:
-        return f"{entry.path} holds {records} records, not {entry.records}"
+        return f"{entry.path} holds {counted(records, 'record')}, not {entry.records:,}"
     return None
 
 
@@ -110,11 +111,14 @@ def verdict_text(verdict: ArchiveVerdict) -> str:
     lines += verdict.problems
     if verdict.unlisted:
         lines.append(
-            f"{len(verdict.unlisted)} files that the manifest does not list: a run is under way, or was interrupted"
+            f"{counted(len(verdict.unlisted), 'file')} that the manifest does not list: "
+            "a run is under way, or was interrupted"
         )
     records = sum(p.records for p in verdict.manifest.partitions)
-    end = "sound" if verdict.is_good else f"{len(verdict.problems)} problems"
-    lines.append(f"{records:,} records in {len(verdict.manifest.paths())} files: {end}")
+    end = "sound" if verdict.is_good else counted(len(verdict.problems), "problem")
+    lines.append(
+        f"{counted(records, 'record')} in {counted(len(verdict.manifest.paths()), 'file')}: {end}"
+    )
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from milena.commands.output import table
 from milena.fields import Json
 from spark_ext.jobs.archiving.manifest import ArchivedFile, Manifest, PartitionArchive
 from spark_ext.jobs.archiving.plan import PartitionState, ReadRange
+from spark_ext.jobs.running.amounts import counted
 
 
 @unique
@@ -150,9 +151,9 @@ def report_text(report: AuditReport) -> str:
     left = report.differences - len(report.examples)
     if report.examples and left:
         lines.append(f"and {left:,} more")
-    end = f"{report.differences:,} differences" if report.differences else "the same"
+    end = counted(report.differences, "difference") if report.differences else "the same"
     lines.append(
-        f"compared {report.compared:,} records of topic {report.topic} with the archive: {end}"
+        f"compared {counted(report.compared, 'record')} of topic {report.topic} with the archive: {end}"
     )
     return "\n".join(lines)
 

@@ -27,6 +27,7 @@ from spark_ext.jobs.events.report import (
     written_counts,
 )
 from spark_ext.jobs.events.watermark import dated, in_time
+from spark_ext.jobs.running.amounts import counted
 from spark_ext.jobs.running.cluster import JobCluster
 from spark_ext.jobs.running.picture import Panel, save_picture
 from spark_ext.jobs.running.session import job_session
@@ -91,7 +92,7 @@ def run_event_job(
         report = follow(start_stream(job, run, records), run, name=job.name)
     if picture is not None:
         rows = target_rows(spark, job, run)
-        title = f"{job.name} of {', '.join(run.topics)}: {len(rows):,} rows of {run.target or run.output}"
+        title = f"{job.name} of {', '.join(run.topics)}: {counted(len(rows), 'row')} of {run.target or run.output}"
         assert job.panels is not None, "a job without a picture has no option that asks for one"
         save_picture(picture, title=title, panels=job.panels(rows))
     click.echo(as_json(event_report_json(report)) if is_json else event_report_text(report))

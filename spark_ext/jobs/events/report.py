@@ -11,6 +11,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as sf
 
 from milena.fields import Json
+from spark_ext.jobs.running.amounts import counted
 
 READ, WRITTEN = "read", "written"
 """Names of what is observed: the events as they come, and the rows that are written."""
@@ -106,9 +107,11 @@ def _watermark(batch: Mapping[str, Any]) -> str | None:
 
 def event_report_text(report: EventReport) -> str:
     """A sentence, and one more for each thing that a reader should look after."""
-    lines = [f"{report.records:,} records in {report.batches} batches: {report.written:,} written"]
+    lines = [
+        f"{counted(report.records, 'record')} in {counted(report.batches, 'batch')}: {report.written:,} written"
+    ]
     if report.unreadable:
-        lines.append(f"{report.unreadable:,} records could not be read")
+        lines.append(f"{counted(report.unreadable, 'record')} could not be read")
     if report.late:
         lines.append(f"{report.late:,} came too late")
     if report.delay_max_ms is not None:

@@ -14,6 +14,7 @@ from hashlib import sha256
 from itertools import chain
 
 from spark_ext.jobs.archiving.manifest import Manifest, PartitionArchive, topic_in
+from spark_ext.jobs.running.amounts import counted
 from spark_ext.jobs.running.errors import JobInputError
 
 PARTITIONS_MAX = 999
@@ -77,7 +78,7 @@ def find_source(
         held = [p for p in held if p.key.partition in chosen.partitions]
     if len(held) > PARTITIONS_MAX:
         raise JobInputError(
-            f"topic {name} has {len(held)} partitions, and {PARTITIONS_MAX} can be replayed under one name: "
+            f"topic {name} has {counted(len(held), 'partition')}, and {PARTITIONS_MAX} can be replayed under one name: "
             "choose some with --partitions"
         )
     assert manifest.cluster_id is not None, "an archive that holds a topic knows its cluster"
@@ -128,7 +129,8 @@ def require_partitions(source: ReplaySource, to: str, partition_count: int) -> N
     largest = max((p.key.partition for p in source.partitions if p.files), default=-1)
     if largest >= partition_count:
         raise JobInputError(
-            f"the archive has records of partition {largest}, and topic {to} has {partition_count} partitions: "
+            f"the archive has records of partition {largest}, "
+            f"and topic {to} has {counted(partition_count, 'partition')}: "
             f"give it more (milena topics alter {to} --partitions {largest + 1}), or let keys choose with --by-key"
         )
 

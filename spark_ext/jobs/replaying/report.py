@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from milena.cluster.view import TopicView
 from milena.commands.output import table
 from milena.fields import Json
+from spark_ext.jobs.running.amounts import counted
 
 DAY_MS = 86_400_000
 
@@ -79,9 +80,11 @@ def report_text(report: ReplayReport) -> str:
     ]
     lines = [table(("PARTITION", "NEXT", "RECORDS", "BYTES", "FILES", "SKIPPED"), rows)]
     lines += report.notes
-    end = f"; {report.skipped:,} files were written before" if report.skipped else ""
+    verb = "was" if report.skipped == 1 else "were"
+    end = f"; {counted(report.skipped, 'file')} {verb} written before" if report.skipped else ""
     lines.append(
-        f"replayed {report.records:,} records of {report.files:,} files to topic {report.topic}{end}"
+        f"replayed {counted(report.records, 'record')} of {counted(report.files, 'file')} "
+        f"to topic {report.topic}{end}"
     )
     return "\n".join(lines)
 

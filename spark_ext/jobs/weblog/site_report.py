@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 
 from milena.commands.output import table
 from milena.fields import Json
+from spark_ext.jobs.running.amounts import counted
 
 STATUS_CLASSES = (1, 2, 3, 4, 5)
 
@@ -192,16 +193,18 @@ def report_text(report: SiteReport, *, hours_shown: int) -> str:
         for c in (*shown, report.overall)
     ]
     parts = [table(headings, rows)]
-    if len(shown) < len(report.hours):
-        parts.append(f"{len(report.hours) - len(shown)} earlier hours are not shown")
+    if earlier := len(report.hours) - len(shown):
+        parts.append(
+            f"{counted(earlier, 'earlier hour')} {'is' if earlier == 1 else 'are'} not shown"
+        )
     rankings = (
         ("PATH", report.overall.top_paths),
         ("PATH OF ERRORS", report.overall.top_error_paths),
     )
     parts += [table((heading, "COUNT"), ranking) for heading, ranking in rankings if ranking]
     parts.append(
-        f"{report.overall.requests:,} requests in {len(report.hours)} hours, "
-        f"{report.malformed_count:,} lines that could not be read"
+        f"{counted(report.overall.requests, 'request')} in {counted(len(report.hours), 'hour')}, "
+        f"{counted(report.malformed_count, 'line')} that could not be read"
     )
     parts[-1] += "".join(f"\n  {count:,} {reason}" for reason, count in report.malformed)
     return "\n\n".join(parts)

@@ -289,12 +289,12 @@ def test_leftovers_are_named_and_files_of_others_are_left_alone(files):
     verdict = verify_archive(files, ROOT)
     assert verdict.is_good
     assert verdict.unlisted == (orphan,)
-    assert "1 files that the manifest does not list" in verdict_text(verdict)
+    assert "1 file that the manifest does not list" in verdict_text(verdict)
     log.partitions[key(0)] = (0, 11)
     summary = run_archive(files, ROOT, log)
     assert summary.leftovers == (orphan,)
     assert not files.exists(f"{ROOT}/{orphan}")
-    assert "removed 1 leftovers" in summary_text(summary)
+    assert "removed 1 leftover of" in summary_text(summary)
     assert any(path.endswith("notes.txt") for path in files.paths())
     assert_holds_exactly(files, log)
 
