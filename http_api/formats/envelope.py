@@ -14,9 +14,7 @@ from http_api.describing.schemas import is_integer, json_kind, unknown_field
 from http_api.errors import InvalidFieldError
 from http_api.formats import exact_json
 from milena.model.errors import (
-    InvalidRecordError,
     MalformedRequestError,
-    PartitionNotFoundError,
     RequestTooLargeError,
     UnsupportedSchemaError,
 )
@@ -36,9 +34,6 @@ REQUEST_FIELDS = frozenset(
 )
 RECORD_FIELDS = frozenset({"key", "value", "partition", "timestamp", "headers"})
 _HEADER_FIELDS = frozenset({"key", "name", "value"})
-
-TIMESTAMP_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999: the last that other systems can write down."""
 
 
 def decode_envelope(
@@ -163,19 +158,14 @@ def _column(records: list[dict[str, Any]], name: str) -> list[Any]:
 
 def _partitions_column(records: list[dict[str, Any]]) -> list[int | None]:
     column = _column(records, "partition")
-    if not set(map(type, column)) <= {int, type(None)}:
-        index, wrong = next(
-            (i, p) for i, p in enumerate(column) if p is not None and type(p) is not int
-        )
-        if is_integer(wrong):
-            raise PartitionNotFoundError(f"there is no partition {wrong}")
-        raise MalformedRequestError(
-            f"records[{index}].partition must be an integer, not {json_kind(wrong)}"
-        )
-    least = min((p for p in column if p is not None), default=0)
-    if least < 0:
-        raise PartitionNotFoundError(f"there is no partition {least}")
-    return column
+    if set(map(type, column)) <= {int, type(None)}:
+        return column
+    for index, value in enumerate(column):
+        if value is not None and not is_integer(value):
+            raise MalformedRequestError(
+                f"records[{index}].partition must be an integer, not {json_kind(value)}"
+            )
+    return [None if value is None else int(value) for value in column]
 
 
 def _timestamps_column(records: list[dict[str, Any]]) -> list[int | None]:
@@ -185,22 +175,7 @@ def _timestamps_column(records: list[dict[str, Any]]) -> list[int | None]:
             parse_timestamp(f"records[{index}].timestamp", value)
             for index, value in enumerate(column)
         ]
-    for value in column:
-        check_timestamp(value)
     return column
-
-
-def check_timestamp(value: int | None) -> int | None:
-    """A record's time, unchanged, if it can be one.
-
-    Raises:
-        InvalidRecordError: it is out of range.
-    """
-    if value is not None and not 0 <= value <= TIMESTAMP_MS_MAX:
-        raise InvalidRecordError(
-            f"timestamp {value} is not between 0 and {TIMESTAMP_MS_MAX} (ms since 1970)"
-        )
-    return value
 
 
 def parse_timestamp(where: str, value: object) -> int | None:

@@ -13,7 +13,6 @@ from http_api.errors import InvalidFieldError
 from http_api.formats import exact_json
 from http_api.formats.envelope import (
     Header,
-    check_timestamp,
     decode_base64,
     parse_headers,
     parse_timestamp,
@@ -102,7 +101,7 @@ def parse_record(value: object) -> V3Record:
         key=_data(fields, "key"),
         value=_data(fields, "value"),
         headers=parse_headers("headers", fields.raw("headers")),
-        timestamp_ms=check_timestamp(parse_timestamp("timestamp", fields.raw("timestamp"))),
+        timestamp_ms=parse_timestamp("timestamp", fields.raw("timestamp")),
     )
 
 

@@ -7,7 +7,7 @@ from http_api.answers import empty_answer, json_answer
 from http_api.call import Call
 from http_api.describing.schemas import Fields, check_count
 from http_api.errors import InvalidFieldError
-from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
+from http_api.formats.envelope import parse_time
 from http_api.group_ports import NewConsumer, Reset, Seek, TopicPartition
 from http_api.media import metadata_type
 from http_api.native.groups.handlers import authorize_subscription
@@ -25,6 +25,7 @@ from http_api.unknown import nearest
 from http_api.urls import base_url, path_of
 from http_api.v2.tokens import read_token
 from milena.model.access import ResourceType
+from milena.model.batch.timestamps import TIMESTAMP_MS_MAX
 from milena.model.errors import (
     ConsumerNotFoundError,
     ForbiddenError,

@@ -9,7 +9,7 @@ from milena.model.batch.header import (
     ProducerStamp,
     TransactionExtension,
 )
-from milena.model.errors import MilenaError, RequestTooLargeError
+from milena.model.errors import InvalidRecordError, MilenaError, RequestTooLargeError
 from milena.model.requests import IdempotencyKey
 from milena.model.turns import Steps
 from node.metadata.topic_settings import record_codec
@@ -39,11 +39,11 @@ def encode_each(
     size: int,
     errors: dict[int, MilenaError],
 ) -> Steps[list[EncodedPiece]]:
-    """Batches of the records that are small enough; of each other one its place in ``part`` and why, in ``errors``."""
+    """Batches of the records that may be stored; of each other one its place in ``part`` and why, in ``errors``."""
     if len(part.columns.values) == 1 or size <= settings.max_message_bytes:
         try:
             return (yield from encode(topic, settings, part, size))
-        except RequestTooLargeError as error:
+        except (RequestTooLargeError, InvalidRecordError) as error:
             if len(part.columns.values) == 1:
                 errors[0] = error
                 return []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from milena.model.batch.timestamps import TimestampBounds
+from milena.model.batch.timestamps import ANY_TIMESTAMP, TimestampBounds
 from milena.model.columns import RecordColumns
 from milena.model.errors import InvalidRecordError, MalformedRequestError, MilenaError
 from milena.model.partitioner import partition_for_key
@@ -104,10 +104,10 @@ def split_request(
         PartitionNotFoundError: the request names one that is not there.
         InvalidRecordError: a record of an idempotency key or a condition has a time that is out of bounds.
     """
+    if timestamps is ANY_TIMESTAMP:
+        request = _without_times(request)
     records = request.records
-    errors: dict[int, MilenaError] = {}
-    if records.timestamps is not None:
-        errors = _out_of_bounds(request, records.timestamps, timestamps, now_ms)
+    errors = _out_of_bounds(request, timestamps, now_ms)
     if needs_keys:
         errors = _keyless(topic, records) | errors
     if request.partition is not None:
@@ -154,25 +154,31 @@ def check_placed(topic: Topic, request: ProduceRequest) -> None:
 
 
 def _out_of_bounds(
-    request: ProduceRequest,
-    timestamps: Sequence[int | None],
-    bounds: TimestampBounds,
-    now_ms: int,
+    request: ProduceRequest, bounds: TimestampBounds, now_ms: int
 ) -> dict[int, MilenaError]:
     """Errors of records whose time the topic does not take.
 
     The records of an idempotency key are refused together: a retry finds a later clock, and must find the same batch.
     So are those of a condition, which are written all or not at all.
     """
+    if request.records.timestamps is None:
+        return {}
     earliest, latest = bounds.range_at(now_ms)
     refused: dict[int, MilenaError] = {
         place: bounds.refusal(timestamp, now_ms)
-        for place, timestamp in enumerate(timestamps)
+        for place, timestamp in enumerate(request.records.timestamps)
         if timestamp is not None and not earliest <= timestamp <= latest
     }
     if refused and request.is_whole:
         raise next(iter(refused.values()))
     return refused
+
+
+def _without_times(request: ProduceRequest) -> ProduceRequest:
+    """The same where records get the leader's time: what they say of their own, whatever it is, goes nowhere."""
+    if request.records.timestamps is None:
+        return request
+    return replace(request, records=replace(request.records, timestamps=None))
 
 
 def _keyless(topic: Topic, records: Records) -> dict[int, MilenaError]:

@@ -14,7 +14,8 @@ AFTER_MS = 3_600_000
 BEFORE = "message.timestamp.before.max.ms"
 AFTER = "message.timestamp.after.max.ms"
 
-_TIMESTAMP_MAX = (1 << 63) - 1
+TIMESTAMP_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999: the last that other systems can write down."""
 _UNITS = ((1_000, 1, "seconds"), (1, 1_000, "microseconds"), (1, 1_000_000, "nanoseconds"))
 """Factor and divisor that make milliseconds of what is in another unit."""
 
@@ -28,13 +29,17 @@ class TimestampBounds(NamedTuple):
     def range_at(self, now_ms: int) -> tuple[int, int]:
         """The earliest and the latest timestamp that are taken now."""
         earliest = 0 if self.before_ms is None else max(0, now_ms - self.before_ms)
-        latest = _TIMESTAMP_MAX if self.after_ms is None else now_ms + self.after_ms
-        return earliest, latest
+        latest = TIMESTAMP_MS_MAX if self.after_ms is None else now_ms + self.after_ms
+        return earliest, min(latest, TIMESTAMP_MS_MAX)
 
     def refusal(self, timestamp_ms: int, now_ms: int) -> InvalidRecordError:
         """Why a record is not stored whose timestamp is out of range."""
         earliest, latest = self.range_at(now_ms)
-        if timestamp_ms > latest:
+        if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
+            text = (
+                f"timestamp {timestamp_ms} is not between 0 and {TIMESTAMP_MS_MAX} (ms since 1970)"
+            )
+        elif timestamp_ms > latest:
             text = (
                 f"timestamp {timestamp_ms} is too far ahead of the node's clock "
                 f"(the latest allowed is {latest}, by the topic's {AFTER}={self.after_ms})"

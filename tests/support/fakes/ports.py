@@ -32,6 +32,7 @@ from milena.model.batch.client_checks import validate_client_batch
 from milena.model.batch.decode import iterate_headers
 from milena.model.batch.encode import encode_batch, stamp_batch
 from milena.model.batch.header import decode_header
+from milena.model.batch.timestamps import ANY_TIMESTAMP, TIMESTAMP_MS_MAX
 from milena.model.columns import RecordColumns
 from milena.model.errors import (
     IdempotencyKeyReusedError,
@@ -366,6 +367,26 @@ class FakeNode:
         if request.expected_end not in (None, log.high_watermark):
             return Receipts.failed(partition, log.refusal(request.expected_end), count)
         stamps = records.timestamps
+        bad: dict[int, MilenaError] = {
+            at: ANY_TIMESTAMP.refusal(stamp, NOW_MS)
+            for at, stamp in enumerate(stamps or [])
+            if stamp is not None and not 0 <= stamp <= TIMESTAMP_MS_MAX
+        }
+        if bad:
+            good = [at for at in range(count) if at not in bad]
+            part = Records(
+                keys=_take(records.keys, good),
+                values=_take(records.values, good),
+                headers=_take(records.headers, good),
+                timestamps=_take(records.timestamps, good),
+            )
+            told = iter(self._produce_to(request, partition, part) if good else ())
+            return [
+                ProduceReceipt(partition=partition, offset=None, error=bad[at])
+                if at in bad
+                else next(told)
+                for at in range(count)
+            ]
         times = [NOW_MS if s is None else s for s in stamps or []]
         batch = encode_batch(
             RecordColumns(

@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 from http_api.errors import InvalidFieldError, UnreadableRecordError
 from http_api.formats import binary_v2, json_v2
 from http_api.formats.answers import Wanted, encode_records
-from http_api.formats.envelope import TIMESTAMP_MS_MAX, parse_time
+from http_api.formats.envelope import parse_time
 from http_api.media import records_type
 from milena.model.batch.encode import encode_batch, stamp_batch
 from milena.model.batch.header import decode_header
+from milena.model.batch.timestamps import TIMESTAMP_MS_MAX
 from milena.model.columns import RecordColumns
 from milena.model.errors import (
-    InvalidRecordError,
     MalformedRequestError,
     MilenaError,
-    PartitionNotFoundError,
     RequestTooLargeError,
     UnsupportedSchemaError,
 )
@@ -217,15 +216,18 @@ def test_timestamps_are_ms_or_iso():
     assert parse_time("9999-12-31T23:59:59.999Z", "x") == TIMESTAMP_MS_MAX
 
 
+@pytest.mark.parametrize("time", [-1, TIMESTAMP_MS_MAX + 1, (1 << 64) - 1, "1969-12-31T23:59:59Z"])
+def test_a_time_out_of_bounds_is_the_matter_of_its_record(time):
+    first, second = decode({"timestamp": time}, {}).timestamps
+    assert (first, second) == (-1000 if isinstance(time, str) else time, None)
+
+
 @pytest.mark.parametrize(
     ("timestamp", "error"),
     [
-        (-1, InvalidRecordError),
-        (TIMESTAMP_MS_MAX + 1, InvalidRecordError),
         ("yesterday", MalformedRequestError),
         (1.5, MalformedRequestError),
         (True, MalformedRequestError),
-        ("1969-12-31T23:59:59Z", InvalidRecordError),
     ],
 )
 def test_refuses_bad_timestamps(timestamp, error):
@@ -235,6 +237,8 @@ def test_refuses_bad_timestamps(timestamp, error):
 
 def test_partitions():
     assert decode({"partition": 2}, {"partition": None}, {}).partitions == [2, None, None]
+    # It is not there, which is the matter of its record.
+    assert decode({"partition": -1}, {}).partitions == [-1, None]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +247,6 @@ def test_partitions():
         ("1", MalformedRequestError),
         (1.0, MalformedRequestError),
         (True, MalformedRequestError),
-        (-1, PartitionNotFoundError),
     ],
 )
 def test_refuses_bad_partitions(partition, error):

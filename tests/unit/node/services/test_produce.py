@@ -325,6 +325,18 @@ class TestLargeRequests:
             assert all(isinstance(r.error, RequestTooLargeError) for r in receipts)
 
     @virtual
+    async def test_a_record_with_too_many_headers_is_refused_by_itself(self) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            wish = request("a", "b", "c")
+            headers = [None, [("h", b"")] * 1_025, None]
+            wish = replace(wish, records=replace(wish.records, headers=headers))
+            receipts = await produce(cluster, 1, wish)
+            assert [receipt.offset for receipt in receipts] == [0, None, 1]
+            assert isinstance(receipts[1].error, InvalidRecordError)
+            assert await cluster.nodes[3].read("t") == ["a", "c"]
+
+    @virtual
     async def test_an_idempotency_keys_records_are_one_batch_or_refused(self) -> None:
         async with cluster_of() as cluster:
             await cluster.create("t", (1, 2, 3), max_message_bytes="1024")

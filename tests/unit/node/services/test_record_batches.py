@@ -95,10 +95,41 @@ def test_a_record_that_is_too_old_is_refused_and_its_neighbours_are_not() -> Non
     assert str(errors[3]).endswith("it looks like seconds: send milliseconds")
 
 
-def test_a_topic_of_append_times_takes_any_time() -> None:
-    records = Records(keys=None, values=[b"a"], timestamps=[HOUR_AHEAD + 1])
+@pytest.mark.parametrize("time", [HOUR_AHEAD + 1, -1, 1 << 63, 1 << 80, -(1 << 80)])
+def test_a_topic_of_append_times_takes_any_time(time: int) -> None:
+    records = Records(keys=None, values=[b"a"], timestamps=[time])
     [part], errors = split(records, timestamps=ANY_TIMESTAMP)
     assert (list(part.places), errors) == ([0], {})
+    assert part.columns.timestamp_deltas is None
+
+
+IN_2026_MS = 1_795_900_801_043
+
+
+@pytest.mark.parametrize(
+    ("time", "bounds", "sentence"),
+    [
+        (-1, USUAL_TIMESTAMPS, "is not between 0 and 253402300799999"),
+        (1 << 80, TimestampBounds(None, None), "is not between 0 and"),
+        (IN_2026_MS * 1_000, USUAL_TIMESTAMPS, "it looks like microseconds: send milliseconds"),
+        (IN_2026_MS * 1_000_000, USUAL_TIMESTAMPS, "it looks like nanoseconds: send milliseconds"),
+    ],
+)
+def test_a_time_in_no_range_or_another_unit_is_refused_by_itself(
+    time: int, bounds: TimestampBounds, sentence: str
+) -> None:
+    records = Records(keys=None, values=[b"a", b"b"], timestamps=[None, time])
+    request = ProduceRequest(topic="t", records=records, acks=Acks.ALL, timeout_ms=1, partition=0)
+    [part], errors = split_request(TOPIC, request, sticky=0, now_ms=IN_2026_MS, timestamps=bounds)
+    assert list(part.places) == [0]
+    assert sentence in str(errors[1])
+
+
+def test_a_negative_partition_is_refused_by_itself() -> None:
+    records = Records(keys=None, values=[b"a", b"b"], partitions=[-1, 1])
+    [part], errors = split(records)
+    assert list(part.places) == [1]
+    assert isinstance(errors[0], PartitionNotFoundError)
 
 
 def test_a_partition_of_the_path_takes_all() -> None:
