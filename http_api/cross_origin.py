@@ -62,7 +62,8 @@ class CrossOrigin:
         Raises:
             UnsupportedMediaTypeError: this is such a request, and its page is none of an allowed origin.
         """
-        type_ = headers.get("Content-Type", TEXT_TYPE).lower()
+        # A header without a value names no type, and browsers send it unasked as well.
+        type_ = headers.get("Content-Type", "").strip().lower() or TEXT_TYPE
         if type_.startswith(TEXT_TYPE) and _is_foreign(headers) and not self._allows(headers):
             raise UnsupportedMediaTypeError(
                 f"a page of another origin must say what its body is; send Content-Type: {JSON_TYPE}"
@@ -76,7 +77,7 @@ class CrossOrigin:
         """
         if self._allows(headers):
             return
-        if _is_foreign(headers) or _has_foreign_referer(headers):
+        if _is_foreign(headers):
             raise ForbiddenError(
                 "a page of another origin may not send this, because it changes something: name the origin in "
                 "cors_origins to allow it"
@@ -86,31 +87,18 @@ class CrossOrigin:
         return headers.get("Origin") in self._allowed
 
 
-def _has_foreign_referer(headers: Mapping[str, str]) -> bool:
-    """Whether a link or an image of a page of another origin made a browser send this.
-
-    Over plain http to other machines that is all that a browser says of it.
-    """
-    if "Sec-Fetch-Site" in headers:
-        return False
-    referer = headers.get("Referer")
-    if referer is None:
-        return False
-    host = host_of(headers) or ""
-    return referer.partition("://")[2].partition("/")[0].lower() != host.lower()
-
-
 def _is_foreign(headers: Mapping[str, str]) -> bool:
-    """Whether a page of another origin sent this.
+    """Return whether a page of another origin sent this.
 
-    Over plain http to other machines browsers leave ``Sec-Fetch-Site`` out; ``Origin`` comes with every such request.
+    Over plain http to other machines browsers leave ``Sec-Fetch-Site`` out. ``Origin`` comes with their writes, and a
+    link or an image of a page has ``Referer`` alone. Each of them may tell.
     """
     site = headers.get("Sec-Fetch-Site")
     if site is not None:
         return site in _OTHER_ORIGINS
-    origin = headers.get("Origin")
-    if origin is None:
-        return False
-    host = host_of(headers) or ""
+    own = (host_of(headers) or "").lower()
+    origin, referer = headers.get("Origin"), headers.get("Referer")
     # The scheme is left out: a proxy in front may speak another one with the page.
-    return origin.partition("://")[2].lower() != host.lower()
+    if origin is not None and origin.partition("://")[2].lower() != own:
+        return True
+    return referer is not None and referer.partition("://")[2].partition("/")[0].lower() != own

@@ -146,6 +146,27 @@ async def test_what_changes_something_without_a_body_is_refused_from_other_pages
         assert (await api.call(route.method, path, headers=own)).status != 403
 
 
+def with_bodies():
+    """Endpoints that read a body and change something."""
+    return [route for route in ROUTES if route.body is not None and route.method == "POST"]
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=str)
+@pytest.mark.parametrize("type_", [None, "", " ", "text/plain", "Text/Plain;charset=UTF-8"])
+@pytest.mark.parametrize("route", with_bodies(), ids=lambda route: route.operation_id)
+async def test_a_body_that_browsers_send_unasked_is_refused_from_other_pages(
+    api, route, type_, headers
+):
+    names = {"group": "g", "instance": "c", "topic": "t", "partition": "0"}
+    path = route.path
+    for name, value in names.items():
+        path = path.replace(f"{{{name}}}", value)
+    body = b'{"records":[{"value":1}]}'
+    answer = await api.post(path, body, type_, headers=headers)
+    assert answer.error == (415, 415), answer
+    assert not api.node.produce_requests
+
+
 async def test_a_page_does_not_take_a_consumers_records(api):
     await api.produce("t", [{"value": 1}])
     await api.post("/consumers/g", {"name": "c", "format": "json", "auto.offset.reset": "earliest"})
