@@ -116,6 +116,8 @@ async def _pieces(
             if not is_following:
                 raise
             await retries.wait_after(error)
+            # The call has waited before it failed: the client hears that the stream is there.
+            yield b""
             continue
         retries.reset()
         async with _given_back(call, group, instance, delivered):

@@ -198,7 +198,9 @@ class RecordsCall:
                 now_ms = self._clock.now_ms()
                 deadline_ms = min(deadline_ms, self._answer.gather_until(now_ms))
                 left_ms = deadline_ms - now_ms
-                if self._answer.is_enough or left_ms <= 0:
+                # A position that has just moved into the log says nothing of what follows it.
+                is_ahead = looked.has_moved and not self._answer.deliveries
+                if self._answer.is_enough or (left_ms <= 0 and not is_ahead):
                     if not self._answer.deliveries:
                         self._check_known(looked)
                     return self._delivered()

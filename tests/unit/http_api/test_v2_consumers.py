@@ -7,6 +7,7 @@ import pytest
 
 from http_api.group_ports import OffsetToCommit, Reset, Seek
 from http_api.ports import ApiLimits
+from milena.model.errors import NoLeaderError
 from tests.support.fakes.ports import NOW_MS
 from tests.support.http.api_server import BINARY_V2, EVENTS, JSON_V2, NDJSON, TEXT_V2, V2, serving
 
@@ -513,6 +514,31 @@ async def test_events_follow(subscribed):
         subscribed.node.append("t", 0, [b'"more"'])
         rest = await response.read()
         assert b'event: error\ndata: {"error_code":40403' in rest
+
+
+@pytest.mark.parametrize("query", ["", "?timeout=0", "?token=1"])
+async def test_an_answer_is_refused_where_it_is_not_known_whether_there_are_records(
+    subscribed, query
+):
+    subscribed.node.errors["consumer_records"] = NoLeaderError("t-0 has no leader")
+    assert (await subscribed.get(f"{C1}/records{query}")).error == (503, 50302)
+    for accept in (NDJSON, EVENTS):
+        url = f"{C1}/records?follow=false"
+        assert (await subscribed.get(url, accept)).error == (503, 50302)
+
+
+async def test_a_stream_that_follows_goes_on_and_says_so_while_a_partition_has_no_leader(
+    subscribed,
+):
+    subscribed.node.errors["consumer_records"] = NoLeaderError("t-0 has no leader")
+    url = f"{subscribed.base_url}{C1}/records"
+    async with subscribed.session.get(url, headers={"Accept": EVENTS}) as response:
+        assert await response.content.readuntil(b"\n\n") == b"retry: 1000\n\n"
+        before = await response.content.readuntil(b":\n\n")
+        assert b"data:" not in before
+        await response.content.readuntil(b":\n\n")
+        subscribed.node.errors.clear()
+        await response.content.readuntil(b"id: t:0:2")
 
 
 async def test_what_its_client_did_not_stay_for_is_given_back(subscribed):

@@ -235,6 +235,19 @@ class TestLeaders:
             assert await client.read(coordinator, timeout_ms=20_000) == []
 
     @virtual
+    @pytest.mark.parametrize("timeout_ms", [0, 1_000])
+    async def test_records_come_in_the_call_that_leaves_a_position_outside_of_the_log(
+        self, timeout_ms: int
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create("t", (1, 2, 3))
+            await cluster.any.write("t", "a", "b")
+            client = await (await Client(cluster).create()).subscribe("t")
+            seek = Seek(topic="t", partition=0, offset=99)
+            await cluster.any.consumers.service.seek(*client.name, [seek])
+            assert await client.read(timeout_ms=timeout_ms) == ["a", "b"]
+
+    @virtual
     async def test_waiting_follows_the_leader(self) -> None:
         async with cluster_of() as cluster:
             coordinator = Client(cluster).coordinator
