@@ -10,6 +10,7 @@ from milena.model.errors import (
     MemberFencedError,
     MemberNotFoundError,
     NoQuorumError,
+    StaleMemberEpochError,
 )
 from raft_meta.machine.commands import AlterGroup
 from tests.support.clusters.nodes import Cluster, SimNode
@@ -53,6 +54,39 @@ async def test_two_members_share_once_the_first_has_given_back() -> None:
     await one.beat(node=3)
     await two.beat(node=2)
     assert sorted(one.numbers + two.numbers) == [0, 1, 2, 3]
+    await cluster.close()
+
+
+@virtual
+async def test_a_heartbeat_under_a_former_epoch_gives_nothing_back() -> None:
+    cluster = await started()
+    one = Member(cluster, "m1")
+    await one.beat()
+    for name in ("m2", "m3", "m4"):
+        passing = Member(cluster, name)
+        await passing.beat()
+        await one.beat()
+        await one.beat()
+        await passing.beat()
+        await passing.leave()
+        await one.beat()
+    # It is told to give something back, and the late heartbeats say that it has nothing.
+    await Member(cluster, "m5").beat()
+    present = await one.beat()
+    assert present.member_epoch > 2
+    group = cluster.image.groups["g"]
+    for epoch in range(1, present.member_epoch):
+        for node in ALL:
+            late = Member(cluster, "m1")
+            late.epoch = epoch
+            with pytest.raises(StaleMemberEpochError):
+                await late.commit(one.numbers[0], 0, node=node)
+            assert await late.beat(node=node) == present
+    assert cluster.image.groups["g"] == group
+    ahead = Member(cluster, "m1")
+    ahead.epoch = present.member_epoch + 1
+    with pytest.raises(StaleMemberEpochError):
+        await ahead.beat()
     await cluster.close()
 
 
