@@ -5,11 +5,12 @@ change what has been asked before.
 """
 
 import base64
+import ipaddress
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from http_api.access.port import AclSelection, RequestedToken
-from milena.model.access import AccessMode
+from milena.model.access import ANY_HOST, AccessMode
 from milena.model.clock import Clock
 from milena.model.errors import (
     FateUnknownError,
@@ -233,8 +234,15 @@ class AccessService:
         return found
 
     async def add_acls(self, acls: Iterable[Acl]) -> None:
-        """Add entries; those that are there already stay."""
-        await self._propose(AlterAcls(added=tuple(acls), removed=()), "add access control entries")
+        """Add entries; those that are there already stay.
+
+        Raises:
+            InvalidAccessError: an entry is not valid; the message says what to change.
+        """
+        added = tuple(acls)
+        for acl in added:
+            _check_host(acl.host)
+        await self._propose(AlterAcls(added=added, removed=()), "add access control entries")
 
     async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
         """Remove the entries that fit; returns them."""
@@ -252,6 +260,22 @@ class AccessService:
             raise NoQuorumError(f"cannot {what}: {error.message}; nothing was changed") from error
         except FateUnknownError as error:
             raise FateUnknownError(f"{what}: {error.message}; it may yet happen") from error
+
+
+def _check_host(host: str) -> None:
+    """Refuse a host that no caller can have.
+
+    The replicated command accepts more: entries that older releases stored must stay readable.
+
+    Raises:
+        InvalidAccessError: neither an IP address nor any host.
+    """
+    if host == ANY_HOST:
+        return
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise InvalidAccessError(f"{host!r} is no host: an IP address, or {ANY_HOST}") from None
 
 
 def _end(now_ms: int, lifetime_ms: int | None, most_ms: int) -> WallMs:

@@ -11,6 +11,7 @@ from milena.model.access import AccessMode
 from milena.model.errors import NoQuorumError
 from node.access.callers import VERIFIED_MS
 from node.config.options import OPTIONS
+from raft_meta.machine.commands import AlterAcls
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.contract import ACL
@@ -306,6 +307,51 @@ async def test_what_makes_no_entry_is_refused_and_changes_nothing(closed, method
     answer = await api.call(method, f"{ACLS}{query}", json=body, headers=ROOT)
     assert answer.status in (400, 422), answer
     assert not node.node.image.acls
+
+
+@pytest.mark.parametrize("path", ["", ":batch"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "999.1.1.1",
+        "1.2.3.256",
+        "1.2.3.4.5",
+        "127.1",
+        "010.0.0.1",
+        "00.0.0.0",
+        "1.2.3",
+        "1",
+        ":::",
+        "12345::",
+        "10.0.0.0/8",
+    ],
+)
+async def test_a_host_that_is_no_address_is_refused(closed, path, host):
+    api, node = closed
+    entry = {**ACL, "permission": "DENY", "host": host}
+    body = {"data": [ACL, entry]} if path else entry
+    answer = await api.post(f"{ACLS}{path}", body, "application/json", headers=ROOT)
+    assert answer.status == 422, answer
+    assert "is no host" in answer.json["message"]
+    assert not node.node.image.acls
+
+
+async def test_an_entry_of_an_older_release_with_such_a_host_is_listed_and_removed(closed):
+    api, node = closed
+    assert (await api.post(ACLS, ACL, "application/json", headers=ROOT)).status == 201
+    ((stored,),) = node.node.image.acls.values()
+    old = replace(stored, host="127.1")
+    node.store.apply(AlterAcls(added=(old,), removed=(stored,)))
+    assert [e["host"] for e in (await api.get(ACLS, headers=ROOT)).json["data"]] == ["127.1"]
+    removed = await api.call("DELETE", f"{ACLS}?host=127.1", headers=ROOT)
+    assert len(removed.json["data"]) == 1
+
+
+async def test_an_address_in_ipv6_is_the_ipv4_one(closed):
+    api, _ = closed
+    entry = {**ACL, "host": "::ffff:1.2.3.4"}
+    assert (await api.post(ACLS, entry, "application/json", headers=ROOT)).status == 201
+    assert [e["host"] for e in (await api.get(ACLS, headers=ROOT)).json["data"]] == ["1.2.3.4"]
 
 
 async def test_without_a_majority_nothing_is_changed_and_that_is_said(closed):
