@@ -31,7 +31,7 @@ GROUPS: tuple[Mutation, ...] = (
         name="token-not-taken-back",
         guard="an answer under a token is not taken back because a connection broke",
         module="node.consumers.cursor",
-        old="if call_id != self.call_id or self._extents is not None:",
+        old="if call_id != self.call_id or (self._extents is not None and not is_refused):",
         new="if call_id != self.call_id:",
         by="tests/unit/node/consumers/test_tokens.py",
     ),

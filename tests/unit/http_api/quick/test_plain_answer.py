@@ -144,7 +144,8 @@ async def test_a_fetch_is_answered_with_where_the_partition_stands(stored):
         assert status == "HTTP/1.1 200 OK"
         assert set(headers) == {
             "Content-Type", "Content-Length", "Date", "Server", "X-Request-Id", "Milena-Start-Offset",
-            "Milena-Next-Offset", "Milena-High-Watermark", "Milena-Log-Start-Offset", "Milena-Leader-Epoch", "ETag",
+            "Milena-Next-Offset", "Milena-High-Watermark", "Milena-Last-Stable-Offset", "Milena-Log-Start-Offset",
+            "Milena-Leader-Epoch", "ETag",
         }  # fmt: skip
         assert headers["Content-Type"] == BATCH
         assert (headers["Server"], headers["X-Request-Id"]) == ("milena", "mine")
