@@ -62,3 +62,13 @@ async def test_every_endpoint_refuses_two_values(api, route):
         # Nothing that came behind would be read.
         assert await client.reader.read() == b""
     assert not api.node.produce_requests
+
+
+@pytest.mark.parametrize("name", ["Content-Type", "ETag", "User-Agent"])
+async def test_the_parser_refuses_some_headers_that_come_twice_alike(api, name):
+    async with connected(api) as client:
+        status, _, body = await client.ask(
+            head("/topics", f"{name}: a", f"{name}: a", method="GET", type_="")
+        )
+        assert status.split()[1] == "400"
+        assert b"Duplicate" in body
