@@ -129,7 +129,7 @@ def answer_as_of(node, end):
     async def fetch(request):
         result = await whole(request)
         node.fetch = whole
-        return replace(result, high_watermark=end)
+        return replace(result, high_watermark=end, last_stable_offset=end)
 
     node.fetch = fetch
 
