@@ -1,6 +1,7 @@
 """Batches made of columns, made anew with fewer records, and marked: stamp, codec, idempotency key, timestamp type."""
 
 from collections.abc import Sequence
+from struct import error as StructError  # noqa: N812
 
 from crc32c import crc32c
 
@@ -177,7 +178,13 @@ def _assemble(
         base_timestamp_ms=base_timestamp_ms,
         producer=producer,
     )
-    return _frame(stamp, BODY.pack(*fields), extensions, payload)
+    try:
+        body = BODY.pack(*fields)
+    except StructError:
+        raise InvalidRecordError(
+            f"timestamp {base_timestamp_ms} is no number of 64 bits (ms since 1970)"
+        ) from None
+    return _frame(stamp, body, extensions, payload)
 
 
 _Fields = tuple[int, int, int, int, int, int, int, int, int]

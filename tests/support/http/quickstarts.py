@@ -459,7 +459,7 @@ STRIMZI = Quickstart(
         get("/topics/bridge-topic/partitions/0", partition_of(0)),
         get(
             "/topics/bridge-topic/partitions/2/offsets",
-            {"beginning_offset": 0, "end_offset": NUMBER},
+            {"beginning_offset": 0, "end_offset": NUMBER, "last_stable_offset": NUMBER},
         ),
         post(
             "/consumers/bridge-group",
