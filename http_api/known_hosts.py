@@ -16,7 +16,7 @@ from milena.model.errors import ForbiddenError
 
 ANY = "*"
 LOCAL = ("localhost", ".localhost", ".cluster.local", ".svc", ".internal", ".home.arpa")
-"""Names that nobody can register; so is a name without a dot."""
+"""Names that cannot be registered; so is a name without a dot."""
 
 _ACCEPTED_MAX = 1024
 _HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::[0-9]*)?")

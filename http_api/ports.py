@@ -454,7 +454,7 @@ class TopicHere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBytes:
-    """Of the replicas of all nodes, by topic id or by partition; those of ``silent_nodes`` are missing."""
+    """Bytes of the replicas of all nodes, by topic id or by partition; those of ``silent_nodes`` are missing."""
 
     sizes: Mapping[str, int]
     silent_nodes: Sequence[int]

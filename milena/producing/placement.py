@@ -1,6 +1,6 @@
 """Where the records of one topic go: from a record to its lane (pure).
 
-Made anew whenever the topic's partitions or leaders change; only the turn that keyless records have come to is carried
+Made again whenever the topic's partitions or leaders change; only the turn that keyless records have come to is carried
 over.
 """
 
@@ -41,6 +41,7 @@ class TopicPlacement:
         "_available",
         "_lanes",
         "_partitioner",
+        "needs_keys",
         "partition_count",
         "record_bytes_max",
         "sticky",
@@ -65,6 +66,8 @@ class TopicPlacement:
         """The largest record that a batch of this topic can hold, as far as the client knows."""
         self.timestamps = _timestamps(topology.topic)
         """The times that records may have, as far as the client knows."""
+        self.needs_keys = "compact" in topology.topic.configs.get("cleanup.policy", "")
+        """Whether nodes refuse records without a key, and with them the batch, as far as the client knows."""
         last = -1 if previous is None else previous.sticky.partition
         self.sticky: Lane = self._lanes[next_in_turn(self._available, last)]
         """The lane for records that may go anywhere, as long as its open batch has room."""

@@ -40,6 +40,7 @@ from milena.producing.record_checks import (
     check_condition,
     check_timestamp,
     checked_headers,
+    keyless,
     too_large,
 )
 from milena.producing.sender import AppendPort, LeaderPort, Sender
@@ -317,6 +318,8 @@ class Producer:
         )
         pairs = checked_headers(headers) if headers else None
         size = record_size(raw_key, raw_value, pairs)
+        if raw_key is None and placement.needs_keys:
+            raise keyless(topic)
         if size > placement.record_bytes_max or size > self.options.buffer_bytes:
             raise too_large(topic, size, placement.record_bytes_max, self.options.buffer_bytes)
         wall_ms = self._clock.wall_ms()
@@ -502,6 +505,9 @@ class Producer:
 
     def _check_fit(self, topic: str, records: OutgoingRecords, placement: TopicPlacement) -> None:
         """Refuse records that the topic does not take, or not all at once: all or none is promised."""
+        if placement.needs_keys and (records.keys is None or None in records.keys):
+            place = 0 if records.keys is None else records.keys.index(None)
+            raise keyless(topic, place)
         if records.timestamp_ms is not None:
             check_bounds(records.timestamp_ms, placement.timestamps, self._clock.wall_ms())
         buffer_bytes = self.options.buffer_bytes

@@ -85,6 +85,15 @@ def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
         raise BadRecordError("with acks=0 nobody hears whether if_match held: use acks='all' or 1")
 
 
+def keyless(topic: str, place: int | None = None) -> BadRecordError:
+    """Why a record without a key is refused, before a node refuses its batch; ``place`` among several."""
+    which = "the record" if place is None else f"record {place}"
+    return BadRecordError(
+        f"{which} has no key, but {topic} is compacted: it keeps the last record of each key; give every record a key, "
+        "or set the topic's cleanup.policy to delete"
+    )
+
+
 def too_large(
     topic: str, size: int, record_bytes_max: int, buffer_bytes: int
 ) -> RecordTooLargeError:

@@ -376,7 +376,7 @@ class NodeConfig:
         metadata=option(
             kinds.host_names(),
             "Further names by which callers without credentials may reach the cluster, beside addresses, names without "
-            "a dot, names that nobody can register and those that nodes advertise.",
+            "a dot, names that cannot be registered and those that nodes advertise.",
             SECURITY,
             says="none",
         ),

@@ -128,7 +128,7 @@ class ConsumerRecordsAnswer(Message, frozen=True, kw_only=True):
 
 
 class ConsumerTakeBackRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """Nobody got the answer to this call; ``is_refused``: its client was told why not."""
+    """The answer to this call reached no client; ``is_refused``: its client was told why not."""
 
     call_id: str = field(name="call")
     is_refused: bool | UnsetType = field(name="refused", default=UNSET)

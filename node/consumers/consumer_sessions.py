@@ -121,7 +121,7 @@ class ConsumerSession:
             self.waiter.wake()
 
     def take_back(self, call_id: str, *, is_refused: bool) -> None:
-        """Nobody waits for this call's answer any more, or ever got it; ``is_refused``: its client was refused it."""
+        """This call's answer reaches no client any more; ``is_refused``: its client was refused it."""
         self.queued.discard(call_id)
         if self.under_way == call_id:
             self.under_way = ""

@@ -175,7 +175,7 @@ def _out_of_bounds(
 
 
 def _without_times(request: ProduceRequest) -> ProduceRequest:
-    """The same where records get the leader's time: what they say of their own, whatever it is, goes nowhere."""
+    """Drop the times of records that get the leader's time anyway, whatever they are."""
     if request.records.timestamps is None:
         return request
     return replace(request, records=replace(request.records, timestamps=None))

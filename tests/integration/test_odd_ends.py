@@ -45,7 +45,7 @@ class Wire:
         self.socket.sendall(data)
 
     def until(self, wanted: bytes) -> bytes:
-        """What comes up to there, or to the end."""
+        """Read up to there, or to the end."""
         found = b""
         while wanted not in found and (data := self.socket.recv(65536)):
             found += data
@@ -216,7 +216,7 @@ def raw(data: bytes) -> Callable[[Wire, str], list[int]]:
 class Case:
     act: Callable[[Wire, str], list[int]]
     statuses: tuple[tuple[int, ...], ...]
-    """What may be answered; empty: the connection closes without an answer."""
+    """A request, and the answers that may come; without any the connection closes."""
     records: tuple[int, ...]
     """How many of its records may be there."""
 
@@ -286,7 +286,7 @@ CASES = {
 
 
 def at_rest(node) -> tuple[float, ...]:
-    """What a node has under way, but for the question itself."""
+    """Ask a node what it has under way beside the question itself."""
     return tuple(
         metric(node, f"http_{name}")
         for name in ("requests_in_flight", "body_bytes_in_flight", "streams_open")

@@ -78,12 +78,12 @@ async def with_ends(call: Call, places: Sequence[GroupPlace]) -> list[Lag]:
 
 
 async def lags_of(call: Call, group: GroupDescription) -> list[Lag]:
-    """Of all partitions that the caller is shown and where something is committed, in order."""
+    """Return the lags of all partitions that the caller is shown and where something is committed, in order."""
     return await with_ends(call, places_of(group, call.rights.seen(ResourceType.TOPIC)))
 
 
 async def total_lags(call: Call, group_ids: Sequence[str]) -> list[int | None]:
-    """What each of the groups has yet to read in the topics that the caller is shown; None: not known.
+    """Return how much each group has yet to read in the topics that the caller is shown; None: not known.
 
     Each partition's leader is asked once, however many of the groups read it.
     """
@@ -115,7 +115,7 @@ def sum_of_known(lags: Sequence[int | None]) -> int | None:
 async def _ends(
     call: Call, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, PartitionOffsets | None]:
-    """What can be read of each partition, None where its leader has not answered; without those that are deleted."""
+    """Ask for the ends of each partition, None where its leader has not answered; deleted ones are left out."""
 
     async def end_of(at: TopicPartition) -> tuple[TopicPartition, PartitionOffsets | None] | None:
         try:
@@ -130,7 +130,7 @@ async def _ends(
 
 
 async def _some_at_once(ask: Callable[[T], Awaitable[R]], of: Collection[T]) -> list[R]:
-    """What each is answered, in order, a few at a time."""
+    """Ask about each, a few at a time; returns the answers in order."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def in_turn(one: T) -> R:

@@ -244,6 +244,23 @@ async def test_what_was_lost_on_the_way_is_written_once():
     assert cluster.logs[0].values == numbered(200)
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+async def test_a_record_without_a_key_is_refused_before_it_spoils_the_batch_of_others(policy):
+    cluster = ScriptedCluster(**{"cleanup.policy": policy})
+    async with producing(cluster, linger_ms=1_000) as producer:
+        first = await producer.send("t", b"1", key=b"a")
+        with pytest.raises(BadRecordError, match="the record has no key, but t is compacted"):
+            await producer.send("t", b"2")
+        last = await producer.send("t", b"3", key=b"c")
+        with pytest.raises(BadRecordError, match="record 1 has no key, but t is compacted"):
+            await producer.send_many("t", [b"4", b"5"], keys=[b"d", None])
+        with pytest.raises(BadRecordError, match="record 0 has no key"):
+            await producer.send_many("t", [b"6"])
+        await producer.flush()
+        assert [(await one).offset for one in (first, last)] == [0, 1]
+    assert cluster.logs[0].values == [b"1", b"3"]
+
+
 async def test_a_handle_that_is_kept_keeps_no_values():
     cluster = ScriptedCluster()
     async with producing(cluster) as producer:
