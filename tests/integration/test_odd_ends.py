@@ -216,7 +216,7 @@ def raw(data: bytes) -> Callable[[Wire, str], list[int]]:
 class Case:
     act: Callable[[Wire, str], list[int]]
     statuses: tuple[tuple[int, ...], ...]
-    """A request, and the answers that may come; without any the connection closes."""
+    """Sequences of statuses that may come; an empty one: the connection closes without an answer."""
     records: tuple[int, ...]
     """How many of its records may be there."""
 
