@@ -124,7 +124,8 @@ class TaskTokens:
         """
         if rule.use is TaskToken.NEVER or given.is_anonymous:
             return carried(given)
-        key = (client.admin.url, given, rule, grants)
+        # What is in a file now: a token is deleted with the one that it was made with.
+        key = (client.admin.url, carried(given), rule, grants)
         now_ms = self._clock.now_ms()
         found = self._found.get(key)
         if found is None or found.until_ms <= now_ms:

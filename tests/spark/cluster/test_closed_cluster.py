@@ -293,13 +293,17 @@ def test_tasks_do_with_their_token_what_a_query_needs(closed, spark, tmp_path):
     assert copied.count() == 3 * COUNT
 
 
-def test_a_token_with_grants_makes_tokens_with_no_more(closed, spark):
+def test_a_token_with_grants_makes_no_token_and_is_what_tasks_ask_with(closed, spark):
     mine, other = make_topic(closed, "granted"), make_topic(closed, "not-granted")
     user(closed, "granter", ("READ", "TOPIC", mine), ("READ", "TOPIC", other))
     grant = {"resource_type": "TOPIC", "name": mine, "operations": ["READ"]}
     made = ok(call(closed, "POST /users/granter/tokens", {"grants": [grant]}, headers=ROOT))
-    assert read(spark, closed, mine, token=made["token"], taskToken="always").count() == COUNT
-    assert tokens_of(closed, "granter") == [{("TOPIC", mine, "READ")}]
+    assert read(spark, closed, mine, token=made["token"]).count() == COUNT
+    assert tokens_of(closed, "granter") == []
+    told = refused(
+        lambda: read(spark, closed, mine, token=made["token"], taskToken="always").count()
+    )
+    assert "makes no tokens" in told
 
 
 def test_a_cluster_that_asks_nobody_is_read_as_before(cluster, spark):

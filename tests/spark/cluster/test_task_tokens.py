@@ -99,6 +99,18 @@ async def test_a_token_serves_until_half_of_its_time_is_over():
 
 
 @virtual
+async def test_a_secret_that_is_replaced_in_its_file_makes_another_one(tmp_path):
+    cluster, tokens = Cluster(), TaskTokens(LoopClock())
+    file = tmp_path / "token"
+    given = Credentials(token_file=file)
+    file.write_text("mln_first_secret")
+    first = await asked(tokens, cluster, given=given)
+    assert await asked(tokens, cluster, given=given) == first
+    file.write_text("mln_second_secret")
+    assert await asked(tokens, cluster, given=given) != first, "it goes with the one that made it"
+
+
+@virtual
 async def test_one_that_ends_with_the_drivers_own_token_is_renewed_by_that():
     cluster, tokens = Cluster(lifetime_ms_max=60_000), TaskTokens(LoopClock())
     first = await asked(tokens, cluster)

@@ -14,9 +14,9 @@ from spark_ext.writing.transaction import BatchNumber, abort, begin, commit
 from tests.support.clusters.live_cluster import (
     call,
     create_topic,
-    end_offset,
     eventually,
     in_background,
+    last_stable_offset,
     leader_of,
     ok,
     restart,
@@ -187,9 +187,9 @@ def test_a_commit_whose_answer_was_lost_may_be_asked_for_again(sink):
 def test_what_is_aborted_holds_no_reader_up(cluster):
     sink = Sink(cluster, partitions=1)
     message = sink.write(sink.begin(), texts(10))
-    assert end_offset(sink.node, sink.topic) == 0
+    assert last_stable_offset(sink.node, sink.topic) == 0
     abort([message.transaction])
-    assert eventually(lambda: end_offset(sink.node, sink.topic) > 10)
+    assert eventually(lambda: last_stable_offset(sink.node, sink.topic) > 10)
     assert sink.values() == []
     with pytest.raises(BatchAbortedError):
         commit([message], sink.topic)
@@ -263,6 +263,6 @@ def test_a_leader_that_is_killed_costs_and_doubles_nothing(cluster):
         message = sink.write(transaction, values)
         killer.result()
     commit([message], sink.topic)
-    assert eventually(lambda: end_offset(sink.node, sink.topic) > 20_000)
+    assert eventually(lambda: last_stable_offset(sink.node, sink.topic) > 20_000)
     restart(cluster, leader)
     assert sink.values() == [value.decode() for value in values]

@@ -303,6 +303,12 @@ def end_offset(node: LocalNode, topic: str, partition: int = 0) -> int:
     return int(ok(call(node, f"GET /topics/{topic}/partitions/{partition}/offsets"))["end_offset"])
 
 
+def last_stable_offset(node: LocalNode, topic: str, partition: int = 0) -> int:
+    """Where committed records end, as the leader knows it."""
+    told = ok(call(node, f"GET /topics/{topic}/partitions/{partition}/offsets"))
+    return int(told["last_stable_offset"])
+
+
 def encoded(
     *texts: bytes,
     producer: tuple[int, int, int] | None = None,

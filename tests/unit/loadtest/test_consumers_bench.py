@@ -25,7 +25,9 @@ def test_the_table_has_a_line_a_phase():
 
 
 @pytest.mark.integration
-def test_reading_and_beating_and_waiting_add_nothing_to_the_raft_log(tmp_path, monkeypatch):
+def test_beating_adds_nothing_to_the_raft_log_and_an_empty_read_one_entry_at_most(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(consumers, "SETTLE_S", 1.0)
     path = tmp_path / "figures.json"
     words = ["--consumers", "12", "--groups", "4", "--members", "5", "--streams", "6"]
@@ -33,8 +35,11 @@ def test_reading_and_beating_and_waiting_add_nothing_to_the_raft_log(tmp_path, m
     done = CliRunner().invoke(consumers.main, words)
     assert done.exit_code == 0, done.output
     phases = {p["measured"]["phase"]: p for p in json.loads(path.read_text())["phases"]}
-    for phase in ("each reads again", "beating"):
-        # The controller compares all images now and then, and a busy node may be out of sync for a moment.
-        assert phases[phase]["raft_entries"] < phases[phase]["calls"] / 2, phases[phase]
+    # The controller compares all images now and then, and a busy node may be out of sync for a moment.
+    for phase, entries_per_call in (("each reads again", 1.5), ("beating", 0.5)):
+        # An answer without records is confirmed by the quorum, once for all that wait on a node: that is an entry.
+        assert phases[phase]["raft_entries"] < phases[phase]["calls"] * entries_per_call, phases[
+            phase
+        ]
     assert phases["beating"]["calls"] > 5
     assert phases["12 REST consumers: made"]["calls"] == 12
