@@ -215,8 +215,8 @@ class Dispatcher:
         response = await self._run_admitted(route, call)
         if (access.has_more or access.is_filtered) and not call.rights.has_asked:
             raise RuntimeError(f"{route.method} {route.path} never asked what its caller may")
-        if route.method == "GET":
-            # What was waited for is for those who may see it now.
+        if route.method == "GET" and call.begun is None:
+            # A stream asks by itself, and ends with what it heard. What was waited for is for those who may see it now.
             call.rights.check_again()
         return response
 

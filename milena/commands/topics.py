@@ -1,7 +1,7 @@
 """``milena topics``: what there is, and changes of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -100,8 +100,8 @@ def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
     async def work(client: AdminClient) -> tuple[TopicView, list[OffsetRange]]:
         topic = await client.topic(name)
         # Offsets are the leaders' to tell; a partition without one is still worth describing.
-        led = [p for p in topic.partitions if p.leader is not None]
-        return topic, await client.offsets(topic) if len(led) == len(topic.partitions) else []
+        led = tuple(p for p in topic.partitions if p.leader is not None)
+        return topic, await client.offsets(replace(topic, partitions=led))
 
     topic, offsets = target.run(work)
     if is_json:

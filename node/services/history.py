@@ -9,6 +9,7 @@ import math
 import struct
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -198,8 +199,18 @@ class HistoryService:
         return await self._sums(HistoryRequest(topic_id=topic_id))
 
     async def of_group(self, group: str) -> HistoryView:
-        """Sums over nodes; of a group that nobody was behind, nothing but zeros."""
-        return await self._sums(HistoryRequest(group=group))
+        """Sums over nodes; without lag nothing but zeros.
+
+        All of the hour is unknown where a partition has no leader that answers: its part is in that node's memory.
+        """
+        view = await self._sums(HistoryRequest(group=group))
+        partitions = self._metadata.image.partitions
+        committed = self._metadata.image.offsets.get(group, ())
+        leaders = {partitions[key].leader for key in committed if key in partitions}
+        if leaders.isdisjoint({None, *view.silent_nodes}):
+            return view
+        unknown = [replace(one, values=[math.nan] * len(one.values)) for one in view.series]
+        return replace(view, series=unknown)
 
     async def _sums(self, request: HistoryRequest) -> HistoryView:
         answers, silent = await self._ask_all(request)

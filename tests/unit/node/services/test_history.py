@@ -200,6 +200,26 @@ async def test_a_groups_lag_is_known_without_asking_anybody() -> None:
 
 
 @virtual
+async def test_a_lag_is_not_known_where_a_leader_keeps_its_part_to_itself() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (1,))
+        await cluster.create("u", (3,))
+        for topic in ("t", "u"):
+            await cluster.nodes[2].write(topic, "v")
+        for group, topics in (("both", "tu"), ("one", "t")):
+            await cluster.nodes[1].groups.service.commit(
+                group, [OffsetToCommit(topic=topic, partition=0, offset=0) for topic in topics]
+            )
+        await after(STEP_MS)
+        assert last(await cluster.nodes[1].history.of_group("both"), "lag") == 2
+        await cluster.kill(3)
+        both = await cluster.nodes[1].history.of_group("both")
+        assert both.silent_nodes == [3]
+        assert all(math.isnan(value) for value in both.series[0].values)
+        assert last(await cluster.nodes[1].history.of_group("one"), "lag") == 1
+
+
+@virtual
 async def test_a_lag_that_is_not_known_of_one_partition_is_not_known_of_the_group() -> None:
     async with cluster_of() as cluster:
         await cluster.create("t", (2, 1, 3))
