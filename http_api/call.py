@@ -16,7 +16,8 @@ from http_api.media import check_json_type
 from http_api.ports import Ports
 from http_api.shared import Shared
 from http_api.streaming.places import pause
-from milena.model.errors import QuotaExceededError
+from milena.model.errors import MalformedRequestError, QuotaExceededError
+from milena.model.plain_text import escaped, has_control
 from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey
 
 
@@ -85,12 +86,20 @@ class Call:
         return parse_json(body) if body else {}
 
     def check_groups(self, groups: Iterable[str]) -> None:
-        """Refuse what would make groups, or commit offsets, beyond the share of one principal.
+        """Refuse what would make groups, or commit offsets, beyond the share of one principal, or under no name.
 
         Raises:
             GroupLimitError: its share is used up.
+            MalformedRequestError: a group that is not there yet has a control character in its name.
         """
         shares, image = self.shared.group_shares, self.ports.metadata.image
+        groups = list(groups)
+        for group in groups:
+            # Earlier releases made groups of such names, which must stay reachable.
+            if has_control(group) and group not in image.groups:
+                raise MalformedRequestError(
+                    f"control characters are not allowed in names: '{escaped(group)}'"
+                )
         shares.check(image, self.rights.known_principal, groups)
 
     # -- quotas ----------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from urllib.parse import unquote
 from http_api.endpoint import Route
 from http_api.errors import MethodNotAllowedError
 from milena.model.errors import MalformedRequestError, RouteNotFoundError
-from milena.model.plain_text import escaped, has_control
 
 _FOUND_MAX = 4096
 """Paths that are remembered. With those of 8190 bytes, which is the longest, 32 MB; usually 1 MB."""
@@ -181,8 +180,8 @@ def check_name(name: str) -> None:
     Raises:
         MalformedRequestError: it holds one (shown as its picture).
     """
-    if has_control(name):
-        shown = escaped(_CONTROL.sub(_picture, name))
+    if _CONTROL.search(name):
+        shown = _CONTROL.sub(_picture, name)
         raise MalformedRequestError(f"control characters are not allowed in names: '{shown}'")
 
 

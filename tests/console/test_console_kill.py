@@ -42,10 +42,6 @@ class Told:
 Asker = Callable[[str], object]
 
 
-def shown(name: str) -> str:
-    return name.replace("\u202e", "⟨202E⟩")
-
-
 def spaced(ids) -> str:
     return " ".join(map(str, ids))
 
@@ -90,10 +86,7 @@ def of_records(body, ask):
 
 
 def of_groups(body, ask):
-    return [
-        [shown(g["group_id"]), g["state"].lower(), number(g["member_count"])]
-        for g in body["groups"]
-    ]
+    return [[g["group_id"], g["state"].lower(), number(g["member_count"])] for g in body["groups"]]
 
 
 def of_lags(body, ask):

@@ -20,7 +20,6 @@ from http_api.formats import binary_v2, exact_json, json_v2, text_v2
 from http_api.formats.envelope import ItemsDecoder, decode_parsed
 from http_api.media import JSON_TYPE, RecordFormat, produce_format
 from http_api.ports import ApiLimits, Ports
-from http_api.routing import check_name
 from http_api.shapes import requests as shapes
 from http_api.v2.idempotency_key import IDEMPOTENCY_KEY, idempotency_of
 from http_api.v2.produce_head import TIMEOUT_MS
@@ -275,10 +274,8 @@ def group_offsets(fields: Fields) -> Iterator[GroupOffsets]:
                 "'member_id' and 'member_epoch' of an offset belong together: a member commits under its epoch, and "
                 "a group without members needs neither"
             )
-        group = row.required_text("group")
-        check_name(group)
         member = (
-            group,
+            row.required_text("group"),
             member_id,
             -1 if member_epoch is None else member_epoch,
         )

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from loadtest.cluster.local_cluster import LocalNode
 from tests.support.clusters.live_cluster import call, create_topic, eventually, ok
 
-EVIL_GROUP = "<b>e\u202evil/.group"
+EVIL_GROUP = "<b>evil/.group"
 
 
 @dataclass(frozen=True)

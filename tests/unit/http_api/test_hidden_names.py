@@ -183,6 +183,24 @@ async def test_a_name_that_others_are_shown_has_no_control_character(closed, pat
     assert answer.status in {400, 422}, answer
 
 
+MAKING = {
+    "/groups/{}/heartbeat": {"member_epoch": 0, "topics": ["alpha"], "owned": []},
+    "/groups/{}/offsets": {"offsets": [{"topic": "alpha", "partition": 0, "offset": 0}]},
+    "/groups/{}/offsets:reset": {"topic": "alpha", "to": 0},
+    "/consumers/{}": {"name": "c"},
+}
+"""Requests that make a group."""
+
+
+@pytest.mark.parametrize("path", MAKING)
+@pytest.mark.parametrize("name", ["a%C2%9Bb", "a%E2%80%AEb", "a%C2%85b"])
+async def test_no_group_is_made_whose_name_has_a_control_character(closed, path, name):
+    api, _ = closed
+    answer = await api.post(path.format(name), MAKING[path], headers=ROOT)
+    assert answer.status == 400
+    assert "control characters" in answer.json["message"]
+
+
 async def test_a_transaction_makes_no_group_whose_name_has_a_control_character(closed):
     api, _ = closed
     row = {"group": "a\x9bb", "topic": "alpha", "partition": 0, "next_offset": 0}

@@ -125,8 +125,6 @@ def test_head_needs_a_get():
         ("/topics/%00", "␀"),
         ("/topics/%7F", "␡"),
         ("/topics/a%09", "a␉"),
-        ("/topics/a%C2%9Bb", r"a\\x9bb"),
-        ("/topics/a%E2%80%AEb", r"a\\u202eb"),
     ],
 )
 def test_refuses_control_characters_and_shows_their_pictures(path, shown):
