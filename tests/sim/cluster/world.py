@@ -12,6 +12,7 @@ from typing import Any
 
 from http_api.ports import NewTopic
 from milena.model.errors import MilenaError
+from node.control.controller import CLOCKS_LEVEL
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from raft_meta.machine.topics.topics import ELIGIBLE_LEVEL
 from tests.sim.cluster.clients import Clients
@@ -108,7 +109,9 @@ class World:
         self.parts = [PARTS[name](self) for name in chosen]
         self.faults = Faults(self)
         if self.faults.strikes_any({"upgrade"}):
-            least = max([ELIGIBLE_LEVEL, *(part.level for part in self.parts)])
+            # Nothing holds against wrong clocks before the release that compares them.
+            clocks = CLOCKS_LEVEL if self.faults.strikes_any({"wrong_clock"}) else 0
+            least = max([ELIGIBLE_LEVEL, clocks, *(part.level for part in self.parts)])
             if least < FEATURE_LEVEL_MAX:
                 outdated = Random(f"{seed} level").randrange(least, FEATURE_LEVEL_MAX)
                 self.faults.begin_outdated(outdated)
