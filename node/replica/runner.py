@@ -136,6 +136,8 @@ class PartitionRunner:
         self.is_closed = False
         self.damage: Damage | None = None
         """Found in this copy, which is about to be given up; nothing is appended meanwhile."""
+        self.records_end: tuple[tuple[int, ...], int] | None = None
+        """One above the last record that a committed reader sees, and the ends of the log for which that was found."""
         self.counts = PartitionCounts()
         self._context = context
         self._on_write = context.on_write

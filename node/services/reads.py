@@ -30,7 +30,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from weakref import WeakKeyDictionary
 
 from milena.disk.files import Buffer
 from milena.model.errors import (
@@ -130,10 +129,6 @@ class ReadService:
         self._topic_to_read = topic_to_read
         self._ends = LogEnds(metadata)
         self._leader_ends = LeaderEnds(self._ask_leader_end)
-        self._records_ends: WeakKeyDictionary[PartitionRunner, tuple[tuple[int, ...], int]] = (
-            WeakKeyDictionary()
-        )
-        """By replica: where its last record ends, and the ends of the log when that was found out."""
         self._leaderships = Leaderships()
         self._disk = asyncio.Semaphore(COLD_READS_MAX)
         self._telling: set[tuple[int, str, int]] = set()
@@ -503,7 +498,7 @@ class ReadService:
         """One above the last record of this copy that a committed reader sees, or its log start without one."""
         log, end = runner.log, runner.stable_end
         state = (log.log_start_offset, end, log.clean_end_offset)
-        known = self._records_ends.get(runner)
+        known = runner.records_end
         if known is not None and known[0] == state:
             return known[1]
         try:
@@ -511,7 +506,7 @@ class ReadService:
         except OffsetOutOfRangeError:
             # Retention went on meanwhile.
             return end
-        self._records_ends[runner] = (state, found)
+        runner.records_end = (state, found)
         return found
 
     def _search(self, runner: PartitionRunner, end: int, *, is_uncommitted: bool) -> LastRecords:
