@@ -8,10 +8,10 @@ from collections.abc import Collection
 
 from aiohttp import web
 
-from http_api.dispatch import Dispatcher
-from http_api.ports import Ports
+from http_api.ports.node import Ports
 from http_api.routes import ROUTES, with_public_metrics
 from http_api.server import ApiServer
+from http_api.serving.dispatch import Dispatcher
 from milena.model.contained import ContainedErrors
 
 SHUTDOWN_TIMEOUT_S = 10.0

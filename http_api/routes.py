@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from http_api.access.needs import PUBLIC
-from http_api.endpoint import Route
 from http_api.native.access.endpoints import ACCESS_ROUTES
 from http_api.native.access.quota_endpoints import QUOTA_ROUTES
 from http_api.native.endpoints import NATIVE_ROUTES
 from http_api.native.groups.endpoints import GROUP_ROUTES
+from http_api.serving.endpoint import Route
 from http_api.v2.consumer_endpoints import CONSUMER_ROUTES
 from http_api.v2.endpoints import V2_ROUTES
 from http_api.v3.endpoints import V3_ROUTES

@@ -10,10 +10,10 @@ from http import HTTPStatus
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, LineTooLong
 
-from http_api.dispatch import Dispatcher
 from http_api.quick.connection import QuickConnection
 from http_api.quick.lane import QuickLane
 from http_api.quick.strangers import Strangers
+from http_api.serving.dispatch import Dispatcher
 from http_api.streaming.unsent import UnsentAnswers, reset_when_closed, taken_bytes
 
 KEEPALIVE_S = 75.0
@@ -76,7 +76,7 @@ class _Protocol(QuickConnection):
             max_line_size=URL_BYTES_MAX,
             max_field_size=FIELD_BYTES_MAX,
             max_headers=FIELDS_MAX,
-            # Bodies are unpacked under our own bounds (``http_api.codings``).
+            # Bodies are unpacked under our own bounds (``http_api.protocol.codings``).
             auto_decompress=False,
             # The dispatcher writes the access log; to aiohttp, None means "log nothing".
             access_log=None,

@@ -22,7 +22,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from http_api.app import build_runner
-from http_api.ports import ApiLimits, Ports
+from http_api.ports.node import ApiLimits, Ports
 from milena.disk.os_files import OsFiles
 from milena.model.clock import Clock, SystemClock
 from milena.model.errors import StartupError

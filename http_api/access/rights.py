@@ -183,6 +183,16 @@ class Rights:
         self.has_asked = True
         self._require(self.caller.may_with_all(operation, kind), operation, kind, "*")
 
+    def authorize_subscription(self, topics: Iterable[str], pattern: str | None) -> None:
+        """Refuse unless the caller may read what it subscribes to: all topics, where it names a pattern.
+
+        Raises:
+            ForbiddenError: it may not.
+        """
+        self.authorize(Operation.READ, ResourceType.TOPIC, topics)
+        if pattern:
+            self.authorize_all(Operation.READ, ResourceType.TOPIC)
+
     def authorize_producer(self, name: str | None) -> None:
         """Refuse unless the caller may write as the producer of this name; None: as one without a name.
 

@@ -16,8 +16,8 @@ from pathlib import PurePosixPath
 
 from aiohttp import web
 
-from http_api.answers import Pairs, bytes_answer, empty_answer
-from http_api.headers import joined
+from http_api.protocol.answers import Pairs, bytes_answer, empty_answer
+from http_api.protocol.headers import joined
 
 ROOT = "/console"
 """The page is at this path with a slash behind it: its files lie beside it, whatever a proxy puts in front."""

@@ -1,6 +1,6 @@
 """Errors that may occur together, named once for all tables of endpoints."""
 
-from http_api.errors import InvalidFieldError
+from http_api.protocol.errors import InvalidFieldError
 from milena.model import errors as e
 
 TOPIC_ERRORS = (e.TopicNotFoundError, e.NoQuorumError)

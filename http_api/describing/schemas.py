@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from http_api.errors import InvalidFieldError
+from http_api.protocol.errors import InvalidFieldError
 from milena.model.errors import MalformedRequestError
 from milena.model.plain_text import has_control
 

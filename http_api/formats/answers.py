@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from http_api.errors import UnreadableRecordError
 from http_api.formats import arrow, binary_v2, json_v2, text_v2
 from http_api.formats.rows import RowWriter, json_list
 from http_api.formats.selection import Selection, select
-from http_api.media import (
+from http_api.protocol.errors import UnreadableRecordError
+from http_api.protocol.media import (
     ARROW_TYPE,
     BATCH_TYPE,
     BINARY_V2_TYPE,

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from http_api.formats.selection import Selection, Slice
-from http_api.media import ARROW_TYPE
+from http_api.protocol.media import ARROW_TYPE
 from milena.model.columns import Headers
 from milena.model.errors import NotAcceptableError
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 from http_api.describing.schemas import is_integer, json_kind, unknown_field
-from http_api.errors import InvalidFieldError
 from http_api.formats import exact_json
+from http_api.protocol.errors import InvalidFieldError
 from milena.model.errors import (
     MalformedRequestError,
     RequestTooLargeError,

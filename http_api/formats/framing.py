@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
 
-from http_api.media import StreamFraming
+from http_api.protocol.media import StreamFraming
 
 RECONNECT_MS = 1000
 """How long browsers wait before they come back to go on: an election takes about as long."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import orjson
 
 from http_api.describing.schemas import json_fault
-from http_api.errors import InvalidFieldError
+from http_api.protocol.errors import InvalidFieldError
 from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.requests import Records
 from milena.model.turns import Steps

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from http_api.describing.schemas import Fields
-from http_api.errors import InvalidFieldError
 from http_api.formats import exact_json
 from http_api.formats.envelope import (
     Header,
@@ -17,6 +16,7 @@ from http_api.formats.envelope import (
     parse_headers,
     parse_timestamp,
 )
+from http_api.protocol.errors import InvalidFieldError
 from http_api.shapes.v3_records import DATA, RECORD
 from milena.model.errors import (
     MalformedRequestError,

@@ -6,11 +6,11 @@ import orjson
 from aiohttp import web
 
 from http_api.access.rights import everything
-from http_api.answers import bytes_answer
-from http_api.call import Call
 from http_api.describing.params import IntegerParam
-from http_api.media import JSON_TYPE
-from http_api.ports import ApiLimits, MetadataPort
+from http_api.ports.node import ApiLimits, MetadataPort
+from http_api.protocol.answers import bytes_answer
+from http_api.protocol.media import JSON_TYPE
+from http_api.serving.call import Call
 from milena.model.access import ResourceType
 from milena.model.errors import NoQuorumError
 from raft_meta.machine.image import Broker, Image, Partition, Topic

@@ -10,12 +10,9 @@ from itertools import islice
 from aiohttp import web
 
 from http_api.access.rights import everything
-from http_api.answers import json_answer
-from http_api.call import Call
+from http_api.describing.pages import LIMIT, RowPage, matching, sort_param
 from http_api.describing.params import ChoiceParam
-from http_api.lookup import find_topic
 from http_api.native.cluster_metadata import broker_row, image_now, partition_row
-from http_api.native.pages import LIMIT, RowPage, matching, sort_param
 from http_api.native.tally import (
     BrokerTally,
     ClusterTally,
@@ -25,7 +22,10 @@ from http_api.native.tally import (
     tally,
     trouble_of,
 )
-from http_api.ports import StoredBytes, TopicHere
+from http_api.ports.node import StoredBytes, TopicHere
+from http_api.protocol.answers import json_answer
+from http_api.serving.call import Call
+from http_api.serving.lookup import find_topic
 from milena.model.access import ResourceType
 from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.topics.configs import min_insync

@@ -2,9 +2,9 @@
 
 from aiohttp import web
 
-from http_api.answers import bytes_answer
-from http_api.call import Call
-from http_api.media import JSON_TYPE
+from http_api.protocol.answers import bytes_answer
+from http_api.protocol.media import JSON_TYPE
+from http_api.serving.call import Call
 
 
 async def get_openapi(call: Call) -> web.Response:

@@ -1,26 +1,36 @@
 """The table of endpoints of our own."""
 
 from http_api.access.needs import IN_ANSWER, IN_REQUEST, PUBLIC, on_cluster, on_topic
+from http_api.describing import pages
 from http_api.describing.error_sets import CHANGE_ERRORS, LEADER_ERRORS, PARTITION_ERRORS
-from http_api.endpoint import Answer, Body, Content, Handler, Route, Tag, json_content, ok, route
-from http_api.errors import InvalidFieldError
-from http_api.media import BINARY_V2_TYPE, JSON_TYPE, JSON_V2_TYPE, TEXT_V2_TYPE
 from http_api.native import (
     cluster_metadata,
     cluster_pages,
     description,
     health,
     history,
-    pages,
     producers,
     reassignments,
     record_deletion,
 )
 from http_api.native.transactions import sessions as transactions
 from http_api.native.transactions import transact
+from http_api.protocol.errors import InvalidFieldError
+from http_api.protocol.media import BINARY_V2_TYPE, JSON_TYPE, JSON_V2_TYPE, TEXT_V2_TYPE
+from http_api.records.idempotency_key import IDEMPOTENCY_KEY
+from http_api.records.produce_head import TIMEOUT_MS
+from http_api.serving.endpoint import (
+    Answer,
+    Body,
+    Content,
+    Handler,
+    Route,
+    Tag,
+    json_content,
+    ok,
+    route,
+)
 from http_api.shapes import native, requests
-from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
-from http_api.v2.produce_head import TIMEOUT_MS
 from milena.model.access import Operation
 from milena.model.errors import (
     BrokerNotFoundError,

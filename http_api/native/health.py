@@ -2,11 +2,11 @@
 
 from aiohttp import web
 
-from http_api.answers import bytes_answer, json_answer
-from http_api.call import Call
 from http_api.describing.params import ChoiceParam
 from http_api.describing.schemas import Fields
-from http_api.errors import InvalidFieldError
+from http_api.protocol.answers import bytes_answer, json_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.serving.call import Call
 from http_api.shapes.requests import DRAIN, DRAIN_MS_DEFAULT, DRAIN_MS_MAX
 
 _PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -4,10 +4,10 @@ from math import isfinite
 
 from aiohttp import web
 
-from http_api.answers import json_answer
-from http_api.call import Call
 from http_api.describing.params import text_param
-from http_api.ports import BusyPartition, HistorySeries, HistoryView
+from http_api.ports.node import BusyPartition, HistorySeries, HistoryView
+from http_api.protocol.answers import json_answer
+from http_api.serving.call import Call
 from http_api.shapes.blocks import text
 from milena.model.access import CLUSTER_NAME, Operation, ResourceType
 from milena.model.errors import MalformedRequestError

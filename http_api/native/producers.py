@@ -2,10 +2,10 @@
 
 from aiohttp import web
 
-from http_api.answers import json_answer
-from http_api.call import Call
 from http_api.describing.schemas import Fields
 from http_api.native.transactions.sessions import check_producer_name, note_take_over
+from http_api.protocol.answers import json_answer
+from http_api.serving.call import Call
 from http_api.shapes.requests import NEW_PRODUCER
 from milena.model.access import ResourceType
 

@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
-from http_api.answers import json_answer
-from http_api.call import Call
+from http_api.describing.pages import RowPage, matching, sort_param
 from http_api.describing.params import IntegerParam, text_param
 from http_api.describing.schemas import Fields, json_kind
-from http_api.errors import InvalidFieldError, row_of
-from http_api.native.pages import RowPage, matching, sort_param
-from http_api.ports import (
+from http_api.ports.node import (
     PlannedReassignment,
     ReassignmentRequest,
     ReplicaTarget,
     RunningReassignment,
 )
+from http_api.protocol.answers import json_answer
+from http_api.protocol.errors import InvalidFieldError, row_of
+from http_api.serving.call import Call
 from http_api.shapes.blocks import text
 from http_api.shapes.requests import MOVED_PARTITION, MOVES_CONCURRENT_DEFAULT, REASSIGN
 from milena.model.access import ResourceType

@@ -2,13 +2,13 @@
 
 from aiohttp import web
 
-from http_api.answers import json_answer
-from http_api.call import Call
 from http_api.describing.schemas import Fields
-from http_api.errors import InvalidFieldError
-from http_api.lookup import partition_number
+from http_api.protocol.answers import json_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.records.produce_head import TIMEOUT_MS
+from http_api.serving.call import Call
+from http_api.serving.lookup import partition_number
 from http_api.shapes.requests import DELETE_RECORDS, LATEST
-from http_api.v2.produce_head import TIMEOUT_MS
 
 
 async def delete_records(call: Call) -> web.Response:

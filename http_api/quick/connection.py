@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from http_api.access.certificates import ClientCertificate, certificate_of
 from http_api.quick.lane import QuickLane, QuickRequest
 from http_api.quick.parsed_head import ParsedHead
+from http_api.quick.separate_requests import START, SeparateRequests
 from http_api.quick.strangers import RestingRefusal, Strangers
-from http_api.separate_requests import START, SeparateRequests
 
 if TYPE_CHECKING:
     from http_api.access.callers import Caller

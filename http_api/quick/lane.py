@@ -23,15 +23,15 @@ from http_api.access import on_behalf
 from http_api.access.callers import OPEN, Caller
 from http_api.access.certificates import ClientCertificate
 from http_api.access.needs import Access
-from http_api.access.quotas import payer_of
-from http_api.answers import SERVER
-from http_api.connections import Closable
-from http_api.dispatch import Dispatcher
-from http_api.endpoint import QuickHandler, Route
+from http_api.protocol.answers import SERVER
 from http_api.quick.parsed_head import ParsedHead
-from http_api.quick.plain_answer import encode_answer
-from http_api.separate_requests import HEAD_END
-from http_api.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
+from http_api.quick.separate_requests import HEAD_END
+from http_api.serving.connections import Closable
+from http_api.serving.dispatch import Dispatcher
+from http_api.serving.endpoint import QuickHandler, Route
+from http_api.serving.plain_answer import encode_answer
+from http_api.serving.quotas import payer_of
+from http_api.serving.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
 from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey

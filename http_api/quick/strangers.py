@@ -22,14 +22,14 @@ from http import HTTPStatus
 
 import orjson
 
-from http_api.answers import SERVER, error_envelope
-from http_api.dispatch import Dispatcher
-from http_api.endpoint import Route
-from http_api.errors import error_headers, row_of
-from http_api.media import JSON_TYPE
+from http_api.protocol.answers import SERVER, error_envelope
+from http_api.protocol.errors import error_headers, row_of
+from http_api.protocol.media import JSON_TYPE
 from http_api.quick.lane import Resting, remote_of
-from http_api.quick.plain_answer import encode_answer
-from http_api.separate_requests import HEAD_END
+from http_api.quick.separate_requests import HEAD_END
+from http_api.serving.dispatch import Dispatcher
+from http_api.serving.endpoint import Route
+from http_api.serving.plain_answer import encode_answer
 from milena.model.contained import EntryPoint
 from milena.model.errors import MilenaError, TooManyRequestsError, UnauthenticatedError
 

@@ -14,10 +14,10 @@ from contextlib import aclosing
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from http_api.answers import Pairs, bytes_answer, error_envelope
-from http_api.call import Call
 from http_api.formats import framing
-from http_api.media import StreamFraming
+from http_api.protocol.answers import Pairs, bytes_answer, error_envelope
+from http_api.protocol.media import StreamFraming
+from http_api.serving.call import Call
 from milena.model.quotas import QuotaKey
 from milena.model.turns import one_turn
 

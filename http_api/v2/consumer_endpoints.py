@@ -7,9 +7,8 @@ from http_api.describing.error_sets import (
     LEADER_ERRORS,
     PARTITION_ERRORS,
 )
-from http_api.endpoint import Answer, Body, Content, Tag, ok_v2, route, v2_content
-from http_api.errors import BodyTimeoutError, InvalidFieldError
-from http_api.media import (
+from http_api.protocol.errors import BodyTimeoutError, InvalidFieldError
+from http_api.protocol.media import (
     BINARY_V2_TYPE,
     EVENTS_TYPE,
     JSON_TYPE,
@@ -17,6 +16,7 @@ from http_api.media import (
     NDJSON_TYPE,
     TEXT_V2_TYPE,
 )
+from http_api.serving.endpoint import Answer, Body, Content, Tag, ok_v2, route, v2_content
 from http_api.shapes import groups as shapes
 from http_api.shapes import v2
 from http_api.v2 import consumer_offsets, consumer_records, consumers, tokens

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator
 
 from aiohttp import web
 
-from http_api.answers import empty_answer, json_answer
-from http_api.call import Call
 from http_api.describing.params import text_param
 from http_api.describing.schemas import Fields, check_count, integer_text
-from http_api.errors import InvalidFieldError
-from http_api.group_ports import OffsetToCommit, TopicPartition
-from http_api.media import metadata_type
+from http_api.ports.groups import OffsetToCommit, TopicPartition
+from http_api.protocol.answers import empty_answer, json_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.protocol.media import metadata_type
+from http_api.serving.call import Call
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import CONSUMER_COMMIT, CONSUMER_COMMIT_ITEM
 from http_api.v2.consumers import parse_partitions, place, place_to_read

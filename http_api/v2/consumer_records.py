@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from http_api.answers import bytes_answer
-from http_api.call import Call
 from http_api.describing.params import IntegerParam
 from http_api.formats.answers import rows_of
 from http_api.formats.framing import frame
 from http_api.formats.rows import RowWriter, json_list
 from http_api.formats.selection import Selection, select
-from http_api.group_ports import Delivered, DeliveredRecords
-from http_api.media import RecordFormat, StreamFraming, consumer_records_type, stream_type
+from http_api.ports.groups import Delivered, DeliveredRecords
+from http_api.protocol.answers import bytes_answer
+from http_api.protocol.media import RecordFormat, StreamFraming, consumer_records_type, stream_type
+from http_api.serving.call import Call
+from http_api.serving.places import KEEP_ALIVE_MS, PIECE_BYTES, Retries
 from http_api.streaming.answer import stream_answer
-from http_api.streaming.places import KEEP_ALIVE_MS, PIECE_BYTES, Retries
 from http_api.v2.consumers import place, place_to_read
 from http_api.v2.fetch import FOLLOW
 from http_api.v2.tokens import read_token

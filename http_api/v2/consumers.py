@@ -3,15 +3,16 @@
 from aiohttp import web
 
 from http_api.access.callers import Caller
-from http_api.answers import empty_answer, json_answer
-from http_api.call import Call
 from http_api.describing.schemas import Fields, check_count
-from http_api.errors import InvalidFieldError
 from http_api.formats.envelope import parse_time
-from http_api.group_ports import NewConsumer, Reset, Seek, TopicPartition
-from http_api.media import metadata_type
-from http_api.native.groups.handlers import authorize_subscription
-from http_api.routing import check_name
+from http_api.ports.groups import NewConsumer, Reset, Seek, TopicPartition
+from http_api.protocol.answers import empty_answer, json_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.protocol.media import metadata_type
+from http_api.protocol.urls import base_url, path_of
+from http_api.serving.call import Call
+from http_api.serving.routing import check_name
+from http_api.serving.unknown import nearest
 from http_api.shapes.groups import (
     NEW_CONSUMER,
     PARTITION_IN,
@@ -21,8 +22,6 @@ from http_api.shapes.groups import (
     SUBSCRIBE,
     TIME_IN,
 )
-from http_api.unknown import nearest
-from http_api.urls import base_url, path_of
 from http_api.v2.tokens import read_token
 from milena.model.access import ResourceType
 from milena.model.batch.timestamps import TIMESTAMP_MS_MAX
@@ -108,7 +107,7 @@ def _authorize_reading(call: Call, image: Image, key: tuple[str, str]) -> None:
     if consumer is not None:
         found = (image.topics.get(topic_id) for topic_id, _ in consumer.assigned)
         topics = {*consumer.topics, *(topic.name for topic in found if topic is not None)}
-    authorize_subscription(call, topics, None if consumer is None else consumer.pattern)
+    call.rights.authorize_subscription(topics, None if consumer is None else consumer.pattern)
 
 
 def _is_of(consumer: RestConsumer, caller: Caller) -> bool:
@@ -259,7 +258,7 @@ async def subscribe(call: Call) -> web.Response:
     topics, pattern = fields.strings("topics"), fields.label("topic_pattern")
     for topic in topics:
         check_name(topic)
-    authorize_subscription(call, topics, pattern)
+    call.rights.authorize_subscription(topics, pattern)
     if fields.has("topics") and not topics and pattern is None:
         # As Kafka's consumer has it: to subscribe to nothing is to give up what was subscribed before.
         await call.ports.consumers.unsubscribe(*await place(call), token=token)
@@ -296,7 +295,7 @@ async def assign(call: Call) -> web.Response:
     """Assign partitions by hand, without the group's help."""
     token = read_token(call.query())
     partitions = parse_partitions(await call.json_body())
-    authorize_subscription(call, {topic for topic, _ in partitions}, None)
+    call.rights.authorize_subscription({topic for topic, _ in partitions}, None)
     await call.ports.consumers.assign(*await place(call), partitions, token=token)
     return empty_answer()
 
@@ -380,7 +379,7 @@ async def _seek_to(call: Call, name: Reset) -> web.Response:
 
 async def _seek(call: Call, seeks: list[Seek]) -> web.Response:
     # Before it is found out whether they are there.
-    authorize_subscription(call, {seek.topic for seek in seeks}, None)
+    call.rights.authorize_subscription({seek.topic for seek in seeks}, None)
     await call.ports.consumers.seek(*await place(call), seeks)
     return empty_answer()
 

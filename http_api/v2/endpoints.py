@@ -8,18 +8,8 @@ from http_api.describing.error_sets import (
     TOPIC_ERRORS,
     WRITE_IN_TRANSACTION_ERRORS,
 )
-from http_api.endpoint import (
-    Answer,
-    Body,
-    Content,
-    Tag,
-    json_content,
-    ok_v2,
-    route,
-    v2_content,
-)
-from http_api.errors import InvalidFieldError, UnreadableRecordError
-from http_api.media import (
+from http_api.protocol.errors import InvalidFieldError, UnreadableRecordError
+from http_api.protocol.media import (
     ARROW_TYPE,
     BATCH_TYPE,
     BINARY_V2_TYPE,
@@ -31,18 +21,21 @@ from http_api.media import (
     TEXT_V2_TYPE,
     V2_TYPE,
 )
+from http_api.records import conditions, produce_head, transaction_header
+from http_api.records.idempotency_key import IDEMPOTENCY_KEY
+from http_api.serving.endpoint import (
+    Answer,
+    Body,
+    Content,
+    Tag,
+    json_content,
+    ok_v2,
+    route,
+    v2_content,
+)
 from http_api.shapes import requests, v2
 from http_api.shapes.blocks import raw_bytes
-from http_api.v2 import (
-    conditions,
-    fetch,
-    metadata,
-    produce,
-    produce_head,
-    topic_records,
-    transaction_header,
-)
-from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
+from http_api.v2 import fetch, metadata, produce, topic_records
 from milena.model import errors as e
 from milena.model.access import Operation
 

@@ -6,21 +6,21 @@ from functools import lru_cache
 
 from aiohttp import web
 
-from http_api.call import Call
 from http_api.describing.params import ChoiceParam, IntegerParam, Param, ParamPlace, text_param
 from http_api.describing.schemas import integer_text, parse_query
 from http_api.formats import arrow
 from http_api.formats.answers import RecordsBody, Wanted, encode_records
 from http_api.formats.envelope import parse_time
-from http_api.lookup import partition_number
-from http_api.media import RecordFormat, StreamFraming, records_type, stream_type
-from http_api.ports import ApiLimits
-from http_api.quick.plain_answer import PlainAnswer
+from http_api.ports.node import ApiLimits
+from http_api.protocol.media import RecordFormat, StreamFraming, records_type, stream_type
+from http_api.records.conditions import etag
+from http_api.records.topic_tags import EXAMPLE, PATTERN
+from http_api.serving.call import Call
+from http_api.serving.lookup import partition_number
+from http_api.serving.plain_answer import PlainAnswer
 from http_api.shapes.blocks import text
 from http_api.streaming.answer import stream_answer
-from http_api.v2.conditions import etag
 from http_api.v2.record_source import RecordSource, parse_event_id
-from http_api.v2.topic_tags import EXAMPLE, PATTERN
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 

@@ -2,15 +2,15 @@
 
 from aiohttp import web
 
-from http_api.answers import Pairs, empty_answer, json_answer
-from http_api.call import Call
-from http_api.describing.openapi import MILENA_VERSION
 from http_api.describing.schemas import Fields
-from http_api.lookup import find_partition, find_topic, partition_number, partitions_of
-from http_api.media import metadata_type
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
+from http_api.protocol.answers import Pairs, empty_answer, json_answer
+from http_api.protocol.media import metadata_type
+from http_api.records.conditions import etag
+from http_api.serving.call import Call
+from http_api.serving.lookup import find_partition, find_topic, partition_number, partitions_of
+from http_api.serving.openapi import MILENA_VERSION
 from http_api.shapes.requests import NEW_CONFIG, NEW_TOPIC_V2
-from http_api.v2.conditions import etag
 from milena.model.access import ResourceType
 from raft_meta.machine.image import Partition
 from raft_meta.machine.topics.configs import effective

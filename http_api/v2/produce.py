@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from http_api.answers import empty_answer, json_answer
-from http_api.call import Call
-from http_api.lookup import partition_number
-from http_api.media import RecordFormat
-from http_api.quick.plain_answer import PlainAnswer
-from http_api.v2.conditions import ExpectedEnd, expected_end
-from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
-from http_api.v2.produce_head import ProduceHead, read_head
-from http_api.v2.producer_owners import authorize_producer_id
-from http_api.v2.transaction_header import named_transaction
+from http_api.protocol.answers import empty_answer, json_answer
+from http_api.protocol.media import RecordFormat
+from http_api.records.conditions import ExpectedEnd, expected_end
+from http_api.records.idempotency_key import IDEMPOTENCY_KEY
+from http_api.records.produce_head import ProduceHead, read_head
+from http_api.records.producer_owners import authorize_producer_id
+from http_api.records.transaction_header import named_transaction
+from http_api.serving.call import Call
+from http_api.serving.lookup import partition_number
+from http_api.serving.plain_answer import PlainAnswer
 from milena.model.batch.header import producer_in
 from milena.model.errors import UnsupportedMediaTypeError
 from milena.model.requests import IdempotencyKey, ProduceReceipt, ProducerTransaction, Records

@@ -14,10 +14,10 @@ from http_api.formats.answers import rows_of
 from http_api.formats.framing import frame
 from http_api.formats.rows import RowWriter
 from http_api.formats.selection import select
-from http_api.media import RecordFormat, StreamFraming
-from http_api.ports import Ports
-from http_api.streaming.places import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
-from http_api.v2.topic_tags import EXAMPLE, split, tag_of, tagged
+from http_api.ports.node import Ports
+from http_api.protocol.media import RecordFormat, StreamFraming
+from http_api.records.topic_tags import EXAMPLE, split, tag_of, tagged
+from http_api.serving.places import KEEP_ALIVE_MS, PIECE_BYTES, RETRY_S_TOTAL, Retries
 from milena.model.errors import (
     MalformedRequestError,
     NotLeaderError,

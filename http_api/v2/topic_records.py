@@ -15,14 +15,15 @@ from typing import NamedTuple
 
 from aiohttp import web
 
-from http_api.call import Call
 from http_api.describing.params import Param, ParamPlace, text_param
 from http_api.describing.schemas import integer_text, parse_query
-from http_api.lookup import no_such_partition
-from http_api.media import RecordFormat, StreamFraming, framing_type
+from http_api.protocol.media import RecordFormat, StreamFraming, framing_type
+from http_api.records.topic_tags import EXAMPLE, PATTERN, split, tag_of, tagged
+from http_api.serving.call import Call
+from http_api.serving.lookup import no_such_partition
+from http_api.serving.places import KEEP_ALIVE_MS, PIECE_BYTES
 from http_api.shapes.blocks import text
 from http_api.streaming.answer import stream_answer
-from http_api.streaming.places import KEEP_ALIVE_MS, PIECE_BYTES
 from http_api.v2.fetch import (
     COUNT,
     FOLLOW,
@@ -33,7 +34,6 @@ from http_api.v2.fetch import (
     read_timestamp,
 )
 from http_api.v2.record_source import Piece, RecordSource, made_again
-from http_api.v2.topic_tags import EXAMPLE, PATTERN, split, tag_of, tagged
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import FetchRequest
 

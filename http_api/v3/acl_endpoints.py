@@ -2,8 +2,8 @@
 
 from http_api.access.needs import on_cluster
 from http_api.describing.error_sets import CHANGE_ERRORS
-from http_api.endpoint import Answer, Body, Tag, json_content, ok
-from http_api.errors import InvalidFieldError
+from http_api.protocol.errors import InvalidFieldError
+from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok
 from http_api.shapes import access as shapes
 from http_api.v3 import acls
 from http_api.v3.rows import CLUSTER, v3_route

@@ -9,11 +9,11 @@ from aiohttp import web
 
 from http_api.access.hosts import plain_host
 from http_api.access.port import AclSelection
-from http_api.answers import empty_answer, json_answer
-from http_api.call import Call
 from http_api.describing.params import text_param
 from http_api.describing.schemas import Fields
-from http_api.errors import InvalidFieldError
+from http_api.protocol.answers import empty_answer, json_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.serving.call import Call
 from http_api.shapes.access import NEW_ACL, NEW_ACLS
 from http_api.shapes.blocks import text
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer

@@ -5,7 +5,7 @@ All brokers have the same ones, so that those of the cluster are these, too.
 
 from aiohttp import web
 
-from http_api.call import Call
+from http_api.serving.call import Call
 from http_api.v3.clusters import find_broker
 from http_api.v3.resources import Links, Resource, item_answer
 from milena.model.errors import ConfigNotFoundError

@@ -4,9 +4,9 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from http_api.answers import empty_answer, json_answer
-from http_api.call import Call
-from http_api.urls import base_url
+from http_api.protocol.answers import empty_answer, json_answer
+from http_api.protocol.urls import base_url
+from http_api.serving.call import Call
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.errors import BrokerNotFoundError
 from raft_meta.machine.image import Broker

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from aiohttp import web
 
 from http_api.access.needs import ALL_TOPICS
-from http_api.answers import empty_answer, json_answer
-from http_api.call import Call
 from http_api.describing.schemas import Fields, check_count
-from http_api.errors import InvalidFieldError, row_of
-from http_api.lookup import find_topic
+from http_api.protocol.answers import empty_answer, json_answer
+from http_api.protocol.errors import InvalidFieldError, row_of
+from http_api.serving.call import Call
+from http_api.serving.lookup import find_topic
 from http_api.shapes.requests import (
     CONFIG_CHANGE,
     CONFIG_CHANGES,

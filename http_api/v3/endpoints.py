@@ -8,11 +8,11 @@ from http_api.describing.error_sets import (
     PARTITION_ERRORS,
     TOPIC_ERRORS,
 )
-from http_api.endpoint import Answer, Body, Tag, json_content, ok
-from http_api.errors import InvalidFieldError, ResourceNotFoundError
+from http_api.protocol.errors import InvalidFieldError, ResourceNotFoundError
+from http_api.records.produce_head import ACKS, TIMEOUT_MS
+from http_api.records.transaction_header import TRANSACTION
+from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok
 from http_api.shapes import requests, v3, v3_records
-from http_api.v2.produce_head import ACKS, TIMEOUT_MS
-from http_api.v2.transaction_header import TRANSACTION
 from http_api.v3 import (
     broker_configs,
     clusters,

@@ -9,8 +9,8 @@ from http_api.describing.error_sets import (
     PARTITION_ERRORS,
     RESET_ERRORS,
 )
-from http_api.endpoint import Body, Tag, json_content, ok
-from http_api.errors import ResourceNotFoundError
+from http_api.protocol.errors import ResourceNotFoundError
+from http_api.serving.endpoint import Body, Tag, json_content, ok
 from http_api.shapes import groups as shapes
 from http_api.shapes import v3
 from http_api.v3 import groups

@@ -2,16 +2,17 @@
 
 from aiohttp import web
 
-from http_api.call import Call
-from http_api.errors import ResourceNotFoundError
-from http_api.group_ports import (
+from http_api.groups import offsets
+from http_api.groups.lags import Lag, lags_of, places_of, sum_of_known, with_ends
+from http_api.ports.groups import (
     GroupDescription,
     GroupHead,
     MemberDescription,
     TopicPartition,
 )
-from http_api.native.groups import handlers as native
-from http_api.native.groups.lags import Lag, lags_of, places_of, sum_of_known, with_ends
+from http_api.protocol.answers import empty_answer
+from http_api.protocol.errors import ResourceNotFoundError
+from http_api.serving.call import Call
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.access import ResourceType
 from milena.model.errors import MemberNotFoundError
@@ -60,13 +61,14 @@ async def get_group(call: Call) -> web.Response:
 async def delete_group(call: Call) -> web.Response:
     """Forget a group without members, and its offsets."""
     cluster_id(call)
-    return await native.delete(call)
+    await call.ports.groups.delete(call.names["group"])
+    return empty_answer()
 
 
 async def reset_offsets(call: Call) -> web.Response:
     """Let a group without members go on elsewhere."""
     cluster_id(call)
-    return await native.reset(call)
+    return await offsets.reset(call)
 
 
 # -- members ---------------------------------------------------------------------------------------

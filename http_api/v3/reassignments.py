@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from http_api.access.needs import ALL_TOPICS
-from http_api.call import Call
-from http_api.errors import ResourceNotFoundError
-from http_api.lookup import find_partition, find_topic, partitions_of
+from http_api.protocol.errors import ResourceNotFoundError
+from http_api.serving.call import Call
+from http_api.serving.lookup import find_partition, find_topic, partitions_of
 from http_api.v3.resources import Links, Resource, item_answer
 from milena.model.access import ResourceType
 from raft_meta.machine.image import Partition, Reassignment, Topic

@@ -6,12 +6,12 @@ from functools import lru_cache
 
 import orjson
 
-from http_api.answers import error_envelope
-from http_api.call import Call
 from http_api.formats.v3_records import V3Record, columns_of, iso_time, parse_record, text_record
-from http_api.v2.idempotency_key import IDEMPOTENCY_KEY
-from http_api.v2.produce_head import parse_options
-from http_api.v2.transaction_header import named_transaction
+from http_api.protocol.answers import error_envelope
+from http_api.records.idempotency_key import IDEMPOTENCY_KEY
+from http_api.records.produce_head import parse_options
+from http_api.records.transaction_header import named_transaction
+from http_api.serving.call import Call
 from http_api.v3.resources import cluster_id
 from milena.model.errors import MalformedRequestError, MilenaError
 from milena.model.requests import (

@@ -9,11 +9,11 @@ import re
 import orjson
 from aiohttp import web
 
-from http_api.answers import json_answer
-from http_api.call import Call
 from http_api.describing.schemas import Fields
 from http_api.formats import exact_json
-from http_api.media import check_json_type
+from http_api.protocol.answers import json_answer
+from http_api.protocol.media import check_json_type
+from http_api.serving.call import Call
 from http_api.shapes.v3_records import BATCH
 from http_api.v3.receipts import Item, append, item_of, job_of
 from milena.model.errors import InvalidRecordError, MalformedRequestError

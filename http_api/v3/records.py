@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from http_api.call import Call
-from http_api.errors import InvalidFieldError
 from http_api.formats.json_texts import JsonTexts
 from http_api.formats.v3_records import texts_of
-from http_api.media import JSON_TYPE, check_json_type
+from http_api.protocol.errors import InvalidFieldError
+from http_api.protocol.media import JSON_TYPE, check_json_type
+from http_api.serving.call import Call
 from http_api.v3.receipts import Job, append, append_texts, failure, item_of, job_of
 from milena.model.errors import MilenaError
 from milena.model.quotas import QuotaKey

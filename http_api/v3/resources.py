@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from http_api.answers import json_answer
-from http_api.call import Call
-from http_api.urls import base_url, path_of
+from http_api.protocol.answers import json_answer
+from http_api.protocol.urls import base_url, path_of
+from http_api.serving.call import Call
 from milena.model.errors import ClusterNotFoundError, NotReadyError
 
 Resource = dict[str, object]

@@ -2,7 +2,7 @@
 
 from http_api.access.needs import Access
 from http_api.describing.params import Param, text_param
-from http_api.endpoint import Answer, Body, Handler, Route, Tag, route
+from http_api.serving.endpoint import Answer, Body, Handler, Route, Tag, route
 from http_api.shapes.blocks import text
 from milena.model import errors as e
 from milena.model.errors import MilenaError

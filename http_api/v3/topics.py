@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from http_api.answers import empty_answer
-from http_api.call import Call
 from http_api.describing.schemas import Fields, integer_text, json_kind, parse_json
-from http_api.errors import InvalidFieldError
-from http_api.lookup import find_topic
-from http_api.media import check_json_type
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
+from http_api.protocol.answers import empty_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.protocol.media import check_json_type
+from http_api.serving.call import Call
+from http_api.serving.lookup import find_topic
 from http_api.shapes.requests import ASSIGNMENT, NEW_CONFIG, NEW_TOPIC_V3, TOPIC_CHANGE
 from http_api.v3.resources import Links, Resource, cluster_id, item_answer
 from milena.model.access import ResourceType

@@ -18,7 +18,7 @@
     └── StartupError             the node refuses to start, and says why
 
 ``code`` is a stable word: it travels between nodes and in logs. What HTTP makes of it is one table in
-``http_api.errors``. ``is_retriable`` means that the same request may succeed later, unchanged.
+``http_api.protocol.errors``. ``is_retriable`` means that the same request may succeed later, unchanged.
 """
 
 from typing import ClassVar

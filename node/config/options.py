@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from milena.model.access import USER_NAME, AccessMode
 from node.config import kinds
 from node.config.kinds import Address, OptionKind

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
-from http_api.group_ports import Reset
+from http_api.ports.groups import Reset
 from node.groups.group_messages import GroupRequest, PartitionsByTopic
 from node.peers.messages import Blob, CallType, Done, Message
 from raft_meta.machine.image import ConsumerKey
@@ -29,7 +29,7 @@ class ClientRequest(ConsumerRequest, frozen=True, kw_only=True):
 
 
 class ConsumerCreateRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """Make a consumer; see ``http_api.group_ports.NewConsumer``. ``is_drawn``: the asking node drew its name."""
+    """Make a consumer; see ``http_api.ports.groups.NewConsumer``. ``is_drawn``: the asking node drew its name."""
 
     is_drawn: bool
     format: str
@@ -73,7 +73,7 @@ class ConsumerViewAnswer(Message, frozen=True, kw_only=True):
 
 
 class SeekRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A position: where a partition's next delivery begins, see ``http_api.group_ports.Seek``."""
+    """A position: where a partition's next delivery begins, see ``http_api.ports.groups.Seek``."""
 
     topic: str
     partition: int
@@ -111,7 +111,7 @@ class ConsumerAcknowledgeRequest(ConsumerRequest, frozen=True, kw_only=True):
 
 
 class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Records of one partition; see ``http_api.group_ports.DeliveredRecords``."""
+    """Records of one partition; see ``http_api.ports.groups.DeliveredRecords``."""
 
     topic: str
     partition: int
@@ -135,7 +135,7 @@ class ConsumerTakeBackRequest(ConsumerRequest, frozen=True, kw_only=True):
 
 
 class ConsumerOffsetRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An offset to commit; see ``http_api.group_ports.OffsetToCommit``."""
+    """An offset to commit; see ``http_api.ports.groups.OffsetToCommit``."""
 
     topic: str
     partition: int
@@ -157,7 +157,7 @@ class ConsumerCommittedRequest(ClientRequest, frozen=True, kw_only=True):
 
 
 class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed offset; see ``http_api.group_ports.PartitionCommit``."""
+    """A committed offset; see ``http_api.ports.groups.PartitionCommit``."""
 
     topic: str
     partition: int

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import UNSET, structs
 
-from http_api.group_ports import (
+from http_api.ports.groups import (
     ConsumerSubscription,
     Delivered,
     DeliveredRecords,
@@ -82,7 +82,7 @@ TAKE_BACKS_MAX = 1_000
 
 
 class ConsumersService:
-    """Implements ``http_api.group_ports.ConsumersPort``."""
+    """Implements ``http_api.ports.groups.ConsumersPort``."""
 
     def __init__(
         self,

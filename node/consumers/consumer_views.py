@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from immutables import Map
 
-from http_api.group_ports import TopicPartition
+from http_api.ports.groups import TopicPartition
 from milena.model.errors import ConsumerNotFoundError
 from node.consumers.consumer_messages import CommittedRow, ConsumerOffsetRow
 from node.groups.members import assignment_of, member_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from http_api.group_ports import Reset
+from http_api.ports.groups import Reset
 from milena.model.errors import NotReadyError, OffsetOutOfRangeError
 from milena.model.requests import Doubt, FetchResult
 from node.consumers.answer_cutting import AnswerRoom, CutRecords, cut

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from http_api.group_ports import Reset
+from http_api.ports.groups import Reset
 from milena.model.errors import MilenaError, OffsetOutOfRangeError, PartitionNotFoundError
 from milena.model.requests import FetchRequest, FetchResult
 from node.consumers.consumer_messages import SeekRow

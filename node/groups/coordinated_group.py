@@ -169,7 +169,7 @@ class CoordinatedGroup:
     # -- heartbeats ------------------------------------------------------------------------------
 
     async def heartbeat(self, heartbeat: GroupHeartbeatRequest) -> GroupHeartbeatAnswer:
-        """Let a member join, stay or leave; see ``http_api.group_ports.GroupsPort.heartbeat``."""
+        """Let a member join, stay or leave; see ``http_api.ports.groups.GroupsPort.heartbeat``."""
         heartbeat_rules.check_epoch(heartbeat)
         if heartbeat.member_epoch == heartbeat_rules.LEAVE:
             return await self._leave(heartbeat)

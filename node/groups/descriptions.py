@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Container, Iterator, Sequence
 
-from http_api.group_ports import (
+from http_api.ports.groups import (
     GroupDescription,
     GroupHead,
     GroupState,

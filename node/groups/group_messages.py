@@ -6,7 +6,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
-from http_api.group_ports import TopicPartition
+from http_api.ports.groups import TopicPartition
 from node.peers.messages import CallType, Done, Message
 
 PartitionsByTopic: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
@@ -21,7 +21,7 @@ class GroupRequest(Message, frozen=True, kw_only=True):
 
 
 class GroupHeartbeatRequest(GroupRequest, frozen=True, kw_only=True):
-    """A heartbeat: what a member says of itself, see ``http_api.group_ports.Heartbeat``. It has an id by now."""
+    """A heartbeat: what a member says of itself, see ``http_api.ports.groups.Heartbeat``. It has an id by now."""
 
     member_id: str = field(name="member")
     member_epoch: int = field(name="epoch")
@@ -37,7 +37,7 @@ class GroupHeartbeatRequest(GroupRequest, frozen=True, kw_only=True):
 
 
 class GroupHeartbeatAnswer(Message, frozen=True, kw_only=True):
-    """The answer: what the member may work on, see ``http_api.group_ports.HeartbeatAnswer``."""
+    """The answer: what the member may work on, see ``http_api.ports.groups.HeartbeatAnswer``."""
 
     member_id: str = field(name="member")
     member_epoch: int = field(name="epoch")

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from msgspec import UNSET
 
 from http_api.access import on_behalf
-from http_api.group_ports import (
+from http_api.ports.groups import (
     GroupDescription,
     GroupHead,
     Heartbeat,
@@ -61,7 +61,7 @@ Fetch = Callable[[FetchRequest], Awaitable[FetchResult]]
 
 
 class GroupService:
-    """Implements ``http_api.group_ports.GroupsPort``."""
+    """Implements ``http_api.ports.groups.GroupsPort``."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from http_api.ports import NewTopic, ProducerState
+from http_api.ports.node import NewTopic, ProducerState
 from milena.model.errors import (
     BrokerInUseError,
     ConflictError,
@@ -61,7 +61,7 @@ class TopicDefaults:
 
 
 class AdminService:
-    """Implements ``http_api.ports.MetadataPort``."""
+    """Implements ``http_api.ports.node.MetadataPort``."""
 
     def __init__(
         self,

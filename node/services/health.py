@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from http_api.ports import Readiness
+from http_api.ports.node import Readiness
 from node.control.membership import Membership
 from node.metadata.store import MetadataStore
 from node.replication.local_replicas import LocalReplicas
 
 
 class HealthService:
-    """Implements ``http_api.ports.HealthPort``.
+    """Implements ``http_api.ports.node.HealthPort``.
 
     Readiness is a latch: once the node has rejoined and caught up, a lost quorum or a full disk does not take it out
     of service, because it still serves reads and refuses writes with an answer. Draining does.

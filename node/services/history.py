@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
-from http_api.describing.openapi import MILENA_VERSION
-from http_api.ports import BusyPartition, HistorySeries, HistoryView, StoredBytes, TopicHere
+from http_api.ports.node import BusyPartition, HistorySeries, HistoryView, StoredBytes, TopicHere
+from http_api.serving.openapi import MILENA_VERSION
 from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError, MilenaError
 from milena.model.requests import PartitionOffsets
@@ -56,7 +56,7 @@ NUMBER_MAX = 1 << 40
 
 
 class HistoryService:
-    """Implements ``http_api.ports.HistoryPort``."""
+    """Implements ``http_api.ports.node.HistoryPort``."""
 
     def __init__(
         self,

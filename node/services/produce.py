@@ -78,7 +78,7 @@ UNACKED_BYTES_MAX = 128 << 20
 
 
 class ProduceService:
-    """Implements ``http_api.ports.ProducePort``."""
+    """Implements ``http_api.ports.node.ProducePort``."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 
 from http_api.access import on_behalf
-from http_api.ports import ProducerState
+from http_api.ports.node import ProducerState
 from milena.model.batch.header import BatchHeader
 from milena.model.errors import (
     MilenaError,

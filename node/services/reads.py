@@ -109,7 +109,7 @@ class _BehindError(Exception):
 
 
 class ReadService:
-    """Implements ``http_api.ports.ReadsPort``."""
+    """Implements ``http_api.ports.node.ReadsPort``."""
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from http_api.ports import (
+from http_api.ports.node import (
     AddedReplica,
     MoveState,
     PlannedReassignment,

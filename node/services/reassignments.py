@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from http_api.ports import PlannedReassignment, ReassignmentRequest, RunningReassignment
+from http_api.ports.node import PlannedReassignment, ReassignmentRequest, RunningReassignment
 from milena.model.errors import (
     FateUnknownError,
     MilenaError,
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class ReassignmentService:
-    """Implements ``http_api.ports.ReassignmentsPort``."""
+    """Implements ``http_api.ports.node.ReassignmentsPort``."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ LEADER_WAIT_MS = 1_000
 
 
 class DeletionService:
-    """Implements ``http_api.ports.DeletionsPort``."""
+    """Implements ``http_api.ports.node.DeletionsPort``."""
 
     def __init__(
         self,

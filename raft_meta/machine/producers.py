@@ -5,9 +5,9 @@ transaction that it left open. Ids are never used twice. What each partition has
 partition's own log, not here.
 
 An id belongs to the principal that reserved it, and no other principal may write under it
-(``http_api.v2.producer_owners``). A named producer stores its principal. Ids without a name are given out in blocks of
-``IDS_PER_BLOCK`` ids, each block to one principal: a block is one small entry, so the principal of an id is known long
-after the id was given out. Ids that were reserved where no caller was asked for credentials are in no block.
+(``http_api.records.producer_owners``). A named producer stores its principal. Ids without a name are given out in
+blocks of ``IDS_PER_BLOCK`` ids, each block to one principal: a block is one small entry, so the principal of an id is
+known long after the id was given out. Ids that were reserved where no caller was asked for credentials are in no block.
 
 A name that begins transactions is forgotten once nobody used it for long, which no transaction outlives; under the name
 there is another id then. Other names are kept for ever: who writes under one says nothing here.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from http_api.describing.openapi import encode_document
 from http_api.routes import ROUTES
-from http_api.routing import Router
+from http_api.serving.openapi import encode_document
+from http_api.serving.routing import Router
 from tests.support.http.console import Place, Step, blocks, started, steps
 
 pytestmark = pytest.mark.integration

@@ -2,10 +2,10 @@
 
 from http_api.access.needs import IN_REQUEST, KNOWN, STRICT, on_cluster
 from http_api.describing.error_sets import CHANGE_ERRORS
-from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
-from http_api.errors import InvalidFieldError
+from http_api.describing.pages import CONTAINS, LONG_PARAMS
 from http_api.native.access import handlers as access
-from http_api.native.pages import CONTAINS, LONG_PARAMS
+from http_api.protocol.errors import InvalidFieldError
+from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.shapes import access as shapes
 from milena.model import errors as e
 from milena.model.access import Operation

@@ -9,11 +9,11 @@ from aiohttp import web
 
 from http_api.access.callers import Caller
 from http_api.access.port import RequestedToken
-from http_api.answers import empty_answer, json_answer
-from http_api.call import Call
+from http_api.describing.pages import LIMIT_OR_MOST, RowPage, matching
 from http_api.describing.schemas import Fields
-from http_api.errors import InvalidFieldError
-from http_api.native.pages import LIMIT_OR_MOST, RowPage, matching
+from http_api.protocol.answers import empty_answer, json_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.serving.call import Call
 from http_api.shapes import access as shapes
 from milena.model.access import (
     CLUSTER_NAME,

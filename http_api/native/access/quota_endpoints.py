@@ -2,11 +2,11 @@
 
 from http_api.access.needs import on_cluster
 from http_api.describing.error_sets import CHANGE_ERRORS
+from http_api.describing.pages import LONG_PARAMS
 from http_api.describing.params import text_param
-from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
-from http_api.errors import InvalidFieldError
 from http_api.native.access import quotas
-from http_api.native.pages import LONG_PARAMS
+from http_api.protocol.errors import InvalidFieldError
+from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.shapes import quotas as shapes
 from http_api.shapes.blocks import text
 from milena.model import errors as e

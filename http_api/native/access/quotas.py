@@ -2,10 +2,10 @@
 
 from aiohttp import web
 
-from http_api.answers import empty_answer, json_answer
-from http_api.call import Call
+from http_api.describing.pages import LIMIT_OR_MOST, RowPage
 from http_api.describing.schemas import Fields
-from http_api.native.pages import LIMIT_OR_MOST, RowPage
+from http_api.protocol.answers import empty_answer, json_answer
+from http_api.serving.call import Call
 from http_api.shapes import quotas as shapes
 from milena.model.quotas import QuotaKey
 from raft_meta.machine.image import Quota

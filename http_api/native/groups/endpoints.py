@@ -1,6 +1,7 @@
 """The table of endpoints of consumer groups."""
 
 from http_api.access.needs import IN_ANSWER, on_group
+from http_api.describing import pages
 from http_api.describing.error_sets import (
     COORDINATOR_ERRORS,
     GROUP_CHANGE_ERRORS,
@@ -9,10 +10,10 @@ from http_api.describing.error_sets import (
     PARTITION_ERRORS,
     RESET_ERRORS,
 )
-from http_api.endpoint import Answer, Body, Tag, json_content, ok, route
-from http_api.errors import InvalidFieldError
-from http_api.native import pages
+from http_api.groups import offsets
 from http_api.native.groups import handlers as groups
+from http_api.protocol.errors import InvalidFieldError
+from http_api.serving.endpoint import Answer, Body, Tag, json_content, ok, route
 from http_api.shapes import groups as shapes
 from milena.model.access import Operation
 from milena.model.errors import (
@@ -145,11 +146,11 @@ GROUP_ROUTES = (
     route(
         "GET /groups/{group}/offsets:reset",
         "previewGroupReset",
-        groups.preview_reset,
+        offsets.preview_reset,
         "Where a reset would let a group go on",
         ok(shapes.RESET_PREVIEW, "Of the page's partitions, now and then; nothing is changed"),
-        groups.RESET_TOPIC,
-        groups.TO,
+        offsets.RESET_TOPIC,
+        offsets.TO,
         *pages.CUT_PARAMS,
         access=on_group(Operation.DESCRIBE, has_more=True),
         tag=Tag.GROUPS,
@@ -164,7 +165,7 @@ GROUP_ROUTES = (
     route(
         "POST /groups/{group}/offsets:reset",
         "resetGroupOffsets",
-        groups.reset,
+        offsets.reset,
         "Let a group go on elsewhere",
         ok(shapes.GROUP_OFFSETS, "What is committed now, of these partitions"),
         access=on_group(Operation.READ, has_more=True),

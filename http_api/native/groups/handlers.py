@@ -1,4 +1,4 @@
-"""Native: consumer groups: members' heartbeats, commits, descriptions, resets."""
+"""Native: consumer groups: heartbeats of members, commits, descriptions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -6,29 +6,26 @@ from dataclasses import replace
 from aiohttp import web
 
 from http_api.access.rights import everything
-from http_api.answers import empty_answer, json_answer
-from http_api.call import Call
+from http_api.describing.pages import LIMIT, PARTITIONS, RowPage, matching, sort_param
 from http_api.describing.params import IntegerParam, text_param
-from http_api.describing.schemas import Fields, check_count, integer_text, is_integer, json_kind
-from http_api.errors import InvalidFieldError
-from http_api.formats.envelope import parse_time
-from http_api.group_ports import (
+from http_api.describing.schemas import Fields, check_count
+from http_api.groups.lags import GroupPlace, Lag, places_of, total_lags, with_ends
+from http_api.groups.offsets import offsets_json
+from http_api.ports.groups import (
     GroupHead,
     Heartbeat,
     MemberDescription,
     OffsetToCommit,
-    PartitionCommit,
-    Reset,
-    ResetTarget,
     TopicPartition,
 )
-from http_api.native.groups.lags import GroupPlace, Lag, places_of, total_lags, with_ends
-from http_api.native.pages import LIMIT, PARTITIONS, RowPage, matching, sort_param
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
+from http_api.protocol.answers import empty_answer, json_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.serving.call import Call
 from http_api.shapes.blocks import text
-from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, RESET, TOPIC_PARTITIONS_IN
+from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, TOPIC_PARTITIONS_IN
 from milena.model.access import Operation, ResourceType
-from milena.model.errors import GroupNotFoundError, MalformedRequestError
+from milena.model.errors import MalformedRequestError
 
 WAIT_MS = IntegerParam(
     name="timeout_ms",
@@ -39,11 +36,7 @@ WAIT_MS = IntegerParam(
     least=0,
     default=0,
 )
-_TARGETS = "earliest, latest, an offset or an ISO-8601 time"
 TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
-
-RESET_TOPIC = text_param("topic", "the topic to go on elsewhere in", text(minLength=1), "orders")
-TO = text_param("to", f"{_TARGETS}: the first record at or after it", text(), "earliest")
 
 
 async def heartbeat(call: Call) -> web.Response:
@@ -52,7 +45,7 @@ async def heartbeat(call: Call) -> web.Response:
     fields = Fields(await call.json_body(), "the body", HEARTBEAT.fields)
     topics = fields.strings("topics") if fields.has("topics") else None
     pattern = fields.label("pattern")
-    authorize_subscription(call, topics or (), pattern)
+    call.rights.authorize_subscription(topics or (), pattern)
     call.check_groups([call.names["group"]])
     answer = await call.ports.groups.heartbeat(
         call.names["group"],
@@ -83,17 +76,6 @@ async def heartbeat(call: Call) -> web.Response:
             "pending": by_topic(answer.pending, is_seen),
         }
     )
-
-
-def authorize_subscription(call: Call, topics: Iterable[str], pattern: str | None) -> None:
-    """Refuse unless the caller may read what it subscribes to: all topics, where it names a pattern.
-
-    Raises:
-        ForbiddenError: it may not.
-    """
-    call.rights.authorize(Operation.READ, ResourceType.TOPIC, topics)
-    if pattern:
-        call.rights.authorize_all(Operation.READ, ResourceType.TOPIC)
 
 
 def _owned(fields: Fields) -> Sequence[TopicPartition] | None:
@@ -161,19 +143,7 @@ async def get_offsets(call: Call) -> web.Response:
     offsets = [one for one in await call.ports.groups.committed(group) if is_seen(one.topic)]
     if topic is not None:
         offsets = [offset for offset in offsets if offset.topic == topic]
-    return json_answer({"group_id": group, "offsets": _offsets(offsets)})
-
-
-def _offsets(offsets: Iterable[PartitionCommit]) -> Mapping[str, Mapping[str, object]]:
-    found: dict[str, dict[str, object]] = {}
-    for offset in sorted(offsets, key=lambda item: (item.topic, item.partition)):
-        found.setdefault(offset.topic, {})[str(offset.partition)] = {
-            "offset": offset.offset,
-            "leader_epoch": offset.leader_epoch,
-            "metadata": offset.metadata,
-            "commit_timestamp": offset.commit_ms,
-        }
-    return found
+    return json_answer({"group_id": group, "offsets": offsets_json(offsets)})
 
 
 _GROUP_KEYS: Mapping[str, Callable[[GroupHead], int | str] | None] = {
@@ -214,7 +184,7 @@ async def get_group(call: Call) -> web.Response:
         {
             **_head(group),
             "members": [_member(_seen_of(member, is_seen)) for member in group.members],
-            "offsets": _offsets(one for one in group.offsets if is_seen(one.topic)),
+            "offsets": offsets_json(one for one in group.offsets if is_seen(one.topic)),
         }
     )
 
@@ -347,97 +317,3 @@ async def delete(call: Call) -> web.Response:
     """Forget a group without members, and its offsets."""
     await call.ports.groups.delete(call.names["group"])
     return empty_answer()
-
-
-async def reset(call: Call) -> web.Response:
-    """Let a group without members go on elsewhere."""
-    group = call.names["group"]
-    fields = Fields(await call.json_body(), "the body", RESET.fields)
-    partitions = None
-    if fields.has("partitions"):
-        partitions = fields.integers("partitions", least=0)
-        check_count(len(partitions), "partitions")
-    topic, target = fields.required_text("topic"), _target(fields)
-    call.rights.authorize(Operation.READ, ResourceType.TOPIC, [topic])
-    call.check_groups([group])
-    to = target.offset if target.offset is not None else target.timestamp_ms
-    await call.ports.metadata.note(
-        "reset_group",
-        {
-            "group_id": group,
-            "topic": topic,
-            "partitions": None if partitions is None else list(partitions),
-            "to": target.name.value if target.name is not None else to,
-        },
-    )
-    offsets = await call.ports.groups.reset(group, topic, partitions, target)
-    return json_answer({"group_id": group, "offsets": _offsets(offsets)})
-
-
-async def preview_reset(call: Call) -> web.Response:
-    """Where a reset would let a group go on, in some of the topic's partitions; nothing is changed."""
-    query, group = call.query(), call.names["group"]
-    page, target = RowPage.of(query, LIMIT), _named_target(_required(query, TO.name))
-    name = _required(query, RESET_TOPIC.name)
-    call.rights.authorize(Operation.DESCRIBE, ResourceType.TOPIC, [name])
-    topic = await call.ports.metadata.topic(name)
-    numbers = page.cut(range(topic.partition_count), None)
-    now = await _offsets_now(call, group, [(name, number) for number in numbers])
-    places = await call.ports.groups.places(name, numbers, target)
-    return json_answer(
-        {
-            "group_id": group,
-            "topic": name,
-            "total": topic.partition_count,
-            "partitions": [
-                {
-                    "partition": place.partition,
-                    "now": now.get(place.partition),
-                    "then": place.offset,
-                }
-                for place in places
-            ],
-        }
-    )
-
-
-async def _offsets_now(
-    call: Call, group: str, partitions: Sequence[TopicPartition]
-) -> Mapping[int, int]:
-    """What is committed, by partition; nothing for a group that a reset would make."""
-    try:
-        found = await call.ports.groups.committed(group, partitions)
-    except GroupNotFoundError:
-        return {}
-    return {one.partition: one.offset for one in found}
-
-
-def _required(query: Mapping[str, str], name: str) -> str:
-    value = query.get(name)
-    if not value:
-        raise MalformedRequestError(
-            f"Invalid parameter '{name}': it is missing; give 'topic', and 'to': {_TARGETS}"
-        )
-    return value
-
-
-def _target(fields: Fields) -> ResetTarget:
-    to = fields.raw("to")
-    if to is None:
-        raise InvalidFieldError(f"the body: 'to' is missing; give {_TARGETS}")
-    if isinstance(to, str):
-        return _named_target(to)
-    if not is_integer(to):
-        raise MalformedRequestError(f"'to' must be {_TARGETS}, not {json_kind(to)}")
-    return ResetTarget(offset=fields.required_integer("to", least=0))
-
-
-def _named_target(to: str) -> ResetTarget:
-    if to in (Reset.EARLIEST, Reset.LATEST):
-        return ResetTarget(name=Reset(to))
-    if to.isascii() and to.isdigit():
-        return ResetTarget(offset=integer_text("to", to))
-    try:
-        return ResetTarget(timestamp_ms=max(0, parse_time(to, "'to'")))
-    except MalformedRequestError:
-        raise MalformedRequestError(f"'to' is '{to}'; give {_TARGETS}") from None

@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 
 from aiohttp import web
 
-from http_api.answers import json_answer
-from http_api.call import Call
+from http_api.describing.pages import PARTITIONS, RowPage, matching, sort_param
 from http_api.describing.params import ChoiceParam, IntegerParam
 from http_api.describing.schemas import Fields, integer_text
-from http_api.errors import InvalidFieldError
-from http_api.native.pages import PARTITIONS, RowPage, matching, sort_param
 from http_api.native.transactions.transact import authorize, group_offsets, wait_ms
-from http_api.shapes import requests as shapes
-from http_api.v2.transaction_header import (
+from http_api.protocol.answers import json_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.records.transaction_header import (
     authorize_transaction,
     transaction_of,
     transaction_text,
 )
+from http_api.serving.call import Call
+from http_api.shapes import requests as shapes
 from milena.model.access import ResourceType
 from milena.model.requests import (
     TRANSACTION_TIMEOUT_MS_DEFAULT,

@@ -12,18 +12,18 @@ import orjson
 from aiohttp import web
 
 from http_api.access.callers import Caller
-from http_api.answers import bytes_answer
-from http_api.call import Call
 from http_api.describing.schemas import Fields, parse_query
-from http_api.errors import InvalidFieldError
 from http_api.formats import binary_v2, exact_json, json_v2, text_v2
 from http_api.formats.envelope import ItemsDecoder, decode_parsed
-from http_api.media import JSON_TYPE, RecordFormat, produce_format
-from http_api.ports import ApiLimits, Ports
+from http_api.ports.node import ApiLimits, Ports
+from http_api.protocol.answers import bytes_answer
+from http_api.protocol.errors import InvalidFieldError
+from http_api.protocol.media import JSON_TYPE, RecordFormat, produce_format
+from http_api.records.idempotency_key import IDEMPOTENCY_KEY, idempotency_of
+from http_api.records.produce_head import TIMEOUT_MS
+from http_api.records.receipts import encode_items
+from http_api.serving.call import Call
 from http_api.shapes import requests as shapes
-from http_api.v2.idempotency_key import IDEMPOTENCY_KEY, idempotency_of
-from http_api.v2.produce_head import TIMEOUT_MS
-from http_api.v2.receipts import encode_items
 from milena.model.access import Operation, ResourceType
 from milena.model.errors import ForbiddenError, UnsupportedMediaTypeError
 from milena.model.pending import Pending, in_a_task

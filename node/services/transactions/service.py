@@ -115,7 +115,7 @@ class _WrittenPart:
 
 
 class TransactionService:
-    """Implements ``http_api.ports.TransactionsPort``."""
+    """Implements ``http_api.ports.node.TransactionsPort``."""
 
     def __init__(
         self,

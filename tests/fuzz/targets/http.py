@@ -9,11 +9,11 @@ from aiohttp.http_parser import HttpRequestParser
 
 from http_api.describing.schemas import parse_query
 from http_api.formats import binary_v2, json_v2, text_v2
-from http_api.media import metadata_type, produce_format, records_type
+from http_api.protocol.media import metadata_type, produce_format, records_type
 from http_api.quick.strangers import asked
+from http_api.records.produce_head import parse_options
 from http_api.routes import ROUTES
-from http_api.routing import Router
-from http_api.v2.produce_head import parse_options
+from http_api.serving.routing import Router
 from milena.model.batch.decode import check_batch, decode_columns
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import Ports
+from http_api.ports.node import Ports
 from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import ProducerStamp

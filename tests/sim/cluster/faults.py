@@ -12,7 +12,7 @@ from collections.abc import Collection
 from random import Random
 from typing import TYPE_CHECKING
 
-from http_api.ports import ReassignmentRequest, ReplicaTarget
+from http_api.ports.node import ReassignmentRequest, ReplicaTarget
 from milena.model.errors import DiskFailedError, DiskFullError
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from tests.sim.cluster.answers import FATES, LostAnswers

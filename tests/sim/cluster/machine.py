@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from http_api.ports import Ports
+from http_api.ports.node import Ports
 from milena.model.contained import EntryPoint
 from milena.model.errors import FateUnknownError, InternalError
 from node.assembly import Ids

@@ -27,7 +27,7 @@ import raft_meta.consensus.wal
 import raft_meta.machine.apply
 import storage.log.partition_log
 import storage.replica.recovery
-from http_api.ports import Ports
+from http_api.ports.node import Ports
 from milena.model.types import MonotonicMs, WallMs
 from node import wiring
 from node.control import controller, membership

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from http_api.ports import Ports, ReassignmentRequest, ReplicaTarget
+from http_api.ports.node import Ports, ReassignmentRequest, ReplicaTarget
 from milena.model.types import WallMs
 from node.process import memory
 from node.wiring import Node

@@ -10,7 +10,7 @@ from math import log
 from random import Random
 from typing import Any
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from milena.model.errors import MilenaError
 from node.control.controller import CLOCKS_LEVEL
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from http_api.group_ports import Heartbeat, HeartbeatAnswer, NewConsumer, OffsetToCommit, Seek
-from http_api.ports import Ports
+from http_api.ports.groups import Heartbeat, HeartbeatAnswer, NewConsumer, OffsetToCommit, Seek
+from http_api.ports.node import Ports
 from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.errors import (
     ConsumerExistsError,

@@ -1,6 +1,6 @@
 """What a node in memory is given to list: commits of groups, open transactions."""
 
-from http_api.group_ports import OffsetToCommit
+from http_api.ports.groups import OffsetToCommit
 from milena.model.requests import OpenTransaction
 
 

@@ -13,7 +13,7 @@ from immutables import Map
 
 from http_api.access import on_behalf
 from http_api.access.refusals import Refusals
-from http_api.ports import (
+from http_api.ports.node import (
     ApiLimits,
     BusyPartition,
     HistorySeries,

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from http_api.group_ports import (
+from http_api.ports.groups import (
     ConsumerSubscription,
     Delivered,
     DeliveredRecords,

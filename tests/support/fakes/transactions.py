@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FakeTransactions:
-    """Implements ``http_api.ports.TransactionsPort``. Tests set ``open``, ``is_visible`` and the node's ``errors``."""
+    """Implements ``TransactionsPort``. Tests set ``open``, ``is_visible`` and the node's ``errors``."""
 
     def __init__(self, node: "FakeNode") -> None:
         self._node = node

@@ -1,6 +1,6 @@
 """A REST consumer of a simulated cluster, as its client sees it: asked for on whichever node."""
 
-from http_api.group_ports import Delivered, NewConsumer, OffsetToCommit
+from http_api.ports.groups import Delivered, NewConsumer, OffsetToCommit
 from milena.model.batch.decode import records_in
 from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster, SimNode

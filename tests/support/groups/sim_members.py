@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from http_api.group_ports import Heartbeat, HeartbeatAnswer, OffsetToCommit
+from http_api.ports.groups import Heartbeat, HeartbeatAnswer, OffsetToCommit
 from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster, SimNode
 

@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 
 from http_api.app import build_runner
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 
 JSON_V2 = "application/vnd.kafka.json.v2+json"

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from http_api.dispatch import Dispatcher
-from http_api.ports import ApiLimits, Ports
+from http_api.ports.node import ApiLimits, Ports
 from http_api.routes import ROUTES
 from http_api.server import ApiServer
+from http_api.serving.dispatch import Dispatcher
 
 if TYPE_CHECKING:
     from tests.support.clusters.nodes import SimNode

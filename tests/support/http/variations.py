@@ -7,8 +7,8 @@ from functools import cache
 from urllib.parse import parse_qsl, quote
 
 from http_api.describing.params import ParamPlace
-from http_api.endpoint import Route
 from http_api.routes import ROUTES
+from http_api.serving.endpoint import Route
 from http_api.shapes.blocks import Part, Shape
 from tests.support.http.contract import Ask
 from tests.support.http.direct import request_bytes

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from http_api.access.needs import IN_REQUEST, KNOWN, PUBLIC, on_topic
-from http_api.endpoint import Route, Tag
 from http_api.routes import ROUTES
+from http_api.serving.endpoint import Route, Tag
 from milena.model.access import OPERATIONS_OF, Operation, ResourceType
 
 WRITTEN = Path(__file__).parents[2] / "data" / "wire" / "access.txt"

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
+from http_api.describing.pages import ROWS_MAX
 from http_api.native import tally as tallies
 from http_api.native.cluster_pages import WORST_MAX
-from http_api.native.pages import ROWS_MAX
 from http_api.native.tally import LastTally, Trouble, tally
-from http_api.ports import TopicHere
+from http_api.ports.node import TopicHere
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.credentials import Allowed, ClosedNode

@@ -1,6 +1,6 @@
 """Connections under a bound: who rested longest goes first."""
 
-from http_api.connections import Connections
+from http_api.serving.connections import Connections
 
 
 class Connection:

@@ -8,11 +8,11 @@ import orjson
 import pytest
 from aiohttp import encode_basic_auth
 
-from http_api import errors as api_errors
-from http_api.describing.openapi import encode_document, errors_of
-from http_api.errors import ERROR_TABLE, InvalidFieldError, ResourceNotFoundError
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
+from http_api.protocol import errors as api_errors
+from http_api.protocol.errors import ERROR_TABLE, InvalidFieldError, ResourceNotFoundError
 from http_api.routes import ROUTES
+from http_api.serving.openapi import encode_document, errors_of
 from milena.model import errors as e
 from milena.model.access import AccessMode
 from milena.model.batch.encode import encode_batch

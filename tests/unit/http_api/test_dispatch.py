@@ -12,8 +12,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from http_api.app import build_application
-from http_api.codings import unpack
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
+from http_api.protocol.codings import unpack
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import DiskFullError
 from tests.support.fakes.ports import FakeNode
@@ -488,7 +488,7 @@ async def test_unpacking_a_bomb_holds_up_nobody_and_ends_at_the_bound(monkeypatc
             yield
         return b""
 
-    monkeypatch.setattr("http_api.body.unpack", counted)
+    monkeypatch.setattr("http_api.serving.body.unpack", counted)
     limits = ApiLimits(request_bytes_max=8 << 20)
     async with serving(limits=limits) as api:
         bomb = gzip.compress(bytes(64 << 20), 9)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from http_api.errors import ERROR_TABLE
+from http_api.protocol.errors import ERROR_TABLE
 
 TEXT = (Path(__file__).parents[3] / "docs" / "http-api.md").read_text(encoding="utf-8")
 

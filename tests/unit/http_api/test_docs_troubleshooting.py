@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from http_api.errors import ERROR_TABLE, UNLISTED_ERROR
+from http_api.protocol.errors import ERROR_TABLE, UNLISTED_ERROR
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")

@@ -5,8 +5,8 @@ from pathlib import Path
 import orjson
 import pytest
 
-from http_api import errors as api_errors
-from http_api.errors import ERROR_TABLE, MethodNotAllowedError, row_of
+from http_api.protocol import errors as api_errors
+from http_api.protocol.errors import ERROR_TABLE, MethodNotAllowedError, row_of
 from milena.model import errors as storage_errors
 from milena.model.errors import FateUnknownError, MilenaError, NotFoundError
 

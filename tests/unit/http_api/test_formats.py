@@ -10,11 +10,11 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from http_api.errors import InvalidFieldError, UnreadableRecordError
 from http_api.formats import binary_v2, json_v2
 from http_api.formats.answers import Wanted, encode_records
 from http_api.formats.envelope import parse_time
-from http_api.media import records_type
+from http_api.protocol.errors import InvalidFieldError, UnreadableRecordError
+from http_api.protocol.media import records_type
 from milena.model.batch.encode import encode_batch, stamp_batch
 from milena.model.batch.header import decode_header
 from milena.model.batch.timestamps import TIMESTAMP_MS_MAX

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from http_api.group_ports import Heartbeat
+from http_api.ports.groups import Heartbeat
 from milena.model.errors import NoLeaderError, NotCoordinatorError
 from tests.support.fakes.ports import NOW_MS
 from tests.support.fakes.rest import COMMIT_MS

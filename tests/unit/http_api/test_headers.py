@@ -4,7 +4,7 @@ import pytest
 from aiohttp.http import HttpVersion10, HttpVersion11
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from http_api.headers import LISTS, SINGLE, check_headers, joined
+from http_api.protocol.headers import LISTS, SINGLE, check_headers, joined
 from http_api.routes import ROUTES
 from milena.model.errors import MalformedRequestError
 from tests.unit.http_api.quick.test_lane import connected

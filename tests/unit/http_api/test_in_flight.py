@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from http_api.in_flight import LATELY_S, InFlight, InFlightPlace
-from http_api.ports import ApiLimits
-from http_api.streaming.places import Streams
+from http_api.ports.node import ApiLimits
+from http_api.serving.in_flight import LATELY_S, InFlight, InFlightPlace
+from http_api.serving.places import Streams
 from milena.model.errors import TooManyRequestsError
 
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from http_api.known_hosts import KnownHosts, host_in
 from http_api.routes import ROUTES
+from http_api.serving.known_hosts import KnownHosts, host_in
 from milena.model.errors import ForbiddenError
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving

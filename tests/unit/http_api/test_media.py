@@ -2,7 +2,7 @@
 
 import pytest
 
-from http_api.media import (
+from http_api.protocol.media import (
     BATCH_TYPE,
     BINARY_V2_TYPE,
     EVENTS_TYPE,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.ports import ProducerState
+from http_api.ports.node import ProducerState
 from milena.model.errors import NoQuorumError
 from tests.support.fakes.ports import CLUSTER_ID
 

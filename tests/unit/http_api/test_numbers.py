@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from http_api.media import JSON_TYPE
+from http_api.protocol.media import JSON_TYPE
 from http_api.routes import ROUTES
 from http_api.shapes.blocks import Shape
 from tests.support.http.api_server import JSON_V2, NDJSON, V3

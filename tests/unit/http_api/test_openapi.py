@@ -7,11 +7,11 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from http_api.describing.openapi import HEADERS, encode_document, errors_of, make_document
 from http_api.describing.params import ParamPlace
-from http_api.endpoint import Route
-from http_api.errors import ERROR_TABLE
+from http_api.protocol.errors import ERROR_TABLE
 from http_api.routes import ROUTES
+from http_api.serving.endpoint import Route
+from http_api.serving.openapi import HEADERS, encode_document, errors_of, make_document
 from http_api.shapes import requests
 from http_api.shapes.blocks import Shape, fields, text
 from milena.model.errors import DrainingError, MilenaError

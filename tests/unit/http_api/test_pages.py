@@ -2,7 +2,7 @@
 
 import pytest
 
-from http_api.native.pages import ROWS_MAX
+from http_api.describing.pages import ROWS_MAX
 from milena.model.errors import NoLeaderError
 from tests.support.fakes.listed import committed, open_part
 from tests.support.fakes.ports import FakeNode

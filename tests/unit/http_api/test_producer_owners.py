@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from http_api.media import BATCH_TYPE
+from http_api.protocol.media import BATCH_TYPE
 from http_api.routes import ROUTES
-from http_api.unknown import TRANSACTION_HEADER
+from http_api.serving.unknown import TRANSACTION_HEADER
 from milena.model.access import AccessMode
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import ProducerStamp

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from immutables import Map
 
-from http_api.access.quotas import (
+from http_api.ports.node import ApiLimits
+from http_api.serving.quotas import (
     BURST_S,
     CALLERS_MAX,
     FULL_RETRY_S,
@@ -15,7 +16,6 @@ from http_api.access.quotas import (
     Quotas,
     payer_of,
 )
-from http_api.ports import ApiLimits
 from milena.model.errors import QuotaExceededError
 from milena.model.quotas import QuotaKey
 from raft_meta.machine.commands import AlterQuota

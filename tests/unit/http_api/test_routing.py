@@ -4,10 +4,10 @@ import pytest
 
 from http_api.access.needs import KNOWN
 from http_api.describing.params import ParamPlace
-from http_api.endpoint import Route, Tag
-from http_api.errors import MethodNotAllowedError
+from http_api.protocol.errors import MethodNotAllowedError
 from http_api.routes import ROUTES
-from http_api.routing import Router
+from http_api.serving.endpoint import Route, Tag
+from http_api.serving.routing import Router
 from milena.model.errors import MalformedRequestError, RouteNotFoundError
 
 

@@ -10,7 +10,7 @@ from http_api.describing.schemas import (
     parse_json,
     parse_query,
 )
-from http_api.errors import InvalidFieldError
+from http_api.protocol.errors import InvalidFieldError
 from milena.model.errors import MalformedRequestError
 
 KNOWN = frozenset({"name", "count", "flag", "items"})

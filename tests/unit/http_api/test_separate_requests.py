@@ -12,12 +12,12 @@ import aiohttp.web_protocol
 import pytest
 
 import http_api.server
-from http_api import separate_requests
-from http_api.dispatch import Dispatcher
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
+from http_api.quick import separate_requests
 from http_api.routes import ROUTES
 from http_api.server import ApiServer
-from http_api.unknown import CONDITIONS, TRANSACTION_HEADER
+from http_api.serving.dispatch import Dispatcher
+from http_api.serving.unknown import CONDITIONS, TRANSACTION_HEADER
 from milena.model.quotas import CLIENT_ID_HEADER
 from tests.support.fakes.ports import CLUSTER_ID, FakeNode
 

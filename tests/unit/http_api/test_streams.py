@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from http_api.app import build_runner
-from http_api.ports import ApiLimits
-from http_api.streaming import places
+from http_api.ports.node import ApiLimits
+from http_api.serving import places
 from http_api.v2 import record_source
 from milena.model.errors import NoLeaderError, OffsetOutOfRangeError
 from milena.model.types import Codec

@@ -172,7 +172,7 @@ class TestPages:
 
     async def test_without_a_limit_a_list_is_not_longer_than_a_page(self, closed, monkeypatch):
         api, node = closed
-        monkeypatch.setattr("http_api.native.pages.ROWS_MAX", 2)
+        monkeypatch.setattr("http_api.describing.pages.ROWS_MAX", 2)
         for number in range(3):
             node.token("ann", f"token{number:04}")
         assert len(await listed(api, ANN)) == 2

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from http_api.v2 import topic_records
 from milena.model.errors import NoLeaderError
 from tests.support.http.api_server import EVENTS, NDJSON, serving

@@ -6,7 +6,7 @@ import pytest
 
 from http_api.describing.params import ParamPlace
 from http_api.routes import ROUTES
-from http_api.unknown import CONDITIONS, TRANSACTION_HEADER
+from http_api.serving.unknown import CONDITIONS, TRANSACTION_HEADER
 from tests.support.fakes.ports import CLUSTER_ID
 from tests.support.http.api_server import JSON_V2, V3
 

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from http_api.streaming.unsent import UnsentAnswers, taken_bytes
 from tests.support.http.api_server import EVENTS, NDJSON, serving
 from tests.support.time.virtual_time import virtual

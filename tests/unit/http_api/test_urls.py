@@ -3,7 +3,7 @@
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from http_api.urls import base_url, path_of
+from http_api.protocol.urls import base_url, path_of
 from milena.model.errors import MalformedRequestError
 
 

@@ -5,8 +5,8 @@ from urllib.parse import quote
 import orjson
 import pytest
 
-from http_api.group_ports import OffsetToCommit, Reset, Seek
-from http_api.ports import ApiLimits
+from http_api.ports.groups import OffsetToCommit, Reset, Seek
+from http_api.ports.node import ApiLimits
 from milena.model.errors import NoLeaderError
 from tests.support.fakes.ports import NOW_MS
 from tests.support.http.api_server import BINARY_V2, EVENTS, JSON_V2, NDJSON, TEXT_V2, V2, serving

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from http_api.formats import arrow
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from milena.model.errors import NotReadyError
 from milena.model.requests import Doubt
 from milena.model.types import Codec

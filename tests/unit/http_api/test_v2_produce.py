@@ -5,9 +5,9 @@ import base64
 import orjson
 import pytest
 
-from http_api.errors import ERROR_TABLE, kafka_code_of
-from http_api.ports import ApiLimits
-from http_api.v2.receipts import encode_receipts, receipt_json
+from http_api.ports.node import ApiLimits
+from http_api.protocol.errors import ERROR_TABLE, kafka_code_of
+from http_api.records.receipts import encode_receipts, receipt_json
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import ProducerStamp
 from milena.model.columns import RecordColumns

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from http_api.formats import json_texts
 from http_api.formats.json_texts import JsonTexts
 from http_api.formats.v3_records import iso_time
-from http_api.media import BINARY_V2_TYPE
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
+from http_api.protocol.media import BINARY_V2_TYPE
 from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.errors import (
     MalformedRequestError,

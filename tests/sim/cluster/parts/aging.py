@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from milena.model.errors import MilenaError
 from milena.model.requests import Acks, IdempotencyKey, ProduceRequest
 from node.control.controller import CLOCKS_LEVEL

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from http_api.access import on_behalf
-from http_api.ports import NewTopic, Ports
+from http_api.ports.node import NewTopic, Ports
 from milena.model.errors import MilenaError
 from milena.model.quotas import QuotaKey
 from node.metadata.audit_records import as_json

@@ -8,7 +8,7 @@ Looked at whenever a replica has compacted, with every answer to a reader, and i
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of
 from milena.model.errors import CorruptBatchError, CorruptLogError
 from milena.model.requests import FetchResult, Records

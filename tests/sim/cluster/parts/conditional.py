@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from milena.model.errors import FateUnknownError, MilenaError, PreconditionFailedError
 from milena.model.requests import Acks, IdempotencyKey, ProduceReceipt, ProduceRequest
 from tests.sim.cluster.clients import TIMEOUT_MS

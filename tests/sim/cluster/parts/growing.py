@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from milena.model.errors import MilenaError, OffsetOutOfRangeError
 from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import Image, PartitionKey

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from http_api.access.callers import CallersPort
 from http_api.access.port import RequestedToken
-from http_api.ports import NewTopic, Ports
+from http_api.ports.node import NewTopic, Ports
 from milena.model.access import (
     ANY_HOST,
     AccessMode,

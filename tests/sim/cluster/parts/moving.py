@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import NewTopic, Ports, ReassignmentRequest, ReplicaTarget
+from http_api.ports.node import NewTopic, Ports, ReassignmentRequest, ReplicaTarget
 from milena.model.errors import MilenaError
 from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import PartitionKey

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from node.replica.runner import PartitionRunner
 from raft_meta.machine.image import Image, PartitionKey
 from tests.sim.cluster.clients import Clients

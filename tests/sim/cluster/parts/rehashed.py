@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from raft_meta.machine.transactions import LEVEL
 from tests.sim.cluster.history import Write
 from tests.sim.cluster.parts.part import Part, TopicClients

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.errors import CorruptBatchError, CorruptLogError
 from milena.model.types import ReplicaHealth

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of
 from milena.model.batch.header import BatchHeader
 from milena.model.errors import CorruptBatchError, CorruptLogError

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from http_api.ports import Ports
+from http_api.ports.node import Ports
 from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
     FateUnknownError,

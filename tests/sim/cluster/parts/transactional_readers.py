@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from http_api.ports import Ports
+from http_api.ports.node import Ports
 from milena.model.batch.decode import decode_columns, iterate_batches, offsets_of
 from milena.model.errors import CorruptBatchError, MilenaError, OffsetOutOfRangeError
 from milena.model.requests import FetchRequest, FetchResult

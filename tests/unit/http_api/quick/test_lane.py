@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from http_api.dispatch import Dispatcher
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from http_api.quick import lane as quick_lane
 from http_api.routes import ROUTES
 from http_api.server import ApiServer
-from http_api.unknown import CONDITIONS
+from http_api.serving.dispatch import Dispatcher
+from http_api.serving.unknown import CONDITIONS
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import NoLeaderError
 from milena.model.requests import Receipts

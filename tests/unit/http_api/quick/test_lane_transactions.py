@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from http_api.dispatch import Dispatcher
+from http_api.serving.dispatch import Dispatcher
 from milena.model.errors import NoLeaderError
 from milena.model.requests import CommittedNext, GroupOffsets
 from tests.support.fakes.ports import FakeNode

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from http_api import dispatch
-from http_api.dispatch import Dispatcher
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from http_api.quick import strangers as strangers_module
 from http_api.quick.connection import QuickConnection
 from http_api.quick.strangers import Strangers, _Rest
 from http_api.routes import ROUTES
+from http_api.serving import dispatch
+from http_api.serving.dispatch import Dispatcher
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.credentials import Allowed, ClosedNode, basic, bearer

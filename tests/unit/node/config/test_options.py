@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from milena.model.errors import StartupError
 from node.config.docs import markdown
 from node.config.kinds import Address

@@ -2,7 +2,7 @@
 
 import pytest
 
-from http_api.group_ports import Reset
+from http_api.ports.groups import Reset
 from node.consumers import consumer_messages
 from node.consumers.consumer_messages import (
     ACKNOWLEDGE,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from http_api.group_ports import NewConsumer, OffsetToCommit, Reset, Seek
+from http_api.ports.groups import NewConsumer, OffsetToCommit, Reset, Seek
 from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,

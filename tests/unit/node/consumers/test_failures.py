@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from http_api.group_ports import Seek
+from http_api.ports.groups import Seek
 from milena.model.errors import (
     FateUnknownError,
     InvalidConsumerError,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.group_ports import OffsetToCommit
+from http_api.ports.groups import OffsetToCommit
 from milena.model.errors import FateUnknownError
 from tests.support.clusters.nodes import cluster_of
 from tests.support.groups.sim_consumers import Client

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from http_api.group_ports import Reset
+from http_api.ports.groups import Reset
 from milena.model.batch.decode import records_in
 from milena.model.errors import NotReadyError, OffsetOutOfRangeError, ReplicaDamagedError
 from milena.model.requests import Doubt, FetchResult

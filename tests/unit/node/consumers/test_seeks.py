@@ -2,7 +2,7 @@
 
 import asyncio
 
-from http_api.group_ports import Seek
+from http_api.ports.groups import Seek
 from tests.support.clusters.nodes import cluster_of
 from tests.support.groups.sim_consumers import Client
 from tests.support.time.virtual_time import after, virtual

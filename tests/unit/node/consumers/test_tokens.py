@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.group_ports import Seek
+from http_api.ports.groups import Seek
 from milena.model.errors import FeatureLevelError, InvalidRequestError
 from node.consumers.consumer_messages import (
     ACKNOWLEDGE,

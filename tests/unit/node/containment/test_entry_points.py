@@ -82,7 +82,7 @@ def on_judging(patch: pytest.MonkeyPatch, cluster: Cluster) -> None:
 
 
 def on_routing(patch: pytest.MonkeyPatch, cluster: Cluster) -> None:
-    patch.setattr("http_api.routing.Router._find", broken)
+    patch.setattr("http_api.serving.routing.Router._find", broken)
 
 
 def on_bytes(patch: pytest.MonkeyPatch, cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.group_ports import (
+from http_api.ports.groups import (
     Heartbeat,
 )
 from milena.model.errors import FateUnknownError, MemberNotFoundError, NotCoordinatorError

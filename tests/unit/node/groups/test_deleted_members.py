@@ -2,7 +2,7 @@
 
 import pytest
 
-from http_api.group_ports import Heartbeat
+from http_api.ports.groups import Heartbeat
 from tests.support.clusters.nodes import cluster_of
 from tests.support.groups.sim_consumers import GROUP, Client
 from tests.support.time.virtual_time import after, virtual

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.group_ports import (
+from http_api.ports.groups import (
     OffsetToCommit,
 )
 from milena.model.errors import GroupNotEmptyError, GroupNotFoundError, StaleMemberEpochError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from http_api.group_ports import (
+from http_api.ports.groups import (
     GroupState,
     Heartbeat,
     OffsetToCommit,

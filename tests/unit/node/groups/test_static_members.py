@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from http_api.group_ports import Heartbeat
+from http_api.ports.groups import Heartbeat
 from milena.model.errors import InvalidConsumerError, MemberFencedError, MemberNotFoundError
 from milena.model.requests import CommittedNext, GroupOffsets, TransactionCommit
 from raft_meta.machine.groups import group_rules

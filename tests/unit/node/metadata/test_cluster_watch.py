@@ -7,8 +7,8 @@ from types import FrameType
 
 import pytest
 
-from http_api.group_ports import OffsetToCommit
-from http_api.ports import NewTopic
+from http_api.ports.groups import OffsetToCommit
+from http_api.ports.node import NewTopic
 from raft_meta.machine.image import Image
 from tests.support.clusters.nodes import Cluster, cluster_of
 from tests.support.time.virtual_time import after, virtual

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from http_api.group_ports import OffsetToCommit, Reset, ResetTarget
+from http_api.ports.groups import OffsetToCommit, Reset, ResetTarget
 from milena.model.errors import NoQuorumError, PartitionNotFoundError
 from milena.model.requests import Acks, ProduceRequest, Records
 from node.consumers.consumer_messages import ConsumerOffsetRow

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from http_api.ports import NewTopic
+from http_api.ports.node import NewTopic
 from milena.model.errors import (
     BrokerInUseError,
     BrokerNotFoundError,

@@ -5,9 +5,9 @@ import struct
 
 import pytest
 
-from http_api.describing.openapi import MILENA_VERSION
-from http_api.group_ports import OffsetToCommit
-from http_api.ports import HistoryView
+from http_api.ports.groups import OffsetToCommit
+from http_api.ports.node import HistoryView
+from http_api.serving.openapi import MILENA_VERSION
 from milena.model.clock import Clock
 from node.metrics.series import POINTS, STEP_MS
 from node.peers.messages import Blob

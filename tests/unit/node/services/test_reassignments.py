@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from http_api.ports import (
+from http_api.ports.node import (
     MoveState,
     PlannedReassignment,
     ReassignmentRequest,

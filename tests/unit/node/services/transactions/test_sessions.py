@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from http_api.group_ports import Reset, ResetTarget
+from http_api.ports.groups import Reset, ResetTarget
 from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
     FateUnknownError,

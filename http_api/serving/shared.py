@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from http_api.access.group_shares import GroupShares
-from http_api.access.quotas import Quotas
-from http_api.connections import Connections
-from http_api.in_flight import InFlight
-from http_api.ports import Ports
-from http_api.request_metrics import RequestMetrics
-from http_api.streaming.places import Streams
+from http_api.ports.node import Ports
+from http_api.serving.connections import Connections
+from http_api.serving.in_flight import InFlight
+from http_api.serving.places import Streams
+from http_api.serving.quotas import Quotas
+from http_api.serving.request_metrics import RequestMetrics
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import MilenaError
 from milena.model.turns import Turns

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from http_api.call import Call
 from http_api.describing.params import Param, ParamPlace
 from http_api.describing.schemas import integer_text
+from http_api.records.producer_owners import authorize_producer_id
+from http_api.serving.call import Call
+from http_api.serving.unknown import TRANSACTION_HEADER
 from http_api.shapes.blocks import text
-from http_api.unknown import TRANSACTION_HEADER
-from http_api.v2.producer_owners import authorize_producer_id
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import TRANSACTION_TIMEOUT_MS_MAX, Acks, ProducerTransaction
 from milena.model.types import PRODUCER_EPOCH_MAX

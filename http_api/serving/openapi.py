@@ -12,13 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 import orjson
 
 from http_api.describing.params import Param, ParamPlace
-from http_api.endpoint import Answer, Body, Route, Tag
-from http_api.errors import (
+from http_api.protocol.errors import (
     ERROR_TABLE,
     UNLISTED_ERROR,
     BodyTimeoutError,
 )
-from http_api.media import JSON_TYPE, V2_TYPE
+from http_api.protocol.media import JSON_TYPE, V2_TYPE
+from http_api.serving.endpoint import Answer, Body, Route, Tag
 from http_api.shapes.blocks import Schema, SchemaPart, Shape
 from http_api.shapes.v2 import CONDITION_FAILED, ERROR
 from milena.model.errors import (

@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from http_api.call import Call
-from http_api.group_ports import (
+from http_api.ports.groups import (
     GroupDescription,
     MemberDescription,
     PartitionCommit,
     TopicPartition,
 )
+from http_api.serving.call import Call
 from milena.model.access import ResourceType
 from milena.model.errors import (
     GroupNotFoundError,

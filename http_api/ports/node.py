@@ -1,6 +1,7 @@
 """Protocols of what handlers need from a node. ``node`` implements them; tests have in-memory ones.
 
-Handlers call one port each. Every method may raise any ``MilenaError``; ``http_api.errors`` turns them into answers.
+Handlers call one port each. Every method may raise any ``MilenaError``; ``http_api.protocol.errors`` turns them into
+answers.
 Any node serves any call: forwarding is the implementation's business.
 """
 
@@ -12,7 +13,7 @@ from typing import Protocol
 from http_api.access.callers import CallersPort
 from http_api.access.port import AccessPort
 from http_api.access.refusals import Refusals
-from http_api.group_ports import ConsumersPort, GroupsPort
+from http_api.ports.groups import ConsumersPort, GroupsPort
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
 from milena.model.requests import (

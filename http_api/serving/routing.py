@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import unquote
 
-from http_api.endpoint import Route
-from http_api.errors import MethodNotAllowedError
+from http_api.protocol.errors import MethodNotAllowedError
+from http_api.serving.endpoint import Route
 from milena.model.errors import MalformedRequestError, RouteNotFoundError
 
 _FOUND_MAX = 4096

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from http_api.access.quotas import Bound, Payer, payer_of
 from http_api.access.rights import Rights
-from http_api.answers import Pairs
-from http_api.body import RequestBody
 from http_api.describing.schemas import parse_json, parse_query
-from http_api.headers import joined
-from http_api.media import check_json_type
-from http_api.ports import Ports
-from http_api.shared import Shared
-from http_api.streaming.places import pause
+from http_api.ports.node import Ports
+from http_api.protocol.answers import Pairs
+from http_api.protocol.headers import joined
+from http_api.protocol.media import check_json_type
+from http_api.serving.body import RequestBody
+from http_api.serving.places import pause
+from http_api.serving.quotas import Bound, Payer, payer_of
+from http_api.serving.shared import Shared
 from milena.model.errors import MalformedRequestError, QuotaExceededError
 from milena.model.plain_text import escaped, has_control
 from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey

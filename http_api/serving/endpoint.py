@@ -10,14 +10,14 @@ from aiohttp import web
 from http_api.access.needs import Access
 from http_api.describing.params import Param, ParamPlace
 from http_api.describing.path_params import names_in, params_in
-from http_api.media import JSON_TYPE, V2_TYPE
+from http_api.protocol.media import JSON_TYPE, V2_TYPE
 from http_api.shapes.blocks import Part, Shape
 from milena.model.errors import MilenaError
 
 if TYPE_CHECKING:
     from http_api.access.callers import Caller
-    from http_api.call import Call
-    from http_api.ports import Ports
+    from http_api.ports.node import Ports
+    from http_api.serving.call import Call
     from milena.model.pending import Pending
 
 Handler = Callable[["Call"], Awaitable[web.StreamResponse]]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from milena.model.errors import TooManyRequestsError
 
 FOR_NEWCOMERS = 8

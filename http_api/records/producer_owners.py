@@ -5,7 +5,7 @@ epoch names its transaction, so a write under the id of another principal could 
 repeats. Source of the owner: ``raft_meta.machine.producers``.
 """
 
-from http_api.call import Call
+from http_api.serving.call import Call
 from milena.model.errors import InvalidProducerError, StaleProducerEpochError
 from raft_meta.machine.image import Image
 from raft_meta.machine.producers import RESERVED_PREFIX, principal_of

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import orjson
 
-from http_api.answers import printable
-from http_api.errors import kafka_code_of, row_of
+from http_api.protocol.answers import printable
+from http_api.protocol.errors import kafka_code_of, row_of
 from milena.model.errors import MilenaError
 from milena.model.requests import ProduceReceipt, Receipts
 

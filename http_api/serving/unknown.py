@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from aiohttp import web
 
 from http_api.describing.schemas import parse_query
-from http_api.endpoint import Route
+from http_api.serving.endpoint import Route
 from milena.model.errors import MalformedRequestError
 
 CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from http_api.call import Call
+from http_api.serving.call import Call
 from milena.model.errors import PartitionNotFoundError
 from raft_meta.machine.image import Partition, Topic
 

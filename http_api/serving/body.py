@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Callable
 from aiohttp import web
 from aiohttp.http import HttpVersion11
 
-from http_api.codings import unpack, window_of
-from http_api.errors import BodyTimeoutError
-from http_api.headers import joined
-from http_api.in_flight import InFlightPlace
-from http_api.shared import Shared
+from http_api.protocol.codings import unpack, window_of
+from http_api.protocol.errors import BodyTimeoutError
+from http_api.protocol.headers import joined
+from http_api.serving.in_flight import InFlightPlace
+from http_api.serving.shared import Shared
 from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.turns import LARGE_BYTES
 

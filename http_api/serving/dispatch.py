@@ -16,31 +16,31 @@ from aiohttp import web
 
 from http_api.access.group_shares import GroupShares
 from http_api.access.proxies import TrustedProxies
-from http_api.access.quotas import Quotas
 from http_api.access.refusals import name_in
-from http_api.answers import (
+from http_api.console.files import console_files
+from http_api.ports.node import Ports
+from http_api.protocol.answers import (
     SERVER,
     empty_answer,
     error_answer,
     json_answer,
     printable,
 )
-from http_api.call import Call
-from http_api.connections import Connections
-from http_api.console.files import console_files
-from http_api.cross_origin import CrossOrigin
-from http_api.describing.openapi import encode_document
-from http_api.endpoint import Route
-from http_api.errors import SCRIPT_CHALLENGE
-from http_api.headers import check_headers
-from http_api.in_flight import InFlight
-from http_api.known_hosts import KnownHosts
-from http_api.ports import Ports
-from http_api.request_metrics import RequestMetrics
-from http_api.routing import Match, Router
-from http_api.shared import Shared
-from http_api.streaming.places import Streams, pause
-from http_api.unknown import check_known
+from http_api.protocol.errors import SCRIPT_CHALLENGE
+from http_api.protocol.headers import check_headers
+from http_api.serving.call import Call
+from http_api.serving.connections import Connections
+from http_api.serving.cross_origin import CrossOrigin
+from http_api.serving.endpoint import Route
+from http_api.serving.in_flight import InFlight
+from http_api.serving.known_hosts import KnownHosts
+from http_api.serving.openapi import encode_document
+from http_api.serving.places import Streams, pause
+from http_api.serving.quotas import Quotas
+from http_api.serving.request_metrics import RequestMetrics
+from http_api.serving.routing import Match, Router
+from http_api.serving.shared import Shared
+from http_api.serving.unknown import check_known
 from milena.model.contained import ContainedErrors
 from milena.model.errors import (
     FateUnknownError,

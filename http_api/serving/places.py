@@ -1,8 +1,8 @@
 """Streams that are open: how many there may be, how all of them end, and how long their sources try.
 
-Callers share them as they share requests in flight (``http_api.in_flight``): where more than half are taken, no caller
-has more than an equal share, and the last eighth is for callers that have none. A stream has no end, so a share that
-was taken early would not become smaller: no caller has more than half.
+Callers share them as they share requests in flight (``http_api.serving.in_flight``): where more than half are taken, no
+caller has more than an equal share, and the last eighth is for callers that have none. A stream has no end, so a share
+that was taken early would not become smaller: no caller has more than half.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from http_api.in_flight import FOR_NEWCOMERS, fits
+from http_api.serving.in_flight import FOR_NEWCOMERS, fits
 from milena.model.errors import NotLeaderError, TooManyRequestsError, UnavailableError
 
 KEEP_ALIVE_MS = 20_000

@@ -9,10 +9,10 @@ a cluster for all pages needs no allow list.
 
 from collections.abc import Collection, Mapping
 
-from http_api.answers import Pairs
-from http_api.describing.openapi import HEADERS
-from http_api.media import JSON_TYPE, TEXT_TYPE
-from http_api.urls import host_of
+from http_api.protocol.answers import Pairs
+from http_api.protocol.media import JSON_TYPE, TEXT_TYPE
+from http_api.protocol.urls import host_of
+from http_api.serving.openapi import HEADERS
 from milena.model.errors import ForbiddenError, UnsupportedMediaTypeError
 
 _OTHER_ORIGINS = frozenset({"cross-site", "same-site"})

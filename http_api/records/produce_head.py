@@ -12,12 +12,12 @@ from http_api.access.callers import Caller
 from http_api.describing.params import ChoiceParam, IntegerParam
 from http_api.describing.schemas import parse_query
 from http_api.formats import binary_v2, json_v2, lines, text_v2
-from http_api.lookup import parse_partition
-from http_api.media import RecordFormat, metadata_type, names_record_format, produce_format
-from http_api.ports import ApiLimits, Ports
-from http_api.v2.conditions import ExpectedEnd
-from http_api.v2.idempotency_key import idempotency_of
-from http_api.v2.receipts import encode_receipts
+from http_api.ports.node import ApiLimits, Ports
+from http_api.protocol.media import RecordFormat, metadata_type, names_record_format, produce_format
+from http_api.records.conditions import ExpectedEnd
+from http_api.records.idempotency_key import idempotency_of
+from http_api.records.receipts import encode_receipts
+from http_api.serving.lookup import parse_partition
 from milena.model.pending import Pending
 from milena.model.requests import (
     Acks,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from immutables import Map
 
-from http_api.ports import ApiLimits
+from http_api.ports.node import ApiLimits
 from milena.model.access import USER_PREFIX
 from milena.model.errors import QuotaExceededError
 from milena.model.quotas import ANONYMOUS_USER, CLIENT_ID, EVERY, QuotaKey

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import orjson
 from aiohttp import web
 
-from http_api.errors import error_headers, row_of
-from http_api.media import JSON_TYPE
+from http_api.protocol.errors import error_headers, row_of
+from http_api.protocol.media import JSON_TYPE
 from milena.model.errors import MilenaError, PreconditionFailedError, TopicNotFoundError
 
 Pairs = Sequence[tuple[str, str]]

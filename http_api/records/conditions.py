@@ -7,11 +7,11 @@ with the tag of the topic.
 import re
 from typing import NamedTuple
 
-from http_api.call import Call
 from http_api.describing.params import Param, ParamPlace
 from http_api.describing.schemas import integer_text
+from http_api.records.topic_tags import EXAMPLE, PATTERN, tagged
+from http_api.serving.call import Call
 from http_api.shapes.blocks import text
-from http_api.v2.topic_tags import EXAMPLE, PATTERN, tagged
 from milena.model.errors import MalformedRequestError
 from milena.model.requests import Acks
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
-from http_api.ports import MetadataPort
+from http_api.ports.node import MetadataPort
 from milena.model.access import ANONYMOUS
 from milena.model.errors import ForbiddenError
 

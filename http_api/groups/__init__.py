@@ -1,0 +1,1 @@
+"""Parts of group requests that every dialect shares."""

@@ -1,0 +1,1 @@
+"""The interfaces through which the API asks the node."""

@@ -1,0 +1,1 @@
+"""HTTP basics: errors, media types, headers, content codings, URLs and plain responses."""

@@ -1,0 +1,1 @@
+"""Parts of record requests that every dialect shares."""

@@ -1,0 +1,1 @@
+"""One request: reading it, routing it, its rights and quotas, and its response."""
