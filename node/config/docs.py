@@ -11,15 +11,7 @@ from raft_meta.machine.topics.configs import KEYS, ConfigKey
 INTRODUCTION = """\
 # Configuration
 
-Made from `node/config/options.py` by `python -m node.config.docs`; do not edit.
-
-A setting comes from, in rising order: its default, a TOML file (`--config PATH` or `MILENA_CONFIG`), an environment
-variable, a flag. The name in the TOML file is the one in the first column; the variable is the same in capitals with
-`MILENA_` before it, the flag the same with dashes. An unknown name, a bad value and settings that contradict each other
-are refused at the start, with exit code 78 and one line that names the source, the setting, the value and what is
-allowed.
-
-A node whose peer port is open beyond its machine needs a cluster secret or the `peer_tls_*` files.
+This page is generated from `node/config/options.py` by `python -m node.config.docs`. Do not edit it.
 """
 
 EXAMPLE = """\
@@ -39,17 +31,32 @@ cluster_secret_file = "/etc/milena/secret"
 3 = "c.example.org:7082"
 ```
 
-The same as flags: `milena start --node-id 1 --data-dir /var/lib/milena --peers
+Save it as `milena.toml` and start the node with `milena start --config milena.toml`. The same settings as flags:
+`milena start --node-id 1 --data-dir /var/lib/milena --peers
 1=a.example.org:7082,2=b.example.org:7082,3=c.example.org:7082 ...`.
+
+A node reads its settings from four sources. A later source wins over an earlier one:
+
+| source | name of a setting |
+|---|---|
+| the default | |
+| a TOML file: `--config PATH` or `MILENA_CONFIG` | the first name in the tables below |
+| an environment variable | the same name in capitals, after `MILENA_` |
+| a flag | the same name with dashes, after `--` |
+
+The node refuses to start if a name is unknown, a value is bad, or settings contradict each other. It then exits with
+code 78. One line names the source, the setting, the value and the allowed values.
+
+If a node's peer port is open beyond its machine, the node needs a cluster secret or the `peer_tls_*` files.
 """
 
 
 TOPICS = """\
 ## Topic configs
 
-Made from `raft_meta/machine/topics/configs.py`. They belong to a topic and not to a node: given when it is created,
-changed while it is used (`milena topics alter`, `PUT` and `POST` below `/v3/clusters/{c}/topics/{t}/configs`). Defaults
-are those of a topic with three replicas.
+This section is generated from `raft_meta/machine/topics/configs.py`. Topic configs belong to a topic, not to a node.
+Set them when you create the topic, or change them while it is in use. To change them, use `milena topics alter`, or
+`PUT` and `POST` below `/v3/clusters/{c}/topics/{t}/configs`. The defaults are those of a topic with three replicas.
 
 | name | default | allowed | meaning |
 |---|---|---|---|"""
@@ -67,7 +74,7 @@ def default_text(name: str) -> str:
 
 def markdown() -> str:
     """The whole page."""
-    parts = [INTRODUCTION]
+    parts = [INTRODUCTION, EXAMPLE]
     for group, names in groupby(OPTIONS, key=lambda name: OPTIONS[name].group):
         parts.append(
             f"## {group}\n\n| name, flag, variable | default | allowed | meaning |\n|---|---|---|---|"
@@ -76,7 +83,7 @@ def markdown() -> str:
         parts.append("")
     parts.append(TOPICS)
     parts.extend(_topic_row(KEYS[name]) for name in sorted(KEYS))
-    return "\n".join([*parts, "", EXAMPLE])
+    return "\n".join([*parts, ""])
 
 
 def _topic_row(key: ConfigKey) -> str:

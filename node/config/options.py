@@ -52,7 +52,7 @@ class NodeConfig:
         default=1,
         metadata=option(
             kinds.integer(1, 999_999_999),
-            "Identity of this node in the cluster; stored in the data directory and never changed.",
+            "Identity of this node in the cluster. It is stored in the data directory and never changes.",
             NODE,
         ),
     )
@@ -60,7 +60,7 @@ class NodeConfig:
         default=Path("milena-data"),
         metadata=option(
             kinds.path("directory"),
-            "Where everything is stored; made if it is missing. One node at a time uses it.",
+            "Directory that holds all data. The node creates it if it is missing. Only one node at a time may use it.",
             NODE,
         ),
     )
@@ -92,7 +92,7 @@ class NodeConfig:
         default=30_000,
         metadata=option(
             kinds.integer(0, 600_000, "ms"),
-            "How long a graceful stop may take to hand leadership over and finish requests.",
+            "Longest time that a graceful stop may take to hand over leadership and finish requests.",
             NODE,
         ),
     )
@@ -101,7 +101,7 @@ class NodeConfig:
         default=Address("127.0.0.1", 7082),
         metadata=option(
             kinds.listen_address(),
-            "Where other nodes are listened to: Raft messages, replication, forwarded requests.",
+            "Where the node listens for other nodes: Raft messages, replication, forwarded requests.",
             CLUSTER,
         ),
     )
@@ -118,8 +118,8 @@ class NodeConfig:
         default_factory=dict,
         metadata=option(
             kinds.voters(),
-            "The voters of the metadata quorum, this node included when it is one: ids and peer addresses. "
-            "Ids never change; addresses may. Empty: a cluster of this node alone.",
+            "Ids and peer addresses of the voters of the metadata quorum, including this node if it is a voter. Ids "
+            "never change; addresses may. Empty: the cluster has only this node.",
             CLUSTER,
             says="empty",
         ),
@@ -128,8 +128,8 @@ class NodeConfig:
         default=(),
         metadata=option(
             kinds.addresses(),
-            "Peer addresses of a running cluster that this node joins as an observer: it holds partitions and has "
-            "no vote.",
+            "Peer addresses of a running cluster that this node joins as an observer. An observer holds partitions "
+            "and has no vote.",
             CLUSTER,
             says="empty",
         ),
@@ -139,7 +139,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.word("8 to 1024 characters", pattern=r"(?s).{8,1024}"),
-            "Secret that all nodes of a cluster share; peers prove to each other that they have it.",
+            "Secret that all nodes of a cluster share. Peers prove to each other that they have it.",
             SECURITY,
             says="none",
             is_secret=True,
@@ -149,7 +149,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("file"),
-            "File that holds the cluster secret (8 to 1024 characters; surrounding white space is dropped).",
+            "File that holds the cluster secret: 8 to 1024 characters; surrounding white space is dropped.",
             SECURITY,
             says="none",
         ),
@@ -158,7 +158,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("PEM file"),
-            "Certificate chain that this node shows to its peers, both when it listens and when it dials.",
+            "Certificate chain that this node shows to its peers, both when it listens and when it connects.",
             SECURITY,
             says="none",
         ),
@@ -173,8 +173,9 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("PEM file"),
-            "Authority that must have signed the certificates of peers; whoever it signs is a node of this cluster, "
-            "and any of them unless `peer_tls_verify_id` is on. Renewed without a restart, as certificates are.",
+            "Authority that must have signed the certificates of peers. Each holder of such a certificate counts as a "
+            "node of this cluster. It may claim any node id unless `peer_tls_verify_id` is on. The file is renewed "
+            "without a restart, as certificates are.",
             SECURITY,
             says="none",
         ),
@@ -183,9 +184,9 @@ class NodeConfig:
         default=False,
         metadata=option(
             kinds.switch(),
-            "Let in a peer as node ID only when its certificate has the alternative name `DNS:node-ID` or "
-            "`URI:milena:node:ID`; otherwise whoever has a certificate of `peer_tls_ca_file` may say that it is any "
-            "node.",
+            "Accept a peer as node ID only if its certificate has the alternative name `DNS:node-ID` or "
+            "`URI:milena:node:ID`. If this is off, a peer with any certificate of `peer_tls_ca_file` may claim any "
+            "node id.",
             SECURITY,
         ),
     )
@@ -193,7 +194,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("PEM file"),
-            "Certificate chain of the API; turns HTTPS on.",
+            "Certificate chain of the API. It turns HTTPS on.",
             SECURITY,
             says="none",
         ),
@@ -208,8 +209,8 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("PEM file"),
-            "Authority that must have signed the certificates of API clients; without it any client is let in. Renewed "
-            "without a restart, as certificates are: connections that are open go on.",
+            "Authority that must have signed the certificates of API clients. Without it, clients need no "
+            "certificate. The file is renewed without a restart, as certificates are; open connections continue.",
             SECURITY,
             says="none",
         ),
@@ -218,8 +219,9 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.choice("none", "optional", "required"),
-            "Whether API clients show a certificate of `tls_client_ca_file`. `optional` lets in those who show none, "
-            "such as probes. Who shows one and sends no `Authorization` is the user whom it names.",
+            "Whether API clients must show a certificate of `tls_client_ca_file`. `optional` also accepts clients "
+            "that show none, such as probes. A client that shows a certificate and sends no `Authorization` is the "
+            "user that the certificate names.",
             SECURITY,
             says="`required` with `tls_client_ca_file`, else `none`",
         ),
@@ -228,9 +230,9 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.pattern(),
-            "Which user a client's certificate names: a pattern that one of its names must match as a whole, and whose "
-            "first group is the user. Names are `CN:`, `DNS:`, `URI:` or `EMAIL:` and the name, as in "
-            "`URI:spiffe://example\\.org/user/(.+)`. Several that match must mean one user.",
+            "Pattern that finds the user in a client's certificate. It must match one name of the certificate as a "
+            "whole; its first group is the user. Names are written `CN:`, `DNS:`, `URI:` or `EMAIL:` and the name, as "
+            "in `URI:spiffe://example\\.org/user/(.+)`. If several names match, they must give the same user.",
             SECURITY,
             says="the subject's common name",
         ),
@@ -239,8 +241,9 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("file"),
-            "File that holds the first user's password (8 to 1024 characters; surrounding white space is dropped). A "
-            "cluster without users gets this one, as a superuser, and `access_mode`; until then nobody is let in.",
+            "File that holds the first user's password: 8 to 1024 characters; surrounding white space is dropped. A "
+            "cluster without users gets this user as a superuser, and `access_mode`. Until then the cluster accepts "
+            "no callers.",
             SECURITY,
             says="none",
         ),
@@ -257,8 +260,8 @@ class NodeConfig:
         default=AccessMode.REQUIRED,
         metadata=option(
             kinds.choice(AccessMode.REQUIRED, AccessMode.OPTIONAL),
-            "How much a cluster asks of callers once it has its first user: credentials and permission, or, while "
-            "`optional`, only a line in the log where it would refuse. Later it is changed through the API.",
+            "What a cluster asks of callers once it has its first user. `required`: credentials and permission. "
+            "`optional`: a line in the log in place of each refusal. Change it later through the API.",
             SECURITY,
         ),
     )
@@ -266,8 +269,8 @@ class NodeConfig:
         default=False,
         metadata=option(
             kinds.switch(),
-            "At its start, make `admin_user` a superuser with the password in `admin_password_file`, for whoever is "
-            "locked out. Take it away afterwards.",
+            "When the node starts, make `admin_user` a superuser with the password in `admin_password_file`. Use it "
+            "if you are locked out, and remove it afterwards.",
             SECURITY,
         ),
     )
@@ -275,7 +278,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("file"),
-            "File to which each change of users, access, quotas, topics and moves is added as a JSON line.",
+            "File to which the node adds a JSON line for each change of users, access, quotas, topics and moves.",
             SECURITY,
             says="the node's log",
         ),
@@ -284,8 +287,8 @@ class NodeConfig:
         default=30_000,
         metadata=option(
             kinds.integer(1_000, 86_400_000, "ms"),
-            "How long a node that does not hear of the metadata quorum lets callers in as it knew them: so long may "
-            "somebody whose access was revoked go on, and then nobody can read from that node.",
+            "How long a node without contact to the metadata quorum still uses the access rules that it knows. A "
+            "caller whose access was revoked may go on for this long. After that, no caller can read from that node.",
             SECURITY,
         ),
     )
@@ -293,8 +296,8 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.word("any text without spaces", pattern=r"\S{1,1024}"),
-            "Issuer whose tokens (OpenID Connect, JWT) are let in as `User:oidc:NAME`: exactly what their `iss` says. "
-            "Give it to all nodes alike.",
+            "Issuer whose tokens (OpenID Connect, JWT) are accepted as `User:oidc:NAME`. It must equal the `iss` of "
+            "the tokens exactly. Use the same value on all nodes.",
             SECURITY,
             says="none",
         ),
@@ -303,7 +306,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.word("any text without spaces", pattern=r"\S{1,1024}"),
-            "What the `aud` of an issuer's token must have, so that tokens that it made for others are refused.",
+            "Audience that the `aud` of an issuer's token must contain. Tokens for other audiences are refused.",
             SECURITY,
             says="none",
         ),
@@ -312,7 +315,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.path("JWKS file"),
-            "File with the issuer's public keys; read again when it changes, within a quarter of an hour.",
+            "File with the issuer's public keys. A changed file is read again within a quarter of an hour.",
             SECURITY,
             says="none",
         ),
@@ -321,8 +324,8 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.https_url(),
-            "Where the issuer's public keys are fetched, every quarter of an hour and when a token names a new one; "
-            "authorities are the system's, or `SSL_CERT_FILE`'s.",
+            "URL of the issuer's public keys. The node fetches them every quarter of an hour, and when a token names "
+            "a new key. It trusts the system's authorities, or those of `SSL_CERT_FILE`.",
             SECURITY,
             says="none",
         ),
@@ -331,7 +334,7 @@ class NodeConfig:
         default="sub",
         metadata=option(
             kinds.word(),
-            "Claim of an issuer's token that names the user. It must be one that users cannot choose for themselves.",
+            "Claim of an issuer's token that names the user. Use a claim that users cannot choose for themselves.",
             SECURITY,
         ),
     )
@@ -339,7 +342,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.word(),
-            "Claim of an issuer's token that lists groups, for entries of principals `Group:NAME`.",
+            "Claim of an issuer's token that lists groups. Access entries name them as `Group:NAME`.",
             SECURITY,
             says="none",
         ),
@@ -348,8 +351,8 @@ class NodeConfig:
         default=False,
         metadata=option(
             kinds.switch(),
-            "Let everybody read `/metrics`, which names topics and groups; otherwise it needs DESCRIBE on the cluster, "
-            "where callers are asked who they are.",
+            "Let every caller read `/metrics`, which names topics and groups. Otherwise `/metrics` needs DESCRIBE on "
+            "the cluster if the cluster asks callers for credentials.",
             SECURITY,
         ),
     )
@@ -357,7 +360,7 @@ class NodeConfig:
         default=(),
         metadata=option(
             kinds.networks(),
-            "Proxies that are believed about where a request came from (`X-Forwarded-For`, `Forwarded`).",
+            "Proxies whose statement about the origin of a request is trusted (`X-Forwarded-For`, `Forwarded`).",
             SECURITY,
             says="none",
         ),
@@ -366,7 +369,7 @@ class NodeConfig:
         default=(),
         metadata=option(
             kinds.origins(),
-            "Origins whose pages may use the API from a browser; pages of others can neither read nor write.",
+            "Origins whose pages may use the API from a browser. Pages of other origins can neither read nor write.",
             SECURITY,
             says="none",
         ),
@@ -375,8 +378,8 @@ class NodeConfig:
         default=(),
         metadata=option(
             kinds.host_names(),
-            "Further names by which callers without credentials may reach the cluster, beside addresses, names without "
-            "a dot, names that cannot be registered and those that nodes advertise.",
+            "Additional names by which callers without credentials may reach the cluster. Always allowed are "
+            "addresses, names without a dot, names that cannot be registered, and names that nodes advertise.",
             SECURITY,
             says="none",
         ),
@@ -386,7 +389,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.switch(),
-            "Create a topic, with the defaults, when somebody produces to one that does not exist.",
+            "Create a missing topic, with the defaults, when a client produces to it.",
             TOPICS,
             says="true for a node alone and under `milena dev`, else false",
         ),
@@ -394,14 +397,16 @@ class NodeConfig:
     default_partitions: int = field(
         default=1,
         metadata=option(
-            kinds.integer(1, 10_000), "Partitions of a topic whose creator names no number.", TOPICS
+            kinds.integer(1, 10_000),
+            "Number of partitions of a new topic if the request does not give one.",
+            TOPICS,
         ),
     )
     default_replication_factor: int | None = field(
         default=None,
         metadata=option(
             kinds.integer(1, 5),
-            "Replicas of a partition when the creator of the topic names no number.",
+            "Replicas of each partition of a new topic if the request does not give a number.",
             TOPICS,
             says="3, or the number of nodes when there are fewer",
         ),
@@ -410,7 +415,7 @@ class NodeConfig:
         default=30_000,
         metadata=option(
             kinds.integer(100, 86_400_000, "ms"),
-            "How often logs are looked at for segments to drop or compact.",
+            "How often the node looks for segments to delete or compact.",
             TOPICS,
         ),
     )
@@ -418,7 +423,7 @@ class NodeConfig:
         default=16 << 20,
         metadata=option(
             kinds.integer(64 << 10, 1 << 40, "bytes/s"),
-            "What compaction reads and writes a second, at most, on this node.",
+            "Most bytes a second that compaction reads and writes on this node.",
             TOPICS,
         ),
     )
@@ -426,8 +431,8 @@ class NodeConfig:
         default=4 << 20,
         metadata=option(
             kinds.integer(0, 1 << 40, "bytes/s"),
-            "Stored bytes whose checksums are checked a second, at most, so that what rots on the disk is found and "
-            "restored before somebody reads it; 0: none but what a reader or a follower found damaged.",
+            "Most stored bytes a second whose checksums the node checks. This finds and restores damaged data before "
+            "a client reads it. 0: only what a reader or a follower found damaged.",
             TOPICS,
         ),
     )
@@ -435,7 +440,7 @@ class NodeConfig:
         default=7 * 86_400_000,
         metadata=option(
             kinds.integer(1_000, 365 * 86_400_000, "ms"),
-            "How long from the beginning of one check of everything stored to the next, at least.",
+            "Shortest time from the start of one check of all stored data to the start of the next.",
             TOPICS,
         ),
     )
@@ -444,7 +449,7 @@ class NodeConfig:
         default=1_500,
         metadata=option(
             kinds.integer(200, 60_000, "ms"),
-            "A broker that the controller has not heard of for so long is fenced: it leads nothing.",
+            "The controller fences a broker that it has not heard of for this long. A fenced broker leads nothing.",
             REPLICATION,
         ),
     )
@@ -452,7 +457,7 @@ class NodeConfig:
         default=250,
         metadata=option(
             kinds.integer(20, 20_000, "ms"),
-            "How often a broker reports to the controller; at most a third of `broker_session_ms`.",
+            "How often a broker reports to the controller. At most a third of `broker_session_ms`.",
             REPLICATION,
         ),
     )
@@ -460,8 +465,8 @@ class NodeConfig:
         default=2_000,
         metadata=option(
             kinds.integer(100, 3_600_000, "ms"),
-            "How far a node's clock may be from the clocks of the other voters. A node whose clock is further off goes "
-            "by theirs, and says so.",
+            "How far a node's clock may differ from the clocks of the other voters. A node whose clock differs by "
+            "more uses their time and reports it.",
             REPLICATION,
         ),
     )
@@ -469,7 +474,7 @@ class NodeConfig:
         default=10_000,
         metadata=option(
             kinds.integer(500, 3_600_000, "ms"),
-            "A follower that has not caught up for so long leaves the in-sync replicas.",
+            "A follower that has not caught up for this long leaves the in-sync replicas.",
             REPLICATION,
         ),
     )
@@ -477,7 +482,7 @@ class NodeConfig:
         default=500,
         metadata=option(
             kinds.integer(10, 60_000, "ms"),
-            "How long a leader holds a follower's fetch when there is nothing new.",
+            "How long a leader holds a follower's fetch when there are no new records.",
             REPLICATION,
         ),
     )
@@ -485,7 +490,7 @@ class NodeConfig:
         default=8 << 20,
         metadata=option(
             kinds.integer(64 << 10, 48 << 20, "bytes"),
-            "Most bytes of a partition that one answer to a follower carries; a larger batch still comes whole.",
+            "Most bytes of a partition in one response to a follower. A larger batch is still sent whole.",
             REPLICATION,
         ),
     )
@@ -493,8 +498,8 @@ class NodeConfig:
         default=0,
         metadata=option(
             kinds.integer(0, 1 << 40, "bytes/s"),
-            "What this node may send to replicas that a move adds, until they are in sync; 0: no bound. A move may "
-            "bring a rate of its own.",
+            "Most bytes a second that this node sends to replicas that a move adds, until they are in sync. 0: no "
+            "limit. A move may set a rate of its own.",
             REPLICATION,
         ),
     )
@@ -502,9 +507,9 @@ class NodeConfig:
         default=0,
         metadata=option(
             kinds.integer(0, 60_000, "ms"),
-            "Keep the machine's processors from being halted for so long after each write, and at most twice that: "
-            "where waking them is slow (virtual machines), a lone writer's latency halves. They take power and their "
-            "host's time meanwhile. Needs `/dev/cpu_dma_latency`; 0: let them sleep.",
+            "After each write, keep the machine's processors awake for this long, and at most twice that. Where "
+            "processors wake slowly (virtual machines), this halves the latency of a lone writer. Meanwhile they use "
+            "power and their host's time. It needs `/dev/cpu_dma_latency`. 0: let them sleep.",
             REPLICATION,
         ),
     )
@@ -512,7 +517,7 @@ class NodeConfig:
         default=60_000,
         metadata=option(
             kinds.integer(0, 86_400_000, "ms"),
-            "How often partitions are handed back to their preferred leaders; 0: never.",
+            "How often partitions are handed back to their preferred leaders. 0: never.",
             REPLICATION,
         ),
     )
@@ -520,7 +525,7 @@ class NodeConfig:
         default=500,
         metadata=option(
             kinds.integer(50, 60_000, "ms"),
-            "Least silence of the Raft leader before a voter stands for election; 1500 suits slow disks.",
+            "Shortest silence of the Raft leader before a voter stands for election. 1500 suits slow disks.",
             REPLICATION,
         ),
     )
@@ -528,7 +533,7 @@ class NodeConfig:
         default=1_000,
         metadata=option(
             kinds.integer(100, 120_000, "ms"),
-            "Most silence of the Raft leader before a voter stands for election; 3000 suits slow disks.",
+            "Longest silence of the Raft leader before a voter stands for election. 3000 suits slow disks.",
             REPLICATION,
         ),
     )
@@ -536,7 +541,7 @@ class NodeConfig:
         default=100,
         metadata=option(
             kinds.integer(10, 10_000, "ms"),
-            "How often the Raft leader shows that it lives; below half of `election_timeout_ms_min`.",
+            "How often the Raft leader shows that it is alive. Below half of `election_timeout_ms_min`.",
             REPLICATION,
         ),
     )
@@ -545,8 +550,8 @@ class NodeConfig:
         default=7 * 24 * 60,
         metadata=option(
             kinds.integer(1, 100 * 365 * 24 * 60, "minutes"),
-            "How long committed offsets of a consumer group are kept after its last member has left, and after the "
-            "last commit of a group that never had one (Kafka's `offsets.retention.minutes`).",
+            "How long a consumer group's committed offsets are kept after its last member has left. For a group that "
+            "never had a member, the time runs from its last commit. (Kafka's `offsets.retention.minutes`.)",
             GROUPS,
         ),
     )
@@ -554,7 +559,7 @@ class NodeConfig:
         default=600_000,
         metadata=option(
             kinds.integer(100, 86_400_000, "ms"),
-            "How often offsets that are kept no longer are looked for.",
+            "How often the node looks for committed offsets that have expired.",
             GROUPS,
         ),
     )
@@ -562,8 +567,8 @@ class NodeConfig:
         default=7 * 24 * 3_600_000,
         metadata=option(
             kinds.integer(3_600_000, 100 * 365 * 24 * 3_600_000, "ms"),
-            "How long a transactional id is kept after its last transaction began or ended (Kafka's "
-            "`transactional.id.expiration.ms`).",
+            "How long a transactional id is kept after its last transaction began or ended. (Kafka's "
+            "`transactional.id.expiration.ms`.)",
             GROUPS,
         ),
     )
@@ -571,9 +576,9 @@ class NodeConfig:
         default=_LIMITS.rest_commit_offsets,
         metadata=option(
             kinds.choice("last", "next"),
-            "What the `offset` in a REST consumer's commit names, unless the consumer was made with `commit.offsets`: "
-            "the last record that was read, as in Confluent's REST proxy, or the next one to read, as in Strimzi's "
-            "bridge.",
+            "Meaning of `offset` in a REST consumer's commit. `last`: the last record read, as in Confluent's REST "
+            "proxy. `next`: the next record to read, as in Strimzi's bridge. A consumer that was created with "
+            "`commit.offsets` overrides it.",
             GROUPS,
         ),
     )
@@ -581,8 +586,8 @@ class NodeConfig:
         default=300_000,
         metadata=option(
             kinds.integer(1_000, 86_400_000, "ms"),
-            "A REST consumer that nobody calls for this long is deleted (`consumer.instance.timeout.ms` of Confluent's "
-            "REST proxy).",
+            "A REST consumer that gets no requests for this long is deleted. (`consumer.instance.timeout.ms` of "
+            "Confluent's REST proxy.)",
             GROUPS,
         ),
     )
@@ -591,8 +596,8 @@ class NodeConfig:
         default=_LIMITS.connections_max,
         metadata=option(
             kinds.integer(16, 1_000_000),
-            "Connections of clients that may be open at once, as far as the limit of open files allows; when there "
-            "are more the one that waited longest for its client is closed.",
+            "Most client connections that may be open at once, as far as the limit of open files allows. Above it, "
+            "the node closes the connection that has waited longest for its client.",
             LIMITS,
         ),
     )
@@ -604,7 +609,7 @@ class NodeConfig:
         default=_LIMITS.requests_in_flight_max,
         metadata=option(
             kinds.integer(1, 1_000_000),
-            "Requests that are worked on at once; more are answered 429.",
+            "Most requests that the node works on at once. Further requests get 429.",
             LIMITS,
         ),
     )
@@ -612,7 +617,8 @@ class NodeConfig:
         default=_LIMITS.streams_max,
         metadata=option(
             kinds.integer(0, 1_000_000),
-            "Answers that follow a log (NDJSON, server-sent events) that may be open at once; more are answered 429.",
+            "Most responses that follow a log (NDJSON, server-sent events) and are open at once. Further requests get "
+            "429.",
             LIMITS,
         ),
     )
@@ -620,7 +626,7 @@ class NodeConfig:
         default=_LIMITS.bytes_in_flight_max,
         metadata=option(
             kinds.integer(1 << 20, 1 << 40, "bytes"),
-            "Bytes of request bodies that are held at once; more are answered 429.",
+            "Most bytes of request bodies that the node holds at once. Further requests get 429.",
             LIMITS,
         ),
     )
@@ -628,7 +634,7 @@ class NodeConfig:
         default=_LIMITS.fetch_bytes_max,
         metadata=option(
             kinds.integer(1 << 10, 64 << 20, "bytes"),
-            "Most stored bytes that one fetch answers; a larger batch still comes whole.",
+            "Most stored bytes in one fetch response. A larger batch is still sent whole.",
             LIMITS,
         ),
     )
@@ -644,7 +650,7 @@ class NodeConfig:
         default=_LIMITS.produce_timeout_ms_default,
         metadata=option(
             kinds.integer(10, 3_600_000, "ms"),
-            "How long a produce request waits for its acknowledgement when it does not say.",
+            "How long a produce request without a timeout of its own waits for its acknowledgement.",
             LIMITS,
         ),
     )
@@ -652,7 +658,7 @@ class NodeConfig:
         default=_LIMITS.produce_timeout_ms_max,
         metadata=option(
             kinds.integer(10, 3_600_000, "ms"),
-            "Longest time that a produce request may ask to wait.",
+            "Longest timeout that a produce request may ask for.",
             LIMITS,
         ),
     )
@@ -660,7 +666,7 @@ class NodeConfig:
         default=_LIMITS.body_wait_ms_max,
         metadata=option(
             kinds.integer(100, 3_600_000, "ms"),
-            "Longest time from the headers of a request to the last byte of its body; then it is answered 408.",
+            "Longest time from the headers of a request to the last byte of its body. A slower request gets 408.",
             LIMITS,
         ),
     )
@@ -668,7 +674,7 @@ class NodeConfig:
         default=_LIMITS.unsent_wait_ms_max,
         metadata=option(
             kinds.integer(100, 3_600_000, "ms"),
-            "Longest time that a client may take nothing of an answer; then its connection is closed.",
+            "Longest time that a client may take no byte of a response. After that, the node closes the connection.",
             LIMITS,
         ),
     )
@@ -676,8 +682,8 @@ class NodeConfig:
         default=_LIMITS.unsent_bytes_max,
         metadata=option(
             kinds.integer(1 << 20, 1 << 40, "bytes"),
-            "Most bytes of answers that their clients have not taken yet; above it, who took nothing for longest loses "
-            "its connection.",
+            "Most bytes of responses that clients have not taken yet. Above it, the client that has taken nothing for "
+            "longest loses its connection.",
             LIMITS,
         ),
     )
@@ -685,8 +691,8 @@ class NodeConfig:
         default=_LIMITS.bad_credentials_delay_ms,
         metadata=option(
             kinds.integer(0, 10_000, "ms"),
-            "How long a refusal of bad credentials waits where the connection brought some before "
-            "(`connection.failed.authentication.delay.ms` of Kafka's brokers), so that who guesses is slow.",
+            "Delay of a refusal of bad credentials if the connection has already sent bad ones. It slows down "
+            "guessing. (`connection.failed.authentication.delay.ms` of Kafka's brokers.)",
             LIMITS,
         ),
     )
@@ -698,8 +704,8 @@ class NodeConfig:
         default=_LIMITS.request_rate,
         metadata=option(
             kinds.integer(0, 10**9, "requests/s"),
-            "Requests of each caller on this node; 0: as many as it likes. A caller is its principal, or its address "
-            "where nobody is asked. What is above waits for up to 200 ms, then it is 429.",
+            "Requests of each caller on this node. 0: no limit. A caller is its principal, or its address if the "
+            "cluster does not ask for credentials. A request above the rate waits for up to 200 ms; then it gets 429.",
             LIMITS,
         ),
     )
@@ -707,7 +713,8 @@ class NodeConfig:
         default=_LIMITS.producer_byte_rate,
         metadata=option(
             kinds.integer(0, 1 << 50, "bytes/s"),
-            "Bodies that each caller sends to this node; 0: no bound. Two seconds of it may come at once.",
+            "Bytes of request bodies that each caller may send to this node. 0: no limit. Up to two seconds' worth "
+            "may arrive at once.",
             LIMITS,
         ),
     )
@@ -715,7 +722,8 @@ class NodeConfig:
         default=_LIMITS.consumer_byte_rate,
         metadata=option(
             kinds.integer(0, 1 << 50, "bytes/s"),
-            "Answers that this node sends each caller; 0: no bound. Charged afterwards; streams go on more slowly.",
+            "Bytes of responses that this node may send to each caller. 0: no limit. The bytes are counted after they "
+            "are sent; streams become slower.",
             LIMITS,
         ),
     )
@@ -724,7 +732,7 @@ class NodeConfig:
         default="info",
         metadata=option(
             kinds.choice("debug", "info", "warning", "error"),
-            "Least severity that is logged.",
+            "Lowest severity that is logged.",
             LOGS,
         ),
     )

@@ -128,8 +128,8 @@ def _cleanup_policy() -> ConfigKey:
     key = _choice(
         CLEANUP_POLICY,
         (DELETE, COMPACT, COMPACT_AND_DELETE),
-        "What happens to old segments: delete removes them by age and size; compact keeps the last record of each key,"
-        " and refuses records without one; compact,delete does both.",
+        "How old segments are cleaned up. delete: removed by age and size. compact: the last record of each key "
+        "stays; records without a key are refused. compact,delete: both.",
         kind="LIST",
     )
 
@@ -165,7 +165,7 @@ def _min_insync() -> ConfigKey:
         1,
         1,
         32767,
-        "How many in-sync replicas acks=all needs; default 2 when there are 3 replicas or more, else 1.",
+        "How many in-sync replicas acks=all needs. The default is 2 if there are 3 replicas or more, else 1.",
     )
     return ConfigKey(
         name=key.name,
@@ -182,30 +182,30 @@ _KEYS = (
     _choice(
         COMPRESSION_TYPE,
         ("producer", "uncompressed", "gzip", "lz4", "zstd"),
-        "How batches are stored; producer keeps what the producer chose.",
+        "How batches are stored. producer: as the producer compressed them.",
     ),
     _integer(
         DELETE_RETENTION_MS,
         24 * 3_600_000,
         0,
         LONG_MAX,
-        "How long in ms compaction keeps a record that deletes its key (one with a key and no value), from when it saw"
-        " it first: a reader that takes longer for the whole topic may miss the deletion.",
+        "How long in ms compaction keeps a record that deletes its key (a key without a value). The time starts when "
+        "compaction first sees the record. A reader that takes longer to read the whole topic may miss the deletion.",
     ),
     _integer(
         FLUSH_MESSAGES,
         1,
         1,
         LONG_MAX,
-        "Records between syncs to disk. 1 syncs before every acknowledgement; more is faster, but a power cut"
-        " on every replica at once may lose acknowledged records.",
+        "Records between syncs to disk. 1: sync before every acknowledgement. More is faster, but a power cut on "
+        "every replica at once may lose acknowledged records.",
     ),
     _integer(
         FLUSH_MS,
         -1,
         -1,
         LONG_MAX,
-        "Longest time in ms between write and sync when relaxed; -1: no limit.",
+        "Longest time in ms between write and sync when `flush.messages` is above 1. -1: no limit.",
     ),
     _integer(
         INDEX_INTERVAL_BYTES,
@@ -219,7 +219,7 @@ _KEYS = (
         LONG_MAX,
         1,
         LONG_MAX,
-        "Age in ms at which a record is compacted however little of the log is new.",
+        "Age in ms at which a record is compacted even if little of the log is new.",
     ),
     _integer(MAX_MESSAGE_BYTES, 8 << 20, 1024, 32 << 20, "Largest batch in bytes, as stored."),
     _integer(
@@ -227,33 +227,34 @@ _KEYS = (
         timestamps.AFTER_MS,
         0,
         LONG_MAX,
-        "How far in ms a producer's timestamp may be ahead of the node's clock; records beyond are refused.",
+        "How far in ms a producer's timestamp may be ahead of the node's clock. Records beyond it are refused.",
     ),
     _integer(
         MESSAGE_TIMESTAMP_BEFORE,
         LONG_MAX,
         0,
         LONG_MAX,
-        "How far in ms a producer's timestamp may lie before the node's clock; older records are refused. A bound finds"
-        " producers that send seconds.",
+        "How far in ms a producer's timestamp may be behind the node's clock. Older records are refused. A limit "
+        "detects producers that send seconds.",
     ),
     _choice(
         MESSAGE_TIMESTAMP_TYPE,
         ("CreateTime", "LogAppendTime"),
-        "Whether a record's timestamp is its producer's or the leader's at append.",
+        "Source of a record's timestamp: the producer (CreateTime), or the leader when it appends the record "
+        "(LogAppendTime).",
     ),
     _fraction(
         MIN_CLEANABLE_DIRTY_RATIO,
         "0.5",
-        "The part of a log, in bytes, that must be new before it is compacted: less keeps logs smaller and rewrites"
-        " them more often.",
+        "Part of a log, in bytes, that must be new before the log is compacted. A lower value keeps logs smaller and "
+        "rewrites them more often.",
     ),
     _integer(
         MIN_COMPACTION_LAG_MS,
         0,
         0,
         LONG_MAX,
-        "Age in ms below which a record is not compacted: readers that are no further behind see every record.",
+        "Age in ms below which a record is not compacted. Readers that are no further behind see every record.",
     ),
     _min_insync(),
     _integer(
@@ -261,33 +262,33 @@ _KEYS = (
         -1,
         -1,
         LONG_MAX,
-        "Bytes per partition above which old segments go; -1: no limit.",
+        "Bytes per partition above which old segments are deleted. -1: no limit.",
     ),
     _integer(
         RETENTION_MS,
         7 * 24 * 3_600_000,
         -1,
         LONG_MAX,
-        "Age in ms above which old segments go; -1: no limit.",
+        "Age in ms above which old segments are deleted. -1: no limit.",
     ),
     _integer(
         SEGMENT_BYTES,
         100 << 20,
         64 << 10,
         (1 << 31) - 1,
-        "Size in bytes at which a segment is closed and the next begun.",
+        "Size in bytes at which a segment is closed and the next one starts.",
     ),
     _integer(
         SEGMENT_MS,
         7 * 24 * 3_600_000,
         1,
         LONG_MAX,
-        "Age in ms at which a segment is closed however small it is; only closed segments are compacted.",
+        "Age in ms at which a segment is closed even if it is small. Only closed segments are compacted.",
     ),
     _choice(
         UNCLEAN_ELECTION,
         ("false", "true"),
-        "Whether a replica out of sync may lead when no other is left: records may be lost.",
+        "Whether an out-of-sync replica may lead when no other replica is left. If it does, records may be lost.",
         kind="BOOLEAN",
     ),
 )
