@@ -28,8 +28,11 @@ unexport PYTHONDONTWRITEBYTECODE
 # Sets of strings have one order in every run: else a kept seed of the simulation is another run each time.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
 QUICK := smoke or not (integration or chaos or deep or long)
+# What tells a fault of a dependency: JSON and numbers, HTTP, and codecs.
+LOWEST := $(addprefix tests/unit/http_api/,quick $(addprefix test_,$(addsuffix .py,bodies formats numbers separate_requests v2_fetch v2_produce v3_records))) \
+	tests/unit/milena/model
 
-.PHONY: demo compiled test test-rest test-all test-compiled test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format
 
 .venv: $(STAMP)
 
@@ -61,6 +64,13 @@ test-all: $(STAMP)  ## both lanes, and the suites on the compiled tree
 test-compiled: $(STAMP)  ## the suites of storage, node, API, quorum and clusters on the compiled tree; needs a C compiler
 	$(PREREQUISITES) $@
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15 tests/compiled/test_tree.py
+
+test-lowest: $(STAMP)  ## JSON, numbers, HTTP and batches with the lowest versions of dependencies that pyproject.toml allows
+	$(PYTHON) -m venv $(VENV)-lowest
+	$(BIN)/python tests/lowest.py > $(VENV)-lowest/requirements.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)-lowest/requirements.txt
+	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat --editable . --editable ./node
+	MILENA_PURE=1 $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadfile $(LOWEST)
 
 test-moves: $(STAMP)  ## replicas of a loaded topic move between five real nodes, each of which is killed on the way
 	$(BIN)/python -m pytest tests/integration/test_reassignments.py
