@@ -73,6 +73,31 @@ OWN_COMMANDS = {
 """The module of ``milena.commands`` that each is in, under its own name: one command must not wait for all of them."""
 SERVER_COMMANDS = frozenset({"start", "dev", "dump"})
 """What the server announces: known without it, so that its absence can be told."""
+SHORT_HELP = {
+    "access": "Show or set the access mode.",
+    "acls": "List, add and remove access control entries.",
+    "bench": "Measure writing and reading.",
+    "consume": "Print the records of a topic, one a line.",
+    "dev": "Run a local cluster in the foreground.",
+    "doctor": "Examine the cluster and say what to change.",
+    "drain": "Move all leadership away from a node.",
+    "dump": "Show the batches in a segment's file.",
+    "groups": "List, describe, reset and delete groups.",
+    "nodes": "List nodes, and remove one that is gone.",
+    "produce": "Write each line of a file to a topic.",
+    "profiles": "List the profiles of this user.",
+    "quotas": "List, set and delete quotas.",
+    "reassignments": "List and cancel moves of replicas.",
+    "rebalance": "Even out replicas, or empty a node.",
+    "start": "Run one node in the foreground.",
+    "status": "Show nodes, leaders and replicas.",
+    "tokens": "List, create and delete tokens.",
+    "topics": "Create, list, alter and delete topics.",
+    "transactions": "List, describe and abort open transactions.",
+    "users": "List, create, change and delete users.",
+}
+"""One line for each command in ``milena --help``, which imports none of them."""
+STAND_IN_HELP = "(pip install . ./node)"
 OWN_PACKAGES = frozenset({"milena", "node", "http_api", "raft_meta", "storage"})
 """A module of these that cannot be found is a fault of the installation, not an extra left out."""
 
@@ -109,6 +134,20 @@ class CommandsByName(CommandGroup):
         if point is not None:
             return load_command(point)
         return _stand_in(cmd_name) if cmd_name in SERVER_COMMANDS else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List all commands by their short help. Only commands of other packages are imported for it."""
+        announced = _announced()
+        rows = []
+        for name in self.list_commands(ctx):
+            is_here = name not in SERVER_COMMANDS or name in announced
+            text = SHORT_HELP.get(name) if is_here else STAND_IN_HELP
+            if text is None:
+                command = self.get_command(ctx, name)
+                text = "" if command is None else command.get_short_help_str()
+            rows.append((name, text))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def _announced() -> "dict[str, EntryPoint]":
@@ -149,7 +188,7 @@ def _stand_in(name: str, why: str = "") -> click.Command:
         callback=refuse,
         params=[click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)],
         help=sentence[0].upper() + sentence[1:] + ".",
-        short_help="(pip install . ./node)",
+        short_help=STAND_IN_HELP,
         context_settings={"ignore_unknown_options": True},
         add_help_option=False,
     )

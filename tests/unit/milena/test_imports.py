@@ -3,10 +3,11 @@
 import subprocess
 import sys
 
+import click
 import pytest
 
 import milena
-from milena.cli import OWN_COMMANDS
+from milena.cli import OWN_COMMANDS, SHORT_HELP, cli
 
 
 @pytest.mark.parametrize("name", milena.__all__)
@@ -63,3 +64,13 @@ def test_a_command_loads_nothing_of_the_others():
     others = {*OWN_COMMANDS.values()} - {"topics", "profiles"}
     assert not {f"milena.commands.{module}" for module in others} & loaded
     assert "tqdm" not in loaded
+
+
+def test_the_help_has_a_line_for_each_command_and_loads_none():
+    assert {*SHORT_HELP} == {*cli.list_commands(click.Context(cli))}
+    loaded = {*loaded_after("from milena import cli; cli.run(['--help'])")}
+    assert not {f"milena.commands.{module}" for module in OWN_COMMANDS.values()} & loaded - {
+        "milena.commands.profiles"
+    }
+    assert "milena.cli" in loaded
+    assert "node.cli" not in loaded
