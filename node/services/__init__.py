@@ -1,1 +1,1 @@
-"""Questions and orders of the API, brought to whoever can answer them."""
+"""Requests of the API, brought to the node that can answer them."""

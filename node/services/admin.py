@@ -1,4 +1,4 @@
-"""Topics, configs, producer ids and brokers: what clients change of the replicated state, from any node."""
+"""Topics, configs, producer ids and brokers: changes that clients make to the replicated state, on any node."""
 
 import asyncio
 import json
@@ -46,14 +46,14 @@ PROPOSE_TIMEOUT_MS = 10_000
 BROKERS_WAIT_MS = 2_000
 """How long a new topic waits for nodes that are just starting."""
 GROWTH_TRIES_MAX = 5
-"""Each one that fails was overtaken by somebody else's growth of the same topic."""
+"""Attempts to add partitions. Each failed attempt was overtaken by another growth of the same topic."""
 
 _Change = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs | UnregisterBroker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """Defaults of a new topic where the client says nothing. ``replication_factor`` None: min(3, nodes)."""
+    """Defaults of a new topic if the client names no value. ``replication_factor`` None: min(3, nodes)."""
 
     partition_count: int
     replication_factor: int | None
@@ -92,7 +92,7 @@ class AdminService:
 
     @property
     def version(self) -> int:
-        """Grows with every change of the cluster that clients are shown."""
+        """Return a number that grows with every change of the cluster that clients are shown."""
         return self._watch.version
 
     async def image_since(self, version: int, *, timeout_ms: int) -> Image:
@@ -103,7 +103,7 @@ class AdminService:
     # -- looking up ------------------------------------------------------------------------------
 
     async def topic(self, name: str, partition: int = 0) -> Topic:
-        """The topic; what another node has answered with, this one finds too, be it a partition that was added."""
+        """Return the topic. A topic or partition that another node has already reported is found here, too."""
         found = self.image.topic(name)
         if found is not None and partition < found.partition_count:
             return found
@@ -113,7 +113,12 @@ class AdminService:
         return found
 
     async def topic_to_write(self, name: str, partition: int = 0, *, may_create: bool) -> Topic:
-        """The topic; a missing one is created when auto-creation is on, for who may create it."""
+        """Return the topic. A missing topic is created if auto-creation is on and the caller may create it.
+
+        Raises:
+            TopicNotFoundError: the topic is missing and was not created.
+            ForbiddenError: the topic is one of the cluster's own.
+        """
         check_written_by_clients(name)
         try:
             return await self.topic(name, partition)
@@ -139,15 +144,15 @@ class AdminService:
             return await self.topic(name)
 
     async def current_image(self) -> Image:
-        """An image as of now; questions that come together share a barrier."""
+        """Return an image that is current as of this call. Requests that arrive together share a barrier."""
         return await self._metadata.current_image()
 
     # -- changing --------------------------------------------------------------------------------
 
     async def create_topic(self, topic: NewTopic) -> Topic:
-        """Create (or only validate) a topic."""
+        """Create a topic, or only validate it."""
         check_name(topic.name)
-        # Brokers and topics as of now: another node may have let a broker in, or made the topic, a moment ago.
+        # Use the current image: another node may have registered a broker or created the topic a moment ago.
         image = await self.current_image()
         if image.topic(topic.name) is not None:
             raise TopicExistsError(f"Topic '{topic.name}' already exists.")
@@ -179,9 +184,9 @@ class AdminService:
         return self._defaults.replication_factor or min(3, nodes)
 
     async def _enough_brokers(self, image: Image) -> Image:
-        """The image once it has as many brokers, alive or not, as a topic gets replicas by default.
+        """Return the image once it has as many brokers, alive or not, as a topic gets replicas by default.
 
-        Fewer replicas than that, because a node is starting for the first time, would stay fewer for ever.
+        A topic that is created while a node starts for the first time would otherwise keep too few replicas for ever.
 
         Raises:
             NotReadyError: brokers are missing.
@@ -216,7 +221,7 @@ class AdminService:
         return placement.place(image, count, factor, self._rng)
 
     async def add_partitions(self, name: str, partition_count: int) -> Topic:
-        """Give a topic more partitions, until it has ``partition_count``; done when it has them already."""
+        """Grow a topic to ``partition_count`` partitions; do nothing if it has that many already."""
         for _ in range(GROWTH_TRIES_MAX):
             image = await self.current_image()
             topic = image.topic(name)
@@ -272,11 +277,15 @@ class AdminService:
         try:
             await self._propose(UnregisterBroker(broker_id=broker_id), f"remove broker {broker_id}")
         except ConflictError as error:
-            # It came back meanwhile, or got a replica.
+            # The broker came back meanwhile, or got a replica.
             raise BrokerInUseError(error.message) from error
 
     async def note(self, action: str, change: Mapping[str, object]) -> None:
-        """Tell the audit log of something before it is done."""
+        """Write an action to the audit log before the action is done.
+
+        Raises:
+            NoQuorumError: the audit log was not told; nothing was done.
+        """
         if self.image.feature_level < LEVELS[NoteAction]:
             return
         text = json.dumps(change, sort_keys=True, separators=(",", ":"))
@@ -290,7 +299,7 @@ class AdminService:
             ) from error
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
-        """A producer id and epoch."""
+        """Return a new producer id, or the next epoch of a name."""
         try:
             return await self._producers.allocate(name, timeout_ms=PROPOSE_TIMEOUT_MS)
         except LimitReachedError as error:

@@ -1,10 +1,11 @@
-"""Writes what was changed into the audit topic, each change once: the controller's node, out of the image.
+"""Writes each change into the audit topic once. The controller's node does this, out of the image.
 
-Entries stay in the image until ``ForgetAudited`` says that the log has them, so that no crash loses one. The log itself
-says which was the last: a writer that does not know, since it began or got no answer, reads the last record, and
-writes what has a higher number at exactly the offset after it, or not at all (``expected_end``). Of two writers, one
-of which has not heard yet that it is controller no more, one is refused, looks again, and finds what the other wrote.
-So is a write whose answer was lost: it stands there, or its place is free.
+Entries stay in the image until ``ForgetAudited`` says that the log has them, so no crash loses one. The log itself says
+which entry was the last. A writer that does not know, because it just started or got no response, reads the last
+record. It writes the entries with higher numbers at exactly the next offset, or not at all (``expected_end``).
+
+If two writers both believe that they are the controller's, one of them is refused, looks again and finds what the other
+wrote. The same holds for a write whose response was lost: either the entry is there, or its offset is free.
 """
 
 import asyncio
@@ -38,13 +39,13 @@ RETRY_MS = 500
 TIMEOUT_MS = 10_000
 RECORDS_MAX = 1_000
 BYTES_MAX = 512 << 10
-"""A write: one entry at least, and no more than this of further ones."""
+"""Limits of one write: it has at least one entry, and no more than this of further ones."""
 FETCH_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Where the audit topic ends, and the number of its last entry."""
+    """The end of the audit topic, and the number of its last entry."""
 
     topic_id: str
     offset: int
@@ -52,7 +53,7 @@ class LogEnd:
 
 
 class AuditWriter:
-    """One task while there is something to write and this node is the controller's. Owned by the data loop."""
+    """Runs one task while there is something to write and this node is the controller's. Owned by the data loop."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class AuditWriter:
         self._is_closed = False
 
     def on_image(self, image: Image) -> None:
-        """Begin if there is something to write."""
+        """Start the task if there is something to write."""
         if self._task is None and not self._is_closed and self._has_work(image):
             work = keep_going("audit", self._run, clock=self._clock, contained=self._contained)
             self._task = asyncio.get_running_loop().create_task(work)
@@ -86,11 +87,11 @@ class AuditWriter:
     def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._task = None
         if not task.cancelled():
-            # What came between its last look and its end.
+            # Entries may have arrived between the task's last look and its end.
             self.on_image(self._metadata.image)
 
     async def close(self) -> None:
-        """Write nothing more."""
+        """Stop writing."""
         self._is_closed = True
         if self._task is not None:
             self._task.cancel()
@@ -107,10 +108,10 @@ class AuditWriter:
                 await self._clock.sleep(RETRY_MS)
 
     async def _step(self, image: Image, end: LogEnd | None) -> LogEnd:
-        """Write what comes next, if anything, and have forgotten what is written.
+        """Write the next entries, if there are any, and let the quorum forget what is written.
 
         Raises:
-            MilenaError: where the log ends is not known any more.
+            MilenaError: the end of the log is not known any more.
         """
         topic = image.topic(audit.TOPIC)
         assert topic is not None, "changes wait for an audit topic, and there is none"
@@ -140,7 +141,7 @@ class AuditWriter:
         )
         values = [value for _, _, _, value, _ in records_in(result.batches, last, last + 1)]
         if not values:
-            # A leader that has just begun may not know yet how much is committed.
+            # A new leader may not know yet how much is committed.
             raise NotReadyError(f"the last record of {topic.name} cannot be read yet")
         return LogEnd(topic.topic_id, last + 1, number_in(values[-1]))
 
@@ -150,7 +151,7 @@ class AuditWriter:
             ProduceRequest(
                 topic=topic.name,
                 records=Records(
-                    # So that the topic may be compacted, too.
+                    # Keys allow the topic to be compacted.
                     keys=[b"%d" % entry.number for entry in entries],
                     values=[as_json(entry) for entry in entries],
                     timestamps=[entry.time_ms for entry in entries],
@@ -168,7 +169,7 @@ class AuditWriter:
 
 
 def next_entries(image: Image, *, after: int) -> list[AuditEntry]:
-    """The entries above a number, in order, as many as one write takes."""
+    """Return the entries above a number, in order, as many as one write takes."""
     taken: list[AuditEntry] = []
     size = 0
     for number in range(max(after + 1, audit.first_number(image)), image.audit_count + 1):

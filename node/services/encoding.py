@@ -1,4 +1,4 @@
-"""Records of one partition become batches: one, or as many as a topic's ``max.message.bytes`` asks for. Pure."""
+"""Encode records of one partition: as one batch, or as several to stay below ``max.message.bytes``. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,14 +19,14 @@ from raft_meta.machine.topics.configs import TopicSettings
 
 
 class TransactionStamp(NamedTuple):
-    """What says of a batch that it belongs to a transaction."""
+    """The fields that make a batch part of a transaction."""
 
     producer: ProducerStamp
     extension: TransactionExtension
 
 
 class EncodedPiece(NamedTuple):
-    """An encoded batch, and how many records it holds."""
+    """An encoded batch, and the number of its records."""
 
     batch: bytes
     record_count: int
@@ -39,7 +39,7 @@ def encode_each(
     size: int,
     errors: dict[int, MilenaError],
 ) -> Steps[list[EncodedPiece]]:
-    """Batches of the records that may be stored; of each other one its place in ``part`` and why, in ``errors``."""
+    """Encode the records that may be stored. ``errors`` gets the error of each other one, by its place in ``part``."""
     if len(part.columns.values) == 1 or size <= settings.max_message_bytes:
         try:
             return (yield from encode(topic, settings, part, size))
@@ -67,19 +67,20 @@ def encode(
     is_conditional: bool = False,
     transaction: TransactionStamp | None = None,
 ) -> Steps[list[EncodedPiece]]:
-    """Batches of records that take about ``size`` bytes: a request may be larger than a batch.
+    """Encode records that take about ``size`` bytes: a request may be larger than a batch.
 
-    One batch is all or nothing, so records with a key or a condition are one; and so are those of a transaction, which
-    say how far it has come in the partition.
+    One batch is all or nothing. So records with a key or a condition are one batch. The records of a transaction are
+    one batch, too, because the batch says how far the transaction has come in the partition.
 
     Raises:
-        RequestTooLargeError: a single record is, or the records of one key, condition or write of a transaction are.
+        RequestTooLargeError: a single record is too large, or the records of one key, condition or write of a
+            transaction are.
     """
     count = len(part.columns.values)
     bytes_max = settings.max_message_bytes
     is_whole = count == 1 or bool(keys) or is_conditional or transaction is not None
     if not is_whole and size > bytes_max:
-        # Encoding all of it first would be for nothing.
+        # Encoding all of it first would be wasted work.
         return (yield from _encode_halves(topic, settings, part))
     batch = _encode_whole(settings, part, keys, transaction)
     yield
@@ -124,7 +125,7 @@ def _encode_whole(
 
 
 def request_keys(key: IdempotencyKey | None, topic: Topic) -> tuple[IdempotencyExtension, ...]:
-    """What says of a batch that all of it came under this key, if there is one."""
+    """Return the extension that marks a whole batch as written under this key; empty without a key."""
     if key is None:
         return ()
     return (IdempotencyExtension(key.key_hash, key.body_hash, topic.partition_count),)

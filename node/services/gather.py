@@ -1,11 +1,15 @@
-"""Small writes of many requests to one partition, put together into one batch.
+"""Gather small writes of many requests to one partition into one batch.
 
-A batch costs as much whether it holds one record or hundreds: encoding, a call to the leader, a write, a checksum on
-every replica, a header in every reader's way. So records that arrive in one turn of the loop go out together, and so do
-those that arrive while the batch before them is under way, for a few milliseconds at most. What is large enough to pay
-for itself, has a key for idempotency, or could be refused for its content goes its own way: nobody's record is refused
-for a neighbour's. So does what nobody waits for (acks=0): its client's next write may be here before this one left, and
-must not overtake it.
+A batch costs the same for one record as for hundreds: encoding, a call to the leader, a write, a checksum on every
+replica, a header for every reader. So records that arrive in one turn of the loop share a batch. Records that arrive
+while the batch before them is in flight do so, too, for a few milliseconds at most.
+
+These writes do not share:
+
+- A large write pays for itself.
+- A write with an idempotency key, or one that could be refused for its content, could have its neighbours refused.
+- A write with acks=0: its client does not wait, so the client's next write may arrive before this one left, and must
+  not overtake it.
 """
 
 import asyncio
@@ -24,16 +28,16 @@ from raft_meta.machine.image import Topic
 from raft_meta.machine.topics.configs import TopicSettings
 
 MEMBER_BYTES_MAX = 32 << 10
-"""A request's records for one partition; above it the fixed costs are paid."""
+"""The most bytes that one request may add for one partition. Above it, the fixed costs no longer matter."""
 GROUP_BYTES_MAX = 512 << 10
 UNDER_WAY_MAX = 1
-"""Batches of one partition on their way, before what arrives waits for one of them."""
+"""Batches of one partition in flight. When there are this many, new records wait for one of them to end."""
 HOLD_MS = 5
-"""How long it may wait: a batch that is stuck must not hold up what comes after it."""
+"""How long records wait for a batch in flight. A batch that is stuck must not hold up what follows."""
 
 
 class _Where(NamedTuple):
-    """Place and conditions that all members of a batch share."""
+    """The partition and the conditions that all members of a batch share."""
 
     topic: Topic
     settings: TopicSettings
@@ -46,7 +50,7 @@ _Key = tuple[str, int, int, int]
 
 
 class _Group:
-    """Parts that will be one batch, and who waits for them."""
+    """Parts that will be one batch, and the results that their requests wait for."""
 
     __slots__ = ("parts", "size", "timer", "waiting", "where")
 
@@ -59,7 +63,7 @@ class _Group:
 
 
 class WriteGatherer:
-    """Gathers writes, and hands each batch to ``to_leader``. Belongs to the data loop."""
+    """Gathers writes, and passes each batch to ``to_leader``. Belongs to the data loop."""
 
     def __init__(self, to_leader: ToLeader) -> None:
         self._to_leader = to_leader
@@ -68,7 +72,7 @@ class WriteGatherer:
 
     @staticmethod
     def takes(part: PartitionBatch, size: int, settings: TopicSettings, acks: Acks) -> bool:
-        """Whether these records may share a batch: small, waited for, and nothing in them that can be refused."""
+        """Return whether these records may share a batch: small, waited for, with nothing that can be refused."""
         columns = part.columns
         return (
             acks is not Acks.NONE
@@ -88,9 +92,9 @@ class WriteGatherer:
         acks: Acks,
         timeout_ms: int,
     ) -> Pending[Sequence[ProduceReceipt]]:
-        """Queue records; their receipts (``Receipts``) tell their offsets, or the error of the batch that they went in.
+        """Queue records. Their receipts (``Receipts``) have their offsets, or the error of the whole batch.
 
-        They come in a later turn.
+        The receipts arrive in a later turn of the loop.
         """
         key = (topic.topic_id, part.partition, acks.value, timeout_ms)
         group = self._groups.get(key)
@@ -132,9 +136,9 @@ class WriteGatherer:
         appended.add_done_callback(partial(self._on_done, key, group))
 
     def _on_done(self, key: _Key, group: _Group, done: Pending[Appended]) -> None:
-        """Answer everybody, and let those go who arrived meanwhile.
+        """Complete all waiting requests, and let the records that arrived meanwhile start in the next turn.
 
-        In the next turn: this may be called from deep within what the next batch would change.
+        They may not start now: the caller may be deep inside what the next batch would change.
         """
         self._under_way[key] -= 1
         if not self._under_way[key]:
@@ -150,7 +154,7 @@ class WriteGatherer:
         for part, pending in zip(group.parts, group.waiting, strict=True):
             count = len(part.columns.values)
             if pending.done():
-                pass  # nobody waits for it any more
+                pass  # its request is gone
             elif done.cancelled():
                 pending.cancel()
             elif error is None:

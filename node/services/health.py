@@ -11,8 +11,8 @@ from node.replication.local_replicas import LocalReplicas
 class HealthService:
     """Implements ``http_api.ports.node.HealthPort``.
 
-    Readiness is a latch: once the node has rejoined and caught up, a lost quorum or a full disk does not take it out
-    of service, because it still serves reads and refuses writes with an answer. Draining does.
+    Readiness is a latch: once the node has rejoined and caught up, it stays ready. A lost quorum or a full disk does
+    not take the node out of service, because it still serves reads and refuses writes with a response. Draining does.
     """
 
     def __init__(
@@ -31,11 +31,11 @@ class HealthService:
         self._was_ready = False
 
     def is_started(self) -> bool:
-        """Logs are recovered and ports bound."""
+        """Return whether logs are recovered and ports bound."""
         return self.has_started
 
     def readiness(self) -> Readiness:
-        """Rejoined and caught up, and not draining."""
+        """Return whether the node has rejoined, has caught up and is not draining."""
         if self._membership.is_draining:
             return Readiness(is_ready=False, reason="the node is draining")
         if self._was_ready:
@@ -68,9 +68,12 @@ class HealthService:
         return ""
 
     async def drain(self, *, timeout_ms: int) -> bool:
-        """Let others lead, from now until the process ends; True once nothing is led here and no replica counts."""
+        """Let other brokers lead until the process ends.
+
+        Return True once this node leads nothing and is in no ISR; False if the timeout passes first.
+        """
         return await self._membership.drain(timeout_ms=timeout_ms)
 
     def metrics(self, *, has_partitions: bool) -> bytes:
-        """Prometheus text format."""
+        """Return the metrics in Prometheus text format."""
         return self._render_metrics(has_partitions)

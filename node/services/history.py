@@ -1,6 +1,6 @@
-"""The last hour: a look at this node every ten seconds, and what all nodes tell of themselves when somebody asks.
+"""The last hour: samples of this node, one every ten seconds, and the samples of all nodes on request.
 
-A look at a hundred thousand replicas takes tens of milliseconds, in steps with everybody else's work in between.
+Sampling a hundred thousand replicas takes tens of milliseconds, in steps with other work in between.
 """
 
 import asyncio
@@ -48,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 ANSWER_MS = 2_000
 STEP = 1_000
-"""Replicas, or committed offsets, that are looked at in one turn of the loop: a millisecond."""
+"""Replicas, or committed offsets, that are sampled in one turn of the loop: about a millisecond."""
 BUSIEST_TOLD = 20
+"""Partitions reported by what producers write, and as many by what consumers read."""
 NUMBER_MAX = 1 << 40
-"""Slots and counts above this are no answer of a node."""
-"""By what they take, and as many by what they give."""
+"""A response with slots or counts above this is not sound."""
 
 
 class HistoryService:
@@ -86,10 +86,11 @@ class HistoryService:
     # -- looking ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look at the beginning of each slot of the wall clock until cancelled."""
+        """Sample at the beginning of each slot of the wall clock until cancelled."""
         while True:
             slot = self._clock.wall_ms() // STEP_MS
-            # A timer may go off a moment early, in the slot that has its look: what is taken in it would be lost.
+            # A timer may fire a moment early, in the slot that has its sample already. A second sample there would be
+            # lost.
             while self._clock.wall_ms() // STEP_MS == slot:
                 await self._clock.sleep(STEP_MS - self._clock.wall_ms() % STEP_MS)
             await self._look()
@@ -126,7 +127,7 @@ class HistoryService:
                     await one_turn()
 
     async def _lag(self, runner: PartitionRunner, position: int) -> int | None:
-        """As ``PartitionOffsets.lag_of``; None also where the last record is not found."""
+        """Return the lag as ``PartitionOffsets.lag_of`` has it; None also if the last record is not found."""
         end = runner.stable_end
         if position == end:
             return 0
@@ -144,18 +145,18 @@ class HistoryService:
         return offsets.lag_of(position)
 
     def topics_here(self) -> Mapping[str, TopicHere]:
-        """What this node has of each topic."""
+        """Return what this node has of each topic, by topic id."""
         return self._here
 
     def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
-        """Of this node's replica, now."""
+        """Return the bytes that this node's replica takes now; None without a replica."""
         runner = self._replicas.find(topic_id, partition)
         return None if runner is None else runner.log.size_bytes
 
     async def stored_bytes(
         self, topic_ids: Collection[str], *, by_partition: bool = False
     ) -> StoredBytes:
-        """Sums over the replicas of all nodes that answer."""
+        """Return sums over the replicas of all nodes that answer."""
         request = SizesRequest(topic_ids=tuple(topic_ids), by_partition=by_partition)
         answers, silent = await self._each(
             lambda id_: self._ask(id_, SIZES, request), self._tell_sizes(request)
@@ -183,7 +184,7 @@ class HistoryService:
     # -- telling ---------------------------------------------------------------------------------
 
     async def of_nodes(self) -> HistoryView:
-        """Every node's own series."""
+        """Return every node's own series."""
         answers, silent = await self._ask_all(HistoryRequest())
         end_slot = _end_of(answers)
         series = [
@@ -194,14 +195,14 @@ class HistoryService:
         return self._view(end_slot, series, answers, silent)
 
     async def of_topic(self, topic: str) -> HistoryView:
-        """Sums over nodes."""
+        """Return sums over nodes."""
         topic_id = (await self._topic(topic)).topic_id
         return await self._sums(HistoryRequest(topic_id=topic_id))
 
     async def of_group(self, group: str) -> HistoryView:
-        """Sums over nodes; without lag nothing but zeros.
+        """Return sums over nodes; all zeros if there is no lag.
 
-        All of the hour is unknown where a partition has no leader that answers: its part is in that node's memory.
+        If a partition has no leader that answers, the whole hour is unknown: its part is in that node's memory.
         """
         view = await self._sums(HistoryRequest(group=group))
         partitions = self._metadata.image.partitions
@@ -223,13 +224,13 @@ class HistoryService:
     async def _ask_all(
         self, request: HistoryRequest
     ) -> tuple[list[tuple[int, HistoryAnswer]], list[int]]:
-        """Answers by node, and the nodes that gave none."""
+        """Return the responses by node, and the nodes that gave none."""
         return await self._each(lambda id_: self._ask_history(id_, request), self._tell(request))
 
     async def _each(
         self, ask_node: Callable[[int], Awaitable[T | None]], own_answer: Awaitable[T]
     ) -> tuple[list[tuple[int, T]], list[int]]:
-        """Answers of all nodes that are there, this one's among them, and the nodes that gave none."""
+        """Return the responses of all live nodes, including this one, and the nodes that gave none."""
         image, own = self._metadata.image, self._metadata.node_id
         live = sorted({own, *image.live_brokers()})
         answers = await asyncio.gather(
@@ -303,7 +304,10 @@ class HistoryService:
 def _traffic_of(
     answers: Sequence[tuple[int, HistoryAnswer]],
 ) -> dict[PartitionKey, PartitionTraffic]:
-    """Sums over nodes: several have a part of one partition if it had several leaders, or if replicas were read."""
+    """Sum the rates over nodes.
+
+    Several nodes have a part of one partition if its leader changed, or if followers were read.
+    """
     found: dict[PartitionKey, PartitionTraffic] = {}
     for _, answer in answers:
         for row in answer.busiest:
@@ -321,7 +325,7 @@ def _traffic_of(
 
 
 def _is_sound(answer: HistoryAnswer) -> bool:
-    """Return whether a node's answer holds what it says, at a time that can be shown."""
+    """Return whether a node's response has the size that it declares, and plausible times and rates."""
     is_whole = len(answer.values.data) == 4 * POINTS * len(answer.names)
     numbers = (answer.end_slot, answer.left_out)
     return (
@@ -356,18 +360,19 @@ def _rates(row: tuple[object, PartitionTraffic]) -> tuple[float, float]:
 
 
 def _top(rows: Sequence[T], rates: Callable[[T], tuple[float, float]]) -> list[T]:
-    """Those that take most, and those that give most, the former first."""
+    """Return the rows that take the most, then those that give the most."""
     takes = sorted(rows, key=lambda row: rates(row)[0], reverse=True)[:BUSIEST_TOLD]
     gives = sorted(rows, key=lambda row: rates(row)[1], reverse=True)[:BUSIEST_TOLD]
     return takes + [row for row in gives if row not in takes]
 
 
 def summed(answers: Sequence[HistoryAnswer]) -> tuple[int, dict[str, Floats]]:
-    """Series by name, summed, and the slot that they end with.
+    """Sum series by name; return the sums and the slot that they end with.
 
-    That is the newest of which all have told: at its beginning some have looked and some have not, and what is still
-    missing would be taken for nothing. A node that is later than that is left behind. Where one did not look, but did
-    before and afterwards, the sum is not known: what it led is missing there.
+    The slot is the newest for which all nodes have reported. At its beginning some nodes have sampled and others have
+    not, and a missing sample would count as zero. A node that is further behind is ignored for that choice.
+
+    If a node has a gap between two samples, the sum is unknown there: what the node led is missing from it.
     """
     newest = max((answer.end_slot for answer in answers), default=0)
     end_slot = min((a.end_slot for a in answers if a.end_slot >= newest - 1), default=0)
@@ -383,7 +388,7 @@ def summed(answers: Sequence[HistoryAnswer]) -> tuple[int, dict[str, Floats]]:
 
 
 def _gaps(values: Floats) -> Iterator[int]:
-    """Where nothing is known between what is."""
+    """Return the places of unknown values between known ones."""
     known = [at for at, value in enumerate(values) if not math.isnan(value)]
     for before, after in pairwise(known):
         yield from range(before + 1, after)
@@ -394,7 +399,7 @@ def _end_of(answers: Sequence[tuple[int, HistoryAnswer]]) -> int:
 
 
 def _series_of(answer: HistoryAnswer, end_slot: int) -> Iterable[tuple[str, Floats]]:
-    """A node's series, moved so that they end with ``end_slot``."""
+    """Return a node's series, shifted so that they end with ``end_slot``."""
     late = min(max(end_slot - answer.end_slot, 0), POINTS)
     early = max(answer.end_slot - end_slot, 0)
     for at, name in enumerate(answer.names):
@@ -404,7 +409,7 @@ def _series_of(answer: HistoryAnswer, end_slot: int) -> Iterable[tuple[str, Floa
 
 
 def _sum(one: Iterable[float], other: Iterable[float]) -> Floats:
-    """Point by point; what one of them does not know is what the other does."""
+    """Add point by point. If only one of the two values is known, the sum is that value."""
     return array(
         "f",
         (

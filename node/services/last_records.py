@@ -1,8 +1,8 @@
-"""Where the last N records of a log begin, for a reader who may not see all that has an offset.
+"""Find where the last N records of a log begin, for a reader that may not see everything that has an offset.
 
-An offset may belong to a marker, to an aborted transaction, or to nothing since compaction took its record. So the
-search goes back from the end, window by window, and counts records in the headers of batches. It ends after
-``LOOK_BACK_BYTES_MAX``: further back every offset counts as a record, and the reader may get fewer.
+An offset may belong to a marker, to an aborted transaction, or to a record that compaction removed. So the search goes
+back from the end, window by window, and counts records in the headers of batches. It stops after
+``LOOK_BACK_BYTES_MAX``. Further back, every offset counts as a record, and the reader may get fewer records.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,20 +14,21 @@ from milena.model.turns import one_turn
 from storage.state.transactions import AbortedRange, Identity, is_aborted
 
 ReadSpan = Callable[[int, int], Awaitable[bytes]]
-"""Offset and end → whole stored batches from the one that holds the offset, below the end; at least one."""
+"""Takes an offset and an end; returns whole stored batches from the one with the offset, below the end; at least
+one."""
 
 LOOK_BACK_BYTES_MAX = 16 << 20
 """Stored bytes that one search reads."""
 READ_BYTES_MAX = 256 << 10
-"""Stored bytes that one step of the search should ask for: the headers in them hold the loop for a few ms."""
+"""Stored bytes that one step of the search asks for. Their headers hold the loop for a few ms."""
 _READ_BYTES_MIN = 4 << 10
-"""A step costs as much as reading this many bytes, however few it finds."""
+"""The least that a step counts for. A step costs as much as reading this many bytes, however few it finds."""
 _WINDOW_OFFSETS_MIN, _WINDOW_OFFSETS_MAX = 16, 4_096
 
 
 @dataclass(frozen=True, slots=True)
 class _CountedBatch:
-    """A batch with records for the reader, and the part of the log in which they count."""
+    """A batch with records for the reader. The records lie in ``span``, the stored bytes that were read."""
 
     header: BatchHeader
     span: bytes
@@ -37,18 +38,18 @@ class _CountedBatch:
 
 @dataclass(slots=True, kw_only=True)
 class LastRecords:
-    """A search. ``aborted``: transactions whose records the reader does not see."""
+    """A search. ``aborted``: the transactions whose records the reader does not see."""
 
     read: ReadSpan
     start: int
     """The first offset of the log."""
     end: int
-    """Where reading ends, exclusive."""
+    """The end of reading, exclusive."""
     aborted: Mapping[Identity, AbortedRange]
     bytes_left: int = LOOK_BACK_BYTES_MAX
 
     async def find(self, count: int) -> int:
-        """The offset of the ``count``-th record from the end, or the log's start if there are fewer.
+        """Return the offset of the ``count``-th record from the end, or the log's start if there are fewer.
 
         Raises:
             CorruptBatchError: the bytes are not batches.
@@ -57,7 +58,7 @@ class LastRecords:
         return self.start if found is None else found
 
     async def records_end(self) -> int:
-        """One above the last record, or the log's start without one.
+        """Return one above the offset of the last record, or the log's start if there is none.
 
         Raises:
             CorruptBatchError: the bytes are not batches.
@@ -68,7 +69,8 @@ class LastRecords:
     async def _find(self, count: int) -> int | None:
         wanted, end, width = count, self.end, _WINDOW_OFFSETS_MIN // 2
         while wanted > 0 and end > self.start and self.bytes_left > 0:
-            # Few of the offsets of a compacted log may have a record; and a few records may be large.
+            # Double the window: few of a compacted log's offsets may have a record. Start small: a few records may be
+            # large.
             width = min(2 * width, _WINDOW_OFFSETS_MAX)
             first = max(self.start, end - width)
             begin, batches = await self._window(first, end)
@@ -80,9 +82,9 @@ class LastRecords:
         return end - wanted if end - wanted >= self.start else None
 
     async def _window(self, first: int, end: int) -> tuple[int, list[_CountedBatch]]:
-        """Batches from the one that holds ``first`` up to ``end``, and the offset where the first of them begins.
+        """Return the batches from the one that holds ``first`` up to ``end``, and the offset where they begin.
 
-        None, and ``end``, where they are too large for what is left to read.
+        If they are larger than what is left to read, return ``end`` and no batches.
         """
         begin, offset = first, first
         found: list[_CountedBatch] = []
@@ -102,7 +104,7 @@ class LastRecords:
         return begin, found
 
     def _count(self, header: BatchHeader, span: bytes, position: int) -> int:
-        """Records of a batch that the reader may see."""
+        """Return how many records of a batch the reader may see."""
         is_seen = header.record_count and not header.is_control
         if not is_seen or is_aborted(header, self.aborted):
             return 0

@@ -1,12 +1,12 @@
-"""The right to say where a log ends.
+"""The right of a replica to say where a log ends.
 
-In a planned change of leader (a drain, a preferred leader, a reassignment) the former leader keeps its lease, and may
-be the last to hear that another one leads and has written on. Its end is then one that was passed already: a reader who
-is given it as the latest offset would be given records that were acknowledged before it asked, and one who is told "out
-of range" would skip or repeat some. So before a leader speaks of its end it asks the quorum, once for all who wait.
+In a planned change of leader (a drain, a preferred leader, a reassignment), the former leader keeps its lease. It may
+be the last to hear that another broker leads and has appended more. Its end is then out of date. A reader that gets it
+as "latest" would read records that were acknowledged before the reader asked. A reader that is told "out of range"
+would skip or repeat records. So a leader asks the quorum before it reports its end, once for all waiting readers.
 
-A follower hears of what is committed a moment after the leader has answered writers. So before a follower says that
-there is no more, it asks the leader for its high watermark (``LeaderEnds``), and the quorum whether that leader led.
+A follower hears of commits a moment after the leader has answered writers. So before a follower says that there is no
+more, it asks the leader for its high watermark (``LeaderEnds``). It also asks the quorum whether that leader led.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from raft_meta.machine.image import PartitionKey
 
 
 class MovedError(Exception):
-    """The image of this node knows by now that another one leads: ask that one. Never leaves the node."""
+    """This node's image says by now that another broker leads: ask that one. Never leaves the node."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -27,13 +27,13 @@ class MovedError(Exception):
 
 
 class LogEnds:
-    """The word of the quorum on who leads. Owned by the data loop."""
+    """Checks with the quorum which broker leads. Owned by the data loop."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self._metadata = metadata
 
     async def confirm(self, runner: PartitionRunner, leader_epoch: int) -> None:
-        """Make sure that nobody but this replica has acknowledged anything since ``leader_epoch`` began.
+        """Make sure that no other replica has acknowledged anything since ``leader_epoch`` began.
 
         Raises:
             MovedError: another one may have.
@@ -48,7 +48,7 @@ class LogEnds:
         """Make sure that the broker led the partition in this epoch when this was called.
 
         Raises:
-            MovedError: it did not.
+            MovedError: the broker did not lead.
             NoQuorumError: no majority could be asked.
         """
         image = await self._metadata.current_image()
@@ -58,20 +58,20 @@ class LogEnds:
 
 
 class LeaderEnds:
-    """Questions for the high watermarks of leaders. Readers that wait at the same time share one.
+    """Asks leaders for their high watermarks. Readers that wait at the same time share one question.
 
     Owned by the data loop.
     """
 
     def __init__(self, ask: Callable[[PartitionRunner], Awaitable[int]]) -> None:
-        """``ask``: asks the leader of a partition that this node follows."""
+        """Create it. ``ask`` asks the leader of a partition that this node follows for its high watermark."""
         self._ask = ask
         self._questions: dict[PartitionKey, asyncio.Future[int]] = {}
 
     async def high_watermark(self, runner: PartitionRunner) -> int | MilenaError:
-        """The leader's high watermark after this was called, or the reason why it is not known.
+        """Return the leader's high watermark after this was called, or the reason why it is not known.
 
-        A question that is under way began too early: a record may have been acknowledged since its leader answered.
+        A question in flight started too early: a record may have been acknowledged after its leader answered.
         """
         key = (runner.topic_id, runner.partition)
         under_way = self._questions.get(key)
@@ -91,5 +91,5 @@ class LeaderEnds:
         if self._questions.get(key) is done:
             del self._questions[key]
         if not done.cancelled():
-            # All readers that asked may have gone.
+            # All readers that asked may have gone. Read the exception, or asyncio logs it as never retrieved.
             done.exception()

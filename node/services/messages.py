@@ -1,4 +1,4 @@
-"""Calls between nodes' services, declared. Names on the wire are those of earlier releases."""
+"""Calls between the services of nodes, declared. Names on the wire are those of earlier releases."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from node.peers.messages import Blob, CallType, Done, Message
 
 
 class AppendBatchRequest(Message, frozen=True, kw_only=True):
-    """Append the batch in the body as leader under this epoch. ``acks``: as clients say it, -1 for all."""
+    """Append the batch in the body as leader under this epoch. ``acks``: as clients send it, -1 for all."""
 
     topic_id: str = field(name="topic")
     partition: int
@@ -18,32 +18,38 @@ class AppendBatchRequest(Message, frozen=True, kw_only=True):
 
 
 class AppendBatchAnswer(Message, frozen=True, kw_only=True):
-    """Offsets of the batch's first and last record; -1 where nobody waited for them."""
+    """Offsets of the batch's first and last record; -1 if the write did not wait for them."""
 
     base_offset: int = field(name="base")
     last_offset: int = field(name="last")
     is_duplicate: bool = field(name="dup")
     append_time_ms: int = field(name="time", default=-1)
-    """Of the leader's clock; -1: not known."""
+    """Wall ms of the leader's clock; -1: not known."""
 
 
 class AppendIfRequest(AppendBatchRequest, frozen=True, kw_only=True):
     """Append the batch in the body if ``expected_end`` is its offset.
 
-    A call of its own: a node of an earlier release would pass over the field, and append wherever the log ends.
+    This is a call of its own: a node of an earlier release would ignore the field, and append at any end.
     """
 
     expected_end: int = field(name="if")
 
 
 class AppendIfAnswer(AppendBatchAnswer, frozen=True, kw_only=True):
-    """With ``end_offset``: nothing was written, for there the log ended; that is committed, and nobody else led."""
+    """The result. With ``end_offset``, nothing was written: the log ended there.
+
+    That end is committed, and no other broker led.
+    """
 
     end_offset: int | None = field(name="end", default=None)
 
 
 class ReadRequest(Message, frozen=True, kw_only=True):
-    """Read committed records as leader under this epoch; ``offset`` may be a word, or ``timestamp_ms`` say where."""
+    """Read committed records as leader under this epoch.
+
+    ``offset`` may be ``earliest`` or ``latest``. With ``timestamp_ms``, that time gives the offset.
+    """
 
     topic_id: str = field(name="topic")
     partition: int
@@ -53,33 +59,33 @@ class ReadRequest(Message, frozen=True, kw_only=True):
     timeout_ms: int
     leader_epoch: int = field(name="epoch")
     is_doubted: bool = field(name="bad", default=False)
-    """Nothing is read: what came from ``offset`` on was not whole, and is to be checked."""
+    """Read nothing: what was sent from ``offset`` on was not whole. Check it."""
     is_uncommitted: bool = field(name="raw", default=False)
-    """Records of transactions that are open or aborted, too."""
+    """Include records of transactions that are open or aborted."""
     is_unconfirmed: bool = field(name="unconfirmed", default=False)
-    """The leader answers from memory where the log ends, and asks no quorum. An earlier release asks it."""
+    """Report from memory where the log ends, without asking the quorum. An earlier release asks it."""
     wants_records_end: bool = field(name="last", default=False)
-    """Say where the last record ends, too. An earlier release does not."""
+    """Report where the last record ends, too. An earlier release does not."""
 
 
 class ReadAnswer(Message, frozen=True, kw_only=True):
-    """Where the batches in the body begin, and the partition as it was when they were read."""
+    """The offset at which the batches in the body begin, and the partition's state when they were read."""
 
     start_offset: int = field(name="start")
     readable_end: int = field(name="hw")
-    """Where the reader's reading ends: an earlier release knows no other end."""
+    """The end of reading for this reader. An earlier release knows no other end."""
     log_start_offset: int = field(name="log_start")
     leader_epoch: int = field(name="epoch")
     records_end: int = field(name="last", default=-1)
     """One above the last record that a committed reader sees; -1: not asked for, or not known."""
     high_watermark: int = field(name="committed", default=-1)
-    """-1: an earlier release answers."""
+    """-1 from an earlier release."""
     last_stable_offset: int = field(name="stable", default=-1)
-    """-1: an earlier release answers."""
+    """-1 from an earlier release."""
 
 
 class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
-    """Delete what lies below ``before`` (None: all that is committed), as leader under this epoch."""
+    """Delete the records below ``before`` as leader under this epoch. None: all committed records."""
 
     topic_id: str = field(name="topic")
     partition: int
@@ -89,18 +95,18 @@ class DeleteRecordsRequest(Message, frozen=True, kw_only=True):
 
 
 class DeleteRecordsAnswer(Message, frozen=True, kw_only=True):
-    """The first offset that is left."""
+    """The first offset that remains."""
 
     log_start_offset: int = field(name="start")
 
 
 class SequencesRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Say how far a producer has written on what you lead, once you know its epoch."""
+    """Report how far a producer has written in the partitions that the node leads, once it knows the epoch."""
 
     producer_id: int = field(name="id")
     producer_epoch: int = field(name="epoch")
     wants_rows: bool = field(name="rows", default=True)
-    """Without: the answer only means that the epoch is known. An earlier release sends rows."""
+    """False: the response only confirms that the epoch is known. An earlier release sends rows anyway."""
 
 
 class SequenceRow(Struct, frozen=True, array_like=True):
@@ -112,16 +118,16 @@ class SequenceRow(Struct, frozen=True, array_like=True):
 
 
 class SequencesAnswer(Message, frozen=True, kw_only=True):
-    """Partitions that are led here and know the producer."""
+    """The partitions that the node leads and that know the producer."""
 
     rows: tuple[SequenceRow, ...]
 
 
 class OpenTransactionRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """Say how far a transaction has come in a partition, as leader under this epoch, or one of a later epoch.
+    """Report how far a transaction has come in a partition, as leader under this epoch or a later one.
 
-    ``is_bound``: the answer is to count only if the answer's leader epoch is still the partition's when it is used, so
-    that the quorum need not be asked whether it is now.
+    ``is_bound``: the response counts only if its leader epoch is still the partition's when it is used. So the quorum
+    need not be asked now whether this broker leads.
     """
 
     topic_id: str = field(name="topic")
@@ -133,9 +139,9 @@ class OpenTransactionRequest(Message, frozen=True, kw_only=True, omit_defaults=T
 
 
 class OpenTransactionAnswer(Message, frozen=True, kw_only=True, omit_defaults=True):
-    """The end (exclusive) of its last batch, and the number of its records; -1 and 0: it is not open there.
+    """The end (exclusive) of the transaction's last batch and the number of its records; -1 and 0: it is not open.
 
-    ``leader_epoch``: under which that was said, where the request asks to be bound to it.
+    ``leader_epoch``: the epoch under which that was said, if the request is bound to it; else -1.
     """
 
     end_offset: int = field(name="end")
@@ -144,25 +150,25 @@ class OpenTransactionAnswer(Message, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class KeyedTransactionRequest(Message, frozen=True, kw_only=True):
-    """Say what came under an idempotency key, as leader of a partition where the key may be at home."""
+    """Report what was written under an idempotency key, as leader of a partition that may be the key's home."""
 
     topic_id: str = field(name="topic")
     partition: int
     leader_epoch: int = field(name="epoch")
     partition_count: int = field(name="partitions")
-    """The topic's, as the asker knows it; an answer is of no use before its leader knows it, too."""
+    """The topic's partition count that the sender knows. The leader must know it, too, before it can respond."""
     key_hash: bytes = field(name="key")
 
 
 class PartitionRow(Struct, frozen=True, array_like=True):
-    """A partition."""
+    """The key of a partition."""
 
     topic_id: str
     partition: int
 
 
 class MarkedTransactionRequest(Message, frozen=True, kw_only=True):
-    """Answer once the markers of a committed transaction are committed in these partitions, as their leader."""
+    """Respond once the markers of a committed transaction are committed in these partitions, as their leader."""
 
     producer_id: int = field(name="id")
     producer_epoch: int = field(name="producer_epoch")
@@ -170,7 +176,7 @@ class MarkedTransactionRequest(Message, frozen=True, kw_only=True):
 
 
 class ExtentRow(Struct, frozen=True, array_like=True):
-    """Offsets that a transaction wrote in one partition, the last exclusive."""
+    """The offsets that a transaction wrote in one partition; the end is exclusive."""
 
     topic_id: str
     partition: int
@@ -179,7 +185,7 @@ class ExtentRow(Struct, frozen=True, array_like=True):
 
 
 class PlaceRow(Struct, frozen=True, array_like=True):
-    """Which of a transaction's extents has records of a request, behind how many others, and how many of them."""
+    """The records of a request in a transaction: in which extent, after how many other records, and how many."""
 
     extent: int
     first: int
@@ -187,10 +193,11 @@ class PlaceRow(Struct, frozen=True, array_like=True):
 
 
 class KeyedTransactionAnswer(Message, frozen=True, kw_only=True):
-    """The topic's partition count when the key was used, -1: it was not.
+    """The topic's partition count when the key was used; -1: the key was not used.
 
-    Of a transaction its identity, (-1, -1): it was none; and, once its marker is there, what it wrote. ``places``: the
-    key's own in one that several share.
+    ``producer_id`` and ``producer_epoch`` name the transaction; (-1, -1): it was none. ``extents``: what the
+    transaction wrote, once its marker is there. ``places``: the key's own records in a transaction that several keys
+    share.
     """
 
     partition_count: int = field(name="partitions")
@@ -202,7 +209,7 @@ class KeyedTransactionAnswer(Message, frozen=True, kw_only=True):
 
 
 class OpenTransactionsRequest(Message, frozen=True, kw_only=True):
-    """Say which transactions are open in what you lead."""
+    """Report the transactions that are open in partitions that the node leads."""
 
 
 class OpenTransactionRow(Struct, frozen=True, array_like=True):
@@ -219,24 +226,24 @@ class OpenTransactionRow(Struct, frozen=True, array_like=True):
 
 
 class OpenTransactionsAnswer(Message, frozen=True, kw_only=True):
-    """Transactions without a marker, at most ``ROWS_MAX`` of them, those that began first."""
+    """Transactions without a marker, at most ``ROWS_MAX`` of them; those that began first."""
 
     rows: tuple[OpenTransactionRow, ...]
 
 
 class MovesRequest(Message, frozen=True, kw_only=True):
-    """Say how far the replicas are that are added to what you lead."""
+    """Report the progress of replicas that are being added to partitions that the node leads."""
 
 
 class ReplicaProgress(Struct, frozen=True, kw_only=True, array_like=True):
-    """A replica that is being added, as its leader knows it."""
+    """The progress of a replica that is being added, as its leader knows it."""
 
     topic_id: str
     partition: int
     broker_id: int
     offsets_left: int
     bytes_left: int
-    """Estimated: as if all records of the log were of one size."""
+    """Estimated, as if all records of the log had the same size."""
 
 
 class MovesAnswer(Message, frozen=True, kw_only=True):
@@ -246,14 +253,14 @@ class MovesAnswer(Message, frozen=True, kw_only=True):
 
 
 class HistoryRequest(Message, frozen=True, kw_only=True):
-    """Tell the last hour of what you did: in all, or for a topic, or how far a group was behind on what you led."""
+    """Report the last hour: of the node, of a topic, or of a group's lag on the partitions that the node leads."""
 
     topic_id: str = field(name="topic", default="")
     group: str = ""
 
 
 class BusyRow(Struct, frozen=True, array_like=True):
-    """A partition, and what went through the node's replica of it over the last minute, as rates."""
+    """A partition, and the traffic of the node's replica of it over the last minute, as rates per second."""
 
     topic_id: str
     partition: int
@@ -264,7 +271,7 @@ class BusyRow(Struct, frozen=True, array_like=True):
 
 
 class HistoryAnswer(Message, frozen=True, kw_only=True):
-    """Series of one length, one behind the other as little-endian 32-bit floats; each ends with ``end_slot``."""
+    """Series of one length, one after the other, as little-endian 32-bit floats. Each ends with ``end_slot``."""
 
     end_slot: int = field(name="end")
     names: tuple[str, ...]
@@ -272,18 +279,21 @@ class HistoryAnswer(Message, frozen=True, kw_only=True):
     busiest: tuple[BusyRow, ...] = field(name="busy", default=())
     left_out: int = field(name="left_out", default=0)
     version: str = field(name="version", default="")
-    """Of the release that the node runs."""
+    """The release that the node runs."""
 
 
 class SizesRequest(Message, frozen=True, kw_only=True):
-    """Tell the bytes that your replicas of these topics take; ``by_partition``: of one topic, of each partition."""
+    """Report the bytes that the node's replicas of these topics take.
+
+    ``by_partition``: report the bytes of each partition of the first topic.
+    """
 
     topic_ids: tuple[str, ...] = field(name="topics")
     by_partition: bool = False
 
 
 class SizesAnswer(Message, frozen=True, kw_only=True):
-    """Bytes by topic id, or by partition, without those that the node has no replica of."""
+    """Bytes by topic id, or by partition number; without those of which the node has no replica."""
 
     sizes: dict[str, int]
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: each principal's are its own, and what is known of one when a request under it fails."""
+"""Idempotency keys: each principal has its own, and a failed request under one may have an earlier attempt."""
 
 import hashlib
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from raft_meta.machine.image import Topic
 
 
 def own_key(key: IdempotencyKey | None, topic: Topic) -> IdempotencyKey | None:
-    """A request's key as the topic knows it: its principal's own, where the topic tells principals apart.
+    """Return a request's key as the topic knows it: the principal's own, if the topic tells principals apart.
 
-    Where no caller is asked for credentials it is the same for all.
+    If the cluster asks for no credentials, all callers share their keys.
     """
     principal = on_behalf.principal.get()
     if key is None or not principal or not topic.has_own_keys:
@@ -31,13 +31,13 @@ def own_key(key: IdempotencyKey | None, topic: Topic) -> IdempotencyKey | None:
 
 @contextmanager
 def under_key(key: IdempotencyKey | None) -> Iterator[None]:
-    """Make of "nothing was written" what is known under the key of a request, which may be a repeat.
+    """Turn "nothing was written" into what is known under the key of a request, which may be a repeat.
 
-    A try that reached no leader wrote nothing. An earlier try under the key may have, and only a leader could tell. A
-    leader that refuses for want of replicas or space has looked: its log holds nothing under the key.
+    An attempt that reached no leader wrote nothing. An earlier attempt under the key may have, and only a leader could
+    tell. A leader that refuses for lack of replicas or space has looked: its log has nothing under the key.
 
     Raises:
-        FateUnknownError: in place of an error that says no more than that this try wrote nothing.
+        FateUnknownError: replaces an error that says only that this attempt wrote nothing.
     """
     try:
         yield

@@ -1,7 +1,7 @@
-"""Produce on any node: what a request asks for, by partition, and the receipts that answer it.
+"""Produce on any node: split a request by partition, and make the receipts of its response.
 
-Small writes share a batch (``gather``); what is large, or has a key for idempotency, is encoded by itself. Either is
-then brought to its partition's leader (``to_leader``).
+Small writes share a batch (``gather``). A large write, or one with an idempotency key, is encoded by itself. Both are
+then brought to the leader of their partition (``to_leader``).
 """
 
 import asyncio
@@ -72,9 +72,9 @@ from storage.state.producer_state import NO_SEQUENCE
 logger = logging.getLogger(__name__)
 
 UNACKED_MAX = 10_000
-"""Requests with acks=0 that may be under way; nobody waits for them, so nothing else bounds them."""
+"""Requests with acks=0 that may be in flight. No client waits for them, so nothing else bounds them."""
 UNACKED_BYTES_MAX = 128 << 20
-"""What those may hold, where a leader elsewhere takes them slower than clients send them."""
+"""Bytes that requests with acks=0 in flight may hold. A remote leader may take them more slowly than clients send."""
 
 
 class ProduceService:
@@ -107,7 +107,7 @@ class ProduceService:
             producers=producers,
         )
         self.on_produce = self._to_leader.on_produce
-        """Takes what other nodes bring."""
+        """Handles the batches that other nodes bring."""
         self.on_produce_if = self._to_leader.on_produce_if
         self._gatherer = WriteGatherer(self._to_leader)
         self._turns = Turns()
@@ -117,31 +117,37 @@ class ProduceService:
         self._unacked_bytes = 0
 
     async def close(self) -> None:
-        """Wait for writes that nobody waits for."""
+        """Wait for the writes that no client waits for, for at most 1 s."""
         if self._unacked:
             await asyncio.wait(self._unacked, timeout=1)
 
     def produce(self, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
-        """Append the request's records; one receipt each, in order.
+        """Append the request's records; return one receipt each, in order.
 
         Raises:
-            MilenaError: nothing was done. All else is raised by what is returned, also that a partition is missing: the
-                quorum is asked before that is said.
+            MilenaError: nothing was done. All other errors are raised by the returned ``Pending``. A missing topic or
+                partition is one of them, because the quorum is asked first.
         """
         check_written_by_clients(request.topic)
         topic = self._metadata.image.topic(request.topic)
         if topic is None or highest_partition(request) >= topic.partition_count:
+            # This image may be behind that of another node, so only the quorum may say that the topic or partition is
+            # missing.
             return in_a_task(self._produce_to_new(request), self._tasks)
+        # A topic that was created again under its name has another id. What the client kept of the former one does not
+        # hold.
         if not topic.topic_id.startswith(request.topic_tag):
             return in_a_task(self._produce_to_new(request), self._tasks)
         if request.idempotency is not None:
             request = replace(request, idempotency=own_key(request.idempotency, topic))
+            # Before the topic grew, a record under this key may have gone to another partition. Only its leader can
+            # tell.
             if topic.growths:
                 return in_a_task(self._produce_under_key(topic, request), self._tasks)
         return self._produce(topic, request)
 
     def write_own(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
-        """The same for the cluster itself, to a topic of its own that is there."""
+        """Append records of the cluster itself to an existing topic of its own, which clients may not write."""
         return self._produce(topic, request)
 
     async def _produce_to_new(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
@@ -157,11 +163,11 @@ class ProduceService:
         return await self._produce(topic, request)
 
     async def _tagged(self, topic: Topic, tag: str) -> Topic:
-        """The topic of this name, if its id begins with the tag; this node may not have heard of it yet.
+        """Return the topic of this name whose id begins with the tag; this node may not have heard of it yet.
 
         Raises:
-            PreconditionFailedError: it is another topic.
-            NoQuorumError: no majority could be asked. Nothing was written.
+            PreconditionFailedError: the name belongs to another topic by now; nothing was written.
+            NoQuorumError: no majority could be asked; nothing was written.
         """
         if topic.topic_id.startswith(tag):
             return topic
@@ -187,6 +193,7 @@ class ProduceService:
         settings = topic_settings(topic)
         if request.transaction is not None:
             check_takes_transactions(topic, settings)
+        # Records that name no partition share one per request, so that they make one batch.
         self._sticky = (self._sticky + 1) % topic.partition_count
         parts, errors = split_request(
             topic,
@@ -200,7 +207,7 @@ class ProduceService:
             appending = self._append_parts(topic, settings, parts, errors, request)
             return in_a_task(appending, self._tasks)
         (part,) = parts
-        # Looked at once: it is every record's length, and large requests come here, too.
+        # Compute the size once: that looks at every record, and large requests come here, too.
         size = size_of_columns(part.columns)
         gathered = self._gather(topic, settings, part, size, request)
         if gathered is not None:
@@ -215,7 +222,9 @@ class ProduceService:
         size: int,
         request: ProduceRequest,
     ) -> Pending[Sequence[ProduceReceipt]] | None:
-        """Append records together with others'; None: nothing was done, they must go on their own."""
+        """Append records together with those of other requests. None: nothing was done, they must go on their own."""
+        # A refusal of these would refuse the neighbours in the batch: for a known key, a moved end, a stale epoch, a
+        # missing key.
         if request.idempotency is not None or request.expected_end is not None:
             return None
         if request.transaction is not None:
@@ -236,8 +245,9 @@ class ProduceService:
         size: int,
         request: ProduceRequest,
     ) -> Sequence[ProduceReceipt]:
-        """All records of a request, for one partition, that do not share a batch with others."""
+        """Append a request's records for one partition without sharing a batch."""
         if request.acks is Acks.NONE:
+            # The receipts do not wait for the append: acks=0 promises nothing about it.
             append = partial(self._append_encoded, topic, settings, part, size, request)
             self._append_unacked([append], size_of(request.records))
             return receipts_of_one(part, _unacked(part, settings))
@@ -259,6 +269,7 @@ class ProduceService:
             )
             outcomes: list[MilenaError | Appended] = [_unacked(part, settings) for part in parts]
         else:
+            # Each partition succeeds or fails by itself, and each record gets the result of its partition.
             appends = [self._append_part(topic, settings, part, request) for part in parts]
             outcomes = list(await asyncio.gather(*(_outcome(a) for a in appends)))
         return receipts_of(len(request.records.values), parts, outcomes, errors)
@@ -272,6 +283,7 @@ class ProduceService:
 
         async def ignore(append: Callable[[], Awaitable[Appended]]) -> None:
             outcome = await _outcome(append())
+            # The client has its response already, so the error can only be logged.
             if isinstance(outcome, MilenaError):
                 logger.info("write with acks=0 failed: %s", outcome)
 
@@ -280,6 +292,7 @@ class ProduceService:
             self._unacked_bytes -= share
 
         for append in appends:
+            # Parts of a request end one by one, so each releases its share of the bound.
             share = size // len(appends)
             task = asyncio.create_task(ignore(append))
             self._unacked.add(task)
@@ -289,7 +302,7 @@ class ProduceService:
     async def _append_part(
         self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
     ) -> Appended:
-        """One partition's records of a request: together with others', or on their own."""
+        """Append a request's records for one partition: together with those of others, or on their own."""
         size = size_of_columns(part.columns)
         gathered = self._gather(topic, settings, part, size, request)
         if gathered is not None:
@@ -304,12 +317,13 @@ class ProduceService:
         size: int,
         request: ProduceRequest,
     ) -> Appended:
-        """One partition's records of a request on their own."""
+        """Append a request's records for one partition on their own."""
         if settings.is_compacted:
             error = keyless_record(topic, part)
             if error is not None:
                 raise error
-        # All is encoded, and may be refused as too large, before the first piece is written.
+        # Everything is encoded, and may be refused as too large, before the first piece is written.
+        # Records under a key, a condition or a transaction stand or fall together. Others are refused one by one.
         if not request.is_whole and request.transaction is None:
             return await self._append_each(topic, settings, part, size, request)
         pieces = await self._turns.run(
@@ -342,7 +356,7 @@ class ProduceService:
         size: int,
         request: ProduceRequest,
     ) -> Appended:
-        """One partition's records, each of which is refused by itself where it is too large."""
+        """Append records for one partition; refuse each record that is too large by itself."""
         errors: dict[int, MilenaError] = {}
         pieces = await self._turns.run(encode_each(topic, settings, part, size, errors), size)
         if not pieces:
@@ -366,9 +380,10 @@ class ProduceService:
         idempotency: IdempotencyKey | None = None,
         may_create: bool = True,
     ) -> BatchReceipt:
-        """Append one batch that a client encoded; with ``expected_end`` if that is its offset.
+        """Append one batch that a client encoded; with ``expected_end``, only if that is the batch's offset.
 
-        One of a ``transaction`` names its producer, and numbers its records, or comes under a key and does neither.
+        A batch of a ``transaction`` names its producer and numbers its records. With an idempotency key it does
+        neither.
         """
         assert expected_end is None or acks is not Acks.NONE, "nobody would hear whether it was"
         with under_key(idempotency):
@@ -383,6 +398,7 @@ class ProduceService:
             timestamps=settings.timestamps,
             needs_keys=settings.is_compacted,
         )
+        # Change the batch on this node: once the leader has stamped it, its bytes and CRC-32C never change.
         if settings.timestamp_type is not header.timestamp_type:
             batch = with_timestamp_type(batch, settings.timestamp_type)
             header = decode_header(batch)
@@ -433,6 +449,7 @@ class ProduceService:
 
     async def _check_producer(self, header: BatchHeader) -> None:
         if not _is_allocated(header, self._metadata.image):
+            # Another node may have allocated the id a moment ago, so only the quorum may say that it never was.
             image = await self._metadata.barrier(timeout_ms=2_000)
             if not _is_allocated(header, image):
                 raise InvalidProducerError(
@@ -442,10 +459,10 @@ class ProduceService:
 
 
 def check_takes_transactions(topic: Topic, settings: TopicSettings) -> None:
-    """Refuse a topic in which a half of a transaction could be lost.
+    """Refuse a topic in which part of a transaction could be lost.
 
     Raises:
-        TopicNotTransactionalError: the message says which settings are to change.
+        TopicNotTransactionalError: the message says which settings to change.
     """
     if not settings.takes_transactions:
         raise TopicNotTransactionalError(
@@ -455,9 +472,10 @@ def check_takes_transactions(topic: Topic, settings: TopicSettings) -> None:
 
 
 def _stamp_of(transaction: ProducerTransaction | None) -> TransactionStamp | None:
-    """Of records that nobody numbers: a retry is recognised by an idempotency key, or not at all."""
+    """Return a stamp for records without sequence numbers: only an idempotency key lets a log recognise a retry."""
     if transaction is None:
         return None
+    # No broker owns a client's transaction (-1, -1), so only its timeout ends it if the client is gone.
     return TransactionStamp(
         ProducerStamp(transaction.producer_id, transaction.producer_epoch, NO_SEQUENCE),
         TransactionExtension(-1, -1, transaction.timeout_ms),
@@ -471,7 +489,7 @@ def _marked(
     transaction: ProducerTransaction | None,
     idempotency: IdempotencyKey | None,
 ) -> bytes:
-    """A client's batch as part of its transaction, under its key."""
+    """Return a client's batch marked as part of its transaction and with its key."""
     if idempotency is not None:
         _check_unnumbered(header)
         stamp = _stamp_of(transaction)
@@ -505,13 +523,13 @@ def _is_allocated(header: BatchHeader, image: Image) -> bool:
 
 
 def _unacked(part: PartitionBatch, settings: TopicSettings) -> Appended:
-    """Records that nobody waits for; where the append's time is theirs, it is not known."""
+    """Return offsets of records that no client waits for; their append times, if readers see those, are unknown."""
     nothing = [None] * len(part.places)
     return Appended(nothing, nothing if settings.timestamp_type is TimestampType.APPEND else None)
 
 
 def _appended_in(receipts: Sequence[ProduceReceipt]) -> Appended:
-    """Records of one partition, or the error of them all, raised."""
+    """Return what was appended to one partition; raise the error if there is one."""
     assert isinstance(receipts, Receipts), "they were gathered"
     for error in receipts.errors.values():
         raise error

@@ -1,11 +1,11 @@
-"""Producer ids: allocation, and the end of a former holder's writes.
+"""Producer ids: their allocation, and the end of a former holder's writes.
 
-A name that is taken over gets the next epoch. Before its new holder hears of it, every leader is asked for the last
-sequences that were written under the id, and each answers only once its own image has the new epoch: from then on it
-refuses the former holder, so that what it answered stays the last.
+A name that is taken over gets the next epoch. Before the new holder gets its response, every leader reports the last
+sequences written under the id. A leader reports only once its own image has the new epoch. From then on it refuses the
+former holder, so the sequences that it reported stay the last.
 
-The end of a transaction raises the epoch as well. It is answered once all leaders refuse what comes later under its
-mark (``spread``). What a leader lets in meanwhile counts for nothing.
+The end of a transaction raises the epoch, too. The end is answered once all leaders refuse later writes under its mark
+(``spread``). Writes that a leader accepts meanwhile do not count.
 """
 
 import asyncio
@@ -33,24 +33,24 @@ from raft_meta.machine.producers import OWNERS_LEVEL
 ANSWER_MS = 1_500
 IMAGE_WAIT_MS = 1_000
 SPREAD_MS = 300
-"""How long the end of a transaction waits for brokers to hear of it. One that is cut off, or stands still, is not worth
-more: it acknowledges nothing, either, once its lease is over."""
+"""How long the end of a transaction waits for brokers to hear of it. A broker that is cut off or stands still is not
+worth a longer wait: it acknowledges nothing once its lease is over."""
 
 
 def principal_to_own(image: Image) -> str:
-    """The principal that a producer belongs to which the present request reserves; empty: to none in particular."""
+    """Return the principal that will own a producer that the present request reserves; empty: no particular one."""
     return on_behalf.principal.get() if image.feature_level >= OWNERS_LEVEL else ""
 
 
 class ProducerService:
-    """Allocates producer ids and knows how far each has written on the partitions led here."""
+    """Allocates producer ids, and knows how far each producer has written on the partitions led here."""
 
     def __init__(self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers) -> None:
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
         self.on_sequences = peer_handler(SEQUENCES, self._tell_sequences)
-        """Another node asks how far a producer has written on what we lead."""
+        """Handles the question of another node how far a producer has written in partitions led here."""
 
     def check_epoch(self, header: BatchHeader) -> None:
         """Refuse a former holder of a producer id.
@@ -70,12 +70,13 @@ class ProducerService:
     async def check_transaction(self, header: BatchHeader) -> None:
         """Refuse a batch of a transaction that is not open, as far as this node's image tells.
 
-        What it lets in since it is behind comes after what the commit names, and so to nothing.
+        If the image is behind, a batch may pass. That batch comes after the records that the commit names, so it never
+        counts.
 
         Raises:
-            StaleProducerEpochError: it is over.
-            TransactionNotFoundError: it was never begun.
-            NoQuorumError: this node has not heard of it, and nobody could be asked.
+            StaleProducerEpochError: the transaction is over.
+            TransactionNotFoundError: the transaction never began.
+            NoQuorumError: this node has not heard of the transaction, and no majority could be asked.
         """
         name = f"{header.producer_id}:{header.producer_epoch}"
         producer = self._metadata.image.producers.get(header.producer_id)
@@ -90,10 +91,10 @@ class ProducerService:
             raise StaleProducerEpochError(f"transaction {name} is over; nothing was written")
 
     async def allocate(self, name: str | None, *, timeout_ms: int) -> ProducerState:
-        """A new id, or the next epoch of a known name and what was written under it.
+        """Return a new id, or the next epoch of a known name and the last sequences written under it.
 
         Raises:
-            NotReadyError: a broker did not say what it knows; the name has its next epoch all the same.
+            NotReadyError: a broker did not report what it knows. The name has its next epoch nevertheless.
         """
         command = AllocateProducer(name=name, principal=principal_to_own(self._metadata.image))
         answer = await self._metadata.propose(command, timeout_ms=timeout_ms)
@@ -120,8 +121,8 @@ class ProducerService:
     ) -> None:
         """Wait until every broker refuses what is written under an earlier epoch.
 
-        This node's image has the epoch already, and so have those of the brokers ``known_by``. A broker that does not
-        answer soon is not waited for.
+        The images of this node and of the brokers ``known_by`` have the epoch already. A broker that does not answer
+        within ``SPREAD_MS`` is not waited for.
         """
         request = SequencesRequest(
             producer_id=producer_id, producer_epoch=producer_epoch, wants_rows=False
@@ -136,7 +137,11 @@ class ProducerService:
     async def _ask(
         self, broker_id: int, producer_id: int, producer_epoch: int
     ) -> Sequence[SequenceRow]:
-        """A broker that cannot answer is about to lose its partitions, and their next leaders will say."""
+        """Ask a broker. One that cannot answer is about to lose its partitions, and their next leaders will report.
+
+        Raises:
+            NotReadyError: the broker did not answer.
+        """
         try:
             answer = await ask(
                 self._peer,

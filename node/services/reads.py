@@ -1,28 +1,30 @@
-"""Fetch on any node: from the local replica when it can serve the call, else from one that can.
+"""Fetch on any node: from the local replica if it can serve the call, else from another one.
 
-Any replica serves what lies below its own high watermark (KIP-392), and of that what lies below the last stable offset
-and belongs to no aborted transaction, unless the reader wants it all. What needs the truth about the log's end,
-"latest", out of range, timestamps, is judged by the leader alone, once it has made sure that it still leads
-(``log_ends``).
+Any replica serves records below its own high watermark (KIP-392). A committed reader gets only those below the last
+stable offset that belong to no aborted transaction. Some requests depend on the true end of the log: "latest", offsets
+out of range, timestamps. Only the leader judges these, once it has made sure that it still leads (``log_ends``).
 
-An answer says where the log ends, too, if no bound on its size cut it short. So what was acknowledged before a reader
-asked is in the answer, whichever node is asked:
+A response also says where the log ends, unless a bound on its size cut it short. So what was acknowledged before a
+reader asked is in the response of every node:
 
-- A follower whose answer would end at its own high watermark asks the leader for the leader's, and adopts it. What was
-  acknowledged with acks=all is in the log of every in-sync follower by then. One that is behind passes the read on.
-- An answer without records counts only if the quorum says afterwards that the same leader still led.
-- A reader that waits costs one question to the leader when it begins, and one to the quorum when it has waited in vain.
+- If a follower's response would end at its own high watermark, it asks the leader for the leader's and adopts it.
+  Records acknowledged with acks=all are then in the log of every in-sync follower. A follower that is behind passes the
+  read on.
+- A response without records counts only if the quorum says afterwards that the same leader still led.
+- A reader that waits costs one question to the leader at the start, and one to the quorum if it has waited in vain.
 
-``replica=local`` and ``is_unconfirmed`` give this up. Where the leader or the quorum cannot be asked, records that are
-here are served, and an answer without records is refused: it would say that there are none.
+``replica=local`` and ``is_unconfirmed`` give this up. If the leader or the quorum cannot be asked, this node serves the
+records that it has. It refuses a response without records, because that would say that there are none.
 
-Stored bytes are sent as they are. Whoever decodes them says which were not whole, and the node whose copy it was has it
-checked (``node.replica.scrubber``), as when a follower says so.
+Stored bytes are sent as they are. A component that decodes them reports bytes that are not whole. The node that sent
+the copy then checks it (``node.replica.scrubber``), as it does when a follower reports damage.
 
 One call crosses the peer port: ``read``, with ``topic`` (id), ``partition``, ``offset``, ``timestamp``, ``max_bytes``,
-``timeout_ms`` and ``epoch`` of the leader or -1. With ``bad`` it asks for nothing, and says that what was sent from
-``offset`` on was not whole; a node of an earlier release takes it for a read. With ``unconfirmed`` and ``latest`` it is
-the question of a follower for the leader's high watermark.
+``timeout_ms`` and ``epoch`` (the leader's, or -1).
+
+- With ``bad``, it reads nothing and reports that what was sent from ``offset`` on was not whole. A node of an earlier
+  release takes it for a read.
+- With ``unconfirmed`` and ``latest``, it is a follower's question for the leader's high watermark.
 """
 
 import asyncio
@@ -66,32 +68,33 @@ logger = logging.getLogger(__name__)
 
 ANSWER_MARGIN_MS = 2_000
 DOUBT_MS_MAX = 1_000
-"""How long a reader waits until another node has heard of the damage in its copy."""
+"""How long a reader waits for another node to be told of the damage in its copy."""
 LEADER_WAIT_MS = 300
-"""How long a read waits for a replica that is just being made, or is just taking over."""
+"""How long a read waits for a replica that is being created or is taking over."""
 
 LEADER_END_MS = 1_000
 """How long a follower waits for the high watermark of its leader."""
 
 MOVES_MAX = 3
-"""Changes of leader that one question about a log's end goes along with."""
+"""Changes of leader that one request follows before it gives up."""
 
 PASSED_OVER_BYTES = 1 << 20
-"""Read at once where there are no records to be had."""
+"""Bytes read at a time to pass over batches without records."""
 
 COLD_READS_MAX = 1
-"""Reads for clients that wait for the disk at the same time; others wait for these. A read takes the disk from the
-syncs that writers wait for, and the processor from who reads and writes at the end: with two at once, beside four
-readers, an acknowledgement took seven times as long as alone, with one four times. Each reads ahead."""
+"""Client reads that may wait for the disk at the same time; others queue. A read takes the disk from the syncs that
+writers wait for. It takes the processor from clients that read and write at the end of the log. With two reads at once,
+beside four readers, an acknowledgement took seven times as long as alone; with one read, four times. Each reads
+ahead."""
 
 COLD_REST_S_MAX = 0.05
-"""A disk on which writers' syncs were done during a cold read rests as long as that read took, and no longer than this:
-half of the disk is theirs."""
+"""The longest rest of the disk after a cold read. If writers' syncs were done during the read, the disk rests as long
+as the read took, up to this: half of the disk belongs to writers."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Looked:
-    """Stored batches of this copy, up to ``end`` at the most; ``has_records``: one is for the reader."""
+    """Stored batches of this copy, up to ``end`` at the most. ``has_records``: at least one is for the reader."""
 
     data: bytes
     end: int
@@ -99,10 +102,10 @@ class _Looked:
 
 
 class _BehindError(Exception):
-    """The leader has more than this copy, or has to judge the offset: ask the leader. Never leaves the node."""
+    """The leader has more than this copy, or must judge the offset: ask the leader. Never leaves the node."""
 
     def __init__(self, message: str, found: FetchResult | None) -> None:
-        """``found``: the records that this copy has."""
+        """Create it. ``found`` has the records of this copy, if there are any."""
         super().__init__(message)
         self.message = message
         self.found = found
@@ -132,7 +135,7 @@ class ReadService:
         self._leaderships = Leaderships()
         self._disk = asyncio.Semaphore(COLD_READS_MAX)
         self._telling: set[tuple[int, str, int]] = set()
-        """Brokers that are being told of damage, and in which partition: not twice at a time."""
+        """Broker and partition that are being told of damage; each is told once at a time."""
         metadata.listen(self._leaderships.on_image)
 
     @property
@@ -140,7 +143,7 @@ class ReadService:
         return self._metadata.node_id
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
-        """Read committed records, here when this replica can, else at the leader."""
+        """Read records: here if this replica can serve them, else at the leader."""
         moves = 0
         clock = asyncio.get_running_loop().time
         deadline_s = clock() + request.timeout_ms / 1000
@@ -177,7 +180,7 @@ class ReadService:
             try:
                 return await self._fetch_here(runner, request)
             except ReplicaDamagedError as error:
-                # Found out while the reader waited, or by its read; another one has it all.
+                # The damage was found while the reader waited, or by its read. Another replica has the records.
                 damaged = error
             except _BehindError as behind:
                 try:
@@ -189,22 +192,22 @@ class ReadService:
         return await self._fetch_there(topic, request, damaged)
 
     def _can_serve(self, runner: PartitionRunner, request: FetchRequest) -> bool:
-        """Whether this replica may answer: the leader anything, a follower what it has."""
+        """Return whether this replica may respond: a leader to anything, a follower to offsets in its log."""
         if runner.is_damaged:
             return False
         if runner.leader is not None:
             return True
         if request.timestamp_ms is not None or not isinstance(request.offset, int):
             return False
-        # Up to our own log end the offset exists, or will; beyond it only the leader may judge.
+        # Up to the copy's log end the offset exists, or will. Beyond that, only the leader may judge.
         return runner.log.log_start_offset <= request.offset <= runner.log.log_end_offset
 
     async def _fetch_here(self, runner: PartitionRunner, request: FetchRequest) -> FetchResult:
         """Read this copy.
 
         Raises:
-            ReplicaDamagedError: it is damaged, perhaps only where it was to be read.
-            MovedError: another one leads.
+            ReplicaDamagedError: the copy is damaged, perhaps only at the place of the read.
+            MovedError: another broker leads.
             _BehindError: the leader has to be asked.
         """
         runner.check_readable()
@@ -240,17 +243,18 @@ class ReadService:
     async def _fetch_following(
         self, runner: PartitionRunner, offset: int, request: FetchRequest
     ) -> FetchResult:
-        """Read this copy as a follower. Whatever the leader had acknowledged when this was called is in the answer.
+        """Read this copy as a follower. The response has all that the leader had acknowledged when this was called.
 
         Raises:
-            MovedError: another one leads.
+            MovedError: another broker leads.
             _BehindError: the leader has to be asked.
-            MilenaError: there is nothing here, and whether there is more is not known.
+            MilenaError: this copy has no records, and it is not known whether there are more.
         """
         leader_id, leader_epoch = runner.leader_id, runner.leader_epoch
         looked = await self._look(runner, offset, request, 0)
         if looked.has_records and tally_span(looked.data, offset, looked.end)[1] < looked.end:
-            # Its size ends it, and the reader goes on there: nothing is said of what follows.
+            # The size limit ends the response, and the reader continues there. So nothing is said about the end of the
+            # log.
             return self._result(runner, request, offset, looked)
         looked, unknown = await self._look_further(runner, offset, request, looked)
         if not looked.has_records and request.timeout_ms > 0:
@@ -267,7 +271,7 @@ class ReadService:
     async def _look_further(
         self, runner: PartitionRunner, offset: int, request: FetchRequest, looked: _Looked
     ) -> tuple[_Looked, MilenaError | None]:
-        """Read up to where the leader has committed; also returns the reason why that is not known.
+        """Read up to the leader's high watermark; also return the reason if that is not known.
 
         Raises:
             _BehindError: the leader has to be asked for the records.
@@ -288,8 +292,8 @@ class ReadService:
         """Make sure that there is no more: the leader said so (``unknown`` None), and it led.
 
         Raises:
-            MovedError: it did not lead.
-            MilenaError: nobody can tell.
+            MovedError: that broker did not lead.
+            MilenaError: it is not known whether there is more.
         """
         if unknown is None or isinstance(unknown, NotLeaderError):
             key = (runner.topic_id, runner.partition)
@@ -301,7 +305,7 @@ class ReadService:
             raise unknown
 
     async def _ask_leader_end(self, runner: PartitionRunner) -> int:
-        """The high watermark of the leader that this replica follows, which is adopted here.
+        """Return the high watermark of the leader that this replica follows, and adopt it here.
 
         Raises:
             MilenaError: it is not known.
@@ -327,7 +331,7 @@ class ReadService:
             )
         if answer.leader_epoch != leader_epoch:
             raise NotLeaderError(f"broker {leader_id} leads {runner.name} in another epoch")
-        # Of a reader of all, which this is.
+        # For a reader of uncommitted records, as this one is, reading ends at the high watermark.
         end = answer.readable_end
         runner.adopt_leader_end(leader_epoch=leader_epoch, high_watermark=end)
         return end
@@ -335,10 +339,10 @@ class ReadService:
     async def _look(
         self, runner: PartitionRunner, offset: int, request: FetchRequest, timeout_ms: int
     ) -> _Looked:
-        """Read this copy up to its own end, and wait for a record there as long as ``timeout_ms``."""
+        """Read this copy up to its own end. Wait there up to ``timeout_ms`` for a record."""
         is_uncommitted = request.is_uncommitted
         await runner.wait_readable(offset, timeout_ms, is_uncommitted=is_uncommitted)
-        # It may have been found damaged meanwhile, and ends before the damage then.
+        # The copy may have been found damaged meanwhile. It then ends before the damage.
         runner.check_readable()
         end = runner.readable_end(is_uncommitted=is_uncommitted)
         if offset >= end:
@@ -355,7 +359,7 @@ class ReadService:
         if looked.data:
             runner.counts.records_out += tally_span(looked.data, offset, looked.end)[0]
             runner.counts.bytes_out += len(looked.data)
-        # Reading ended at the one of the two ends; the other may have moved since.
+        # Reading ended at one of the two ends. The other end may have moved since.
         is_uncommitted = request.is_uncommitted
         high_watermark = looked.end if is_uncommitted else max(looked.end, runner.high_watermark)
         return FetchResult(
@@ -378,8 +382,12 @@ class ReadService:
         end_offset: int,
         is_uncommitted: bool,
     ) -> bytes:
-        """Whole batches below ``end_offset``; those of aborted transactions are empty unless ``is_uncommitted``."""
-        # Taken before: what retention forgets while the disk is read is in the data all the same.
+        """Return whole batches below ``end_offset``.
+
+        Those of aborted transactions are empty unless ``is_uncommitted``.
+        """
+        # Take the aborted transactions first: retention may forget one during the read, and its records are still in
+        # the data.
         aborted = runner.log.transactions.aborted
         data = await self._read_stored(runner, offset, max_bytes, end_offset)
         return without_aborted(data, aborted) if aborted and not is_uncommitted else data
@@ -387,13 +395,13 @@ class ReadService:
     async def _read_stored(
         self, runner: PartitionRunner, offset: int, max_bytes: int, end_offset: int
     ) -> bytes:
-        """Bytes at once where they are in memory, else in turn with others that wait for the disk."""
+        """Return bytes from memory at once, or from the disk, in turn with other cold reads."""
         found = runner.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         if found is not None:
             return found
         await self._disk.acquire()
         loop = asyncio.get_running_loop()
-        # A thread reads on when its client has hung up: until it is done, it is one of those that read.
+        # A thread continues to read when its client hangs up. It counts as a cold read until it is done.
         reading = loop.create_task(runner.read(offset, max_bytes=max_bytes, end_offset=end_offset))
         reading.add_done_callback(partial(self._on_read, loop.time(), self._counts.syncs))
         return await asyncio.shield(reading)
@@ -406,16 +414,16 @@ class ReadService:
             rest_s = min(loop.time() - began_s, COLD_REST_S_MAX)
             loop.call_later(rest_s, self._disk.release)
         if not reading.cancelled():
-            # Whoever waited for it may be gone, and the error with it.
+            # The client that waited may be gone. Read the exception, or asyncio logs it as never retrieved.
             reading.exception()
 
     async def _pass_over(
         self, runner: PartitionRunner, barren: bytes, request: FetchRequest, timeout_ms: int
     ) -> _Looked:
-        """Batches from the next one with records on, where compaction has left none in ``barren``.
+        """Return the batches from the next one with records on; compaction has left none in ``barren``.
 
-        A reader that goes on behind the last record that it was given would be told for ever that there is none. When
-        none comes in time, what was looked at last is the answer: it says how far there is none.
+        A reader that continues behind its last record would otherwise hear for ever that there is none. If no record
+        arrives in time, return what was read last: it says how far there are none.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
@@ -440,12 +448,13 @@ class ReadService:
             barren = data
 
     async def _place(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
-        """The offset that was meant, and whether the quorum has confirmed who leads.
+        """Return the offset that the request means, and whether the quorum has confirmed the leader.
 
-        It has where the offset depends on where the log ends: that is the end of no former leader.
+        If the offset depends on where the log ends, the quorum has confirmed it: the end is not that of a former
+        leader.
 
         Raises:
-            MovedError: another one leads.
+            MovedError: another broker leads.
         """
         leader_epoch = runner.leader_epoch
         offset, is_by_end = await self._resolve(runner, request)
@@ -463,9 +472,9 @@ class ReadService:
         return offset, is_by_end
 
     async def _resolve(self, runner: PartitionRunner, request: FetchRequest) -> tuple[int, bool]:
-        """The offset that was meant, and whether that depends on where the log ends.
+        """Return the offset that the request means, and whether that depends on where the log ends.
 
-        -N is left as it is: records are counted from the end.
+        -N is returned unchanged: it counts records from the end.
         """
         if request.timestamp_ms is not None:
             found = await runner.offset_for_timestamp(
@@ -485,17 +494,17 @@ class ReadService:
         raise MalformedRequestError(f"offset {offset!r}: give a number, earliest or latest")
 
     async def _last(self, runner: PartitionRunner, request: FetchRequest, count: int) -> int:
-        """Where the last ``count`` records begin that the reader may see."""
+        """Return where the last ``count`` records begin that the reader may see."""
         end = self._end_of(runner, request)
         search = self._search(runner, end, is_uncommitted=request.is_uncommitted)
         try:
             return await search.find(count)
         except OffsetOutOfRangeError:
-            # Retention went on meanwhile.
+            # Retention moved the log start meanwhile.
             return runner.log.log_start_offset
 
     async def records_end(self, runner: PartitionRunner) -> int:
-        """One above the last record of this copy that a committed reader sees, or its log start without one."""
+        """Return one above the last record of this copy that a committed reader sees; the log start without one."""
         log, end = runner.log, runner.stable_end
         state = (log.log_start_offset, end, log.clean_end_offset)
         known = runner.records_end
@@ -504,7 +513,7 @@ class ReadService:
         try:
             found = await self._search(runner, end, is_uncommitted=False).records_end()
         except OffsetOutOfRangeError:
-            # Retention went on meanwhile.
+            # Retention moved the log start meanwhile.
             return end
         runner.records_end = (state, found)
         return found
@@ -528,9 +537,9 @@ class ReadService:
     async def _fetch_there(
         self, topic: Topic, request: FetchRequest, damaged: ReplicaDamagedError | None
     ) -> FetchResult:
-        """Ask the leader; for a plain offset any other replica will do when it cannot answer.
+        """Ask the leader. For a plain offset, ask any other replica if the leader cannot answer.
 
-        ``damaged``: why this node does not answer although it could; what is raised when nobody else is there to ask.
+        ``damaged`` says why this node does not serve its own copy. It is raised if no other node can be asked.
         """
         state = self._metadata.image.partition(topic.topic_id, request.partition)
         if state is None:
@@ -550,7 +559,7 @@ class ReadService:
                 last = error
         if isinstance(last, InternalError):
             raise last
-        # To a client a leader that cannot be asked, or whose answer was lost, is none: reading leaves nothing behind.
+        # A leader that cannot be asked, or whose response was lost, counts as no leader. A read can be repeated safely.
         if isinstance(last, FateUnknownError | PeerUnreachableError):
             raise NoLeaderError(f"{topic.name}-{request.partition}: {last.message}") from last
         raise last
@@ -564,7 +573,7 @@ class ReadService:
                 return await self._read_at(leader_id, topic, request, leader_epoch)
             except NotLeaderError as error:
                 refusal = error
-        # It knows better than this node's image does, or not yet that it leads.
+        # That node may know more than this node's image, or it may not know yet that it leads.
         if not _is_plain(request):
             await self._ends.check(key, leader_id, leader_epoch)
         raise refusal
@@ -607,7 +616,7 @@ class ReadService:
     async def on_read(
         self, peer_id: int, fields: Fields, body: Buffer
     ) -> tuple[Fields, Sequence[Buffer]]:
-        """A fetch that another node passes on to this replica."""
+        """Serve a fetch that another node passes to this replica."""
         del peer_id, body
         asked = unpack(ReadRequest, fields)
         if asked.is_doubted:
@@ -650,7 +659,7 @@ class ReadService:
         return pack(answer)[0], [result.batches]
 
     async def doubt(self, doubt: Doubt) -> None:
-        """A reader here decoded what is not whole: let the node whose copy it was check that."""
+        """Let the node that sent a copy check it: a reader here decoded bytes that are not whole."""
         topic = self._metadata.image.topic(doubt.topic)
         if topic is None:
             return
@@ -672,7 +681,7 @@ class ReadService:
 
     def _doubt_here(self, topic_id: str, partition: int, offset: object) -> None:
         runner = self._replicas.find(topic_id, partition)
-        # What a peer says need not be an offset that is still there.
+        # A peer may send anything, so check that this is an offset that still exists.
         if runner is not None and isinstance(offset, int):
             log = runner.log
             if log.log_start_offset <= offset < log.log_end_offset:
@@ -698,7 +707,7 @@ class ReadService:
         *,
         wants_records_end: bool = False,
     ) -> PartitionOffsets:
-        """Where the partition begins and ends, as the leader knows it."""
+        """Return where the partition begins and ends, as the leader knows it."""
         result = await self.fetch(
             FetchRequest(
                 topic=topic,
@@ -721,6 +730,6 @@ class ReadService:
 
 
 def _is_plain(request: FetchRequest) -> bool:
-    """Whether the request names the offset that it wants."""
+    """Return whether the request names the offset that it wants."""
     is_number = isinstance(request.offset, int) and request.offset >= 0
     return is_number and request.timestamp_ms is None

@@ -1,4 +1,4 @@
-"""A request to move replicas, against one image, and how moves look to clients. Pure."""
+"""Plan a request to move replicas against one image, and describe moves to clients. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,11 +28,12 @@ from raft_meta.machine.topics.rebalancing import plan_drain, plan_rebalance
 
 
 def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment]:
-    """The partitions that the request moves or cancels, all of them checked. May take seconds.
+    """Return the partitions that the request moves or cancels, all of them checked. May take seconds.
 
     Raises:
-        TopicNotFoundError, PartitionNotFoundError, BrokerNotFoundError, InvalidReplicationError,
-        TooManyReplicasError: of any of them.
+        TopicNotFoundError, PartitionNotFoundError, BrokerNotFoundError: the request names one that does not exist.
+        InvalidReplicationError: the replicas of a partition are not possible, or a partition is named twice.
+        TooManyReplicasError: a broker would hold too many replicas.
     """
     if request.partitions:
         planned = _explicit(image, request.partitions)
@@ -54,7 +55,7 @@ def plan(image: Image, request: ReassignmentRequest) -> list[PlannedReassignment
 
 
 def target_of(row: PlannedReassignment, request: ReassignmentRequest) -> TargetReplicas:
-    """The command for the quorum."""
+    """Return the row of the command for the quorum."""
     return TargetReplicas(
         topic_id=row.topic_id,
         partition=row.partition,
@@ -65,10 +66,10 @@ def target_of(row: PlannedReassignment, request: ReassignmentRequest) -> TargetR
 
 
 def running_keys(image: Image, topic: str | None, partition: int | None) -> list[PartitionKey]:
-    """The partitions on the move: all, a topic's, or one.
+    """Return the partitions that are being moved: all, those of a topic, or one.
 
     Raises:
-        TopicNotFoundError, PartitionNotFoundError: there is nothing of that name.
+        TopicNotFoundError, PartitionNotFoundError: nothing has that name.
     """
     keys = [key for key, _ in reassignments.running(image)]
     if topic is None:
@@ -94,10 +95,11 @@ def _partition(image: Image, name: str, partition: int) -> Partition:
 
 
 def _explicit(image: Image, targets: Sequence[ReplicaTarget]) -> list[PlannedReassignment]:
-    """Moves that a client names partition by partition.
+    """Plan moves that a client names partition by partition.
 
     Raises:
-        TopicNotFoundError, PartitionNotFoundError, InvalidReplicationError, InvalidReplicationError: of any of them.
+        TopicNotFoundError, PartitionNotFoundError: the request names one that does not exist.
+        InvalidReplicationError: the replicas of a partition are not possible, or a partition is named twice.
     """
     planned: dict[PartitionKey, PlannedReassignment] = {}
     for target in targets:
@@ -122,7 +124,7 @@ def _explicit(image: Image, targets: Sequence[ReplicaTarget]) -> list[PlannedRea
 
 
 def _check_bounds(image: Image, planned: Iterable[PlannedReassignment]) -> None:
-    """Refuse to give one broker more than it carries.
+    """Refuse to give a broker more replicas than it can carry.
 
     Raises:
         TooManyReplicasError: the message names the broker.
@@ -141,7 +143,7 @@ def _check_bounds(image: Image, planned: Iterable[PlannedReassignment]) -> None:
 def cancel_steps(
     image: Image, keys: Iterable[PartitionKey]
 ) -> tuple[list[tuple[PlannedReassignment, ReassignmentStep]], list[PlannedReassignment]]:
-    """Steps that cancel these, and those that cannot be cancelled or have ended."""
+    """Return the steps that cancel these moves, and the moves that cannot be cancelled or have ended."""
     steps: list[tuple[PlannedReassignment, ReassignmentStep]] = []
     refused: list[PlannedReassignment] = []
     for key in keys:
@@ -173,7 +175,7 @@ def running_move(
     state: Partition,
     known: Mapping[tuple[str, int, int], ReplicaProgress],
 ) -> RunningReassignment:
-    """A partition on the move; ``known``: what leaders said, by topic id, partition and broker."""
+    """Describe a partition that is being moved. ``known`` has what leaders said, by topic id, partition and broker."""
     moving = state.moving
     assert moving is not None, "running() gives partitions with a reassignment"
     added = [_added(key, state, b, known) for b in moving.target if b not in moving.former]

@@ -1,6 +1,6 @@
-"""Moving replicas, as clients ask for it on any node: plans, proposals, progress.
+"""Moves of replicas that clients ask any node for: plans, proposals, progress.
 
-The image says what is under way; only leaders know how far their followers are, so whoever is asked asks them.
+The image says which moves are in progress. Only leaders know how far their followers are, so the node asks them.
 """
 
 import asyncio
@@ -41,9 +41,9 @@ BARRIER_TIMEOUT_MS = 3_000
 PROPOSE_TIMEOUT_MS = 10_000
 ANSWER_MS = 2_000
 ROWS_MAX = 2_000
-"""Partitions in one command: at about 100 bytes each well below its bound of 1 MiB."""
+"""Partitions in one command. At about 100 bytes each, the command stays well below its bound of 1 MiB."""
 CANCEL_TRIES = 5
-"""A cancel names the partition's epoch, which every change of its ISR moves on."""
+"""Attempts to cancel a move. A cancel names the partition's epoch, and each change of its ISR raises that epoch."""
 
 T = TypeVar("T")
 
@@ -63,15 +63,15 @@ class ReassignmentService:
         self._replicas = replicas
         self._peer = peer
         self.on_moves = peer_handler(MOVES, self._tell_moves)
-        """Another node asks how far the replicas are that are added to what we lead."""
+        """Handles the question of another node for the progress of replicas that are added to partitions led here."""
         self._pool = pool
 
     # -- asking for moves ------------------------------------------------------------------------
 
     async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
-        """Plan, check, and unless it is a dry run propose."""
+        """Plan and check; propose unless it is a dry run."""
         image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
-        # Thousands of partitions take seconds to plan.
+        # Planning thousands of partitions takes seconds, so it runs on a thread.
         planned = await asyncio.get_running_loop().run_in_executor(self._pool, plan, image, request)
         if request.is_dry_run:
             return planned
@@ -97,13 +97,13 @@ class ReassignmentService:
     async def cancel(
         self, topic: str | None, partition: int | None
     ) -> Sequence[PlannedReassignment]:
-        """Cancel all, a topic's, or one."""
+        """Cancel all moves, those of a topic, or one."""
         image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
         keys = running_keys(image, topic, partition)
         return _raised_if_nothing(await self._cancel(keys))
 
     async def _cancel(self, keys: Collection[PartitionKey]) -> list[PlannedReassignment]:
-        """Try each until its epoch stands still; what ended meanwhile has nothing to cancel."""
+        """Retry each cancel while its partition's epoch keeps changing. A move that ended meanwhile is refused."""
         pending, done = list(keys), list[PlannedReassignment]()
         for left in reversed(range(CANCEL_TRIES)):
             if not pending:
@@ -136,7 +136,7 @@ class ReassignmentService:
     # -- progress --------------------------------------------------------------------------------
 
     async def running(self) -> Sequence[RunningReassignment]:
-        """Moves under way, with what the leaders know of them."""
+        """Return the moves in progress, with what their leaders know of them."""
         image = self._metadata.image
         under_way = reassignments.running(image)
         leaders = sorted({state.leader for _, state in under_way if state.leader is not None})
@@ -147,7 +147,7 @@ class ReassignmentService:
         return [running_move(image, key, state, known) for key, state in under_way]
 
     async def _ask(self, broker_id: int) -> Sequence[ReplicaProgress]:
-        """A leader that does not answer leaves its progress unknown."""
+        """Ask a leader. If it does not answer, its progress stays unknown."""
         if broker_id == self._metadata.node_id:
             return list(self._led_here())
         try:
@@ -189,14 +189,14 @@ def _progress(runner: PartitionRunner, broker_id: int, stored_end: int) -> Repli
 
 
 def _refusal(code: str) -> MilenaError | None:
-    """The error behind a code that the state machine answered with."""
+    """Return the error for a code that the state machine returned; None for success."""
     if not code:
         return None
     return codec.error_of(code, f"the partition changed meanwhile ({code}); look again and retry")
 
 
 def _raised_if_nothing(rows: list[PlannedReassignment]) -> Sequence[PlannedReassignment]:
-    """The rows, unless every single one of them was refused."""
+    """Return the rows; raise the first error if every row was refused."""
     errors = [row.error for row in rows if row.error is not None]
     if errors and len(errors) == len(rows):
         raise errors[0]

@@ -1,4 +1,4 @@
-"""Records of a request, by partition, ready to be encoded. Pure."""
+"""Split the records of a request by partition, ready to be encoded. Pure."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,18 @@ from raft_meta.machine.image import Topic
 
 
 class Appended(NamedTuple):
-    """What became of the records of a request or a batch, in order."""
+    """The outcome of the records of a request or a batch, in order."""
 
     offsets: Sequence[int | None]
-    """None: nobody waits for them."""
+    """None: the request did not wait for them."""
     times: Sequence[int | None] | None = None
-    """When they were appended (wall ms, None: not known), where readers see that; None: they see the records' own."""
+    """When the records were appended (wall ms, None: unknown), if readers see that; None: readers see the records'
+    own."""
     errors: Mapping[int, MilenaError] = MappingProxyType({})
-    """Of records that were refused by themselves, by place; their offset is None."""
+    """Errors of records that were refused one by one, by place. Their offset is None."""
 
     def with_refused(self, errors: Mapping[int, MilenaError], count: int) -> "Appended":
-        """Of ``count`` records: those that were appended, and between them those that were refused."""
+        """Return the outcome of ``count`` records: those that were appended, with the refused ones in their places."""
         offsets, times = iter(self.offsets), iter(self.times or ())
         return Appended(
             [None if place in errors else next(offsets) for place in range(count)],
@@ -37,7 +38,7 @@ class Appended(NamedTuple):
         )
 
     def between(self, first: int, last: int) -> "Appended":
-        """Of the records at these places, the last one exclusive."""
+        """Return the outcome of the records at these places; ``last`` is exclusive."""
         times = None if self.times is None else self.times[first:last]
         errors = {
             place - first: error for place, error in self.errors.items() if first <= place < last
@@ -49,7 +50,7 @@ class Appended(NamedTuple):
 class PartitionBatch:
     """Records of one request for one partition. ``places``: their positions in the request.
 
-    ``wants_times``: its receipts are to have the records' times.
+    ``wants_times``: the receipts are to have the records' times.
     """
 
     partition: int
@@ -74,7 +75,7 @@ class PartitionBatch:
 
 
 def highest_partition(request: ProduceRequest) -> int:
-    """The highest partition that a request names, or 0."""
+    """Return the highest partition that a request names, or 0."""
     if request.partition is not None:
         return request.partition
     named = request.records.partitions
@@ -90,19 +91,19 @@ def split_request(
     timestamps: TimestampBounds,
     needs_keys: bool = False,
 ) -> tuple[list[PartitionBatch], dict[int, MilenaError]]:
-    """Records by partition, and errors of records that may not be stored.
+    """Split records by partition; also return the errors of records that may not be stored, by place.
 
     Args:
-        topic: where they go.
-        request: what they are.
+        topic: where the records go.
+        request: the records.
         sticky: the partition for records that name none and have no key.
-        now_ms: the node's wall clock, and the time of records that say none.
-        timestamps: the topic's bounds for times of producers.
-        needs_keys: whether a record without a key is refused by itself.
+        now_ms: the node's wall clock (ms); it is the time of records that name none.
+        timestamps: the topic's bounds for timestamps of producers.
+        needs_keys: whether each record without a key is refused.
 
     Raises:
-        PartitionNotFoundError: the request names one that is not there.
-        InvalidRecordError: a record of an idempotency key or a condition has a time that is out of bounds.
+        PartitionNotFoundError: the request names a partition that does not exist.
+        InvalidRecordError: the request has an idempotency key or a condition, and a timestamp out of bounds.
     """
     if timestamps is ANY_TIMESTAMP:
         request = _without_times(request)
@@ -135,10 +136,10 @@ def split_request(
 
 
 def check_placed(topic: Topic, request: ProduceRequest) -> None:
-    """Refuse a condition on the end of whichever partition's turn it is.
+    """Refuse a condition on the end of a partition that the request does not determine.
 
     Raises:
-        MalformedRequestError: the request does not say itself which one partition its records go to.
+        MalformedRequestError: the request does not determine the one partition of its records.
     """
     records = request.records
     if request.partition is not None or topic.partition_count == 1:
@@ -156,10 +157,10 @@ def check_placed(topic: Topic, request: ProduceRequest) -> None:
 def _out_of_bounds(
     request: ProduceRequest, bounds: TimestampBounds, now_ms: int
 ) -> dict[int, MilenaError]:
-    """Errors of records whose time the topic does not take.
+    """Return the errors of records whose time the topic does not take.
 
-    The records of an idempotency key are refused together: a retry finds a later clock, and must find the same batch.
-    So are those of a condition, which are written all or not at all.
+    The records of an idempotency key are refused together: a retry meets a later clock, and must find the same batch.
+    The records of a condition are refused together, because they are written as a whole or not at all.
     """
     if request.records.timestamps is None:
         return {}
@@ -175,7 +176,7 @@ def _out_of_bounds(
 
 
 def _without_times(request: ProduceRequest) -> ProduceRequest:
-    """Drop the times of records that get the leader's time anyway, whatever they are."""
+    """Drop timestamps that the leader's time replaces anyway."""
     if request.records.timestamps is None:
         return request
     return replace(request, records=replace(request.records, timestamps=None))
@@ -199,10 +200,10 @@ def _needs_key(topic: Topic) -> str:
 def _choose(
     topic: Topic, request: ProduceRequest, sticky: int
 ) -> tuple[list[int], dict[int, MilenaError]]:
-    """A partition for every record: as it says, else by its key, else one for all that say nothing.
+    """Choose a partition for every record: the one it names, else by its key, else ``sticky``.
 
-    With an idempotency key, records without a key are placed by hash(key, index), so that a retry on any node
-    places them alike.
+    With an idempotency key, records without a key are placed by hash(key, index), so that a retry on any node places
+    them alike.
     """
     records, count = request.records, topic.partition_count
     total = len(records.values)
@@ -234,7 +235,7 @@ def _place_by_hash(key_hash: bytes, place: int, count: int) -> int:
 
 
 def former_places(topic: Topic, request: ProduceRequest, partition_count: int) -> frozenset[int]:
-    """Partitions to which the records would have gone when the topic had so many."""
+    """Return the partitions to which the records would have gone when the topic had that many partitions."""
     if request.partition is not None:
         return frozenset()
     chosen, missing = _choose(replace(topic, partition_count=partition_count), request, 0)
@@ -242,7 +243,7 @@ def former_places(topic: Topic, request: ProduceRequest, partition_count: int) -
 
 
 def keyless_record(topic: Topic, part: PartitionBatch) -> InvalidRecordError | None:
-    """Why records may not go into a compacted topic: one of them has no key."""
+    """Return the error if a record has no key and so may not go into a compacted topic; else None."""
     keys = part.columns.keys
     if keys is not None and None not in keys:
         return None
@@ -285,7 +286,7 @@ def _some(
 def _timestamps(
     timestamps: Sequence[int | None] | None, now_ms: int
 ) -> tuple[int, list[int] | None]:
-    """Base timestamp and deltas; records that say nothing were made now."""
+    """Return the base timestamp and the deltas (ms). A record without a timestamp gets ``now_ms``."""
     if timestamps is None or all(t is None for t in timestamps):
         return now_ms, None
     filled = [now_ms if t is None else t for t in timestamps]
@@ -294,20 +295,20 @@ def _timestamps(
 
 
 def size_of_columns(columns: RecordColumns) -> int:
-    """About as many bytes as these records take."""
+    """Return about how many bytes these records take."""
     size = sum(map(len, filter(None, columns.values)))
     return size if columns.keys is None else size + sum(map(len, filter(None, columns.keys)))
 
 
 def size_of(records: Records) -> int:
-    """About as many bytes as these records take."""
+    """Return about how many bytes these records take."""
     return sum(
         len(item) for column in (records.keys, records.values) for item in column or () if item
     )
 
 
 def halve(part: PartitionBatch) -> list[PartitionBatch]:
-    """The same records in two batches."""
+    """Split the records into two batches."""
     middle = len(part.columns.values) // 2
     columns = part.columns
     return [
@@ -328,7 +329,7 @@ def halve(part: PartitionBatch) -> list[PartitionBatch]:
 
 
 def merge(parts: Sequence[PartitionBatch]) -> PartitionBatch:
-    """The records of several requests for one partition as those of one; none of them has headers or deltas.
+    """Merge the records of several requests for one partition. None of them has headers or deltas.
 
     ``places`` counts through all of them.
     """
@@ -358,7 +359,7 @@ def merge(parts: Sequence[PartitionBatch]) -> PartitionBatch:
 def receipts_of_one(
     part: PartitionBatch, outcome: MilenaError | Appended
 ) -> Sequence[ProduceReceipt]:
-    """Receipts of a request whose records all went to one partition."""
+    """Return the receipts of a request whose records all went to one partition."""
     count = len(part.places)
     if isinstance(outcome, MilenaError):
         return Receipts.failed(part.partition, outcome, count)
@@ -374,7 +375,7 @@ def receipts_of(
     outcomes: Sequence[MilenaError | Appended],
     errors: dict[int, MilenaError],
 ) -> Sequence[ProduceReceipt]:
-    """Receipts in request order, from each partition's offsets or error."""
+    """Return the receipts in request order, from each partition's offsets or error."""
     partitions = [-1] * count
     offsets: list[int | None] = [None] * count
     times: list[int | None] | None = None
@@ -398,7 +399,7 @@ def receipts_of(
 
 
 def _with_errors(receipts: Receipts, errors: Mapping[int, MilenaError]) -> Sequence[ProduceReceipt]:
-    """The receipts with errors of single records in their places."""
+    """Return the receipts with the errors of single records in their places."""
     if not errors:
         return receipts
     return [
@@ -410,7 +411,7 @@ def _with_errors(receipts: Receipts, errors: Mapping[int, MilenaError]) -> Seque
 
 
 def _times(part: PartitionBatch, appended: Appended) -> Sequence[int | None] | None:
-    """Of the records, as readers see them, where the request asks for that."""
+    """Return the times of the records as readers see them (wall ms), if the request asks for them."""
     if not part.wants_times:
         return None
     if appended.times is not None:

@@ -1,7 +1,7 @@
-"""Deleting records on any node: the leader does it, and answers once every replica that may lead next has done it.
+"""Delete records on any node. The leader responds once every replica that may lead next has deleted them.
 
-One call crosses the peer port: ``delete_records``. Since it names an offset and is harmless when repeated, a change of
-leader in the middle is met by asking the next one; only what ``before`` None stands for is then looked up anew.
+One call crosses the peer port: ``delete_records``. It names an offset and may be repeated safely. So if the leader
+changes meanwhile, the next leader is asked. Only ``before`` None is resolved again there.
 """
 
 from milena.model.clock import Clock
@@ -28,7 +28,7 @@ from raft_meta.machine.image import Partition, Topic
 ANSWER_MARGIN_MS = 1_000
 RETRY_MS = 50
 LEADER_WAIT_MS = 1_000
-"""How long a deletion of which nothing was done waits for a leader before it is refused."""
+"""How long a deletion waits for a leader before it is refused, while nothing was done."""
 
 
 class DeletionService:
@@ -52,16 +52,16 @@ class DeletionService:
         self._standing = standing
         self._ends = LogEnds(metadata)
         self.on_delete_records = peer_handler(DELETE_RECORDS, self._delete_for_peer)
-        """A deletion that another node passes on to this leader."""
+        """Handles a deletion that another node passes to this leader."""
 
     async def delete_records(
         self, topic_name: str, partition: int, before: int | None, *, timeout_ms: int
     ) -> int:
-        """Delete what lies below ``before`` (None: all that is committed); returns the first offset that is left.
+        """Delete the records below ``before`` (None: all committed records); return the first offset that remains.
 
         Raises:
-            MilenaError: nothing was deleted, but for
-            FateUnknownError: it may be deleted, or be so later.
+            FateUnknownError: the records may be deleted, now or later.
+            MilenaError: any other error means that nothing was deleted.
         """
         topic = await self._topic_to_read(topic_name, partition)
         check_partition(topic, partition)
@@ -152,7 +152,7 @@ class DeletionService:
             )
         except InvalidRequestError as error:
             if type(error) is InvalidRequestError:
-                # The word for a request that a node does not know.
+                # InvalidRequestError itself is the response of a node that does not know the call.
                 raise FeatureLevelError(
                     f"broker {state.leader}, which leads {topic.name}-{partition}, is of a release that cannot delete "
                     "records; upgrade it first. Nothing was deleted"
@@ -172,7 +172,7 @@ class DeletionService:
 
 
 def _as_no_leader(error: MilenaError) -> MilenaError:
-    """To a client a leader that cannot be reached is none."""
+    """Return the error for clients: a leader that cannot be reached counts as no leader."""
     if isinstance(error, PeerUnreachableError):
         return NoLeaderError(error.message)
     return error

@@ -1,9 +1,13 @@
-"""A batch on its way to its partition's leader: this node, or another one over the peer port.
+"""Bring batches to their partition's leader: this node, or another node over the peer port.
 
-Two calls cross the peer port: ``produce`` carries an encoded batch to the leader, which never forwards it on, and
-``produce_if`` one that names its offset. The sender tries again only after an answer that says that nothing was
-appended, or a batch that a log recognises. That a log ends elsewhere than a batch says is the leader's answer only once
-the quorum has said that no other leads by then (``log_ends``): a former one's end is passed already.
+Two calls cross the peer port. ``produce`` carries an encoded batch to the leader. ``produce_if`` carries a batch that
+names its offset. The leader never forwards either.
+
+The sender retries in two cases only: the response says that nothing was appended, or the batch is one that a log
+recognises.
+
+A leader may refuse a conditional batch because its log ends elsewhere. The refusal is valid only once the quorum has
+confirmed that no other broker leads by now (``log_ends``). The log of a former leader may end before the current one.
 """
 
 import asyncio
@@ -56,33 +60,34 @@ from node.services.record_batches import Appended
 from raft_meta.machine.image import Image, PartitionKey, Topic
 
 LEADER_WAIT_MS = 1_000
-"""How long a write of which nothing was sent may wait for the image to name another leader before it is refused. Long
-enough for a planned change of leader and for most of a failover, short enough to count as "at once"."""
+"""How long a write waits for the image to name another leader before it is refused, while nothing of it was sent. This
+is enough for a planned change of leader and for most failovers. It is short enough to count as "at once"."""
 
 REACH_MS = 1_000
-"""How long a write may wait for a connection to its leader; nothing was sent, so the refusal is certain."""
+"""How long a write may wait for a connection to its leader. Nothing was sent, so the refusal is certain."""
 
 SUCCESSOR_WAIT_MS = 5_000
-"""How long a write that a log recognises may wait for the successor of a leader that fell silent over it: longer than
-a session and an election take. Its client could only send it again."""
+"""How long a write that a log recognises may wait for the successor of a leader that fell silent during the write. This
+is longer than a session timeout and an election take. The client could only send the write again."""
 
 HANDOVER_MS = 500
-"""How long a forwarded write may go on after its leader was replaced: in a planned change the old leader still sees it
-committed; in any other nobody will answer."""
+"""How long a forwarded write may continue after its leader was replaced. In a planned change, the former leader still
+sees the write committed. In any other change, no response arrives."""
 
 ANSWER_MARGIN_MS = 500
+"""How much longer the sender waits than the leader, so that the leader's own response at its timeout still arrives."""
 
 
 @dataclass(slots=True, eq=False)
 class LeaderWatch:
-    """A forwarded write that wants to hear when its leader epoch is over."""
+    """A forwarded write that is notified when its leader epoch is over."""
 
     leader_epoch: int
     moved: "asyncio.Future[None]"
 
 
 class ToLeader:
-    """Brings batches to their leaders, and takes what other nodes bring. Belongs to the data loop."""
+    """Brings batches to their leaders, and takes the batches that other nodes bring. Belongs to the data loop."""
 
     def __init__(
         self,
@@ -112,7 +117,7 @@ class ToLeader:
     def _node_id(self) -> int:
         return self._metadata.node_id
 
-    # -- the ways in -----------------------------------------------------------------------------
+    # -- entry points ----------------------------------------------------------------------------
 
     def append(
         self,
@@ -123,9 +128,10 @@ class ToLeader:
         acks: Acks,
         timeout_ms: int,
     ) -> Pending[Appended]:
-        """Append batches that no log recognises, and that have waited for others; where their records are.
+        """Append batches that no log recognises and that already waited for others; return where their records are.
 
-        At once where this node leads: turns of the loop, and a task, are most of what a lone writer would wait for.
+        If this node leads, the append happens in this turn of the loop. For a lone writer, extra turns and a task are
+        most of the latency.
         """
         runner = self._led_here(topic.topic_id, partition, acks)
         if runner is None or len(pieces) > 1:
@@ -133,12 +139,13 @@ class ToLeader:
             return in_a_task(bringing, self._tasks)
         batch, count = pieces[0]
         header = decode_header(batch)
+        # A batch that a log recognises may need retries (``bring``), and those need a task.
         assert header.producer_id < 0, "it would have to be brought again"
         receipt = runner.append(batch, header, acks=acks, timeout_ms=timeout_ms, at_once=True)
         return mapped(receipt, lambda done: _appended(done.result(), header, count))
 
     def _led_here(self, topic_id: str, partition: int, acks: Acks) -> PartitionRunner | None:
-        """The replica, if this node may append to it now."""
+        """Return the replica if this node may append to it now, else None."""
         state = self._metadata.image.partition(topic_id, partition)
         if state is None or state.leader != self._node_id or not self._membership.has_lease:
             return None
@@ -157,7 +164,10 @@ class ToLeader:
         timeout_ms: int,
         expected_end: int | None = None,
     ) -> Appended:
-        """Append batches one after the other; where their records are. With ``expected_end`` there is one."""
+        """Append batches one after the other; return where their records are.
+
+        With ``expected_end`` there is exactly one batch: a condition holds for all of its records.
+        """
         assert expected_end is None or len(pieces) == 1, "a condition holds for all of its records"
         total = sum(count for _, count in pieces)
         offsets: list[int | None] = []
@@ -179,7 +189,7 @@ class ToLeader:
             except MilenaError as error:
                 if not offsets:
                     raise
-                # "Nothing was written" holds for the rest alone.
+                # The error says "nothing was written". That holds for the rest only.
                 raise FateUnknownError(
                     f"{topic.name}-{partition}: the first {len(offsets)} of {total} records "
                     f"were written, the others not: {error.message}"
@@ -202,20 +212,23 @@ class ToLeader:
         timeout_ms: int,
         expected_end: int | None = None,
     ) -> BatchReceipt:
-        """Append one batch at the leader, wherever it is, for one who is in a task.
+        """Append one batch at the leader, here or on another node. The caller runs in a task.
 
-        When a change of leader leaves the fate of a batch open that a log recognises, it is sent again: the next
-        leader either has it and says where, or never will but by this.
+        If a change of leader leaves the fate of a recognised batch open, the batch is sent again. The next leader
+        either has the batch and says where, or will have it only through this retry.
 
         Raises:
             PreconditionFailedError: ``expected_end`` was not the partition's next offset; nothing was written.
-            MilenaError: nothing was written, but for
-            FateUnknownError: it may have been.
+            FateUnknownError: the batch may have been written.
+            MilenaError: any other error means that nothing was written.
         """
+        # Without a key or a sequence, the log would take a retry for a new batch and append it twice.
         is_recognised = bool(header.request_keys) or header.base_sequence >= 0
         deadline = self._clock.now_ms() + timeout_ms
         unknown: FateUnknownError | None = None
         while True:
+            # The epoch is read before the attempt, so a leader that takes over during the attempt counts as a
+            # successor.
             state = self._metadata.image.partition(topic.topic_id, partition)
             leader_epoch = -1 if state is None else state.leader_epoch
             left = max(1, int(deadline - self._clock.now_ms()))
@@ -232,10 +245,11 @@ class ToLeader:
             except FateUnknownError as error:
                 unknown = error
             except PreconditionFailedError:
-                # By a leader of a later epoch, which would have recognised what an earlier try had committed.
+                # The refusal comes from a leader of a later epoch. That leader would have recognised an earlier attempt
+                # that was committed, so nothing was written.
                 raise
             except MilenaError as error:
-                # This try wrote nothing, but an earlier one may have.
+                # This attempt wrote nothing, but an earlier one may have.
                 if unknown is None:
                     raise
                 raise unknown from error
@@ -255,7 +269,7 @@ class ToLeader:
         timeout_ms: int,
         expected_end: int | None,
     ) -> BatchReceipt:
-        """Append at the leader, wherever it is; try again while it is certain that nothing was appended."""
+        """Append at the leader, here or on another node; retry while it is certain that nothing was appended."""
         deadline = self._clock.now_ms() + timeout_ms
         patience = self._clock.now_ms() + min(LEADER_WAIT_MS, timeout_ms)
         while True:
@@ -296,7 +310,7 @@ class ToLeader:
                 )
             except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
                 failed = error
-            # Who is cut off will not hear of another leader.
+            # A node without a lease is cut off and will not learn of another leader, so it does not wait.
             is_hopeful = self._membership.has_lease
             left = max(0, min(patience, deadline) - self._clock.now_ms()) if is_hopeful else 0
             if not await self._leader_moved(topic, partition, seen_epoch, left):
@@ -309,7 +323,7 @@ class ToLeader:
     async def _leader_moved(
         self, topic: Topic, partition: int, leader_epoch: int, timeout_ms: float
     ) -> bool:
-        """Wait for a leader of another epoch than the one that was tried."""
+        """Wait for a leader of another epoch than the one that was tried; return False if the timeout passes first."""
 
         def has_moved(image: Image) -> bool:
             state = image.partition(topic.topic_id, partition)
@@ -333,6 +347,7 @@ class ToLeader:
         expected_end: int | None = None,
     ) -> BatchReceipt:
         runner = self._replicas.find(topic_id, partition)
+        # The image may name this node before the replica has taken over; wait a moment for it.
         if runner is None or runner.leader_epoch < leader_epoch:
             patience_ms = min(timeout_ms, LEADER_WAIT_MS)
             runner = await self._replicas.leading(
@@ -343,6 +358,7 @@ class ToLeader:
                 f"broker {self._node_id} does not lead this partition in epoch {leader_epoch}; "
                 "nothing was written"
             )
+        # Without a lease another broker may lead already, so an append could never commit (docs/guarantees.md).
         if not self._membership.has_lease:
             raise NoLeaderError(
                 f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
@@ -351,6 +367,8 @@ class ToLeader:
             await self._producers.check_transaction(header)
         else:
             self._producers.check_epoch(header)
+        # Check growth last: nothing may await between this check and the append. ``TransactionLookup._know_growth``
+        # waits one turn and then relies on every checked batch being in the log.
         for key in header.request_keys:
             self._check_growth(topic_id, key)
         try:
@@ -359,6 +377,7 @@ class ToLeader:
             )
         except PreconditionFailedError as error:
             refusal = error
+        # A former leader may be the last to hear of its successor. Its end is then one that was passed already.
         try:
             await self._ends.confirm(runner, leader_epoch)
         except MovedError as moved:
@@ -366,12 +385,13 @@ class ToLeader:
         raise refusal
 
     def _check_growth(self, topic_id: str, key: IdempotencyExtension) -> None:
-        """Refuse what comes under a key, placed by one who has not heard that the topic has grown.
+        """Refuse a batch under a key if its sender placed the batch before the topic grew.
 
-        Who has heard of it may have asked here already whether anything came under the key.
+        Another node that knows of the growth may have asked here already whether the key is known. A batch that is
+        written after that response would be in the topic twice.
 
         Raises:
-            NotReadyError: nothing was written.
+            NotReadyError: the sender has not heard of the growth; nothing was written.
         """
         topic = self._metadata.image.topics.get(topic_id)
         if topic is not None and key.partition_count < topic.partition_count:
@@ -395,6 +415,8 @@ class ToLeader:
     ) -> BatchReceipt:
         self._counts.forwarded_requests += 1
         key = (topic.topic_id, partition)
+        # Connect first: while nothing is sent, a failure is a certain "nothing was written" and the write may go
+        # elsewhere.
         if not self._peer.is_connected(leader_id):
             await self._reach(leader_id, key, leader_epoch, timeout_ms)
         request = AppendBatchRequest(
@@ -404,11 +426,13 @@ class ToLeader:
             acks=acks.value,
             timeout_ms=int(timeout_ms),
         )
+        # A leader that was replaced may never answer, so the call and the end of its epoch race.
         call = asyncio.ensure_future(self._ask(leader_id, topic, request, batch, expected_end))
         watch = self._watch_leader(key, leader_epoch)
         try:
             either: list[asyncio.Future[Any]] = [call, watch.moved]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            # In a planned change the former leader still sees the write committed, so its response may follow.
             if not call.done():
                 await asyncio.wait([call], timeout=HANDOVER_MS / 1000)
             if not call.done():
@@ -444,6 +468,8 @@ class ToLeader:
             )
             return answer
         name = f"{topic.name}-{request.partition}"
+        # Conditions have a call of their own: an earlier release would ignore a new field of ``produce`` and append
+        # anyway.
         conditional = AppendIfRequest(**structs.asdict(request), expected_end=expected_end)
         try:
             judged, _ = await ask_with_body(
@@ -452,7 +478,7 @@ class ToLeader:
         except InvalidRequestError as error:
             if type(error) is not InvalidRequestError:
                 raise
-            # The word for a request that a node does not know.
+            # InvalidRequestError itself is the response of a node that does not know the call.
             raise FeatureLevelError(
                 f"broker {leader_id}, which leads {name}, is of a release without conditional writes; upgrade it "
                 "first. Nothing was written"
@@ -464,11 +490,11 @@ class ToLeader:
     async def _reach(
         self, leader_id: int, key: PartitionKey, leader_epoch: int, timeout_ms: float
     ) -> None:
-        """Connect to the leader, but not for longer than it leads: nothing was sent yet.
+        """Connect to the leader, but only while it leads; nothing was sent yet.
 
         Raises:
-            PeerUnreachableError: it does not answer; nothing was sent.
-            NotLeaderError: another one leads now.
+            PeerUnreachableError: the leader does not answer; nothing was sent.
+            NotLeaderError: another broker leads by now; nothing was sent.
         """
         dial = asyncio.ensure_future(
             self._peer.connect(leader_id, timeout_ms=min(timeout_ms, REACH_MS))
@@ -489,6 +515,7 @@ class ToLeader:
     def _watch_leader(self, key: PartitionKey, leader_epoch: int) -> LeaderWatch:
         watch = LeaderWatch(leader_epoch, asyncio.get_running_loop().create_future())
         self._watches.setdefault(key, []).append(watch)
+        # The epoch may have ended before the watch existed, and then no further change of the image would say so.
         self._look(key, [watch])
         return watch
 
@@ -500,6 +527,7 @@ class ToLeader:
             del self._watches[key]
 
     def _on_image(self, image: Image) -> None:
+        # The map is persistent: if it is the same object, no partition has changed.
         if image.partitions is self._partitions:
             return
         self._partitions = image.partitions
@@ -516,7 +544,7 @@ class ToLeader:
     async def on_produce(
         self, peer_id: int, fields: Fields, body: Buffer
     ) -> tuple[Fields, Sequence[Buffer]]:
-        """A batch that another node forwards to this leader; never forwarded again."""
+        """Append a batch that another node forwards to this leader; never forward it again."""
         request = unpack(AppendBatchRequest, fields)
         receipt = await self._append_for_peer(peer_id, request, bytes(body), None)
         return pack(_answer_to(receipt))
@@ -524,7 +552,7 @@ class ToLeader:
     async def on_produce_if(
         self, peer_id: int, fields: Fields, body: Buffer
     ) -> tuple[Fields, Sequence[Buffer]]:
-        """The same of one that names its offset."""
+        """Append a batch that another node forwards with ``expected_end``; tell the log's end if it is refused."""
         request = unpack(AppendIfRequest, fields)
         try:
             receipt = await self._append_for_peer(

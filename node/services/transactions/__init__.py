@@ -1,1 +1,1 @@
-"""Transactions: of one request or of a session, from what is asked to the commit that readers see."""
+"""Transactions of one request and of sessions, from the request to the commit that readers see."""

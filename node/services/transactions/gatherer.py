@@ -1,18 +1,19 @@
-"""Small requests that want a transaction each, put together into one.
+"""Gather small requests that want a transaction each into one transaction.
 
-A transaction costs as much whether it is one request's or a hundred's: batches and markers in each partition, two
-commands of the quorum, calls to leaders. That all of several requests takes effect or none keeps what each of them was
-promised; so those that arrive in one turn of the loop share a transaction, and so do those that arrive while the one
-before it is under way, for some milliseconds at most. One that certainly is not committed is tried again by each of
-them for itself: nobody is refused for a neighbour.
+A transaction costs the same for one request as for a hundred: batches and markers in each partition, two commands of
+the quorum, calls to leaders. If all of several requests takes effect or none does, each request has what it was
+promised. So requests that arrive in one turn of the loop share a transaction. Requests that arrive while the
+transaction before them is in flight do so, too, for some milliseconds at most. If a shared transaction is certainly not
+committed, each request tries again alone. So no request is refused for a neighbour.
 
-Requests under idempotency keys share with their like alone: one key that is known makes a leader refuse all that came
-with it, which is then tried one by one. So a key is let in once. While it is under way its repeats wait for what
-becomes of it, and then, as for long after, go alone, to be told the first answer. Who sends one key to two nodes at
-once makes the others of one transaction go alone, which costs them what it would if nobody shared, and one try more.
+Requests under idempotency keys share only with each other. If a leader knows one key, it refuses everything that came
+with it, and each request is then tried alone. So a key is accepted once. While it is in flight, its repeats wait for
+the outcome. Then they go alone and get the first response, as do later repeats. If a client sends one key to two nodes
+at once, the requests that share a transaction with it go alone. That costs them one more attempt and the price of not
+sharing.
 
-Nor does anybody wait for a node that is none of his: only requests whose partitions are kept in sync on the same nodes
-share one. A node that falls silent holds up what it leads and what it follows alike.
+A request does not wait for a node that it does not need: only requests whose partitions are in sync on the same nodes
+share a transaction. A node that falls silent holds up what it leads and what it follows.
 """
 
 import asyncio
@@ -33,26 +34,27 @@ if TYPE_CHECKING:
     from raft_meta.machine.image import PartitionKey
 
 PARTS_MAX = 256
-"""Partitions of one that is shared; a transaction may have a thousand."""
+"""Partitions of a shared transaction. A transaction may have a thousand."""
 KEY_BYTES_MAX = 32 << 10
-"""Of a batch's header, which has room for 64 KiB: some 600 keys of requests that write in two partitions."""
+"""Bytes of keys in a batch's header, which has room for 64 KiB: about 600 keys of requests for two partitions."""
 KEYS_SEEN_MAX = 10_000
-"""Keys that are known to have come: what a node takes in seconds. Those that are forgotten are known to the logs."""
+"""Keys that are remembered as seen: as many as a node takes in seconds. The logs know those that are forgotten."""
 UNDER_WAY_MAX = 1
-"""Transactions of one place on their way, before what arrives waits for one of them."""
+"""Transactions of one place in flight. When there are this many, new requests wait for one of them to end."""
 HOLD_MS = 20
-"""How long it may wait: a transaction takes about as long, and one that is stuck must not hold up what comes after."""
+"""How long requests wait for a transaction in flight. A transaction takes about as long, and a stuck one must not hold
+up what follows."""
 
 
 class Committed(NamedTuple):
-    """Where each part of a committed transaction begins, and whether readers see it."""
+    """The offset at which each part of a committed transaction begins, and whether readers see it."""
 
     base_offsets: Sequence[int]
     is_visible: bool
 
 
 class Place(NamedTuple):
-    """What those who share a transaction have in common: which nodes it takes, leaders and replicas, and how long."""
+    """The properties that requests of one transaction have in common: its nodes (leaders and replicas) and timeout."""
 
     in_sync: frozenset[int]
     timeout_ms: int
@@ -60,7 +62,7 @@ class Place(NamedTuple):
 
 
 class _Sharers:
-    """Requests that will be one transaction, and who waits for them."""
+    """Requests that will be one transaction, and the futures that wait for it."""
 
     __slots__ = ("ended", "key_bytes", "plans", "sizes", "timer", "waiting")
 
@@ -69,13 +71,13 @@ class _Sharers:
         self.plans: list[Plan] = []
         self.waiting: list[asyncio.Future[Committed | None]] = []
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once each has its answer, or will have none of this transaction."""
+        """Done once each request has its response, or will get none from this transaction."""
         self.sizes: dict[PartitionKey, int] = {}
         self.key_bytes: dict[PartitionKey, int] = {}
-        """Of the keys that are at home in a partition."""
+        """Bytes of the keys whose home is the partition."""
 
     def has_room(self, plan: Plan) -> bool:
-        """Whether each part can still be one batch, and each home of a key be told of all parts."""
+        """Return whether each part would still be one batch, and each home of a key could still list all parts."""
         part_count = len(self.sizes) + len(plan.parts)
         if part_count > PARTS_MAX or not self._has_room_for_key(plan, part_count):
             return False
@@ -119,11 +121,11 @@ class TransactionGatherer:
         self._groups: dict[Place, _Sharers] = {}
         self._under_way: dict[Place, int] = {}
         self._seen: dict[bytes, asyncio.Future[None]] = {}
-        """Hash of a key that came lately → the end of the transaction in which it did."""
+        """Hash of a recent key → the end of the transaction in which it arrived."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def place_of(self, plan: Plan, timeout_ms: int) -> Place | None:
-        """With whom these records may share a transaction; None: they go alone."""
+        """Return the place in which these records may share a transaction; None: they go alone."""
         partitions = self._metadata.image.partitions
         in_sync: set[int] = set()
         for part in plan.parts:
@@ -137,10 +139,10 @@ class TransactionGatherer:
         return Place(frozenset(in_sync), timeout_ms, plan.key is not None)
 
     async def submit(self, place: Place, plan: Plan) -> Committed | None:
-        """Commit what one request writes, with others; None: nothing of it counts, nor ever will.
+        """Commit what one request writes, together with others. None: nothing of it counts now or later.
 
         Raises:
-            FateUnknownError: it may be committed.
+            FateUnknownError: the transaction may be committed.
         """
         if plan.key is not None and (first := self._seen.get(plan.key.key_hash)) is not None:
             await asyncio.wait([first], timeout=place.timeout_ms / 1000)
@@ -209,7 +211,7 @@ class TransactionGatherer:
             raise error  # a broken invariant goes on through the loop
 
     async def close(self) -> None:
-        """Let go of what waits and of what is under way; its requests are gone by now."""
+        """Drop what waits and what is in flight; the requests have ended already."""
         for group in self._groups.values():
             group.timer.cancel()
             group.ended.cancel()

@@ -1,7 +1,10 @@
-"""What partitions know of transactions and idempotency keys, asked of their leaders, wherever they are.
+"""Ask the leaders of partitions what they know of transactions and idempotency keys.
 
-Three calls cross the peer port: ``open_transaction`` asks how far one has come in a partition, ``keyed_transaction``
-what came under an idempotency key and what became of it, ``open_transactions`` which there are in what a node leads.
+Three calls cross the peer port:
+
+- ``open_transaction`` asks how far a transaction has come in a partition.
+- ``keyed_transaction`` asks what was written under an idempotency key, and what its outcome is.
+- ``open_transactions`` asks which transactions are open in the partitions that a node leads.
 """
 
 import asyncio
@@ -56,13 +59,14 @@ logger = logging.getLogger(__name__)
 ANSWER_MS = 2_000
 LEADER_WAIT_MS = 300
 PATIENCE_MS = 3_000
-"""How long a question goes after a leader that moves: an election takes a second or two."""
+"""How long a question follows a leader that moves. An election takes a second or two."""
 RETRY_MS = 50
 ROWS_MAX = 10_000
-"""Transactions that one node tells of."""
+"""Transactions that one node reports."""
 
 CLOCKS_APART_MS = 3_600_000
-"""At most, of any two nodes: who was when a topic grew is not who is asked for its keys."""
+"""The most that the clocks of any two nodes may differ. The node that noted when a topic grew may not be the node that
+asks."""
 
 T = TypeVar("T")
 
@@ -71,7 +75,7 @@ T = TypeVar("T")
 class KeyOutcome:
     """The transaction under an idempotency key. ``extents``: all that it wrote; None: no marker says how it ended.
 
-    ``places``: what of it is the key's, where several share it.
+    ``places``: the key's own records, if several keys share the transaction.
     """
 
     identity: Identity
@@ -80,14 +84,14 @@ class KeyOutcome:
 
     @property
     def written(self) -> Sequence[TransactionExtent] | None:
-        """What of it the request under the key wrote."""
+        """Return what the request under the key wrote in the transaction; None without a marker."""
         return None if self.extents is None else own_extents(self.extents, self.places)
 
 
 class LedExtent(NamedTuple):
-    """The end of a transaction's last batch in a partition, and how many records it has there; -1 and 0: none.
+    """The end of a transaction's last batch in a partition, and the number of its records there; -1 and 0: none.
 
-    ``leader_epoch``: under which that was said; -1: the quorum has confirmed the leader.
+    ``leader_epoch``: the epoch under which that was said; -1: the quorum has confirmed the leader.
     """
 
     end_offset: int
@@ -96,7 +100,7 @@ class LedExtent(NamedTuple):
 
 
 class TransactionLookup:
-    """Asks leaders, and answers as one. Owned by the data loop."""
+    """Asks leaders, and responds to such questions as a leader. Owned by the data loop."""
 
     def __init__(
         self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers, clock: NodeClock
@@ -113,13 +117,13 @@ class TransactionLookup:
     async def extent(
         self, extent: TransactionExtent, identity: Identity, *, is_bound: bool
     ) -> LedExtent:
-        """How far a transaction has come in a partition.
+        """Return how far a transaction has come in a partition.
 
-        ``is_bound``: whoever asks has the quorum see to it that the leader epoch which is answered is still the
-        partition's; else the quorum confirms the leader now.
+        ``is_bound``: the caller has the quorum check later that the leader epoch in the response is still the
+        partition's. Otherwise the quorum confirms the leader now.
 
         Raises:
-            NoLeaderError, NoQuorumError: nobody could tell.
+            NoLeaderError, NoQuorumError: no leader or no majority could be asked.
         """
 
         async def ask_leader(leader_id: int, leader_epoch: int) -> OpenTransactionAnswer:
@@ -139,10 +143,10 @@ class TransactionLookup:
         return LedExtent(answer.end_offset, answer.records, answer.leader_epoch)
 
     async def keyed(self, topic: Topic, partition: int, key_hash: bytes) -> KeyOutcome | None:
-        """The transaction that came under a key whose home is this partition.
+        """Return the transaction under a key whose home is this partition; None: the key was not used for one.
 
         Raises:
-            NoLeaderError, NoQuorumError: nobody could tell.
+            NoLeaderError, NoQuorumError: no leader or no majority could be asked.
         """
         answer = await self._ask_keyed(topic, partition, key_hash)
         if answer.producer_id < 0:
@@ -161,14 +165,17 @@ class TransactionLookup:
         return KeyOutcome(identity, extents if answer.is_committed else None, places)
 
     def is_known(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
-        """Whether a replica of this node knows of a request under a key; that none does says nothing for certain."""
+        """Return whether a replica of this node knows of a request under a key. False says nothing for certain."""
         runner = self._replicas.find(topic_id, partition)
         if runner is None:
             return False
         return runner.log.has_key(key_hash, self._clock.expiry_ms())
 
     def may_be_first(self, topic_id: str, partition: int, key_hash: bytes) -> bool:
-        """Whether, for all that a replica of this node knows, a request is the first under its key, and is let in."""
+        """Return whether this node's replica takes the request for the first of its key and has room for it.
+
+        True without a replica here.
+        """
         runner = self._replicas.find(topic_id, partition)
         if runner is None:
             return True
@@ -182,11 +189,11 @@ class TransactionLookup:
         return True
 
     async def check_key(self, topic: Topic, request: ProduceRequest) -> None:
-        """Refuse a key under which records were written when the topic had fewer partitions, wherever they went.
+        """Refuse a key under which records were written when the topic had fewer partitions, in any partition.
 
         Raises:
-            PartitionCountChangedError: there are such records.
-            NoLeaderError, NoQuorumError: nobody could tell.
+            PartitionCountChangedError: there are records under the key from that time.
+            NoLeaderError, NoQuorumError: no leader or no majority could be asked.
         """
         assert request.idempotency is not None, "only keys are asked for"
         key_hash = request.idempotency.key_hash
@@ -222,7 +229,7 @@ class TransactionLookup:
         return await self._of_leader((topic.topic_id, partition), ask_leader)
 
     async def open_transactions(self) -> Sequence[OpenTransaction]:
-        """Those without a marker, as the leaders that can be asked say; the oldest first."""
+        """Return the transactions without a marker, as the leaders that can be asked report them; the oldest first."""
         image = self._metadata.image
         others = [b for b in image.live_brokers() if b != self._metadata.node_id]
         answers = await asyncio.gather(*(self._ask_open(broker_id) for broker_id in others))
@@ -279,7 +286,11 @@ class TransactionLookup:
     async def _of_leader(
         self, key: PartitionKey, ask_leader: Callable[[int, int], Awaitable[T]]
     ) -> T:
-        """What the partition's leader says, or its successor."""
+        """Return the response of the partition's leader, or of its successor.
+
+        Raises:
+            NoLeaderError: no leader answered within ``PATIENCE_MS``.
+        """
         deadline = self._clock.now_ms() + PATIENCE_MS
         while True:
             state: Partition | None = self._metadata.image.partitions.get(key)
@@ -300,7 +311,7 @@ class TransactionLookup:
     async def _leading(
         self, key: PartitionKey, leader_epoch: int, *, is_confirmed: bool = True
     ) -> PartitionRunner:
-        """The replica that leads the partition, which the quorum has confirmed unless somebody else will."""
+        """Return the replica that leads the partition; the quorum has confirmed it unless ``is_confirmed`` is False."""
         runner = await self._replicas.leading(*key, leader_epoch, timeout_ms=LEADER_WAIT_MS)
         if runner is None or runner.leader is None:
             raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
@@ -345,9 +356,12 @@ class TransactionLookup:
         )
 
     async def _know_growth(self, topic_id: str, partition_count: int) -> None:
-        """Come to know that a topic has so many partitions: from then on, nothing is written under a key of before.
+        """Wait until this node knows that a topic has so many partitions. It then refuses writes under older keys.
 
-        Else a node that has not heard of it could have it written behind the answer.
+        Otherwise a node that has not heard of the growth could still have such a write appended after this response.
+
+        Raises:
+            NotReadyError: this node has not heard of all partitions in time.
         """
 
         def is_known(image: Image) -> bool:
@@ -356,7 +370,7 @@ class TransactionLookup:
 
         if not await self._metadata.wait_until(is_known, timeout_ms=LEADER_WAIT_MS):
             raise NotReadyError(f"broker {self._metadata.node_id} has not heard of all partitions")
-        # What was let in before is in the log by the end of this turn.
+        # Batches that passed the check before are in the log by the end of this turn (``ToLeader._append_here``).
         await one_turn()
 
     async def _tell_open(self, request: OpenTransactionsRequest) -> OpenTransactionsAnswer:

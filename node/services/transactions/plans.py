@@ -1,6 +1,6 @@
-"""What a transaction of one request writes: its records by partition, and how their offsets become its answer.
+"""Plan a transaction of one request: its records by partition, and the response that their offsets make.
 
-Requests may share a transaction: what they write is then one part for each partition, in their order. Pure.
+Requests may share a transaction. Their records for one partition are then one part, in the order of the requests. Pure.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The records of a request for one partition, or of several; ``request_keys``: those that are at home there."""
+    """The records of one or more requests for one partition. ``request_keys``: keys whose home is that partition."""
 
     topic: Topic
     settings: TopicSettings
@@ -35,12 +35,12 @@ class Part:
 
     @property
     def key(self) -> PartitionKey:
-        """The partition."""
+        """The partition's key: topic id and number."""
         return self.topic.topic_id, self.batch.partition
 
 
 class WriteGroup(NamedTuple):
-    """Writes of a request whose records became parts together: ``sources``, (the write's number, count) each."""
+    """Writes of a request whose records became parts together. ``sources``: number and record count of each write."""
 
     part_count: int
     sources: Sequence[tuple[int, int]]
@@ -48,9 +48,9 @@ class WriteGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request writes, in so many writes; the idempotency key that it has is the first part's.
+    """The parts that a request writes. The request's idempotency key is in the first part.
 
-    ``groups`` have the parts in their order.
+    ``groups`` cover the parts in their order. ``write_count``: the number of the request's writes.
     """
 
     parts: Sequence[Part]
@@ -59,12 +59,12 @@ class Plan:
 
     @property
     def key(self) -> IdempotencyExtension | None:
-        """The request's idempotency key."""
+        """The request's idempotency key, or None."""
         keys = self.parts[0].request_keys if self.parts else ()
         return keys[0] if keys else None
 
     def receipts(self, base_offsets: Sequence[int]) -> list[Sequence[ProduceReceipt]]:
-        """Receipts of each write, from where each part begins."""
+        """Return the receipts of each write, given the offset at which each part begins."""
         receipts: list[Sequence[ProduceReceipt]] = [()] * self.write_count
         written = iter(zip(self.parts, base_offsets, strict=True))
         for group in self.groups:
@@ -79,10 +79,10 @@ class Plan:
     def first_answer(
         self, extents: Sequence[TransactionExtent], *, is_visible: bool
     ) -> TransactionReceipt:
-        """The answer to a request that was committed before, under its key.
+        """Return the response to a request that was committed before, under its key.
 
         Raises:
-            IdempotencyKeyReusedError: a topic was made anew since, or has other partitions.
+            IdempotencyKeyReusedError: a topic was deleted and created again since, or has other partitions.
         """
         written = {(extent.topic_id, extent.partition): extent for extent in extents}
         bases: list[int] = []
@@ -101,9 +101,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class JoinedPlans:
-    """What several requests write, as the parts of one transaction.
+    """The records of several requests, as the parts of one transaction.
 
-    ``places``: of each plan, for each of its parts, which of the joined parts has its records, and from which on.
+    ``places``: for each part of each plan, the joined part that has its records, and the number of records before them.
     """
 
     parts: Sequence[Part]
@@ -111,9 +111,9 @@ class JoinedPlans:
 
 
 def join(plans: Sequence[Plan]) -> JoinedPlans:
-    """The parts of all plans, one for each partition, those where keys are at home first.
+    """Join the parts of all plans: one for each partition, the homes of keys first.
 
-    None of them has headers or times of its own (``merge``).
+    No part has headers or timestamps of its own (``merge``).
     """
     homes = [plan.parts[0].key for plan in plans if plan.key is not None]
     numbers: dict[PartitionKey, int] = {}
@@ -144,7 +144,7 @@ def _shared(parts: Sequence[Part], keys: Sequence[IdempotencyExtension]) -> Part
 def own_extents(
     extents: Sequence[TransactionExtent], places: Sequence[KeyPlace]
 ) -> Sequence[TransactionExtent]:
-    """What a request wrote that has these places in a transaction; all of it, if it has none."""
+    """Return what the request with these places wrote in a transaction; without places, all of it."""
     if not places:
         return extents
     return [
@@ -160,10 +160,10 @@ def own_extents(
 def grouped(
     writes: Sequence[TransactionWrite],
 ) -> Iterator[tuple[str, int | None, Sequence[int]]]:
-    """Writes that are placed together: topic, partition, their numbers.
+    """Group writes that are placed together; yield topic, partition and the numbers of the writes.
 
-    Where each write of a topic says itself to which partition all of it goes, those for one; else, with None for the
-    partition, all of the topic.
+    If every write of a topic names the partition of all its records, each partition is a group. Otherwise the whole
+    topic is one group, with None for the partition.
     """
     by_topic: dict[str, list[int]] = {}
     for number, write in enumerate(writes):
@@ -182,7 +182,7 @@ def grouped(
 
 
 def merged(writes: Sequence[TransactionWrite], *, are_placed: bool) -> Records:
-    """The records of writes that are placed together, one behind the other; ``are_placed``: in one partition."""
+    """Return the records of writes that are placed together, in order. ``are_placed``: all in one partition."""
     if len(writes) == 1 and (are_placed or writes[0].partition is None):
         return writes[0].records
     counts = [len(write.records.values) for write in writes]
@@ -215,7 +215,7 @@ def _partitions_of(write: TransactionWrite) -> Sequence[int | None] | None:
 
 
 def _receipts_of(written: Sequence[tuple[Part, int]]) -> Sequence[ProduceReceipt]:
-    """Receipts of a group, from where each of its parts begins."""
+    """Return the receipts of a group, given the offset at which each of its parts begins."""
     batches = [part.batch for part, _ in written]
     outcomes = [
         Appended(range(base_offset, base_offset + len(part.batch.places)))

@@ -1,16 +1,19 @@
-"""Transactions on any node: whole ones in one request, and sessions of clients that write them step by step.
+"""Transactions on any node: a whole transaction in one request, or a session that a client writes step by step.
 
     one request     write all of it at the leaders → commit → wait until readers see it; small ones share a transaction
     session         begin gives a producer its epoch; each write names it; the commit names what was acknowledged
 
-The commit is one command of the quorum (``raft_meta.machine.transactions``); until it is applied nothing counts, and a
-transaction that this node does not commit is aborted by whoever leads its partitions (``transaction_markers``). So a
-write whose fate is unknown makes the outcome of a request certain: it is not committed.
+The commit is one command of the quorum (``raft_meta.machine.transactions``). Until it is applied, nothing counts. If
+this node does not commit a transaction, the leaders of its partitions abort it (``transaction_markers``). So a write
+whose fate is unknown still gives the request a certain outcome: not committed.
 
-An idempotency key is at home in the log of the first partition written, with the first batch: there the second request
-of a key finds the first, and what became of it. What goes to other partitions is written meanwhile, for that takes as
-long again; of a second request it is aborted, so one that is seen to be a second one waits for the home. Requests under
-keys share transactions, too: each has its own home and its own answer, and what is known by then is judged by itself.
+The home of an idempotency key is the log of the first partition written. The key is in the first batch there, so a
+second request under the key finds the first one and its outcome. The batches for other partitions are written at the
+same time, because waiting for the home would take as long again. If the request turns out to be a second one, those
+batches are aborted. So a request that a local replica already takes for a second one waits for the home first.
+
+Requests under keys share transactions, too. Each key has its own home and its own response. A request whose key is
+known already does not share; it is judged by itself.
 """
 
 import asyncio
@@ -96,10 +99,10 @@ from raft_meta.machine.transactions import (
 from storage.state.transactions import Identity
 
 OWNED_TIMEOUT_MS = 30_000
-"""How long a transaction of one request may stay open, should its node be there and say nothing."""
+"""How long a transaction of one request may stay open if its node is alive but does not end it."""
 
 KEY_WAIT_MS = 1_000
-"""How long a second request of a key waits for the first one, before it has that aborted."""
+"""How long a second request of a key waits for the first one before it has the first one aborted."""
 
 RETRY_MS = 20
 PROPOSE_TIMEOUT_MS = 5_000
@@ -107,7 +110,7 @@ PROPOSE_TIMEOUT_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class _WrittenPart:
-    """A part as the batch that is written."""
+    """A part, and the batch that is written for it."""
 
     part: Part
     batch: bytes
@@ -149,28 +152,29 @@ class TransactionService:
     # -- one request -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Let go of what requests share; they are gone by now."""
+        """Drop the transactions that requests share; the requests themselves have ended already."""
         await self._gatherer.close()
 
     async def transact(self, request: TransactionRequest) -> TransactionReceipt:
         """Write and commit all of a request, or nothing.
 
         Raises:
-            MilenaError: nothing took effect, nor will, but for
-            FateUnknownError: it may have; no quorum could be asked, or not the leader that knows of earlier requests
-                under its key.
+            FateUnknownError: the transaction may have taken effect. No quorum could be asked, or the leader that knows
+                of earlier requests under the key could not be asked.
+            MilenaError: any other error means that nothing took effect or will.
         """
         with under_key(request.idempotency):
             return await self._transact(request)
 
     async def _transact(self, request: TransactionRequest) -> TransactionReceipt:
         deadline = self._clock.now_ms() + request.timeout_ms
-        # First: the writes may make a topic that offsets are of.
+        # Plan first: the writes may create a topic that the offsets belong to.
         plan = await self._plan(request)
         committed = await self._transact_with_others(request, plan)
         if committed is not None:
             return self._receipt(plan, committed)
         commits = await self._commits_of(request.offsets)
+        # Check offsets before anything is written: the quorum aborts the whole transaction if it refuses them.
         for commit in commits:
             offsets.check_commit(self._metadata.image, commit)
         return await self._transact_alone(request, plan, commits, deadline)
@@ -184,9 +188,10 @@ class TransactionService:
     async def _transact_with_others(
         self, request: TransactionRequest, plan: Plan
     ) -> Committed | None:
-        """Commit it as a part of a transaction that others share; None: nothing of it counts, nor will.
+        """Commit the request as a part of a shared transaction. None: nothing of it counts now or later.
 
-        Offsets may be refused, which is nobody else's concern; nor is a repeat, which is judged by itself.
+        A request with offsets never shares, because refused offsets would abort the neighbours. Neither does a repeat,
+        because its response depends on the first request alone.
         """
         if request.offsets or not self._may_share(plan):
             return None
@@ -194,7 +199,11 @@ class TransactionService:
         return None if place is None else await self._gatherer.submit(place, plan)
 
     def _may_share(self, plan: Plan) -> bool:
-        """Whether no key is in the way: all nodes know of shared ones, and it is taken as the first under its own."""
+        """Return whether no idempotency key forbids sharing.
+
+        A key allows it if every node knows shared keys (feature level 10) and the request seems to be the first under
+        the key.
+        """
         if plan.key is None:
             return True
         if self._metadata.image.feature_level < SHARED_KEYS_LEVEL:
@@ -202,7 +211,10 @@ class TransactionService:
         return self._lookup.may_be_first(*plan.parts[0].key, plan.key.key_hash)
 
     async def _commit_shared(self, parts: Sequence[Part], timeout_ms: int) -> Committed:
-        """Commit what several requests write; half of their time is left to each where it cannot be written."""
+        """Commit what several requests write.
+
+        The writes get half of the time. If they fail, each request has the other half to try alone.
+        """
         now_ms = self._clock.now_ms()
         write_by, deadline = now_ms + timeout_ms / 2, now_ms + timeout_ms
         async with self._slots.taken(timeout_ms=self._left(write_by)) as slot:
@@ -217,7 +229,7 @@ class TransactionService:
         commits: tuple[GroupCommit, ...],
         deadline: float,
     ) -> TransactionReceipt:
-        """Commit it as a transaction of its own, or of the next one where leaders have taken this one for abandoned."""
+        """Commit the request as a transaction of its own; retry with the next one if leaders aborted it."""
         while True:
             async with self._slots.taken(timeout_ms=self._left(deadline)) as slot:
                 try:
@@ -235,20 +247,20 @@ class TransactionService:
                     if first is not None and written is not None:
                         is_visible = await self._is_seen(first.identity, written, deadline)
                         return plan.first_answer(written, is_visible=is_visible)
-                    # What was in the way of the key is aborted, and its marker is about to be written.
+                    # The transaction that held the key is aborted, and its marker is about to be written.
                     error: MilenaError = TransactionInProgressError(
                         "another request with this idempotency key is being decided; nothing was written, try again"
                     )
                 except (StaleProducerEpochError, TransactionAbortedError) as ended:
-                    # By leaders that took this node for gone, or for another request of the key: this node's
-                    # transaction, not the client's request, which may as well be another transaction's.
+                    # Leaders aborted this node's transaction: they took the node for gone, or another request of the
+                    # key had it aborted. The client's request was not refused, so it may run in another transaction.
                     error = NoLeaderError(f"{ended.message}; nothing was written, try again")
             if self._clock.now_ms() >= deadline:
                 raise error
             await self._clock.sleep(RETRY_MS)
 
     async def _plan(self, request: TransactionRequest) -> Plan:
-        """Records by partition, all of which may be stored."""
+        """Return the records by partition; all of them may be stored."""
         parts: list[Part] = []
         groups: list[WriteGroup] = []
         for topic, partition, numbers in grouped(request.writes):
@@ -271,6 +283,8 @@ class TransactionService:
                 f"the records go to {len(parts)} partitions, and a transaction has at most {ITEMS_PER_TRANSACTION_MAX}"
             )
         if parts:
+            # The first part is the home of the key: a retry on any node computes the same plan and so asks the same
+            # log.
             home = parts[0].topic
             keys = request_keys(own_key(request.idempotency, home), home)
             parts[0] = replace(parts[0], request_keys=keys)
@@ -311,18 +325,19 @@ class TransactionService:
         write_by: float,
         deadline: float,
     ) -> Committed:
-        """Write all parts and commit them, or nothing.
+        """Write all parts and commit them, or nothing. What was not written at ``write_by`` does not count either.
 
         Raises:
-            _RepeatedError: another request came under the key; nothing of this one counts, nor will.
-            MilenaError: as of ``transact``; nothing counts, either, of what was not written at ``write_by``.
+            _RepeatedError: another request came under the key; nothing of this request counts now or later.
+            MilenaError: as of ``transact``.
         """
         try:
             receipts = await self._write(parts, slot, write_by)
+        # A cancelled request must not leave the transaction open either: committed reading ends at an open transaction.
         except BaseException as error:
             await self._abort_written(slot)
             if isinstance(error, FateUnknownError):
-                # Nobody but this node would have committed it.
+                # Only this node could have committed the transaction, so the outcome is certain: 503, not 504.
                 raise NoLeaderError(f"{error.message}; the transaction is aborted") from error
             raise
         extents = tuple(
@@ -350,7 +365,7 @@ class TransactionService:
         except FateUnknownError:
             raise
         except MilenaError:
-            # Aborted by then, or still open.
+            # The transaction is aborted already, or still open.
             await self._abort_written(slot)
             raise
         slot.on_ended()
@@ -363,7 +378,8 @@ class TransactionService:
         slot: TransactionSlot,
         deadline: float,
     ) -> list[BatchReceipt]:
-        """Write all parts; encoded, and known not to be too large, before the first is written."""
+        """Write all parts. Every part is encoded, and known not to be too large, before the first one is written."""
+        # The stamp names this broker and its epoch, so leaders abort the transaction soon after this node is gone.
         stamp = TransactionStamp(
             ProducerStamp(slot.producer_id, slot.producer_epoch, 0),
             TransactionExtension(
@@ -387,12 +403,14 @@ class TransactionService:
             (piece,) = pieces
             written.append(_WrittenPart(part, piece.batch, decode_header(piece.batch)))
         keys = parts[0].request_keys if parts else ()
+        # Keys that share a transaction have their places in the batch. A repeat makes the leader refuse the whole
+        # batch, so no home has to be asked.
         if not keys or keys[0].places:
             return await _all([self._bring(one, deadline) for one in written])
         (key_hash,) = (key.key_hash for key in keys)
         home, *others = written
         if self._lookup.is_known(*home.part.key, key_hash):
-            # A repeat, most likely: what is written beside its home would stay in the logs, as aborted.
+            # This is probably a repeat. What is written next to its home would stay in the logs as aborted records.
             receipt = await self._bring_home(home, key_hash, deadline)
             return [receipt, *await _all([self._bring(one, deadline) for one in others])]
         return await _all(
@@ -422,6 +440,7 @@ class TransactionService:
         """
         part, header = written.part, written.header
         receipt: BatchReceipt | None = None
+        # The leader refuses a key whose other transaction is undecided. The lookup below finds that transaction.
         with suppress(TransactionInProgressError):
             receipt = await self._bring(written, deadline)
         if receipt is not None and not receipt.is_duplicate:
@@ -429,6 +448,7 @@ class TransactionService:
         found = await self._lookup.keyed(part.topic, part.batch.partition, key_hash)
         if found is None:
             raise _RepeatedError(None)
+        # The log may have this very batch, if the response to an earlier attempt was lost.
         if found.identity == (header.producer_id, header.producer_epoch):
             assert receipt is not None, "a transaction is not in its own way"
             return receipt
@@ -440,11 +460,12 @@ class TransactionService:
     async def _decided(
         self, key: PartitionKey, identity: Identity, deadline: float
     ) -> tuple[TransactionExtent, ...] | None:
-        """What the key's other transaction wrote, if it is committed; None: it is aborted, now at the latest."""
+        """Return what the key's other transaction wrote, if it is committed. None: it is aborted, now at the latest."""
 
         def is_decided(image: Image) -> bool:
             return outcome_of(image, *key, *identity) is not NotCommitted.OPEN
 
+        # Ask the quorum first: this node's image may not have the end of the other transaction yet.
         await self._metadata.current_image()
         wait_ms = min(KEY_WAIT_MS, self._left(deadline))
         if not await self._metadata.wait_until(is_decided, timeout_ms=wait_ms):
@@ -454,7 +475,7 @@ class TransactionService:
         return None if isinstance(outcome, NotCommitted) else outcome.extents
 
     async def _abort_written(self, slot: TransactionSlot) -> None:
-        """Nothing of it is to count: told at once, or by its leaders when they see that nobody commits it."""
+        """Abort a transaction that is not to count. If no quorum can be asked, its leaders abort it later."""
         try:
             await self._ends.end(_abort_of(slot.producer_id, slot.producer_epoch))
         except MilenaError:
@@ -465,11 +486,11 @@ class TransactionService:
     # -- sessions --------------------------------------------------------------------------------
 
     async def begin(self, transactional_id: str, *, timeout_ms: int) -> ProducerTransaction:
-        """A producer's next transaction; what its former holder left open is aborted.
+        """Return a producer's next transaction; abort what its former holder left open.
 
         Raises:
-            TooManyProducersError, NoQuorumError: there is none.
-            FateUnknownError: there may be one, that nobody holds.
+            TooManyProducersError, NoQuorumError: no producer could be reserved.
+            FateUnknownError: a producer may be reserved that no client holds.
         """
         while True:
             answer = await self._metadata.propose(
@@ -482,6 +503,8 @@ class TransactionService:
             )
             assert isinstance(answer, tuple), answer
             producer_id, producer_epoch = answer
+            # A transaction at the last epoch could never end, because its end raises the epoch. The next call gives the
+            # name a new id.
             if producer_epoch < PRODUCER_EPOCH_MAX:
                 if producer_epoch > 0:
                     await self._producers.spread(producer_id, producer_epoch)
@@ -490,13 +513,15 @@ class TransactionService:
                 )
 
     async def commit(self, request: TransactionCommit) -> TransactionEnded:
-        """Commit what a client has written and had acknowledged; asking again gets the first answer.
+        """Commit what a client has written and had acknowledged. A repeated call gets the first response.
 
         Raises:
-            TransactionChangedError: the partitions hold other records of it than the client knows; it is still open.
-            TransactionAbortedError, StaleProducerEpochError, TransactionNotFoundError: it is not open any more.
+            TransactionChangedError: the partitions hold other records of the transaction than the client names; the
+                transaction is still open.
+            TransactionAbortedError, StaleProducerEpochError, TransactionNotFoundError: the transaction is not open any
+                more.
             MilenaError: as ``TransactionEnds.end``.
-            FateUnknownError: it may be committed; ask again.
+            FateUnknownError: the transaction may be committed; repeat the call.
         """
         deadline = self._clock.now_ms() + request.timeout_ms
         named = request.transaction
@@ -517,7 +542,7 @@ class TransactionService:
                 await self._decide(end, deadline)
                 break
             except StaleLeaderEpochError:
-                # The next leader is to say what it holds.
+                # A partition has another leader since; ask that leader what it holds.
                 if self._clock.now_ms() >= deadline:
                     raise
             await self._clock.sleep(RETRY_MS)
@@ -526,7 +551,7 @@ class TransactionService:
         if request.until_visible:
             partitions = self._metadata.image.partitions
             states = (partitions.get((extent.topic_id, extent.partition)) for extent in extents)
-            # They have written its markers once it is seen.
+            # These leaders know the end once the transaction is visible: they have written its markers.
             leaders = {state.leader for state in states if state is not None}
             is_visible, _ = await asyncio.gather(
                 self._is_seen(identity, extents, deadline),
@@ -535,22 +560,23 @@ class TransactionService:
         return TransactionEnded(next_epoch=identity[1] + 1, is_visible=is_visible)
 
     async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
-        """Let nothing count of what was written; asking again is harmless.
+        """Abort a transaction; nothing that it wrote counts. A repeated call is harmless.
 
         Raises:
-            TransactionCommittedError: it is committed.
-            StaleProducerEpochError, TransactionNotFoundError: another one is open, or none was begun.
+            TransactionCommittedError: the transaction is committed.
+            StaleProducerEpochError, TransactionNotFoundError: another transaction is open, or none was started.
             NoQuorumError: nothing was decided.
-            FateUnknownError: it may be aborted; ask again.
+            FateUnknownError: the transaction may be aborted; repeat the call.
         """
         end = _abort_of(transaction.producer_id, transaction.producer_epoch)
         await self._decide(end, self._clock.now_ms() + timeout_ms)
         self._counts.transactions.aborted += 1
+        # Until every leader knows the next epoch, a write under this one could still get 200 and yet never count.
         await self._producers.spread(transaction.producer_id, transaction.producer_epoch + 1)
         return TransactionEnded(next_epoch=transaction.producer_epoch + 1, is_visible=True)
 
     async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
-        """Those that are open in partitions for so long, as their leaders say; the oldest first."""
+        """Return transactions that are open in partitions for that long, as leaders say; the oldest first."""
         before_ms = self._clock.wall_ms() - older_than_ms
         found = await self._lookup.open_transactions()
         return [one for one in found if one.began_ms <= before_ms]
@@ -571,14 +597,16 @@ class TransactionService:
         extents: Sequence[TransactionExtent],
         identity: Identity,
     ) -> tuple[int, ...]:
-        """The epochs under which leaders say that they hold the very records that a commit names.
+        """Return the epochs under which leaders say that they hold exactly the records that a commit names.
 
-        Empty where the quorum had those confirmed, or is to answer by itself, as the transaction is over.
+        Empty if the quorum confirmed the leaders, or if the transaction is over and the quorum gives the response by
+        itself.
         """
         image = self._metadata.image
         is_bound = image.feature_level >= LEADER_EPOCHS_LEVEL
         producer = image.producers.get(identity[0])
-        # Of epochs that have passed this node's own image is certain, however old it is; of all else the quorum is.
+        # If this node's image is past the epoch, the transaction is over, however old the image is. All else needs the
+        # quorum.
         if producer is not None and producer.producer_epoch > identity[1]:
             return ()
         try:
@@ -589,7 +617,8 @@ class TransactionService:
                 ]
             )
         except MilenaError:
-            # Or it is decided, and partitions say so already, or cannot be asked: the machine is to answer.
+            # The transaction may be decided: then leaders report other records, or cannot be asked. The machine has the
+            # outcome.
             if not _is_over(await self._metadata.current_image(), identity):
                 raise
             return ()
@@ -608,8 +637,11 @@ class TransactionService:
             extent, identity, is_bound=is_bound
         )
         if is_bound and (end_offset, records) != named:
-            # A leader that was deposed and has not heard of it holds less: only one that the quorum confirms refuses.
+            # A deposed leader that has not heard of its successor holds less. So only a leader that the quorum confirms
+            # may refuse.
             end_offset, records, _ = await self._lookup.extent(extent, identity, is_bound=False)
+            # The confirmed leader agrees with the commit, so the first report came from a deposed one. Ask for the
+            # epochs again.
             if (end_offset, records) == named:
                 raise StaleLeaderEpochError(
                     f"{written.topic}-{written.partition} has another leader; nothing was decided, try again"
@@ -625,7 +657,7 @@ class TransactionService:
     # -- the end ---------------------------------------------------------------------------------
 
     async def _decide(self, end: TransactionEnd, deadline: float) -> None:
-        """End it; asked again for as long as nobody can tell whether it is.
+        """End the transaction; ask again while it is unknown whether the transaction has ended.
 
         Raises:
             MilenaError: as ``TransactionEnds.end``.
@@ -642,7 +674,7 @@ class TransactionService:
             except (StaleProducerEpochError, TransactionNotFoundError) as error:
                 if unknown is None:
                     raise
-                # An earlier try may have ended it, and others have gone on since.
+                # An earlier attempt may have ended it, and other clients may have used the producer since.
                 raise unknown from error
             else:
                 return
@@ -653,7 +685,7 @@ class TransactionService:
     async def _is_seen(
         self, identity: Identity, extents: Sequence[TransactionExtent], deadline: float
     ) -> bool:
-        """Wait until readers see a committed transaction, or the time is up."""
+        """Wait until readers see a committed transaction; return False if the time is up first."""
         keys = [(extent.topic_id, extent.partition) for extent in extents]
         return await self._sight.seen(identity, keys, timeout_ms=self._left(deadline))
 
@@ -688,13 +720,16 @@ class TransactionService:
 
 
 def _is_over(image: Image, identity: Identity) -> bool:
-    """Whether the quorum's image says that a transaction is decided, or was never begun."""
+    """Return whether the quorum's image says that a transaction is decided, or has never started."""
     producer = image.producers.get(identity[0])
     return producer is None or producer.producer_epoch != identity[1]
 
 
 class _RepeatedError(Exception):
-    """Another request came under the key. ``first``: that one, aborted if it has no extents; None: it is forgotten."""
+    """Another request came under the key.
+
+    ``first`` is that request's transaction, aborted if it has no extents. None: the key is forgotten.
+    """
 
     def __init__(self, first: KeyOutcome | None) -> None:
         super().__init__("repeated")
@@ -705,7 +740,7 @@ T = TypeVar("T")
 
 
 async def _all(works: Sequence[Awaitable[T]]) -> list[T]:
-    """What all of them return; the first error only once all are done, so that none writes on behind it."""
+    """Return all results. Raise the first error only once all are done, so that none writes on in the background."""
     outcomes = await asyncio.gather(*works, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):

@@ -1,7 +1,7 @@
-"""When readers see a committed transaction: once its marker is committed in each of its partitions.
+"""Tells when readers see a committed transaction: once its marker is committed in each of its partitions.
 
-The quorum hears of that last, of many in one command, and then every node by its image. So the leaders of its
-partitions are asked, too, who know before.
+The quorum hears of that last, for many transactions in one command. Then every node hears of it by its image. The
+leaders of the partitions know it earlier, so they are asked, too.
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from raft_meta.machine.image import Image, PartitionKey
 from storage.state.transactions import Identity
 
 ASKING_MAX = 64
-"""Transactions of this node whose leaders are asked at a time; those beyond wait for the image."""
+"""Transactions of this node whose leaders are asked at a time. Further ones wait for the image."""
 ASK_MS = 2_000
-"""How long a leader goes on waiting for who asked."""
+"""How long a leader waits for markers before it responds."""
 
 
 _Unseen = tuple[Identity, tuple[PartitionKey, ...]]
-"""A committed transaction whose markers are not known to be committed in all of these partitions."""
+"""A committed transaction, and partitions in which its markers are not known to be committed."""
 
 
 class TransactionSight:
-    """Waits for readers' sight of transactions, and tells other nodes of it as leader. Owned by the data loop."""
+    """Waits until readers see transactions, and tells other nodes as a leader. Owned by the data loop."""
 
     def __init__(
         self, *, metadata: MetadataStore, markers: TransactionMarkers, peer: Peers
@@ -49,7 +49,8 @@ class TransactionSight:
         if not _is_ending(self._metadata.image, identity, keys):
             return True
         seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Two requests for one commit wait for the same; of those that share a transaction each for its own partitions.
+        # Two requests for one commit wait for the same. Requests that share a transaction wait for their own
+        # partitions.
         unseen = (identity, tuple(keys))
         self._unseen.setdefault(unseen, []).append(seen)
         asking = None
@@ -71,7 +72,7 @@ class TransactionSight:
         return True
 
     def _on_image(self, image: Image) -> None:
-        # Not by waiting for images: of hundreds of transactions each would be woken by all the others' ends.
+        # Do not wait for images per transaction: each of hundreds would be woken by the ends of all others.
         if image.ending is self._ending:
             return
         self._ending = image.ending
@@ -83,7 +84,7 @@ class TransactionSight:
     async def _ask_leaders(
         self, identity: Identity, keys: Sequence[PartitionKey], seen: "asyncio.Future[None]"
     ) -> None:
-        """Wait for the word of all leaders; where one cannot tell, the image will."""
+        """Wait for the responses of all leaders. If one cannot tell, the image will."""
         by_leader: dict[int, list[PartitionKey]] = {}
         for key in keys:
             state = self._metadata.image.partitions.get(key)
@@ -108,7 +109,11 @@ class TransactionSight:
             await ask(self._peer, leader, MARKED_TRANSACTION, request, timeout_ms=ASK_MS)
 
     async def _tell_marked(self, request: MarkedTransactionRequest) -> Done:
-        """Answer once the markers of all the partitions are committed, which this node leads."""
+        """Respond once the markers are committed in all these partitions, which this node leads.
+
+        Raises:
+            NotReadyError: a marker is not committed within ``ASK_MS``.
+        """
         identity = (request.producer_id, request.producer_epoch)
         try:
             async with asyncio.timeout(ASK_MS / 1000):
@@ -120,7 +125,10 @@ class TransactionSight:
 
 
 def _is_ending(image: Image, identity: Identity, keys: Sequence[PartitionKey]) -> bool:
-    """Whether the image says so, or has not heard of the end yet: another node may have committed it."""
+    """Return whether the transaction is ending in one of the partitions, as far as the image tells.
+
+    True also if the image has not heard of the end yet: another node may have committed the transaction.
+    """
     producer_id, producer_epoch = identity
     producer = image.producers.get(producer_id)
     if producer is None or producer.producer_epoch <= producer_epoch:

@@ -1,7 +1,8 @@
-"""Producers that a node writes transactions of one request with: each is in one transaction at a time.
+"""Producers with which a node writes transactions of one request. Each is in one transaction at a time.
 
-They have names of the node's own, so that its next life takes them over, which aborts what the former left open. The
-end of a transaction raises its producer's epoch; who does not know whether it ended takes the name over anew.
+Their names belong to the node. After a restart the node takes over the names, which aborts what it had left open. The
+end of a transaction raises its producer's epoch. If the node does not know whether a transaction ended, it takes over
+the name again.
 """
 
 import asyncio
@@ -15,13 +16,13 @@ from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.producers import RESERVED_PREFIX
 
 SLOTS_MAX = 256
-"""Transactions of one request that a node has under way."""
+"""Transactions of one request that a node has in flight."""
 
 PROPOSE_TIMEOUT_MS = 5_000
 
 
 class TransactionSlot:
-    """A producer, for one transaction. ``is_known``: its epoch is ``producer_epoch`` for the next one, too."""
+    """A producer for one transaction. ``is_known``: its next transaction may use ``producer_epoch``."""
 
     def __init__(self, number: int, producer_id: int, producer_epoch: int) -> None:
         self.number = number
@@ -30,12 +31,12 @@ class TransactionSlot:
         self.is_known = False
 
     def on_ended(self) -> None:
-        """The transaction was decided."""
+        """Note that the transaction was decided."""
         self.producer_epoch += 1
         self.is_known = self.producer_epoch < PRODUCER_EPOCH_MAX
 
     def on_unused(self) -> None:
-        """Nothing was written."""
+        """Note that nothing was written."""
         self.is_known = True
 
 
@@ -46,16 +47,16 @@ class TransactionSlots:
         self._metadata = metadata
         self._free: list[TransactionSlot] = []
         self._unknown = list(range(SLOTS_MAX - 1, -1, -1))
-        """Numbers of those whose epoch nobody here knows."""
+        """Numbers of the producers whose epoch this node does not know."""
         self._room = asyncio.Semaphore(SLOTS_MAX)
 
     @asynccontextmanager
     async def taken(self, *, timeout_ms: float) -> AsyncIterator[TransactionSlot]:
-        """A producer of one's own; say what became of its transaction before the end of the block.
+        """Reserve a producer. Report its transaction's end before the block ends, or its epoch counts as unknown.
 
         Raises:
-            TooManyTransactionsError: all are in use, for as long.
-            NoQuorumError, FateUnknownError: no producer could be had.
+            TooManyTransactionsError: all producers are in use for the whole timeout.
+            NoQuorumError, FateUnknownError: no producer could be allocated.
         """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
