@@ -1,7 +1,7 @@
-"""Cutting deliveries: which records of what was read go into an answer. Pure.
+"""Cut deliveries: choose the records that go into a response. Pure.
 
-Sizes are those of keys and values as they are stored. An answer has one record whatever its bounds are, so that a
-record that is larger than what a client allows never stops it.
+Sizes are those of keys and values as they are stored, in bytes. A response has at least one record, even one above the
+client's limit. So a large record does not block the consumer.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from milena.model.errors import CorruptBatchError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRoom:
-    """Room that an answer still has. ``needs_one``: it has no record yet."""
+    """The room that is left in a response. ``needs_one``: it has no record yet."""
 
     payload_bytes: int
     records: int
@@ -22,11 +22,11 @@ class AnswerRoom:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more goes in."""
+        """Whether nothing more fits in."""
         return not self.needs_one and (self.payload_bytes <= 0 or self.records <= 0)
 
     def less(self, cut: "CutRecords") -> "AnswerRoom":
-        """The room that is left once ``cut`` is in."""
+        """Return the room that is left after ``cut``."""
         return AnswerRoom(
             payload_bytes=self.payload_bytes - cut.payload_bytes,
             records=self.records - cut.record_count,
@@ -40,28 +40,28 @@ class CutRecords:
 
     start_offset: int
     end_offset: int
-    """One above the last record that is delivered; ``start_offset`` when none is."""
+    """One above the last record that is delivered; ``start_offset`` without a record."""
     next_offset: int
-    """Where to go on: at or above ``end_offset``, past what compaction has left nothing of."""
+    """The offset to continue at: at or above ``end_offset``, past offsets whose records compaction removed."""
     leader_epoch: int
-    """Of the last record; -1 without one."""
+    """The leader epoch of the last record; -1 without one."""
     record_count: int
     payload_bytes: int
     is_full: bool
-    """There was another record, and no room for it."""
+    """Whether another record was there and did not fit."""
     batches: bytes
     damaged_at: int | None = None
-    """Records stored from here on came damaged; none of them is in here."""
+    """The offset from which on stored records are damaged; none of them is included."""
 
 
 def cut(batches: bytes, start_offset: int, end_offset: int, room: AnswerRoom) -> CutRecords:
-    """As many records from ``start_offset`` on as there is room for, all below ``end_offset``.
+    """Take as many records from ``start_offset`` on as there is room for, all below ``end_offset``.
 
     Args:
-        batches: whole stored batches in order; the first may begin below, the last go on beyond.
-        start_offset: where the reader stands.
-        end_offset: the high watermark under which they were read.
-        room: what the answer may still take.
+        batches: whole stored batches in order; the first may start below, the last may end above.
+        start_offset: the reader's position.
+        end_offset: the end under which they were read, exclusive.
+        room: what the response may still take.
     """
     count = used = 0
     epoch = -1
@@ -110,7 +110,7 @@ def cut(batches: bytes, start_offset: int, end_offset: int, room: AnswerRoom) ->
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Records of one batch. ``is_full``: one more was there and found no room."""
+    """Records of one batch. ``is_full``: one more was there and did not fit."""
 
     count: int
     payload_bytes: int

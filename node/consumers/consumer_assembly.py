@@ -1,4 +1,4 @@
-"""REST consumers of one node, put together: one object that is started, told of images, and stopped."""
+"""Assembles the REST consumers of one node: one object that is started, told of images, and stopped."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -21,7 +21,11 @@ from raft_meta.machine.image import Image
 
 
 class RestConsumers:
-    """``service`` is what the API calls, ``coordinator`` and ``expiry`` are the coordinator's part, ``ends`` waits."""
+    """The parts of REST consumers.
+
+    ``service`` is what the API calls. ``coordinator`` and ``expiry`` are the coordinator's part. ``ends`` waits for
+    records.
+    """
 
     def __init__(
         self,
@@ -74,14 +78,17 @@ class RestConsumers:
 
     @property
     def peer_handlers(self) -> Mapping[str, Handler]:
-        """The handlers, as the peer port calls them, beside those of the group's coordinator."""
+        """Return the handlers for the peer port, except those that the group's coordinator serves."""
         return {
             RETURNED.name: peer_handler(RETURNED, self.service.on_returned),
             TAIL.name: peer_handler(TAIL, self.ends.on_tail),
         }
 
     def on_image(self, image: Image) -> None:
-        """After the replicas: they watch those that are there then."""
+        """Take a new image.
+
+        Call this after the replicas have taken it: the watches need the replicas that exist then.
+        """
         self.ends.on_image(image)
         self.coordinator.on_image(image)
 
@@ -90,7 +97,7 @@ class RestConsumers:
         await self.expiry.run()
 
     async def close(self) -> None:
-        """Nothing goes on in the background any more."""
+        """Stop everything that runs in the background."""
         await self.service.close()
         await self.coordinator.close()
         await self.ends.close()

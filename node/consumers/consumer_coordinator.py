@@ -1,8 +1,8 @@
-"""The coordinator's part of REST consumers: it makes, changes, reads for and forgets those of its groups.
+"""The coordinator's part of REST consumers: creates, changes, reads for and deletes those of its groups.
 
-What must outlive this node goes through the quorum, before it is answered: the consumer, its subscription, commits.
-The rest is in ``ConsumerSession``, made when a consumer is first heard of, and dropped when another node coordinates
-its group. Handlers run under ``CoordinatorCalls``, which see to it that this node may decide.
+State that must outlive this node goes through the quorum before the response: the consumer, its subscription, commits.
+The rest is in ``ConsumerSession``. A session is created at the first call of a consumer, and dropped when another node
+coordinates the group. Handlers run under ``CoordinatorCalls``, which make sure that this node may decide.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -70,23 +70,23 @@ from raft_meta.machine.image import ConsumerKey, Image, PartitionSet, RestConsum
 from raft_meta.machine.topics import partition_sets
 
 SHARING_MS = 500
-"""A subscription waits this long until what it reads is its own."""
+"""How long a subscription waits until the consumer holds all partitions that it is to read."""
 PROPOSE_MS = 5_000
 
 
 class ConsumerStore:
-    """REST consumers in the replicated state: made, changed and forgotten by proposals to the quorum."""
+    """REST consumers in the replicated state: created, changed and deleted by proposals to the quorum."""
 
     def __init__(self, metadata: MetadataStore, standing: Standing) -> None:
         self._metadata = metadata
         self._standing = standing
 
     async def put(self, consumer: RestConsumer, *, is_new: bool = False) -> None:
-        """Make the consumer, or have it read something else.
+        """Create the consumer, or change what it reads.
 
         Raises:
-            ConsumerExistsError: ``is_new``, and there is one of this name.
-            MilenaError: it is refused, or what became of it is not known.
+            ConsumerExistsError: ``is_new``, and a consumer has this name.
+            MilenaError: the change was refused, or its result is not known.
         """
         group_rules.check_consumer(consumer)
         await self._metadata.propose(
@@ -100,7 +100,7 @@ class ConsumerStore:
         )
 
     async def delete(self, consumers: Sequence[RestConsumer]) -> int:
-        """Forget these, and their membership with them; returns how many there were."""
+        """Delete these consumers and their memberships; return how many existed."""
         found = await self._metadata.propose(
             DeleteConsumers(
                 broker_id=self._metadata.node_id,
@@ -121,7 +121,7 @@ class ConsumerStore:
 
 
 class ConsumerCoordinator:
-    """See the module. Owned by the data loop."""
+    """Handles the calls of REST consumers as their coordinator; see the module. Owned by the data loop."""
 
     def __init__(
         self,
@@ -173,21 +173,21 @@ class ConsumerCoordinator:
         calls.serve(COMMITTED, self._on_committed)
 
     def on_image(self, image: Image) -> None:
-        """Wake those whose assignment may be another, and forget those that are another node's."""
+        """Wake calls whose assignment may have changed; drop the sessions that belong to another node by now."""
         self._sessions.on_image(image)
 
     def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
-        """Whether the consumer has let go of these; see ``node.groups.rest_members.RestMembers``."""
+        """Return whether the consumer has released these; see ``node.groups.rest_members.RestMembers``."""
         return self._sessions.may_release(group_id, instance, partitions)
 
     async def close(self) -> None:
-        """Nothing goes on in the background any more."""
+        """Stop everything that runs in the background."""
         await self._sessions.close()
 
-    # -- making and forgetting -------------------------------------------------------------------
+    # -- creating and deleting -------------------------------------------------------------------
 
     async def _on_create(self, request: ConsumerCreateRequest) -> Done:
-        # Nodes of the release before would stop at what they cannot read.
+        # Nodes of the previous release would stop at a command with fields that they cannot read.
         is_said = self._metadata.image.feature_level >= quotas.LEVEL
         consumer = RestConsumer(
             group_id=request.group_id,
@@ -204,7 +204,8 @@ class ConsumerCoordinator:
         try:
             await self._store.put(consumer, is_new=True)
         except ConsumerExistsError:
-            # A name that the asking node drew is nobody else's: this is the same request again.
+            # The asking node drew this name at random, so no other consumer has it: this is a repeat of the same
+            # request.
             if not request.is_drawn:
                 raise
         self._idle.hear(request.key, self._clock.now_ms())
@@ -212,7 +213,7 @@ class ConsumerCoordinator:
 
     async def _on_delete(self, request: ConsumerDeleteRequest) -> Done:
         async with self._sessions.call(request.key) as session:
-            # A records call that waits does not keep its consumer alive.
+            # A waiting records call must not keep its consumer alive.
             session.wake()
             async with session.turn:
                 await self._arrival.prove(session, request.asked_node_id)
@@ -222,7 +223,7 @@ class ConsumerCoordinator:
         return Done()
 
     async def delete(self, consumers: Sequence[RestConsumer]) -> int:
-        """Forget these, and their membership with them; returns how many there were."""
+        """Delete these consumers and their memberships; return how many existed."""
         count = await self._store.delete(consumers)
         for consumer in consumers:
             session = self._sessions.get((consumer.group_id, consumer.instance))
@@ -231,7 +232,10 @@ class ConsumerCoordinator:
         return count
 
     async def commit_arrived(self, key: ConsumerKey) -> None:
-        """Commit what a consumer certainly has before it expires, if it commits by itself."""
+        """Commit, before a consumer expires, what has certainly reached its client.
+
+        Do nothing unless it commits automatically.
+        """
         session = self._sessions.get(key)
         if session is not None:
             await session.commit_arrived()
@@ -239,7 +243,7 @@ class ConsumerCoordinator:
     # -- what it reads ---------------------------------------------------------------------------
 
     async def _on_subscribe(self, request: ConsumerSubscribeRequest) -> Done:
-        """Subscribe; without topics and pattern, give up subscription or assignment."""
+        """Subscribe; without topics and pattern, drop the subscription or assignment."""
         topics, pattern = tuple(sorted(set(request.topics))), request.pattern
         async with self._sessions.call(request.key) as session, session.turn:
             consumer = session.view.consumer
@@ -259,10 +263,10 @@ class ConsumerCoordinator:
         return Done()
 
     async def _join(self, session: ConsumerSession, before: RestConsumer) -> None:
-        """Let membership follow the subscription; one that cannot be is taken back.
+        """Let the membership follow the subscription; restore the former subscription if it cannot.
 
         Raises:
-            MilenaError: it is subscribed as before, or, when nobody can tell, will be a member by and by.
+            MilenaError: the consumer is subscribed as before. If the result is unknown, it will become a member later.
         """
         try:
             await self._memberships.settle(*session.key)
@@ -275,11 +279,12 @@ class ConsumerCoordinator:
             member = member_of(image, *session.key)
             return member is None or member.held == member.target
 
-        # What others have to give back first may come later; consumers behind the API do so at once.
+        # Partitions that other members must give back first may arrive later. Consumers behind this API give back at
+        # once.
         await self._metadata.wait_until(is_settled, timeout_ms=SHARING_MS)
 
     async def _on_assign(self, request: ConsumerAssignRequest) -> Done:
-        """Read these partitions, as no member of the group."""
+        """Read these partitions, without being a member of the group."""
         names = each_partition(request.partitions)
         keys = await partition_keys(names, self._topic)
         async with self._sessions.call(request.key) as session, session.turn:
@@ -297,7 +302,7 @@ class ConsumerCoordinator:
         return Done()
 
     async def _on_view(self, request: ConsumerViewRequest) -> ConsumerViewAnswer:
-        """Say what it is subscribed to, and what it reads."""
+        """Return what the consumer is subscribed to, and what it reads."""
         async with self._sessions.call(request.key) as session:
             consumer = session.view.consumer
             topics = session.view.image.topics

@@ -1,7 +1,7 @@
-"""The end of REST consumers that nobody calls any more.
+"""Deletes REST consumers that are idle for too long.
 
-The clocks are in the coordinator's memory: one that takes over gives every consumer its full time again. A look costs
-nothing while no consumer or broker comes or goes.
+The clocks are in the coordinator's memory: a new coordinator gives every consumer its full time again. A check costs
+nothing while the consumers and brokers stay the same.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 
 LOOK_MS = 2_000
 EXPIRED_AT_ONCE_MAX = 500
-"""Deleted by one command."""
+"""Consumers deleted by one command."""
 SLICE = 500
-"""Consumers looked at before others have a turn of the loop."""
+"""Consumers checked in one turn of the loop."""
 
 
 class ConsumerExpiry:
-    """See the module. Owned by the data loop."""
+    """Expires the idle consumers of this coordinator; see the module. Owned by the data loop."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class ConsumerExpiry:
         self._consumers: Map[ConsumerKey, RestConsumer] | None = None
         self._brokers: Map[int, Broker] | None = None
         self._mine: dict[str, bool] = {}
-        """By group: whether this node coordinates it, as the brokers are now."""
+        """By group: whether this node coordinates it, with the present brokers."""
 
     async def run(self) -> None:
-        """Look now and then, until cancelled."""
+        """Check periodically, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_MS)
             image = self._metadata.image
@@ -61,7 +61,7 @@ class ConsumerExpiry:
             await self._expire()
 
     async def _take_stock(self, image: Image) -> None:
-        """Learn which clocks run here: in slices, since there may be tens of thousands."""
+        """Find out which clocks run here, in slices, because there may be tens of thousands."""
         if image.brokers is not self._brokers:
             self._mine.clear()
         coordinators = Coordinators(image)
@@ -91,7 +91,7 @@ class ConsumerExpiry:
         if not found:
             return
         await asyncio.gather(*(self._coordinator.commit_arrived(key) for key in expired))
-        # A call may have come while that was under way.
+        # A call may have arrived during the commit.
         still = set(self._idle.expired(self._clock.now_ms(), 2 * EXPIRED_AT_ONCE_MAX))
         gone = [c for c in found if (c.group_id, c.instance) in still]
         try:

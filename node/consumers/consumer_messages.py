@@ -1,4 +1,4 @@
-"""REST consumers' calls between nodes, declared: to the group's coordinator, from it, and to a partition's leader."""
+"""Calls of REST consumers between nodes, declared: to the group's coordinator, from it, and to a partition's leader."""
 
 import msgspec
 from msgspec import UNSET, UnsetType, field
@@ -18,18 +18,18 @@ class ConsumerRequest(GroupRequest, frozen=True, kw_only=True):
 
     @property
     def key(self) -> ConsumerKey:
-        """The consumer."""
+        """The consumer's key: group and instance."""
         return self.group_id, self.instance
 
 
 class ClientRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """A call of the consumer's client, who made it on the node ``asked_node_id``."""
+    """A call that the consumer's client made on the node ``asked_node_id``."""
 
     asked_node_id: int = field(name="from")
 
 
 class ConsumerCreateRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """Make a consumer; see ``http_api.ports.groups.NewConsumer``. ``is_drawn``: the asking node drew its name."""
+    """Create a consumer; see ``http_api.ports.groups.NewConsumer``. ``is_drawn``: the asking node drew its name."""
 
     is_drawn: bool
     format: str
@@ -38,34 +38,34 @@ class ConsumerCreateRequest(ConsumerRequest, frozen=True, kw_only=True):
     fetch_min_bytes: int = field(name="min_bytes")
     request_timeout_ms: int = field(name="timeout_ms")
     principal: str | UnsetType = UNSET
-    """Whose it is; not sent where nobody was asked."""
+    """The owner; not sent if callers are not asked for credentials."""
     commits_next: bool | UnsetType = field(name="next", default=UNSET)
     """Not sent to nodes that may not know it."""
 
 
 class ConsumerDeleteRequest(ClientRequest, frozen=True, kw_only=True):
-    """Leave the group and forget the consumer."""
+    """Leave the group and delete the consumer."""
 
 
 class ConsumerSubscribeRequest(ClientRequest, frozen=True, kw_only=True):
-    """Subscribe; without topics and pattern, give up subscription or assignment."""
+    """Subscribe; without topics and pattern, drop the subscription or assignment."""
 
     topics: tuple[str, ...]
     pattern: str | None = None
 
 
 class ConsumerAssignRequest(ClientRequest, frozen=True, kw_only=True):
-    """Read these, as no member of the group."""
+    """Read these partitions, without being a member of the group."""
 
     partitions: PartitionsByTopic
 
 
 class ConsumerViewRequest(ClientRequest, frozen=True, kw_only=True):
-    """Say what it reads."""
+    """Report what the consumer reads."""
 
 
 class ConsumerViewAnswer(Message, frozen=True, kw_only=True):
-    """The answer: what it is subscribed to, and what is assigned to it now."""
+    """The subscription of the consumer, and the partitions that are assigned to it now."""
 
     topics: tuple[str, ...]
     pattern: str | None = None
@@ -73,7 +73,7 @@ class ConsumerViewAnswer(Message, frozen=True, kw_only=True):
 
 
 class SeekRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A position: where a partition's next delivery begins, see ``http_api.ports.groups.Seek``."""
+    """A position: where a partition's next delivery starts; see ``http_api.ports.groups.Seek``."""
 
     topic: str
     partition: int
@@ -83,29 +83,29 @@ class SeekRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerSeekRequest(ClientRequest, frozen=True, kw_only=True):
-    """Deliver from there next."""
+    """Deliver from these positions next."""
 
     seeks: tuple[SeekRow, ...]
 
 
 class ConsumerRecordsRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """The next records. A call that is repeated has the same ``call_id``."""
+    """Return the next records. A repeated call has the same ``call_id``."""
 
     call_id: str = field(name="call")
     max_bytes: int | None = None
 
 
 class ConsumerTokenRecordsRequest(ConsumerRecordsRequest, frozen=True, kw_only=True):
-    """The next records, or those of the last answer if that was given under the same token.
+    """Return the next records, or those of the last response if that was given under the same token.
 
-    A call of its own: a node of an earlier release would pass over the token, and take a repetition for a receipt.
+    This is a call of its own: a node of an earlier release would ignore the token, and take a repeat for a receipt.
     """
 
     token: str
 
 
 class ConsumerAcknowledgeRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """The client has the answer to this token, if that was the last one."""
+    """Note that the client has the response to this token, if that was the last response."""
 
     token: str
 
@@ -121,14 +121,14 @@ class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class ConsumerRecordsAnswer(Message, frozen=True, kw_only=True):
-    """Records, and the format that the consumer wants them in."""
+    """Records, and the format in which the consumer wants them."""
 
     format: str
     deliveries: tuple[DeliveryRow, ...] = field(name="parts")
 
 
 class ConsumerTakeBackRequest(ConsumerRequest, frozen=True, kw_only=True):
-    """The answer to this call reached no client; ``is_refused``: its client was told why not."""
+    """Take back the response to this call: it reached no client. ``is_refused``: the client got an error instead."""
 
     call_id: str = field(name="call")
     is_refused: bool | UnsetType = field(name="refused", default=UNSET)
@@ -145,13 +145,13 @@ class ConsumerOffsetRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerCommitRequest(ClientRequest, frozen=True, kw_only=True):
-    """Commit these, or (None) what was delivered."""
+    """Commit these offsets; None: what was delivered."""
 
     offsets: tuple[ConsumerOffsetRow, ...] | None = None
 
 
 class ConsumerCommittedRequest(ClientRequest, frozen=True, kw_only=True):
-    """Say what the group has committed of these."""
+    """Report what the group has committed of these partitions."""
 
     partitions: PartitionsByTopic
 
@@ -168,7 +168,7 @@ class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerCommittedAnswer(Message, frozen=True, kw_only=True):
-    """The answer: what is committed; partitions without a commit are left out."""
+    """The committed offsets; partitions without a commit are left out."""
 
     offsets: tuple[CommittedRow, ...]
 
@@ -192,7 +192,7 @@ COMMITTED = CallType("consumer_committed", ConsumerCommittedRequest, ConsumerCom
 
 
 class ReturnedRequest(Message, frozen=True, kw_only=True):
-    """Say whether you gave the answer to this call to the consumer's client."""
+    """Report whether this node returned the response of the call to the consumer's client."""
 
     group_id: str = field(name="group")
     instance: str
@@ -200,13 +200,13 @@ class ReturnedRequest(Message, frozen=True, kw_only=True):
 
 
 class ReturnedAnswer(Message, frozen=True, kw_only=True):
-    """The answer: whether it did."""
+    """Whether the node did."""
 
     has_returned: bool = field(name="has")
 
 
 class TailRequest(Message, frozen=True, kw_only=True):
-    """Answer once the partition has a committed record at or above ``offset``, or the time is up."""
+    """Respond once the partition has a committed record at or above ``offset``, or after ``wait_ms``."""
 
     topic_id: str = field(name="topic")
     partition: int
@@ -215,7 +215,7 @@ class TailRequest(Message, frozen=True, kw_only=True):
 
 
 class TailAnswer(Message, frozen=True, kw_only=True):
-    """The answer: where the committed records end now."""
+    """The offset where the committed records end now."""
 
     high_watermark: int = field(name="hw")
 
@@ -225,11 +225,11 @@ TAIL = CallType("tail", TailRequest, TailAnswer)
 
 
 def call_id_of(node_id: int, incarnation: int, number: int) -> str:
-    """Names a records call for ever."""
+    """Return an id that no other records call ever has."""
     return f"{node_id}.{incarnation}.{number}"
 
 
 def node_of(call_id: str) -> int | None:
-    """The node that made the call, if it is one of ours."""
+    """Return the node that made the call, if the id has one."""
     node_id = call_id.partition(".")[0]
     return int(node_id) if node_id.isdecimal() else None

@@ -1,4 +1,4 @@
-"""REST consumers on any node: what a client asks is passed on to the coordinator of the consumer's group."""
+"""REST consumers on any node: passes a client's calls to the coordinator of the consumer's group."""
 
 import asyncio
 import itertools
@@ -74,11 +74,12 @@ RESETS = ("earliest", "latest", "none")
 FETCH_MIN_BYTES_MAX = 10_000_000
 WAIT_MS_MAX = 300_000
 PARTITIONS_MAX = 1_000
-"""Of one manual assignment, seek or question: each costs a coordinator a call to a leader."""
+"""Partitions of one manual assignment, seek or query: each costs a coordinator a call to a leader."""
 RETURNED_MAX = 20_000
-"""Consumers that this node answered last. Who is forgotten gets its last answer again on another node."""
+"""Consumers whose last response this node remembers. A consumer that is forgotten gets its last response again if it
+continues on another node."""
 TAKE_BACKS_MAX = 1_000
-"""Under way. A client that hangs up costs one, for a moment."""
+"""Take-backs in flight. A client that hangs up costs one, for a moment."""
 
 
 class ConsumersService:
@@ -102,12 +103,12 @@ class ConsumersService:
         self._call_ids = itertools.count(1)
         self._take_backs: set[asyncio.Task[None]] = set()
         self._returned: dict[ConsumerKey, str] = {}
-        """The last call of each consumer whose answer with records left here, oldest first."""
+        """By consumer: the last call whose response with records left this node; the oldest first."""
 
-    # -- making and forgetting -------------------------------------------------------------------
+    # -- creating and deleting -------------------------------------------------------------------
 
     async def create(self, group: str, consumer: NewConsumer) -> str:
-        """Returns the instance's name."""
+        """Create a consumer; return the instance's name."""
         group_rules.check_group_id(group)
         _check_settings(consumer)
         is_drawn = consumer.instance is None
@@ -134,7 +135,7 @@ class ConsumersService:
         return instance
 
     async def _check_level(self) -> None:
-        """Refuse a consumer whose commits name the next record where a node would take them otherwise."""
+        """Refuse a consumer whose commits name the next record if a node would read them differently."""
         if self._metadata.image.feature_level >= group_rules.COMMITS_NEXT_LEVEL:
             return
         level = (await self._current_image()).feature_level
@@ -145,7 +146,7 @@ class ConsumersService:
             )
 
     async def delete(self, group: str, instance: str, *, token: str = "") -> None:
-        """Leave the group and forget the consumer."""
+        """Leave the group and delete the consumer."""
         await self._acknowledge(group, instance, token)
         request = ConsumerDeleteRequest(
             group_id=group, instance=instance, asked_node_id=self._node_id
@@ -153,12 +154,12 @@ class ConsumersService:
         await self._calls.call(DELETE, request, repeat=Repeat.ELSEWHERE)
 
     async def commits_next(self, group: str, instance: str) -> bool:
-        """Whether the offsets of its commits name the next record."""
+        """Return whether the offsets of the consumer's commits name the next record."""
         found = await find_consumer(self._metadata, (group, instance), self._current_image)
         return found.commits_next
 
     async def format_of(self, group: str, instance: str) -> str:
-        """The format that it was created with."""
+        """Return the format that the consumer was created with."""
         found = await find_consumer(self._metadata, (group, instance), self._current_image)
         return found.format
 
@@ -173,7 +174,7 @@ class ConsumersService:
         *,
         token: str = "",
     ) -> None:
-        """Subscribe instead of what was subscribed before."""
+        """Replace the consumer's subscription."""
         if topics and pattern is not None:
             raise SubscriptionConflictError("give topics or a pattern, not both")
         if not topics and pattern is None:
@@ -182,7 +183,7 @@ class ConsumersService:
         await self._subscribe(group, instance, topics, pattern, token)
 
     async def unsubscribe(self, group: str, instance: str, *, token: str = "") -> None:
-        """Give up subscription or assignment."""
+        """Drop the subscription or assignment."""
         await self._subscribe(group, instance, (), None, token)
 
     async def _subscribe(
@@ -199,7 +200,7 @@ class ConsumersService:
         await self._calls.call(SUBSCRIBE, request, repeat=Repeat.ALWAYS)
 
     async def subscription(self, group: str, instance: str) -> ConsumerSubscription:
-        """Topics that it is subscribed to, and partitions that it reads."""
+        """Return the topics of the consumer's subscription, and the partitions that it reads."""
         answer = await self._view(group, instance)
         topics = list(answer.topics)
         if answer.pattern is not None:
@@ -215,7 +216,7 @@ class ConsumersService:
     async def assign(
         self, group: str, instance: str, partitions: Sequence[TopicPartition], *, token: str = ""
     ) -> None:
-        """Assign these by hand."""
+        """Assign these partitions manually."""
         _check_count(partitions)
         await self._acknowledge(group, instance, token)
         request = ConsumerAssignRequest(
@@ -227,18 +228,18 @@ class ConsumersService:
         await self._calls.call(ASSIGN, request, repeat=Repeat.ALWAYS)
 
     async def _acknowledge(self, group: str, instance: str, token: str) -> None:
-        """The client has the answer to this token; empty: it says nothing."""
+        """Tell the coordinator that the client has the response to this token; do nothing if the token is empty."""
         if not token:
             return
         request = ConsumerAcknowledgeRequest(group_id=group, instance=instance, token=token)
         try:
             await self._calls.call(ACKNOWLEDGE, request, repeat=Repeat.ALWAYS)
         except FeatureLevelError as error:
-            # A coordinator that knows no tokens has given no answer under one.
+            # A coordinator that knows no tokens has given no response under one.
             logger.debug("consumer=%s/%s token is not known: %s", group, instance, error)
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
-        """Partitions that it reads from now."""
+        """Return the partitions that the consumer reads now."""
         return each_partition((await self._view(group, instance)).partitions)
 
     async def _view(self, group: str, instance: str) -> ConsumerViewAnswer:
@@ -248,7 +249,7 @@ class ConsumersService:
         return await self._calls.call(VIEW, request, repeat=Repeat.ALWAYS)
 
     async def seek(self, group: str, instance: str, seeks: Sequence[Seek]) -> None:
-        """Deliver from there next."""
+        """Deliver from these positions next."""
         _check_count(seeks)
         for seek in seeks:
             given = (seek.offset, seek.timestamp_ms, seek.name)
@@ -284,10 +285,10 @@ class ConsumersService:
         max_bytes: int | None,
         token: str = "",
     ) -> Delivered:
-        """The next records, waiting when there are none.
+        """Return the next records; wait if there are none.
 
-        A call whose answer got lost, because the coordinator ended or the connection to it broke, is repeated; it has
-        an id of its own, so that its repetition gets the records that the first one took.
+        If the coordinator ends or its connection breaks, the response is lost and the call is repeated. A call has an
+        id of its own, so its repeat gets the records that the first attempt took.
         """
         consumer = await find_consumer(self._metadata, (group, instance), self._current_image)
         wait_ms = consumer.request_timeout_ms if timeout_ms is None else timeout_ms
@@ -304,7 +305,7 @@ class ConsumersService:
             try:
                 answer = await self._ask_for_records(request, token)
             except (NotCoordinatorError, FateUnknownError):
-                # A call that waited long has used up its patience with coordinators that come and go.
+                # A call that has waited long has used up its patience with coordinators that change.
                 if deadline_ms - self._clock.now_ms() < COORDINATOR_WAIT_MS:
                     raise
             except asyncio.CancelledError:
@@ -324,31 +325,34 @@ class ConsumersService:
         return await self._calls.call(TOKEN_RECORDS, under_token, repeat=Repeat.ALWAYS)
 
     def _remember(self, key: ConsumerKey, call_id: str) -> None:
-        """When the client comes back on another node, the coordinator asks whether this one kept its answer."""
+        """Remember a returned response.
+
+        If the client continues on another node, the coordinator asks whether it left here.
+        """
         self._returned.pop(key, None)
         self._returned[key] = call_id
         if len(self._returned) > RETURNED_MAX:
             del self._returned[next(iter(self._returned))]
 
     async def on_returned(self, request: ReturnedRequest) -> ReturnedAnswer:
-        """Say whether a call's answer has gone on from here to its client."""
+        """Return whether the response of a call was sent from here to its client."""
         returned = self._returned.get((request.group_id, request.instance))
         return ReturnedAnswer(has_returned=returned == request.call_id)
 
     def take_back(self, group: str, instance: str, delivered: Delivered) -> None:
-        """Nobody got this answer."""
+        """Take back a response that reached no client."""
         if self._returned.get((group, instance)) == delivered.call_id and delivered.deliveries:
             del self._returned[group, instance]
             self._take_back(group, instance, delivered.call_id)
 
     async def refuse(self, group: str, instance: str, delivered: Delivered) -> None:
-        """The client is refused this answer."""
+        """Take back a response because the client is refused it."""
         if self._returned.get((group, instance)) == delivered.call_id and delivered.deliveries:
             del self._returned[group, instance]
             await self._tell_taken_back(group, instance, delivered.call_id, is_refused=True)
 
     def _take_back(self, group: str, instance: str, call_id: str) -> None:
-        """The client hung up: what it was about to be given is for its next call."""
+        """Give the records back in the background: the client hung up, and its next call gets them."""
         if len(self._take_backs) < TAKE_BACKS_MAX:
             task = asyncio.get_running_loop().create_task(
                 self._tell_taken_back(group, instance, call_id), name="take-back"
@@ -368,7 +372,7 @@ class ConsumersService:
             logger.debug("consumer=%s/%s call=%s: %s", group, instance, call_id, error)
 
     async def close(self) -> None:
-        """Nothing goes on in the background any more."""
+        """Stop everything that runs in the background."""
         tasks = list(self._take_backs)
         for task in tasks:
             task.cancel()
@@ -379,7 +383,7 @@ class ConsumersService:
     async def commit(
         self, group: str, instance: str, offsets: Sequence[OffsetToCommit] | None
     ) -> None:
-        """Commit these, or (None) up to the last record delivered in each partition."""
+        """Commit these offsets; None: up to the last record delivered in each partition."""
         if offsets is not None and len(offsets) > group_rules.OFFSETS_PER_COMMIT_MAX:
             raise InvalidConsumerError(
                 f"one request commits at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(offsets)}"
@@ -390,14 +394,15 @@ class ConsumersService:
             asked_node_id=self._node_id,
             offsets=None if offsets is None else tuple(map(_row, offsets)),
         )
-        # Another coordinator knows nothing of what this one delivered. Given offsets must not come after later ones.
+        # Do not repeat elsewhere what was delivered: another coordinator does not know it. Given offsets may be
+        # repeated there, but must not arrive after later ones.
         repeat = Repeat.NEVER if offsets is None else Repeat.ELSEWHERE
         await self._calls.call(COMMIT, request, repeat=repeat)
 
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]
     ) -> Sequence[PartitionCommit]:
-        """Offsets that the group has committed; partitions without a commit are left out."""
+        """Return the offsets that the group has committed; partitions without a commit are left out."""
         _check_count(partitions)
         request = ConsumerCommittedRequest(
             group_id=group,

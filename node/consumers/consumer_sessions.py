@@ -1,9 +1,10 @@
-"""REST consumers as their coordinator holds them: where each stands, what its calls do, and who waits.
+"""REST consumers in their coordinator's memory: their positions, their calls, and the calls that wait.
 
-Everything here is in memory, and gone with the coordinator: its successor begins at what is committed. A session is
-made when its consumer is first heard of, and dropped when the consumer is gone or another node's. The calls of a
-consumer touch it in ``turn``, one after the other; a records call gives its turn away while it waits for records, so
-that a commit, a seek or a deletion need not wait with it.
+All of this is lost with the coordinator. The next coordinator starts at the committed offsets. A session is created at
+the first call of its consumer. It is dropped when the consumer is deleted or another node coordinates it.
+
+The calls of a consumer use the session in ``turn``, one after the other. A records call releases its turn while it
+waits for records. So a commit, a seek or a deletion does not wait for it.
 """
 
 import asyncio
@@ -56,16 +57,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 POSITIONS_MS = 2_000
-"""A subscription waits this long for leaders to tell where their partitions end; what is left is asked for later."""
+"""How long a subscription waits for leaders to say where their partitions end. Missing ends are asked for later."""
 
 CALLS_PER_CONSUMER_MAX = 16
-"""Under way or waiting for their turn."""
+"""Calls of one consumer that run or wait for their turn."""
 
 _NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 
 
 class ConsumerSession:
-    """One consumer: ``view`` is what the image says of it, ``positions`` where it begins, ``commits`` its commits."""
+    """One consumer. ``view``: what the image says of it; ``positions``: where it starts; ``commits``: its commits."""
 
     __slots__ = (
         "_coordinates",
@@ -91,22 +92,22 @@ class ConsumerSession:
         self.positions = StartPositions(self.view, self.cursor, self.commits, context.fetch)
         self.turn = asyncio.Lock()
         self.one_at_a_time = asyncio.Lock()
-        """Records calls, whole."""
+        """Held by a records call from its start to its end."""
         self.calls = 0
-        """Under way or waiting for their turn."""
+        """Calls that run or wait for their turn."""
         self.queued: set[str] = set()
-        """Ids of records calls that have begun or wait for their turn, and whose answer is wanted."""
+        """Ids of records calls that run or wait for their turn, and whose response is wanted."""
         self.under_way = ""
-        """The id of the records call that has begun; empty: none, or its answer is not wanted any more."""
+        """The id of the records call that runs; empty: none runs, or its response is not wanted any more."""
         self.waiter: EndWaiter | None = None
         self.seeks = 0
-        """How often its client went elsewhere. Records calls from before that are none that it waits for."""
+        """How often the client has sought. A records call from before the last seek has no client that waits for it."""
         self._coordinates = context.coordinates
 
     # -- its calls -------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Refuse to go on where another node may have begun.
+        """Stop a call here if another node may coordinate by now.
 
         Raises:
             NotCoordinatorError, ConsumerNotFoundError: nothing is delivered.
@@ -116,12 +117,12 @@ class ConsumerSession:
         self.view.consumer  # noqa: B018  raises when it is gone
 
     def wake(self) -> None:
-        """A waiting records call looks again."""
+        """Let a waiting records call look again."""
         if self.waiter is not None:
             self.waiter.wake()
 
     def take_back(self, call_id: str, *, is_refused: bool) -> None:
-        """This call's answer reaches no client any more; ``is_refused``: its client was refused it."""
+        """Give back this call's response, which reaches no client. ``is_refused``: the client got an error instead."""
         self.queued.discard(call_id)
         if self.under_way == call_id:
             self.under_way = ""
@@ -132,7 +133,7 @@ class ConsumerSession:
     # -- positions -------------------------------------------------------------------------------
 
     def take_assignment(self) -> None:
-        """Stand in what is assigned now, and nowhere else."""
+        """Take exactly the partitions that are assigned now."""
         consumer = self.view.consumer
         offsets = self.view.image.offsets.get(self.key[0], _NO_OFFSETS)
 
@@ -143,11 +144,11 @@ class ConsumerSession:
         self.cursor.assign(self.view.assigned(), committed, is_exclusive=not consumer.assigned)
 
     def has_new(self) -> bool:
-        """Whether it was given something that it does not stand in yet."""
+        """Return whether the consumer was given a partition that the cursor does not have yet."""
         return any(key not in self.cursor for key in self.view.assigned())
 
     async def settle_positions(self) -> None:
-        """See to it that what is written from now on is read, also where the policy is to begin at the end."""
+        """Fix the positions of new partitions, so that later records are read even if reading starts at the end."""
         self.take_assignment()
         self.wake()
         try:
@@ -157,14 +158,14 @@ class ConsumerSession:
             logger.debug("consumer=%s/%s has no beginning yet: %s", *self.key, error)
 
     def to_commit(self) -> dict[PartitionKey, OffsetAndEpoch]:
-        """Offsets up to which the client was given records; of a call that is still gathering nothing counts."""
+        """Return the offsets up to which the client was given records. A call that still gathers does not count."""
         self.take_assignment()
         return self.cursor.arrived() if self.under_way else self.cursor.delivered()
 
     async def commit_delivered(self) -> None:
-        """Commit what it was given, if it commits by itself: the client closes, or reads something else from now on.
+        """Commit what the client was given, if the consumer commits automatically: it closes, or changes what it reads.
 
-        Of a client that gives tokens only what it certainly has: that is its to tell.
+        If the client gives tokens, commit only what has certainly arrived: the client itself says what has.
         """
         if self.cursor.token:
             await self.commit_arrived()
@@ -172,16 +173,16 @@ class ConsumerSession:
             await self.commits.commit_quietly(self.to_commit())
 
     async def commit_arrived(self) -> None:
-        """Commit what its client certainly has, if it commits by itself."""
+        """Commit what has certainly reached the client, if the consumer commits automatically."""
         if self.cursor.is_auto_commit:
             self.take_assignment()
             await self.commits.commit_quietly(self.cursor.arrived())
 
     def seek(self, offsets: Mapping[PartitionKey, int]) -> None:
-        """Deliver from there next.
+        """Deliver from these offsets next.
 
         Raises:
-            SubscriptionConflictError: one of them is not assigned; nothing was changed.
+            SubscriptionConflictError: a partition is not assigned; nothing was changed.
         """
         self.check_assigned(offsets)
         self.cursor.take_back(self.under_way)
@@ -191,10 +192,10 @@ class ConsumerSession:
         self.wake()
 
     def check_assigned(self, keys: Iterable[PartitionKey]) -> None:
-        """Refuse what has no position.
+        """Refuse partitions that have no position.
 
         Raises:
-            SubscriptionConflictError: one of them is not assigned.
+            SubscriptionConflictError: a partition is not assigned.
         """
         self.take_assignment()
         for key in keys:
@@ -206,10 +207,10 @@ class ConsumerSession:
 
 
 class IdleClocks:
-    """Consumers in the order in which they were last heard of, so that a look costs nothing. Pure.
+    """Consumers in the order of their last calls, so that a check costs nothing. Pure.
 
     Invariants:
-        Times ascend. A consumer with a call under way is never idle.
+        Times ascend. A consumer with a call in flight is never idle.
     """
 
     __slots__ = ("_busy", "_heard_ms", "_idle_ms")
@@ -229,7 +230,7 @@ class IdleClocks:
         return key in self._heard_ms
 
     def keep(self, keys: Collection[ConsumerKey], now_ms: int) -> None:
-        """Watch exactly these; a new one's time is full."""
+        """Watch exactly these consumers; a new one has its full time."""
         for key in [key for key in self._heard_ms if key not in keys]:
             del self._heard_ms[key]
         for key in keys:
@@ -237,12 +238,12 @@ class IdleClocks:
                 self._heard_ms[key] = now_ms
 
     def begin(self, key: ConsumerKey, now_ms: int) -> None:
-        """A call."""
+        """Note that a call starts."""
         self._busy[key] = self._busy.get(key, 0) + 1
         self.hear(key, now_ms)
 
     def end(self, key: ConsumerKey, now_ms: int) -> None:
-        """The call is over: its time counts from now."""
+        """Note that a call has ended: the consumer's time starts again now."""
         left = self._busy.pop(key) - 1
         if left:
             self._busy[key] = left
@@ -250,12 +251,12 @@ class IdleClocks:
             self.hear(key, now_ms)
 
     def hear(self, key: ConsumerKey, now_ms: int) -> None:
-        """Its time is full again."""
+        """Give a consumer its full time again."""
         self._heard_ms[key] = now_ms
         self._heard_ms.move_to_end(key)
 
     def expired(self, now_ms: int, limit: int) -> list[ConsumerKey]:
-        """Those not heard of for too long, at most ``limit`` of them, longest first."""
+        """Return the consumers that are idle for too long, at most ``limit``; the longest idle first."""
         found: list[ConsumerKey] = []
         for key, heard_ms in self._heard_ms.items():
             if now_ms - heard_ms < self._idle_ms or len(found) == limit:
@@ -266,7 +267,10 @@ class IdleClocks:
 
 
 class SessionTable:
-    """The sessions of the consumers whose groups this node coordinates, and their background. On the data loop."""
+    """The sessions of the consumers whose groups this node coordinates, and their background tasks.
+
+    On the data loop.
+    """
 
     def __init__(
         self,
@@ -299,16 +303,16 @@ class SessionTable:
         )
 
     def get(self, key: ConsumerKey) -> ConsumerSession | None:
-        """The consumer's session, if it was heard of here."""
+        """Return the consumer's session, if there is one here."""
         return self._sessions.get(key)
 
     @contextlib.asynccontextmanager
     async def call(self, key: ConsumerKey) -> AsyncIterator[ConsumerSession]:
-        """The consumer's session, for one call.
+        """Yield the consumer's session for one call.
 
         Raises:
             ConsumerNotFoundError: a majority knows no such consumer.
-            TooManyRequestsError: others of its calls wait already.
+            TooManyRequestsError: too many other calls of the consumer wait already.
         """
         consumer = await find_consumer(self._metadata, key, self._current_image)
         session = self._sessions.get(key)
@@ -327,7 +331,7 @@ class SessionTable:
             self._idle.end(key, self._clock.now_ms())
 
     def on_image(self, image: Image) -> None:
-        """Wake those whose assignment may be another, and forget those that are another node's."""
+        """Wake calls whose assignment may have changed; drop the sessions that belong to another node by now."""
         if image.brokers is not self._brokers:
             self._brokers = image.brokers
             for key, session in list(self._sessions.items()):
@@ -347,20 +351,20 @@ class SessionTable:
             self._spawn(self._find_positions(session))
 
     def drop(self, session: ConsumerSession) -> None:
-        """The consumer is gone, or another node's."""
+        """Drop a session: the consumer is deleted, or another node coordinates it."""
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
         session.wake()
 
     def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
-        """Implements ``RestMembers``. What a records call delivers, the image decides at that moment."""
+        """Implement ``RestMembers``. The image decides at the moment of delivery what a records call may deliver."""
         session = self._sessions.get((group_id, instance))
         return session is None or session.commits.may_release(partitions)
 
     # -- the background --------------------------------------------------------------------------
 
     async def _find_positions(self, session: ConsumerSession) -> None:
-        """A rebalance brought partitions between two calls."""
+        """Settle the positions of partitions that a rebalance brought between two calls."""
         async with session.turn:
             is_known = self._sessions.get(session.key) is session
             if is_known and self._context.coordinates(session.key[0]):
@@ -372,7 +376,7 @@ class SessionTable:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Nothing goes on in the background any more."""
+        """Stop everything that runs in the background."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

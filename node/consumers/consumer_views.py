@@ -1,4 +1,4 @@
-"""REST consumers and what their calls name, as the image says it now."""
+"""Views of the image: REST consumers, and the partitions and offsets that their calls name."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -25,9 +25,9 @@ _NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 
 
 class ConsumerView:
-    """One consumer: what it asks for, what it may read, and what only it may commit.
+    """One consumer in the image: its settings, the partitions that it may read, and those that only it may commit.
 
-    ``created_index`` tells it from an earlier consumer of the same name.
+    ``created_index`` distinguishes it from an earlier consumer of the same name.
     """
 
     __slots__ = ("_image", "created_index", "key")
@@ -39,15 +39,15 @@ class ConsumerView:
 
     @property
     def image(self) -> Image:
-        """The image, now."""
+        """The present image."""
         return self._image()
 
     @property
     def consumer(self) -> RestConsumer:
-        """The consumer, now.
+        """The consumer in the present image.
 
         Raises:
-            ConsumerNotFoundError: it was deleted.
+            ConsumerNotFoundError: the consumer was deleted.
         """
         found = self.image.consumers.get(self.key)
         if found is None or found.created_index != self.created_index:
@@ -57,7 +57,7 @@ class ConsumerView:
         return found
 
     def assigned(self) -> Sequence[PartitionKey]:
-        """Partitions that it reads now, by hand or as a member."""
+        """Return the partitions that the consumer reads now, by assignment or as a member."""
         image, consumer = self.image, self.consumer
         if consumer.assigned:
             topics = image.topics
@@ -65,16 +65,16 @@ class ConsumerView:
         return list(partition_sets.keys_of(assignment_of(image, *self.key)))
 
     def member(self) -> GroupMember | None:
-        """It as a member of its group, now; None: it is none."""
+        """Return the consumer's present membership of its group; None: it is no member."""
         return member_of(self.image, *self.key)
 
     def held(self) -> frozenset[PartitionKey] | None:
-        """Partitions that only it may commit, as a member; None: it is none."""
+        """Return the partitions that only the consumer may commit, as a member; None: it is no member."""
         member = self.member()
         return None if member is None else frozenset(partition_sets.keys_of(member.held))
 
     def name(self, key: PartitionKey) -> str:
-        """A partition, for people."""
+        """Return a partition's name for people."""
         topic = self.image.topics.get(key[0])
         return f"{key[0] if topic is None else topic.name}-{key[1]}"
 
@@ -82,7 +82,7 @@ class ConsumerView:
 async def find_consumer(
     metadata: MetadataStore, key: ConsumerKey, current_image: Callable[[], Awaitable[Image]]
 ) -> RestConsumer:
-    """The consumer; what another node has answered with, this one finds too.
+    """Return the consumer. A consumer that another node has already reported is found here, too.
 
     Raises:
         ConsumerNotFoundError: a majority knows no such consumer.
@@ -98,7 +98,7 @@ async def find_consumer(
 
 
 async def partition_keys(names: Sequence[TopicPartition], topic: GetTopic) -> list[PartitionKey]:
-    """Ids of these partitions, in order.
+    """Return the ids of these partitions, in order.
 
     Raises:
         TopicNotFoundError, PartitionNotFoundError: one of them does not exist.
@@ -114,7 +114,7 @@ async def partition_keys(names: Sequence[TopicPartition], topic: GetTopic) -> li
 async def offset_commits(
     offsets: Sequence[ConsumerOffsetRow], topic: GetTopic
 ) -> list[OffsetCommit]:
-    """Offsets to commit, by ids.
+    """Return the offsets to commit, with topic ids.
 
     Raises:
         TopicNotFoundError, PartitionNotFoundError: one of the partitions does not exist.
@@ -135,7 +135,7 @@ async def offset_commits(
 def committed(
     image: Image, group_id: str, names: Sequence[TopicPartition]
 ) -> tuple[CommittedRow, ...]:
-    """Offsets that the group has committed of these; the others are left out."""
+    """Return the offsets that the group has committed of these partitions; the others are left out."""
     offsets = image.offsets.get(group_id, _NO_OFFSETS)
     found: list[CommittedRow] = []
     for name, number in names:

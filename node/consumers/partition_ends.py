@@ -1,8 +1,8 @@
-"""Waiting for records at the ends of many partitions, without asking again and again.
+"""Waits for records at the ends of many partitions without polling in a loop.
 
-A consumer that has read all there is waits on the ends of its partitions at once. Where this node has a replica, its
-high watermark says that there is more; of other partitions the leader is asked once for all that wait here, and answers
-when there is more.
+A consumer that has read everything waits at the ends of all its partitions at once. If this node has a replica, the
+replica's high watermark tells that there is more. For other partitions, the node asks the leader once for all consumers
+that wait here. The leader responds when there is more.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from raft_meta.machine.image import Image, Partition, PartitionKey
 logger = logging.getLogger(__name__)
 
 POLL_MS = 30_000
-"""A leader holds its answer back for this long. A poll that nobody waits for any more lasts until then."""
+"""How long a leader holds back its response. A poll without waiting consumers lasts until then."""
 POLL_MARGIN_MS = 2_000
 NOT_ASKING = -1
 RETRY_MS = 500
-"""After a leader that could not be asked, unless the image changes before."""
+"""How long to wait after a leader could not be asked, unless the image changes before."""
 
 
 class EndWaiter:
-    """Something that waits on several partitions; ``wake`` ends that."""
+    """A wait on several partitions; ``wake`` ends it."""
 
     __slots__ = ("_future", "_watches")
 
@@ -38,16 +38,16 @@ class EndWaiter:
         self._watches: list[_Watch] = []
 
     def wake(self) -> None:
-        """There is something to look at."""
+        """End the wait: there is something to look at."""
         if not self._future.done():
             self._future.set_result(None)
 
     def add(self, watch: "_Watch") -> None:
-        """Wait on this one too."""
+        """Wait on this partition, too."""
         self._watches.append(watch)
 
     async def wait(self, timeout_ms: float) -> None:
-        """Until woken, or the time is up."""
+        """Wait until woken, or until the timeout passes."""
         if self._future.done() or timeout_ms <= 0:
             return
         timer = asyncio.get_running_loop().call_later(timeout_ms / 1000, self.wake)
@@ -57,23 +57,23 @@ class EndWaiter:
             timer.cancel()
 
     def close(self) -> None:
-        """Wait no more, anywhere."""
+        """Stop waiting on all partitions."""
         for watch in self._watches:
             watch.forget(self)
         self._watches.clear()
 
 
 class _Watch:
-    """The end of one partition, and who waits for it to move on."""
+    """The end of one partition, and the waiters for records there."""
 
     def __init__(self, ends: "EndWatcher", key: PartitionKey, state: Partition | None) -> None:
         self.key = key
         self.state = state
-        """In the image when the watch was set up; another one means that another replica may have the news."""
+        """The partition in the image when the watch was set up. If it changes, another replica may have the news."""
         self.runner: PartitionRunner | None = None
         self.poll: asyncio.Task[None] | None = None
         self.poll_offset = 0
-        """What the poll under way waits for."""
+        """The offset that the poll in flight waits for."""
         self._ends = ends
         self._waiting: dict[EndWaiter, int] = {}
         self._least = 0
@@ -84,7 +84,7 @@ class _Watch:
 
     @property
     def least(self) -> int:
-        """The lowest offset that somebody waits for."""
+        """The lowest offset that a waiter waits for."""
         return self._least
 
     def add(self, waiter: EndWaiter, offset: int) -> None:
@@ -97,14 +97,14 @@ class _Watch:
             self._ends.on_empty(self)
 
     def on_news(self, runner: PartitionRunner) -> None:
-        """The local replica's log or high watermark moved, or its role changed."""
+        """Take news of the local replica: its log or high watermark moved, or its role changed."""
         if runner.is_closed:
             self.wake_all()
         else:
             self.advance(runner.stable_end)
 
     def advance(self, high_watermark: int) -> None:
-        """Wake whoever waits for less."""
+        """Wake the waiters for offsets below this."""
         if high_watermark > self._least:
             kept = []
             for waiter, offset in self._waiting.items():
@@ -120,7 +120,7 @@ class _Watch:
 
 
 class EndWatcher:
-    """The ends that somebody on this node waits for. Owned by the data loop."""
+    """The partition ends at which consumers on this node wait. Owned by the data loop."""
 
     def __init__(
         self,
@@ -157,11 +157,11 @@ class EndWatcher:
         runner = self._replicas.find(*watch.key)
         if runner is not None and not runner.is_damaged and runner.role is not ReplicaRole.OFFLINE:
             watch.runner = runner
-            # Many watch the replica through one watcher, which costs an append next to nothing.
+            # All waiters of a partition share one watcher of the replica, which costs an append next to nothing.
             runner.watchers[watch] = None
 
     def on_empty(self, watch: _Watch) -> None:
-        """Nobody waits there any more. A poll goes on: somebody comes back as a rule."""
+        """Drop a watch without waiters. If a poll is in flight, keep both: usually a waiter comes back."""
         if watch.poll is None:
             self._drop(watch)
 
@@ -172,7 +172,10 @@ class EndWatcher:
             del self._watches[watch.key]
 
     def on_image(self, image: Image) -> None:
-        """Another leader, or another set of replicas: whoever waits looks again, and watches the right one then."""
+        """Wake the waiters of partitions whose leader or replicas changed.
+
+        They look again, and watch the right replica.
+        """
         if image.partitions is self._partitions:
             return
         self._partitions = image.partitions
@@ -207,7 +210,7 @@ class EndWatcher:
                 self._poll(watch)
 
     async def _ask(self, watch: _Watch) -> None:
-        """Ask the leader once; its answer, or why there is none, ends the poll."""
+        """Ask the leader once. The poll ends with its response, or with the reason why there is none."""
         topic_id, partition = watch.key
         state = self._metadata.image.partition(topic_id, partition)
         try:
@@ -225,7 +228,7 @@ class EndWatcher:
                 ),
                 timeout_ms=POLL_MS + POLL_MARGIN_MS,
             )
-            # Whoever is woken looks before this task is over, and must not take it for a question under way.
+            # A woken waiter looks before this task ends, and must not take it for a poll in flight.
             watch.poll_offset = NOT_ASKING
             watch.advance(answer.high_watermark)
         except MilenaError as error:
@@ -234,7 +237,7 @@ class EndWatcher:
             await self._clock.sleep(RETRY_MS)
 
     async def on_tail(self, request: TailRequest) -> TailAnswer:
-        """Another node waits for records of a partition that this one leads."""
+        """Wait for records of a partition that this node leads, for another node."""
         runner = self._replicas.find(request.topic_id, request.partition)
         if runner is None or runner.leader is None:
             raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
@@ -242,7 +245,7 @@ class EndWatcher:
         return TailAnswer(high_watermark=runner.stable_end)
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """Stop all polls."""
         polls = list(self._polls)
         for poll in polls:
             poll.cancel()

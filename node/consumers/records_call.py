@@ -1,6 +1,6 @@
-"""One records call: gathers records of all assigned partitions in fair order, and waits where there are none.
+"""Runs one records call: gathers records of all assigned partitions in fair order, and waits if there are none.
 
-Before the next one, ``ArrivalCheck`` finds out whether its answer has reached the client.
+Before the next call, ``ArrivalCheck`` finds out whether the response has reached the client.
 """
 
 import asyncio
@@ -40,47 +40,47 @@ logger = logging.getLogger(__name__)
 
 ANSWER_BYTES_DEFAULT = 1 << 20
 ANSWER_BYTES_MAX = 16 << 20
-"""Keys and values of one answer."""
+"""Bytes of keys and values in one response."""
 ANSWER_RECORDS_MAX = 20_000
-"""Records without keys and values cost an answer something too."""
+"""Records in one response. Even a record without key and value costs something."""
 SHARE_BYTES_MIN = 16 << 10
-"""Read of a partition at least, when many share an answer."""
+"""Bytes read of a partition at least, if many partitions share a response."""
 SHARE_BYTES_MAX = 1 << 20
-"""And at most: more is looked at in further reads, between which others have their turn."""
+"""Bytes read of a partition at most. Further records are read in further reads, and others have their turn between."""
 GATHER_MS = 500
-"""Records that are there wait this long for more, where ``fetch.min.bytes`` wants more: Kafka's fetch.max.wait.ms."""
+"""How long records wait for more if ``fetch.min.bytes`` wants more: Kafka's default of fetch.max.wait.ms."""
 FOR_EVER_MS = 1 << 62
 RETURNED_MS = 1_000
-"""A node has this long to say whether it has returned an answer. One that cannot be heard has not."""
+"""How long a node has to say whether it has returned a response. A node that does not answer counts as no."""
 GIVEN_UP = "this call was given up by its caller"
 RETRY_MS = 250
 RETRY_MS_MAX = 2_000
-"""A partition that could not be read is asked again after this long; twice as long each time, up to the bound."""
+"""How long to wait before a partition that could not be read is read again; it doubles each time, up to the bound."""
 
 
 @dataclass(slots=True)
 class _Gathering:
-    """The answer while it is gathered."""
+    """The response while it is gathered."""
 
     room: AnswerRoom
     bytes_min: int
     payload_bytes: int = 0
     is_full: bool = False
     gathering_ms: int | None = None
-    """Since when there is something."""
+    """The time at which the first records were there (monotonic ms)."""
     deliveries: list[DeliveryRow] = field(default_factory=list)
     extents: list[GivenExtent] = field(default_factory=list)
-    """Where those are from."""
+    """The extents of the deliveries."""
 
     @property
     def is_enough(self) -> bool:
-        """Whether it need not wait for more."""
+        """Whether the call need not wait for more."""
         if self.is_full or self.room.is_over:
             return True
         return bool(self.deliveries) and 0 <= self.bytes_min <= self.payload_bytes
 
     def gather_until(self, now_ms: int) -> int:
-        """The time until which it waits for more, once there is something; ``bytes_min`` -1: as the call may."""
+        """Return the time until which the call waits for more, once it has records. ``bytes_min`` -1: no such bound."""
         if not self.deliveries or self.bytes_min < 0:
             return FOR_EVER_MS
         if self.gathering_ms is None:
@@ -90,24 +90,24 @@ class _Gathering:
 
 @dataclass(slots=True)
 class _Round:
-    """The result of one look at the partitions."""
+    """The result of one pass over the partitions."""
 
     is_first: bool
-    """The first one of its call."""
+    """Whether this is the first pass of its call."""
     has_moved: bool = False
     failed: set[PartitionKey] = field(default_factory=set)
     damaged: ReplicaDamagedError | None = None
-    """Why one of them failed: its next records are not whole."""
+    """Why a partition failed: its next records are damaged."""
     damages: list[Doubt] = field(default_factory=list)
-    """To be told once everything that was read is taken: nothing may change in between."""
+    """Damage to report once everything that was read is taken: no await may come in between."""
 
 
 class RecordsCall:
     """One call of one consumer; ``run`` once.
 
-    Whatever ends it without an answer gives back what it has taken: those records are delivered by the next call.
-    A seek ends it empty: no client seeks while it waits, so that it is a call whose answer nobody hopes for any more.
-    Under the ``token`` of the answer before it brings that answer once more, and takes nothing.
+    If a call ends without a response, it gives back the records that it has taken, and the next call delivers them. A
+    seek ends a waiting call with an empty response. No client seeks while it waits, so the call's client is gone. With
+    the ``token`` of the previous response, the call returns that response again and takes nothing.
     """
 
     def __init__(
@@ -134,7 +134,8 @@ class RecordsCall:
         consumer = session.view.consumer
         wanted = ANSWER_BYTES_DEFAULT if max_bytes is None else max_bytes
         self._unknown: dict[PartitionKey, MilenaError] = {}
-        """Partitions of which it is not known whether there is more, and why. An empty answer would say: none."""
+        """Partitions of which it is unknown whether there is more, with the reason. An empty response would say: no
+        more."""
         self._answer = _Gathering(
             AnswerRoom(
                 payload_bytes=min(max(wanted, 0), ANSWER_BYTES_MAX),
@@ -145,20 +146,21 @@ class RecordsCall:
         )
 
     async def run(self) -> ConsumerRecordsAnswer:
-        """Gather an answer.
+        """Gather a response.
 
         Raises:
-            SubscriptionConflictError: neither subscribed nor assigned.
-            OffsetOutOfRangeError: the consumer's policy does not say where to go.
-            ReplicaDamagedError: the next records of a partition are damaged, and no others came; nothing was delivered.
-            NoLeaderError: a partition could not be read, and no records came of others.
+            SubscriptionConflictError: the consumer is neither subscribed nor assigned.
+            OffsetOutOfRangeError: the consumer's policy does not say where to continue.
+            ReplicaDamagedError: the next records of a partition are damaged, and there were no others; nothing was
+                delivered.
+            NoLeaderError: a partition could not be read, and there were no records of others.
             NotCoordinatorError, ConsumerNotFoundError: nothing was delivered.
-            FateUnknownError: a repetition of this call has taken its place.
+            FateUnknownError: a repeat of this call has taken its place.
         """
         session = self._session
         started_ms = self._clock.now_ms()
         if session.under_way == self._call_id:
-            # Its caller has lost the connection on which the first one's answer would come.
+            # The caller has lost the connection on which the first attempt's response would arrive.
             session.under_way = ""
             session.wake()
         session.queued.add(self._call_id)
@@ -198,7 +200,7 @@ class RecordsCall:
                 now_ms = self._clock.now_ms()
                 deadline_ms = min(deadline_ms, self._answer.gather_until(now_ms))
                 left_ms = deadline_ms - now_ms
-                # A position that has just moved into the log says nothing of what follows it.
+                # A position that has just moved into the log says nothing about the records that follow.
                 is_ahead = looked.has_moved and not self._answer.deliveries
                 if self._answer.is_enough or (left_ms <= 0 and not is_ahead):
                     if not self._answer.deliveries:
@@ -221,31 +223,31 @@ class RecordsCall:
             )
 
     def _check_known(self, looked: _Round) -> None:
-        """Refuse to say that there are no records where that is not known.
+        """Refuse an empty response if it is unknown whether there are records.
 
         Raises:
-            ReplicaDamagedError, NoLeaderError: it is not.
+            ReplicaDamagedError, NoLeaderError: it is unknown.
         """
         if looked.damaged is not None:
             raise looked.damaged
         for key, error in self._unknown.items():
             if key in self._session.cursor:
-                # Other kinds of error would tell the caller something of this call.
+                # Other error types would describe this call to the caller, not the partition.
                 name = self._session.view.name(key)
                 raise NoLeaderError(f"{name} cannot be read now: {error.message}") from error
 
     async def _begin(self) -> None:
-        """The client is here again: it has what it was given before."""
+        """Start the call: the client is back, so the previous response has arrived."""
         session = self._session
         session.cursor.begin(self._call_id, self._token)
         if session.cursor.is_commit_due(self._clock.now_ms()):
             await session.commits.commit_quietly(session.cursor.arrived())
 
     async def _again(self, extents: Sequence[GivenExtent]) -> ConsumerRecordsAnswer:
-        """The answer that was given before.
+        """Return the previous response again.
 
         Raises:
-            MilenaError: not all of it can be read now; it may be asked for again.
+            MilenaError: not all of it can be read now; the client may ask again.
         """
         session, deliveries = self._session, list[DeliveryRow]()
         for start in range(0, len(extents), PARALLEL):
@@ -253,7 +255,7 @@ class RecordsCall:
             found = await asyncio.gather(
                 *(read_again(session, extent, self._report_damage) for extent in some)
             )
-            # As with any other read: what was taken away meanwhile is not ours to deliver.
+            # As with any read: a partition that was taken away meanwhile may not be delivered.
             self._check()
             session.take_assignment()
             for extent, rows in zip(some, found, strict=True):
@@ -262,13 +264,13 @@ class RecordsCall:
             format=session.view.consumer.format, deliveries=tuple(deliveries)
         )
 
-    # -- one look at all partitions --------------------------------------------------------------
+    # -- one pass over all partitions ------------------------------------------------------------
 
     async def _look(self, *, is_first: bool) -> _Round:
-        """Read what there is.
+        """Read the records that are there.
 
-        Only the first look confirms that there is no more: nothing that was acknowledged before the call may be missing
-        in its answer. What comes later wakes the call.
+        Only the first pass confirms that there is no more: nothing that was acknowledged before the call may be missing
+        from its response. Later records wake the call.
         """
         session, looked = self._session, _Round(is_first=is_first)
         session.take_assignment()
@@ -295,7 +297,8 @@ class RecordsCall:
             found = [await self._fetch(keys[0], share, looked)]
         else:
             found = await asyncio.gather(*(self._fetch(key, share, looked) for key in keys))
-        # What was taken away meanwhile is not ours to deliver, nor anything that another node may deliver now.
+        # A partition that was taken away meanwhile may not be delivered. Nor may anything, if another node coordinates
+        # now.
         self._check()
         session.take_assignment()
         for key, result in zip(keys, found, strict=True):
@@ -341,7 +344,10 @@ class RecordsCall:
         self._session.take_assignment()
 
     def _take(self, key: PartitionKey, result: FetchResult, looked: _Round) -> None:
-        """Deliver what there is room for, up to what is not whole; if that comes first, the call may fail with it."""
+        """Deliver the records that fit, up to the first damaged one.
+
+        If that one comes first, the call may fail with it.
+        """
         answer = self._answer
         if answer.room.is_over:
             return
@@ -375,7 +381,7 @@ class RecordsCall:
     # -- waiting ---------------------------------------------------------------------------------
 
     async def _wait(self, waiter: EndWaiter, looked: _Round, left_ms: int) -> None:
-        """Until there is news: a record, another assignment, another call of this consumer."""
+        """Wait until there is news: a record, another assignment, another call of this consumer."""
         cursor = self._session.cursor
         for key in cursor:
             position = cursor.position(key)
@@ -396,17 +402,17 @@ class RecordsCall:
 
 
 class ArrivalCheck:
-    """Whether the last answer to a consumer has reached its client: the node that carried it is asked."""
+    """Finds out whether the last response to a consumer has reached its client, by asking the node that sent it."""
 
     def __init__(self, node_id: int, peer: Peers) -> None:
         self._node_id = node_id
         self._peer = peer
 
     async def prove(self, session: ConsumerSession, asker: int | None) -> None:
-        """Find out whether the last answer has arrived, now that its client is back on the node ``asker``.
+        """Find out whether the last response has arrived, now that its client is back on the node ``asker``.
 
-        It has if the client asks on the same node: that is alive, and says so when a client hangs up. Another node may
-        have ended with the answer in its hands; then the client is given those records again.
+        If the client is back on the same node, the response has arrived: that node is alive, and it reports clients
+        that hang up. Another node may have ended before it sent the response. Then the client gets those records again.
         """
         call_id = session.cursor.unproven
         if not call_id or session.under_way == call_id:

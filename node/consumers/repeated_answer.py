@@ -1,4 +1,4 @@
-"""An answer that a client asks for once more, under its token: the same records, read again."""
+"""Repeats a response that a client asks for again under its token: the same records, read again."""
 
 from collections.abc import Awaitable, Callable
 
@@ -13,18 +13,18 @@ from node.peers.messages import Blob
 from raft_meta.machine.image import PartitionKey
 
 READ_BYTES = 1 << 20
-"""At a time; an extent was read by as much at most."""
+"""Bytes read at a time; an extent was read in reads of at most this size."""
 _ALL = AnswerRoom(payload_bytes=1 << 62, records=1 << 62, needs_one=True)
 
 
 async def read_again(
     session: ConsumerSession, extent: GivenExtent, report_damage: Callable[[Doubt], Awaitable[None]]
 ) -> list[DeliveryRow]:
-    """The records of an extent; those that retention or a client has deleted since are gone.
+    """Return the records of an extent, without those that retention or a client has deleted since.
 
     Raises:
-        ReplicaDamagedError: they are not whole.
-        NotReadyError: a replica that answers has not come so far yet.
+        ReplicaDamagedError: the records are damaged.
+        NotReadyError: the replica that responds does not have the records yet.
         MilenaError: the partition cannot be read.
     """
     offset, rows = extent.start_offset, list[DeliveryRow]()
@@ -70,7 +70,7 @@ async def _report(
 
 
 def row_of(session: ConsumerSession, key: PartitionKey, made: CutRecords) -> DeliveryRow:
-    """Records of a partition as an answer has them."""
+    """Return the records of a partition as a response has them."""
     return DeliveryRow(
         topic=session.view.image.topics[key[0]].name,
         partition=key[1],

@@ -1,4 +1,4 @@
-"""Commits of a REST consumer, as the member that it is at that moment, and before it lets partitions go."""
+"""Commits of a REST consumer as the member that it is at the time, also before it releases partitions."""
 
 import asyncio
 import logging
@@ -19,9 +19,9 @@ from raft_meta.machine.topics import partition_sets
 logger = logging.getLogger(__name__)
 
 QUIET_COMMIT_MS = 2_000
-"""A commit that no client asked for may hold up a call for this long."""
+"""How long a commit that no client asked for may delay a call."""
 EPOCH_TRIES = 3
-"""A member's epoch may change while its commit is on its way."""
+"""Attempts of a commit. A member's epoch may change while its commit is in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +32,15 @@ class SessionContext:
     fetch: Callable[[FetchRequest], Awaitable[FetchResult]]
     commits: CommitQueue
     coordinates: Callable[[str], bool]
-    """Whether this node may decide for the group now."""
+    """Returns whether this node may decide for the group now."""
     memberships: GroupCoordinator
     spawn: Callable[[Coroutine[object, object, None]], None]
-    """Goes on in the background; raises nothing."""
+    """Runs a coroutine in the background; raises nothing."""
     clock: Clock
 
 
 class SessionCommits:
-    """Owned by the consumer's session."""
+    """The commits of one consumer. Owned by the consumer's session."""
 
     __slots__ = ("_context", "_cursor", "_given_up", "_releasing", "_view")
 
@@ -49,9 +49,9 @@ class SessionCommits:
         self._cursor = cursor
         self._context = context
         self._releasing: set[PartitionKey] = set()
-        """Asked for, and being committed first."""
+        """Partitions to release whose commit is in flight."""
         self._given_up: set[PartitionKey] = set()
-        """Asked for, and the commit failed."""
+        """Partitions to release whose commit failed."""
 
     async def commit(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
         """Commit these offsets.
@@ -94,7 +94,7 @@ class SessionCommits:
             self._cursor.on_committed((row.topic_id, row.partition), row.offset)
 
     async def commit_quietly(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
-        """Commit what no client waits for: if that fails, records may be delivered again, as after any failure."""
+        """Commit what no client waits for. If that fails, records may be delivered again, as after any failure."""
         try:
             async with asyncio.timeout(QUIET_COMMIT_MS / 1000):
                 await self._commit_what_is_held(offsets)
@@ -102,7 +102,7 @@ class SessionCommits:
             logger.warning("consumer=%s/%s could not commit: %s", *self._view.key, error)
 
     async def _commit_what_is_held(self, offsets: Mapping[PartitionKey, OffsetAndEpoch]) -> None:
-        """A rebalance may have taken some of these away, which is no reason to lose the others."""
+        """Commit the offsets of partitions that are still held. A rebalance may have taken others away."""
         for tries_left in range(EPOCH_TRIES - 1, -1, -1):
             held = self._view.held()
             mine = offsets if held is None else {k: o for k, o in offsets.items() if k in held}
@@ -116,7 +116,7 @@ class SessionCommits:
                 return
 
     def may_release(self, partitions: PartitionSet) -> bool:
-        """Whether what has arrived of these is committed, or could not be; else it is being committed."""
+        """Return whether what has arrived of these is committed, or could not be. If False, a commit is in flight."""
         keys = set(partition_sets.keys_of(partitions))
         if keys & self._releasing:
             return False
@@ -132,7 +132,7 @@ class SessionCommits:
     async def _commit_and_look(
         self, offsets: Mapping[PartitionKey, OffsetAndEpoch], keys: set[PartitionKey]
     ) -> None:
-        """Once is enough: a rebalance does not wait for a quorum that is not there."""
+        """Commit once, then look at the group again: a rebalance does not wait for a quorum that is missing."""
         try:
             await self.commit_quietly(offsets)
         finally:

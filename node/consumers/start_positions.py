@@ -1,4 +1,4 @@
-"""Positions where a REST consumer begins, by policy, name or time, as the leaders of its partitions know them."""
+"""Start positions of a REST consumer: by policy, name or time, as the leaders of its partitions know them."""
 
 import asyncio
 import logging
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARALLEL = 8
-"""Partitions that one consumer asks for at a time."""
+"""Partitions that are asked for at a time, for one consumer."""
 NO_RESET = "none"
 
 
 class StartPositions:
-    """Owned by the consumer's session, used in its turn."""
+    """Finds start positions. Owned by the consumer's session, used in its turn."""
 
     __slots__ = ("_born", "_commits", "_cursor", "_fetch", "_view")
 
@@ -45,11 +45,11 @@ class StartPositions:
         self._born: Map[str, Topic] = view.image.topics
 
     async def find(self) -> bool:
-        """Give every partition without a commit its beginning; False when one could not be asked for.
+        """Give every partition without a commit its start position; return False if one could not be asked for.
 
-        Where the policy is ``latest`` the beginning is committed as well: whoever comes next, a member that takes the
-        partition over or this consumer on another coordinator, begins there too, and misses nothing that was written
-        in between. A partition that came to be after the subscription begins at its first record.
+        With the policy ``latest``, the position is committed, too. The next reader then starts there and misses nothing
+        that was written in between. That may be a member that takes over the partition, or this consumer on another
+        coordinator. A partition that was added after the subscription starts at its first record.
 
         Raises:
             OffsetOutOfRangeError: there is no commit, and the policy is ``none``.
@@ -88,7 +88,7 @@ class StartPositions:
             return None
 
     async def of_seek(self, key: PartitionKey, seek: SeekRow) -> int:
-        """The offset that a seek means."""
+        """Return the offset that a seek means."""
         if seek.offset is not None:
             return seek.offset
         if seek.timestamp_ms is not None:
@@ -97,7 +97,7 @@ class StartPositions:
         return await self.offset_of(key, seek.name)
 
     async def offset_of(self, key: PartitionKey, where: Reset | int) -> int:
-        """An offset by name, or of the first record at or after a wall time in ms; as the leader knows it."""
+        """Return an offset by name, or of the first record at or after a wall time in ms; as the leader knows it."""
         if isinstance(where, Reset):
             result = await self.fetch(key, where.value, max_bytes=1)
         else:
@@ -116,7 +116,7 @@ class StartPositions:
         """Read what there is now. ``is_unconfirmed``: as of ``FetchRequest``.
 
         Raises:
-            PartitionNotFoundError: the topic was deleted, and perhaps made anew, meanwhile.
+            PartitionNotFoundError: the topic was deleted meanwhile, and perhaps created again.
             MilenaError: as ``RecordsPort.fetch``.
         """
         topic = self._view.image.topics.get(key[0])
@@ -139,7 +139,7 @@ class StartPositions:
         return result
 
     async def reset(self, key: PartitionKey, error: OffsetOutOfRangeError) -> None:
-        """The position is outside of the log: go where the policy says.
+        """Move a position that is outside the log to where the policy says.
 
         Raises:
             OffsetOutOfRangeError: the policy is ``none``.
@@ -159,5 +159,5 @@ class StartPositions:
         self._cursor.put(key, position)
 
     def begin_anew(self) -> None:
-        """The subscription changed: topics that are there by now count as old."""
+        """Note that the subscription changed: topics that exist now count as old."""
         self._born = self._view.image.topics
