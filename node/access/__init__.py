@@ -1,1 +1,1 @@
-"""Who calls this node, and what becomes of users, tokens and entries: the cluster's gate, as one node keeps it."""
+"""Authentication of callers, and changes of users, tokens and entries, as one node handles them."""

@@ -1,4 +1,4 @@
-"""What stands in a header ``Authorization``."""
+"""Parse the header ``Authorization``."""
 
 import base64
 import binascii
@@ -7,16 +7,16 @@ from milena.model.errors import UnauthenticatedError
 
 
 def scheme_and_rest(authorization: str) -> tuple[str, str]:
-    """The scheme in small letters, and what follows it."""
+    """Return the scheme in lower case, and the rest."""
     scheme, _, rest = authorization.partition(" ")
     return scheme.lower(), rest.strip()
 
 
 def name_and_password(given: str) -> tuple[str, str]:
-    """Of ``Basic``. Source: RFC 7617.
+    """Return the name and password of ``Basic`` credentials. Source: RFC 7617.
 
     Raises:
-        UnauthenticatedError: it cannot be read.
+        UnauthenticatedError: they cannot be read.
     """
     try:
         text = base64.b64decode(given.strip(), validate=True).decode()

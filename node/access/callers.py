@@ -1,12 +1,16 @@
-"""Who calls: credentials of a request, held against the node's image. Implements ``CallersPort``.
+"""Finds out who calls: checks the credentials of a request against the node's image. Implements ``CallersPort``.
 
-A node decides by its own image, which is as new as what it last heard of the metadata quorum. What was found out holds
-for one version of access, so that whatever is revoked is so for the very next request. A node that heard nothing for
-``silence_ms_max`` lets nobody in; neither does one that has just started into a cluster that asks, until it has
-registered, nor one that was told who the first user is, until there are users.
+A node decides by its own image, which is as new as what it last heard of the metadata quorum. A result holds for one
+version of access. So a revoked right is gone for the very next request.
 
-Passwords that were good are remembered, under a hash by a key of the process: they are looked at once, whoever else
-tries wrong ones meanwhile.
+A node accepts no caller in these cases:
+
+- It has heard nothing for ``silence_ms_max``, unless the mode is ``off``.
+- It has heard nothing since it started, unless the mode is ``off`` and no first user is configured.
+- A first user is configured, and there are no users yet.
+
+Correct passwords are remembered under a hash with a key of the process. So each is checked once, even while others send
+wrong ones.
 """
 
 import asyncio
@@ -35,19 +39,19 @@ if TYPE_CHECKING:
 
 KNOWN_MAX = 10_000
 VERIFIED_MS = 300_000
-"""How long a password is remembered that was good."""
+"""How long a correct password is remembered."""
 TOKEN_PREFIX = "mln_"  # noqa: S105 (how tokens begin)
 _KEY_BYTES = 32
 
 
 def secret_hash(secret: str) -> bytes:
-    """What the cluster stores of a token. It is random, so that a slow hash would protect nothing."""
+    """Return what the cluster stores of a token. A token is random, so a slow hash would protect nothing."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verified:
-    """A password that was good: of whom, against which verifier, and until when that is remembered."""
+    """A correct password: its user, the verifier that it matched, and when it is forgotten (monotonic ms)."""
 
     user: str
     verifier: str = field(repr=False)
@@ -70,9 +74,10 @@ class Callers:
         web_tokens: "WebTokens | None" = None,
         certificate_rule: str | None = None,
     ) -> None:
-        """``heard_ms``: when the quorum was last heard of, by the clock; None: not in this life.
+        """Create the callers of a node.
 
-        ``web_tokens``: of an issuer that this node trusts. ``certificate_rule``: see ``CertificateNames``.
+        ``heard_ms`` returns when the quorum was last heard of (monotonic ms); None: not since the start.
+        ``web_tokens``: tokens of an issuer that this node trusts. ``certificate_rule``: see ``CertificateNames``.
         """
         self._metadata = metadata
         self._passwords = passwords
@@ -84,21 +89,21 @@ class Callers:
         self._web_tokens = web_tokens
         self._certificate_names = CertificateNames(certificate_rule)
         self._callers: dict[tuple[bytes, str], Caller] = {}
-        """By (hash of the header, or of the certificate, and address), at the present version."""
+        """By (hash of the header or of the certificate, address), at the present version."""
         self._verified: dict[bytes, _Verified] = {}
         self._looking: dict[bytes, asyncio.Task[_Verified | None]] = {}
         self.version = OPEN
         self._until_ms = 0
-        """How long the version is good if nothing is heard; of no meaning while the cluster is open."""
+        """The time until which the version holds if nothing is heard; meaningless while the cluster is open."""
         self.attend()
 
     def on_image(self, image: Image) -> None:
-        """A new image: what was found out by the old one may not hold any more."""
+        """Take a new image: results from the old one may no longer hold."""
         del image
         self.attend()
 
     def attend(self) -> None:
-        """Look whether the version is another one, also by mere silence."""
+        """Check whether the version has changed. Silence of the quorum alone may change it."""
         version = self._current_version(self._metadata.image)
         if version != self.version:
             self.version = version
@@ -119,11 +124,11 @@ class Callers:
         return image.access_version
 
     def holds(self, caller: Caller) -> bool:
-        """Whether what was found out about a caller still holds."""
+        """Return whether a result about a caller still holds."""
         if caller.version == OPEN:
             return self.version == OPEN
         if self._clock.now_ms() > self._until_ms:
-            # Also in a process that was stopped for a while, before it comes to anything else.
+            # This also covers a process that was stopped for a while: it must check before it does anything else.
             self.attend()
         return caller.version == self.version and (
             not caller.expires_ms
@@ -145,7 +150,13 @@ class Callers:
         *,
         is_under_way: bool = False,
     ) -> Caller | None:
-        """Who comes with this header, or without one, if nothing must be waited for."""
+        """Return the caller with this header, or without one; None: that takes waiting.
+
+        Raises:
+            NotReadyError: this node cannot judge callers.
+            TooManyRequestsError: too many tokens with wrong signatures came from this address.
+            UnauthenticatedError: the credentials are missing or wrong.
+        """
         if self.version == OPEN:
             return ANYBODY
         if self._clock.now_ms() > self._until_ms:
@@ -191,13 +202,22 @@ class Callers:
         return self._caller(image, ANONYMOUS, host)
 
     def turned_away(self, host: str) -> TooManyRequestsError | None:
-        """Why no password from this address is looked at now that is not known to be good."""
+        """Return why unknown passwords from this address are refused now, or None.
+
+        Passwords known to be correct never are.
+        """
         return None if self.version == OPEN else self._passwords.refusal(plain_host(host))
 
     async def identify(
         self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
     ) -> Caller:
-        """Who comes with this header, whatever it takes to tell."""
+        """Return the caller with this header; wait as long as that takes.
+
+        Raises:
+            NotReadyError: this node cannot judge the credentials yet.
+            TooManyRequestsError: too many checks are waiting, or too many failed from this address.
+            UnauthenticatedError: the credentials are wrong.
+        """
         del certificate
         assert authorization is not None, "who brings nothing is known"
         if self._web_tokens is not None and scheme_and_rest(authorization)[0] == "bearer":
@@ -212,7 +232,7 @@ class Callers:
             refusal = self._passwords.refusal(plain_host(host))
             if refusal is not None:
                 raise refusal
-            # One look for all who ask the same, so that a client that starts with many connections costs one.
+            # Requests with the same header share one check: a client that starts with many connections costs one hash.
             task = asyncio.create_task(self._look(authorization, plain_host(host)))
             self._looking[key] = task
             task.add_done_callback(lambda _: self._looking.pop(key, None))
@@ -224,7 +244,7 @@ class Callers:
         self._verified[key] = verified
         caller = self.known(authorization, host)
         if caller is None:
-            # The password was changed, or the user, while it was looked at.
+            # The password or the user was changed during the check.
             raise _bad_password()
         return caller
 
@@ -261,7 +281,7 @@ class Callers:
     def _of_token(self, image: Image, text: str, host: str) -> Caller:
         token_id, _, secret = text.removeprefix(TOKEN_PREFIX).partition("_")
         token = image.tokens.get(token_id) if text.startswith(TOKEN_PREFIX) else None
-        # Held against something in any case.
+        # Compare in any case, so that the time does not tell whether the token exists.
         expected = bytes(32) if token is None else token.secret_hash
         is_good = hmac.compare_digest(secret_hash(secret), expected)
         if token is None or not is_good:
@@ -280,7 +300,7 @@ class Callers:
         )
 
     def _of_certificate(self, image: Image, certificate: ClientCertificate, host: str) -> Caller:
-        """A certificate's user is a principal whether or not the cluster has such a user."""
+        """Return the caller of a certificate. Its user is a principal even if the cluster has no such user."""
         name = self._certificate_names.user_of(certificate)
         if certificate.expires_ms <= self._clock.wall_ms():
             raise UnauthenticatedError(
@@ -345,7 +365,7 @@ class Callers:
         )
 
     async def _look(self, authorization: str, host: str) -> _Verified | None:
-        """Whose password this is; takes as long, and says the same, whether or not there is such a user."""
+        """Check a password. An unknown user takes as long and gets the same response as a wrong password."""
         name, password = name_and_password(scheme_and_rest(authorization)[1])
         user = self._metadata.image.users.get(name)
         verifiers = () if user is None else user.verifiers

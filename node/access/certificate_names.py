@@ -1,4 +1,4 @@
-"""Whom a client's certificate names: the user of its common name, or of what a rule of the operator finds in it."""
+"""The user that a client's certificate names: by its common name, or by a rule of the operator."""
 
 import re
 
@@ -12,14 +12,14 @@ _USER = re.compile(USER_NAME)
 
 
 class NamelessCertificateError(Exception):
-    """It names nobody, or more than one; says why."""
+    """The certificate names no user, or more than one; the message says why."""
 
 
 class CertificateNames:
-    """A rule: an RE2 pattern that a name of the certificate must match as a whole, and whose group 1 is the user.
+    """A rule: an RE2 pattern that a name of the certificate must match as a whole; its group 1 is the user.
 
-    Names are ``CN:``, ``DNS:``, ``URI:`` or ``EMAIL:`` and what follows; ``rule`` None: the common name is the user's.
-    A certificate of which several names match must mean the same user by all.
+    Names are ``CN:``, ``DNS:``, ``URI:`` or ``EMAIL:``, followed by the value. ``rule`` None: the common name is the
+    user. If several names of a certificate match, all must mean the same user.
     """
 
     def __init__(self, rule: str | None) -> None:
@@ -29,10 +29,10 @@ class CertificateNames:
         self._pattern = re2.compile(_COMMON_NAME if rule is None else rule, options)
 
     def user_of(self, certificate: ClientCertificate) -> str:
-        """The name of the user.
+        """Return the name of the user.
 
         Raises:
-            NamelessCertificateError: there is none.
+            NamelessCertificateError: the certificate names no user, or more than one.
         """
         found = {match[1] for name in certificate.names if (match := self._match(name))}
         what = "a common name" if self._rule is None else "a name that tls_principal_rule matches"

@@ -1,7 +1,7 @@
 """The first user: a superuser whose password the operator gives to the nodes, so that a new cluster is never open.
 
-Every node that is told tries; the command that comes first counts. Whoever locked themselves out lets one node start
-with ``reset_admin``: who can set that can read the node's disk anyway.
+Every configured node tries, and the first command counts. An operator who has no access any more starts one node with
+``reset_admin``. This opens no new way in: setting that option takes access to the node's disk anyway.
 """
 
 import logging
@@ -26,16 +26,16 @@ from raft_meta.machine.commands import InitAccess
 logger = logging.getLogger(__name__)
 
 _PASSING = (FateUnknownError, StaleVersionError, FeatureLevelError)
-"""What others did meanwhile, or a release that some node does not have yet."""
+"""Errors that may pass: other nodes changed something, or some nodes run a release that is too old."""
 TIMEOUT_MS = 10_000
 RETRY_MS = 500
 
 
 def read_password(path: Path) -> Secret:
-    """What the file holds, without white space around it.
+    """Return the content of the file without surrounding white space.
 
     Raises:
-        StartupError: it cannot be read, or is no password.
+        StartupError: the file cannot be read, or its content is not a valid password.
     """
     try:
         password = path.read_text(encoding="utf-8").strip()
@@ -48,7 +48,7 @@ def read_password(path: Path) -> Secret:
 
 
 class FirstUser:
-    """Makes the first user, or gives it its password anew; then it is done."""
+    """Creates the first user, or resets its password; then it is done."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class FirstUser:
         self._is_reset = is_reset
 
     async def run(self) -> None:
-        """Try until it is done."""
+        """Try until it is done or cannot be done."""
         is_waiting = False
         while True:
             try:
                 await self._try()
             except MilenaError as error:
                 if not (error.is_retriable or isinstance(error, _PASSING)):
-                    # The cluster stays closed, which is what was asked for.
+                    # The cluster stays closed, as the operator asked.
                     logger.error("no first user name=%s reason=%s", self._name, error)
                     return
                 if not is_waiting:

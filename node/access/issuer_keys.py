@@ -1,7 +1,7 @@
-"""The keys of an issuer of tokens as a node has them: read from where its configuration says, and read again.
+"""The keys of a token issuer, as a node has them: read from the configured place, and refreshed.
 
-They are read every quarter of an hour, and when a token names a key that is not among them, for that at most once in
-``ASK_MS``: strangers can name whatever they like. When they cannot be read, the last good ones are kept for a day.
+They are read every quarter of an hour. If a token names a key that is not among them, they are read again, at most once
+in ``ASK_MS``, because anyone can name any key. If they cannot be read, the last good ones are kept for a day.
 """
 
 import asyncio
@@ -15,24 +15,27 @@ from node.process.https import FetchError
 logger = logging.getLogger(__name__)
 
 REFRESH_MS = 900_000
-"""A key that its issuer has taken away is good for so long."""
+"""How long a key is accepted after its issuer has removed it, at most."""
 ASK_MS = 30_000
 KEPT_MS_MAX = 86_400_000
 
 
 class IssuerKeys:
-    """Belongs to the event loop. ``where`` is for people; ``read`` may raise ``OSError`` and ``FetchError``."""
+    """The present keys of an issuer. Belongs to the event loop.
+
+    ``where`` is for people. ``read`` may raise ``OSError`` and ``FetchError``.
+    """
 
     def __init__(self, *, where: str, read: Callable[[], Awaitable[bytes]], clock: Clock) -> None:
         self.where = where
         self._read = read
         self._clock = clock
         self.keys: KeySet | None = None
-        """None: not read yet, or too long ago."""
+        """None: not read yet, or read too long ago."""
         self.version = 0
-        """Another one whenever the keys are others."""
+        """Changes whenever the keys change."""
         self.failure = ""
-        """Why they could not be read; empty: they could, or it was not tried yet."""
+        """Why the keys could not be read; empty: they could, or there was no attempt yet."""
         self._document: bytes | None = None
         self._good_ms = 0
         self._asked_ms: int | None = None
@@ -40,20 +43,20 @@ class IssuerKeys:
 
     @property
     def may_ask(self) -> bool:
-        """Whether a token is reason enough to read them again, or to wait for a reading that is under way."""
+        """Whether a token may cause a read of the keys, or wait for a read in progress."""
         if self._asked_ms is None or self._reading is not None:
             return True
         return self._clock.now_ms() - self._asked_ms >= ASK_MS
 
     async def refresh(self) -> None:
-        """Read them; many who ask at once cost one reading. Never fails: see ``failure``."""
+        """Read the keys. Simultaneous calls share one read. Never fails: see ``failure``."""
         if self._reading is None:
             self._asked_ms = self._clock.now_ms()
             self._reading = asyncio.create_task(self._refresh(), name="issuer-keys")
         await asyncio.shield(self._reading)
 
     async def run(self) -> None:
-        """Keep them fresh, for as long as the node runs."""
+        """Keep the keys fresh, until cancelled."""
         try:
             while True:
                 await self.refresh()
@@ -63,10 +66,10 @@ class IssuerKeys:
                 self._reading.cancel()
 
     def take(self, document: bytes) -> None:
-        """Have these keys from now on.
+        """Use these keys from now on.
 
         Raises:
-            KeySetError: there are none in it.
+            KeySetError: the document has no usable keys.
         """
         if document != self._document:
             keys = parse_keys(document)

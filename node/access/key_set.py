@@ -1,7 +1,7 @@
-"""Public keys of an issuer of tokens: what of a JWKS document is good for checking signatures.
+"""Public keys of a token issuer: parses the keys of a JWKS document that can check signatures.
 
-What a key is good for is said by the key alone, never by a token: each is parsed into one algorithm. Keys that are too
-weak, of an unknown kind or for another use are left out, and told. Only the public members of a key are read.
+The key alone decides its algorithm, never a token: each key is parsed for one algorithm. Keys that are too weak, of an
+unknown kind or for another use are left out and reported. Only the public members of a key are read.
 
 Source: RFC 7517, RFC 7518, RFC 8037; RFC 8725 for what not to do.
 """
@@ -20,18 +20,18 @@ KEYS_MAX = 100
 RSA_BITS_MIN, RSA_BITS_MAX = 2048, 8192
 
 _RSA_DEFAULT = "RS256"
-"""Of an RSA key that does not say."""
+"""The algorithm of an RSA key that names none."""
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _CURVES = {("EC", "P-256"): "ES256", ("EC", "P-384"): "ES384", ("OKP", "Ed25519"): "EdDSA"}
 _PUBLIC = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x")}
 
 
 class KeySetError(Exception):
-    """The document is no set of keys, or none of its keys is good for anything."""
+    """The document is not a set of keys, or none of its keys can be used."""
 
 
 class _UnusableKeyError(Exception):
-    """A key that is left out; says why."""
+    """A key that is left out; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +40,20 @@ class KeySet:
 
     keys: Mapping[str, PyJWK]
     left_out: tuple[str, ...] = ()
-    """Why keys are missing that the document has."""
+    """Why keys of the document are missing here."""
 
     def find(self, kid: str | None) -> PyJWK | None:
-        """The key of this id; of a token that names none, the key, if there is but one."""
+        """Return the key with this id. If a token names no key, return the key if there is only one."""
         if kid is not None:
             return self.keys.get(kid)
         return next(iter(self.keys.values())) if len(self.keys) == 1 else None
 
 
 def parse_keys(document: bytes) -> KeySet:
-    """The keys of a JWKS document.
+    """Return the keys of a JWKS document.
 
     Raises:
-        KeySetError: it is none, or has no key that can be used.
+        KeySetError: it is not a JWKS document, or has no key that can be used.
     """
     if len(document) > DOCUMENT_BYTES_MAX:
         raise KeySetError(f"it has more than {DOCUMENT_BYTES_MAX} bytes")
@@ -95,7 +95,7 @@ def _parse(item: object) -> tuple[str, PyJWK]:
         raise _UnusableKeyError("it is not for signatures: key_ops has no 'verify'")
     kind = item.get("kty")
     algorithm = _algorithm(kind, item)
-    # Nothing else of it is looked at: no certificates, no addresses, and no private key.
+    # Read nothing else of it: no certificates, no URLs, and no private key.
     members = {name: item.get(name) for name in _PUBLIC[cast("str", kind)]}
     if not all(isinstance(value, str) for value in members.values()):
         raise _UnusableKeyError(f"a member of {', '.join(members)} is missing or no text")
@@ -111,7 +111,7 @@ def _parse(item: object) -> tuple[str, PyJWK]:
 
 
 def _algorithm(kind: object, item: Mapping[str, object]) -> str:
-    """The one algorithm that the key is good for."""
+    """Return the one algorithm of the key."""
     said = item.get("alg")
     if kind == "RSA":
         algorithm = _RSA_DEFAULT if said is None else said
@@ -124,7 +124,7 @@ def _algorithm(kind: object, item: Mapping[str, object]) -> str:
         raise _UnusableKeyError(
             f"kty {kind!r}, crv {curve!r} is none of RSA, EC P-256, EC P-384, OKP Ed25519"
         )
-    # Ed25519 is the newer name of the same (RFC 9864).
+    # Ed25519 is the newer name of EdDSA with this curve (RFC 9864).
     if said not in (None, found) and (found, said) != ("EdDSA", "Ed25519"):
         raise _UnusableKeyError(f"alg {said!r} does not fit it, {found} does")
     return found

@@ -1,9 +1,11 @@
-"""Passwords: hashes that are slow to make, one at a time, on a thread that gives way to all others.
+"""Passwords: slow hashes, one at a time, on a low-priority thread.
 
-A hash takes some 35 ms and 19 MiB on purpose, so that who steals it learns little. That makes passwords the dearest
-thing that a stranger may ask for. So they are looked at one after the other, and a wrong one is followed by a rest: all
-of them together take a fifth of a core and no more. An address that was wrong lately is a suspect. Suspects wait for
-each other, in a short queue, and only the first of them for its turn among those who never were wrong.
+A hash takes about 35 ms and 19 MiB on purpose, so that a stolen hash tells little. That makes passwords the most
+expensive thing that a stranger can ask for. So they are checked one after the other, and a pause follows a wrong one.
+All wrong ones together take at most a fifth of a core.
+
+An address that recently sent a wrong password is a suspect. Suspects wait for each other in a short queue. Only the
+first of them waits for its turn among the addresses that sent none.
 
 Source: OWASP's Password Storage Cheat Sheet, argon2id.
 """
@@ -21,16 +23,16 @@ from milena.model.errors import TooManyRequestsError
 from raft_meta.machine.access.access import VERIFIERS_MAX
 
 WAITING_MAX = 64
-"""Some 2 s of work, if they are right: who comes then is told to come again."""
+"""About 2 s of work if the passwords are correct. Further callers are told to retry later."""
 SUSPECTS_WAITING_MAX = 16
-"""Some 3 s, as they are wrong."""
+"""About 3 s of work, because the passwords are wrong."""
 WRONG_REST_MS = 300
-"""A wrong one costs two hashes, some 70 ms, whoever its user is."""
+"""The pause after a wrong password. The check costs two hashes, about 70 ms, for every user."""
 SUSPECT_MS = 300_000
 SALT_BYTES = 16
 WRONG_AT_ONCE = 30
 WRONG_PER_S = 1.0
-"""Wrong passwords that an address may try, and how soon it may again."""
+"""Wrong passwords that an address may try at once, and per second after that."""
 ADDRESSES_MAX = 10_000
 
 _Found = TypeVar("_Found")
@@ -38,18 +40,18 @@ _HASHER = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 
 
 class WrongPasswords:
-    """How many wrong passwords came from which address: a token bucket for each. Pure; times are monotonic ms.
+    """Counts the wrong passwords of each address: a token bucket for each. Pure; times are monotonic ms.
 
-    ``what`` they are, for people, where they are no passwords.
+    ``what`` names them for people if they are not passwords.
     """
 
     def __init__(self, what: str = "passwords") -> None:
         self._what = what
         self._spent: dict[str, tuple[float, float]] = {}
-        """Address → (wrong ones that still count, when that was so)."""
+        """Address → (wrong ones that still counted, and the time of that count)."""
 
     def refusal(self, address: str, now_ms: float) -> TooManyRequestsError | None:
-        """Why an address must wait from which too many came; None: it need not."""
+        """Return why an address must wait because it sent too many; None: it need not wait."""
         if self._count(address, now_ms) <= WRONG_AT_ONCE - 1:
             return None
         return TooManyRequestsError(
@@ -57,7 +59,7 @@ class WrongPasswords:
         )
 
     def check(self, address: str, now_ms: float) -> None:
-        """Refuse an address from which too many came.
+        """Refuse an address that sent too many.
 
         Raises:
             TooManyRequestsError: it must wait.
@@ -67,16 +69,16 @@ class WrongPasswords:
             raise refusal
 
     def add(self, address: str, now_ms: float) -> None:
-        """One more."""
+        """Count one more."""
         count = self._count(address, now_ms)
         self._spent.pop(address, None)
         if len(self._spent) >= ADDRESSES_MAX:
-            # The one that was wrong longest ago.
+            # Forget the address whose last wrong one is the oldest.
             del self._spent[next(iter(self._spent))]
         self._spent[address] = (count + 1, now_ms)
 
     def is_suspect(self, address: str, now_ms: float) -> bool:
-        """Whether one came from an address within ``SUSPECT_MS``."""
+        """Return whether the address sent a wrong one within ``SUSPECT_MS``."""
         last = self._spent.get(address)
         return last is not None and now_ms < last[1] + SUSPECT_MS
 
@@ -86,7 +88,7 @@ class WrongPasswords:
 
 
 class Passwords:
-    """Makes hashes and holds passwords against them. Belongs to the event loop; the work is the pool's."""
+    """Makes hashes and checks passwords against them. Belongs to the event loop; the pool does the work."""
 
     def __init__(
         self, *, pool: Executor, clock: Clock, random_bytes: Callable[[int], bytes]
@@ -100,7 +102,7 @@ class Passwords:
         self._decoy = ""
 
     async def hash(self, password: str) -> str:
-        """A verifier of this password, with a salt of its own (PHC string format).
+        """Return a verifier of this password, with its own salt (PHC string format).
 
         Raises:
             TooManyRequestsError: too many are waiting.
@@ -109,10 +111,10 @@ class Passwords:
             return await self._hash(password)
 
     async def find(self, verifiers: Sequence[str], password: str, address: str) -> str | None:
-        """The verifier of this password; None: there is none. That takes as long where there are none at all.
+        """Return the verifier that matches this password, or None. Without any verifiers, it takes as long.
 
         Raises:
-            TooManyRequestsError: too many are waiting, or too many wrong ones came from the address.
+            TooManyRequestsError: too many are waiting, or the address sent too many wrong ones.
         """
         now_ms = self._clock.now_ms()
         self.wrong.check(address, now_ms)
@@ -122,7 +124,7 @@ class Passwords:
             return await self._find(verifiers, password, address)
 
     def refusal(self, address: str) -> TooManyRequestsError | None:
-        """Why no password from this address would be looked at now; None: it would be."""
+        """Return why a password from this address would be refused now; None: it would be checked."""
         now_ms = self._clock.now_ms()
         queue = self._suspects if self.wrong.is_suspect(address, now_ms) else self._turn
         return queue.refusal() or self.wrong.refusal(address, now_ms)
@@ -136,7 +138,8 @@ class Passwords:
             if found is not None:
                 return found
             self.wrong.add(address, self._clock.now_ms())
-            # In its turn, and before the answer: who asks one after the other asks the more slowly.
+            # Pause within the turn and before the response: a client that tries one after the other is slowed down,
+            # too.
             await self._clock.sleep(WRONG_REST_MS)
             return None
 
@@ -149,7 +152,7 @@ class Passwords:
 
 
 class _Queue:
-    """Those who wait for one thing, first come, first served: ``places`` of them, with the one who has it."""
+    """A first-come-first-served queue for one thing. ``places`` includes the caller that has it."""
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -180,7 +183,10 @@ class _Queue:
 
 
 def _first(verifiers: Sequence[str], decoys: Sequence[str], password: str) -> str | None:
-    """The verifier of a password. A wrong one takes as long whether its user has no password, one or two."""
+    """Return the verifier that matches a password.
+
+    A wrong one takes as long for a user with no, one or two verifiers.
+    """
     found = [verifier for verifier in verifiers if _fits(verifier, password)]
     if found:
         return found[0]

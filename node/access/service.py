@@ -1,7 +1,7 @@
-"""Users, tokens, access control entries and the mode: what is changed of them, from any node.
+"""Users, tokens, access control entries and the mode: their changes, from any node.
 
-Implements ``http_api.access.port.AccessPort``. Secrets are made here and shown once; the cluster stores hashes. Who may
-change what has been asked before.
+Implements ``http_api.access.port.AccessPort``. Secrets are made here and shown once; the cluster stores hashes. The
+caller's right to make a change was checked before.
 """
 
 import base64
@@ -50,11 +50,11 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_MS = 10_000
 ACLS_PER_TURN = 1_000
-"""So many are looked through at a time."""
+"""Entries that are compared in one turn of the loop."""
 TRIES_MAX = 5
+"""Attempts of a change that changes of others overtook."""
 LIFETIME_MS_MAX = 100 * 365 * 86_400_000
-"""Of a token that has an end: times beyond can be neither stored nor shown."""
-"""Of a change that others' changes overtook."""
+"""The longest lifetime of a token that ends. Times beyond it can be neither stored nor shown."""
 SECRET_BYTES = 32
 ID_BYTES = 10
 PASSWORD_LENGTH_MIN, PASSWORD_LENGTH_MAX = 8, 1024
@@ -63,10 +63,10 @@ _Change = SetAccessMode | PutUser | DeleteUser | CreateToken | DeleteTokens | Al
 
 
 def check_password(password: str) -> None:
-    """Refuse what is no password.
+    """Refuse text that cannot be a password.
 
     Raises:
-        InvalidAccessError: it is too short, too long, or cannot be sent.
+        InvalidAccessError: it is too short, too long, or not printable.
     """
     if not PASSWORD_LENGTH_MIN <= len(password) <= PASSWORD_LENGTH_MAX:
         raise InvalidAccessError(
@@ -77,7 +77,7 @@ def check_password(password: str) -> None:
 
 
 class AccessService:
-    """Changes of access, each one command of the metadata log."""
+    """Changes of access. Each is one command of the metadata log."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class AccessService:
         self._random_bytes = random_bytes
 
     async def set_mode(self, mode: AccessMode) -> None:
-        """Let the cluster ask so much of those who call it."""
+        """Set how much the cluster asks of its callers."""
         await self._propose(SetAccessMode(access_mode=mode), f"set the access mode to {mode}")
 
     async def alter_quota(
         self, user: str, client_id: str, changes: Mapping[QuotaKey, int | None]
     ) -> None:
-        """Bound what somebody may take, or no longer (None)."""
+        """Set bounds on what a user or client may take; None removes a bound."""
         plain = tuple((key.value, amount) for key, amount in changes.items())
         command = AlterQuota(user=user, client_id=client_id, changes=plain)
         await self._propose(command, "change a quota")
@@ -107,7 +107,7 @@ class AccessService:
     # -- users -----------------------------------------------------------------------------------
 
     def user(self, name: str) -> User:
-        """The user, as this node knows it."""
+        """Return the user, as this node knows it."""
         user = self._metadata.image.users.get(name)
         if user is None:
             raise UserNotFoundError(f"There is no user {name}.")
@@ -122,7 +122,7 @@ class AccessService:
         keeps_previous: bool,
         revokes_tokens: bool = False,
     ) -> tuple[User, bool]:
-        """Make a user, or change what is given of it; returns it, and whether it is new."""
+        """Create a user, or change the given properties; return it, and whether it is new."""
         verifier = None
         if revokes_tokens:
             self._check_level("revoke tokens")
@@ -150,13 +150,13 @@ class AccessService:
         raise StaleVersionError(f"Others keep changing user {name}; nothing was changed.")
 
     async def delete_user(self, name: str) -> None:
-        """Forget a user, its tokens and the entries that name it."""
+        """Delete a user, its tokens and the entries that name it."""
         await self._propose(DeleteUser(name=name), f"delete user {name}")
 
     # -- tokens ----------------------------------------------------------------------------------
 
     def tokens_of(self, name: str) -> Sequence[Token]:
-        """The user's tokens, the oldest first."""
+        """Return the user's tokens, the oldest first."""
         self.user(name)
         image = self._metadata.image
         return sorted(
@@ -165,7 +165,7 @@ class AccessService:
         )
 
     async def create_token(self, name: str, new: RequestedToken) -> tuple[Token, Secret]:
-        """A token of a user, and what is to be sent of it."""
+        """Create a token of a user; return it, and the secret text that clients send."""
         image = await self._metadata.current_image()
         user = image.users.get(name)
         if user is None:
@@ -191,7 +191,7 @@ class AccessService:
         return token, Secret(f"{TOKEN_PREFIX}{token_id}_{secret}")
 
     def _check_room(self, image: Image, name: str) -> None:
-        """Refuse one token too many before it is proposed: that holds from the first node of this release on."""
+        """Refuse a token above the limit before it is proposed. So the limit holds on every node of this release."""
         own = image.tokens_of.get(name, ())
         if len(own) >= TOKENS_PER_USER_MAX:
             tokens = (image.tokens[token_id] for token_id in own)
@@ -207,7 +207,7 @@ class AccessService:
             )
 
     async def delete_token(self, name: str, token_id: str) -> None:
-        """Forget a token of this user."""
+        """Delete a token of this user."""
         token = self._metadata.image.tokens.get(token_id)
         if token is None:
             token = (await self._metadata.current_image()).tokens.get(token_id)
@@ -218,7 +218,7 @@ class AccessService:
     # -- access control entries ------------------------------------------------------------------
 
     async def acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """The entries that fit, in order: the image has those of each principal in order."""
+        """Return the matching entries, in order: the image has those of each principal in order."""
         acls = self._metadata.image.acls
         found: list[Acl] = []
         looked_at = 0
@@ -234,7 +234,7 @@ class AccessService:
         return found
 
     async def add_acls(self, acls: Iterable[Acl]) -> None:
-        """Add entries; those that are there already stay.
+        """Add entries; existing ones stay.
 
         Raises:
             InvalidAccessError: an entry is not valid; the message says what to change.
@@ -245,7 +245,7 @@ class AccessService:
         await self._propose(AlterAcls(added=added, removed=()), "add access control entries")
 
     async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """Remove the entries that fit; returns them."""
+        """Remove the matching entries; return them."""
         await self._metadata.current_image()
         found = await self.acls(wanted)
         for start in range(0, len(found), ACLS_PER_REQUEST_MAX):
@@ -268,7 +268,7 @@ def _check_host(host: str) -> None:
     The replicated command accepts more: entries that older releases stored must stay readable.
 
     Raises:
-        InvalidAccessError: neither an IP address nor any host.
+        InvalidAccessError: it is neither an IP address nor ``ANY_HOST``.
     """
     if host == ANY_HOST:
         return
@@ -279,10 +279,10 @@ def _check_host(host: str) -> None:
 
 
 def _end(now_ms: int, lifetime_ms: int | None, most_ms: int) -> WallMs:
-    """When a token is good no more; 0: never.
+    """Return when a token expires (wall ms); 0: never.
 
     Raises:
-        InvalidAccessError: it would be good for too long.
+        InvalidAccessError: it would be valid for too long.
     """
     if lifetime_ms is not None and lifetime_ms > LIFETIME_MS_MAX:
         raise InvalidAccessError(

@@ -1,11 +1,11 @@
-"""Tokens of an OpenID Connect issuer (JWT): whether one is good, and whom it names.
+"""Tokens of an OpenID Connect issuer (JWT): whether one is valid, and whom it names.
 
-A token is told by the issuer's keys as this node has them. Its header chooses among them by ``kid`` and nothing else:
-the algorithm is the key's, and what points to other keys is not looked at. Names that come of it have a prefix that
-no user of the cluster can have.
+A token is checked with the issuer's keys as this node has them. Its header selects a key by ``kid``, and nothing else:
+the key decides the algorithm, and references to other keys are ignored. Names from tokens have a prefix that no user of
+the cluster can have.
 
-A signature is looked at in the loop: it takes less than a task for it would. Whose signatures are wrong often waits, as
-for passwords; tokens that merely have expired are not counted, nor do those wait whose token is known.
+A signature is checked on the loop: that takes less time than a task for it. An address that often sends wrong
+signatures waits, as with passwords. Tokens that have merely expired are not counted. Tokens that are known do not wait.
 
 Source: RFC 7519, RFC 8725, OpenID Connect Core 3.1.3.7.
 """
@@ -27,7 +27,7 @@ from node.access.passwords import WrongPasswords
 TOKEN_LENGTH_MAX = 8_192
 LEEWAY_S = 30
 SECONDS_MAX = 1 << 40
-"""A time beyond that is none."""
+"""A larger number of seconds is no time."""
 NAME_PREFIX = "oidc:"
 KNOWN_MAX = 10_000
 
@@ -39,14 +39,14 @@ _SHOWN_MAX = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebIdentity:
-    """Whom a good token names, and until when (wall ms)."""
+    """The principal that a valid token names, and until when (wall ms)."""
 
     principal: str
     groups: tuple[str, ...]
-    """Principals, too."""
+    """Principals of the groups."""
     expires_ms: int
     keys_version: int
-    """Of the keys by which it is good."""
+    """The version of the keys that checked it."""
 
 
 class WebTokens:
@@ -70,18 +70,18 @@ class WebTokens:
         self._clock = clock
         self._forged = WrongPasswords("signatures")
         self._known: dict[bytes, WebIdentity] = {}
-        """By a hash of the header that brought it: what a token says does not change with what its user may."""
+        """By a hash of the header that brought it. What a token says does not depend on its user's rights."""
 
     @staticmethod
     def looks_like_one(text: str) -> bool:
-        """Whether this is meant to be a token of an issuer: three parts."""
+        """Return whether this is meant to be a token of an issuer: it has three parts."""
         return text.count(".") == 2
 
     def find(self, key: bytes, text: str, address: str) -> WebIdentity | None:
-        """As ``verify``, once for each token as long as it and the keys are good; ``key`` is a hash of it.
+        """Verify each token once, as long as it and the keys are valid. ``key`` is a hash of the token.
 
         Raises:
-            UnauthenticatedError, TooManyRequestsError, NotReadyError: see there.
+            UnauthenticatedError, TooManyRequestsError, NotReadyError: as of ``verify``.
         """
         found = self._known.get(key)
         if found is not None and (
@@ -96,19 +96,19 @@ class WebTokens:
         return found
 
     def verify(self, text: str, address: str) -> WebIdentity | None:
-        """Whom a token names that comes from an address; None: the keys are to be read first (``keys.refresh``).
+        """Return whom a token names; None: the keys have to be read first (``keys.refresh``).
 
         Raises:
-            UnauthenticatedError: it is not good.
-            TooManyRequestsError: too many that were signed by nobody came from the address.
-            NotReadyError: there are no keys to tell by.
+            UnauthenticatedError: the token is not valid.
+            TooManyRequestsError: the address sent too many tokens with wrong signatures.
+            NotReadyError: there are no keys to check it with.
         """
         key = self._key(_header(text))
         if key is None:
             return None
         self._forged.check(address, self._clock.now_ms())
         try:
-            # Times are held against the node's own clock, below.
+            # Times are checked below, against the node's own clock.
             claims = jwt.decode(
                 text,
                 key=key,
@@ -139,7 +139,7 @@ class WebTokens:
         )
 
     def _key(self, header: dict[str, object]) -> jwt.PyJWK | None:
-        """The key that signed it, if its header is true; None: it may come with the next reading."""
+        """Return the key that the header names; None: the next read of the keys may bring it."""
         kid = header.get("kid")
         if kid is not None and not isinstance(kid, str):
             raise _bad("its kid is no text")
@@ -166,7 +166,11 @@ class WebTokens:
         return key
 
     def _end_ms(self, claims: dict[str, object]) -> int:
-        """When it is good no more; now it is."""
+        """Return when the token expires, plus the leeway (wall ms).
+
+        Raises:
+            UnauthenticatedError: it has expired, or is not valid yet.
+        """
         now_s = self._clock.wall_ms() / 1000
         end_s = _seconds(claims, "exp") + LEEWAY_S
         if now_s >= end_s:
@@ -188,7 +192,7 @@ class WebTokens:
         return USER_PREFIX + NAME_PREFIX + name
 
     def _groups(self, claims: dict[str, object]) -> tuple[str, ...]:
-        """Those that entries can name; no entry can be made for the others, so that they change nothing."""
+        """Return the groups that entries can name. No entry can name the others, so they change nothing."""
         if self._groups_claim is None:
             return ()
         found = claims.get(self._groups_claim)
