@@ -1,9 +1,11 @@
-"""All parts of a node, put together the same way in production, in the cluster simulation and in unit tests.
+"""Assembles all parts of a node, in the same way in production, in the cluster simulation and in unit tests.
 
-``NodePorts`` is all that a node asks of its surroundings: time, chance, files, threads, the metadata quorum, the other
-nodes, and a way out of the process. ``node.wiring`` makes them of sockets and threads, tests make them in memory. They
-drive the parts, too: ``recover``, then hand in what peers ask (``peer_handlers``) and who leads (``on_role_change``),
-run what is in ``background`` until the node leaves, and ``close_parts``.
+``NodePorts`` is all that a node needs from its surroundings: time, randomness, files, threads, the metadata quorum, the
+other nodes, and a way to end the process. ``node.wiring`` makes them from sockets and threads; tests make them in
+memory.
+
+They also drive the parts. They call ``recover``. Then they pass the calls of peers (``peer_handlers``) and changes of
+the Raft leader (``on_role_change``). They run ``background`` until the node leaves, and then ``close_parts``.
 """
 
 import asyncio
@@ -92,67 +94,70 @@ LEASE_POLL_MS = 100
 HOUSEKEEPING_MS = 1_000
 REFUSALS_MS = 60_000
 ROOM_BYTES = 8 << 20
-"""Free space that ends a full disk: enough for a few segments to grow, so that the state does not flap."""
+"""Free space that ends a full disk. It lets a few segments grow, so that the state does not flap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ids:
-    """Everything random or of the moment that a node starts with."""
+    """Random and time-dependent values that a node starts with."""
 
     incarnation: int
     directory_id: str
     session_ids: random.Random
     placement: random.Random
     random_bytes: Callable[[int], bytes]
-    """Nobody can guess them: secrets are made of these."""
+    """Unpredictable bytes: secrets are made of them."""
 
 
 async def _nothing() -> None:
-    """A node without a process of its own has no chores there."""
+    """Do nothing: the default without process upkeep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePorts:
-    """The world outside: all that whoever runs a node gives it."""
+    """The surroundings of a node, given by the program that runs it."""
 
     clock: Clock
     ids: Ids
     new_uuid: Callable[[], uuid.UUID]
-    """For what is named while the node runs."""
+    """Names things that are created while the node runs."""
     files: Files
     directory: DataDirectory
     pool: Executor
-    """For cold reads, recovery and whatever else takes long."""
+    """For cold reads, recovery and other long work."""
     sync_pool: Executor
-    """For syncs of logs alone."""
+    """Only for syncs of logs."""
     password_pool: Executor
-    """For hashes of passwords alone, one at a time."""
+    """Only for hashes of passwords, one at a time."""
     machine: MetadataMachine
     quorum: Quorum
     """Applies what it commits to ``machine``."""
     peers: Peers
     voters: Mapping[int, Address]
-    """As this node was told at its start."""
+    """The voters that this node was given at its start."""
     identity: Callable[[], Identity]
-    """Asked once the node listens."""
+    """Called once the node listens."""
     on_fatal: Callable[[BaseException], None]
     """Must stop the process."""
     on_cluster_id: Callable[[str], None] = lambda _: None
-    """Told which cluster this is, when an image names another than the directory does."""
+    """Called when an image names another cluster than the directory does."""
     on_write: Callable[[], None] | None = None
-    """Told of every append, as leader and as follower."""
+    """Called at every append, as leader and as follower."""
     process_upkeep: Callable[[], Awaitable[None]] = _nothing
-    """Done now and then, with the upkeep of logs."""
+    """Called periodically, together with the upkeep of logs."""
     feature_max: int = FEATURE_LEVEL_MAX
-    """Feature level up to which this release goes."""
+    """The highest feature level of this release."""
 
 
 class Assembly:
     """The parts, each under its name; none of them runs yet.
 
-    Each is made after those that it needs, and is handed them. Three circles are cut by a look-up when the call comes:
-    replicas have their records doubted by the scrubber, which reads replicas, and tell of transactions those who end
-    them there; and metrics tell whether the node is ready, which health knows, which renders them.
+    Each part is created after those that it needs, and gets them as arguments. Three cycles are broken by a look-up at
+    the time of the call:
+
+    - Replicas report doubts to the scrubber, which reads replicas.
+    - Replicas report transactions to the markers, which end them in replicas.
+    - Metrics ask health whether the node is ready, and health renders metrics.
     """
 
     def __init__(self, config: NodeConfig, ports: NodePorts) -> None:
@@ -224,7 +229,7 @@ class Assembly:
         )
         self.web_tokens: WebTokens | None = None
         if config.oidc_issuer is not None:
-            # Loaded where it is wanted: it brings a library of cryptography along.
+            # Import it only if it is needed: it brings a cryptography library along.
             from node.access.issuers import web_tokens_of  # noqa: PLC0415
 
             self.web_tokens = web_tokens_of(config, pool=ports.pool, clock=self.clock)
@@ -296,7 +301,8 @@ class Assembly:
             replicas=self.replicas,
             ends=self.transaction_ends,
             clock=self.clock,
-            # One may be ahead by the bound, another one behind, and the time is known to a quarter of it.
+            # One clock may be ahead by the bound and another behind by it, and the time is known to a quarter of the
+            # bound.
             clocks_apart_ms=5 * config.clock_skew_ms_max // 2,
             counts=self.counts,
         )
@@ -331,7 +337,7 @@ class Assembly:
             settings=CompactorSettings(
                 check_ms=config.retention_check_ms,
                 bytes_per_s=config.compaction_bytes_per_s,
-                # Who was in sync for two sessions was not merely believed to be so.
+                # A replica that was in sync for two sessions was really in sync, not only believed to be.
                 settle_ms=2 * config.broker_session_ms,
             ),
             counts=self.counts.compaction,
@@ -485,18 +491,21 @@ class Assembly:
         )
 
     def _listen(self) -> None:
-        """Have new images told to the parts, in an order that they rely on; produce and reads listen by themselves."""
+        """Register the listeners of new images, in an order that they rely on.
+
+        Produce and reads register themselves.
+        """
         for listener in (
-            # A node of another cluster must do nothing that this image says.
+            # If the image is another cluster's, the node must do nothing that it says.
             self._on_image,
-            # Whoever is let in from now on is judged by this image.
+            # Callers that are accepted from now on are judged by this image.
             self.callers.on_image,
-            # Roles change before anybody judges by the new image what this node leads.
+            # Roles change before any part uses the new image to judge what this node leads.
             self.replicas.on_image,
             self.transaction_markers.on_image,
             self.membership.on_image,
             self.controller.on_image,
-            # REST consumers follow their groups, and watch the replicas that there are by now.
+            # REST consumers follow their groups, and watch the replicas that exist by now.
             self.groups.on_image,
             self.consumers.on_image,
             self.audit_writer.on_image,
@@ -504,7 +513,7 @@ class Assembly:
             self.metadata.listen(listener)
 
     def _peer_handlers(self) -> Mapping[str, Handler]:
-        """Handlers of other nodes' requests, by request type."""
+        """Return the handlers of other nodes' requests, by request type."""
         return {
             VOTERS.name: self.voter_directory.on_voters,
             HEARTBEAT.name: self.controller.on_heartbeat,
@@ -526,7 +535,7 @@ class Assembly:
             **self.consumers.peer_handlers,
         }
 
-    # -- what the parts ask of each other --------------------------------------------------------
+    # -- calls between the parts -----------------------------------------------------------------
 
     def _new_id(self) -> str:
         return self._ports.new_uuid().hex
@@ -563,7 +572,7 @@ class Assembly:
             self._ports.on_cluster_id(image.cluster_id)
 
     def on_role_change(self, status: QuorumStatus) -> None:
-        """Another Raft leader, or none; to be told on the data loop."""
+        """Take another Raft leader, or none. Call this on the data loop."""
         self.controller.on_status(status)
         self.membership.beat_soon()
 
@@ -571,12 +580,12 @@ class Assembly:
 
     async def recover(self) -> None:
         """Open every log that is on the disk."""
-        # The mark goes before the first log is opened: from then on a stop without a word was none in order.
+        # Remove the mark before the first log is opened: from then on, a stop without the mark was not a clean one.
         self._was_clean = self._ports.directory.consume_clean_marker()
         await self.replicas.recover(was_clean=self._was_clean)
 
     def background(self) -> Mapping[str, Callable[[], Coroutine[None, None, None]]]:
-        """Loops that run for as long as the node takes part, by name; each until it is cancelled."""
+        """Return the loops that run while the node takes part, by name. Each runs until cancelled."""
         loops: dict[str, Callable[[], Coroutine[None, None, None]]] = {
             "isr-proposals": self.isr_proposer.run,
             "transactions": self.transaction_markers.run,
@@ -598,7 +607,7 @@ class Assembly:
             loops["issuer-keys"] = self.web_tokens.keys.run
         return {
             "join": self._join,
-            # An error while replicas are made or removed leaves the directory half changed: it ends the node.
+            # An error while replicas are created or removed leaves the directory half changed, so it ends the node.
             "replicas": self.replicas.run,
             **{name: partial(self._keep_going, name, work) for name, work in loops.items()},
         }
@@ -611,10 +620,10 @@ class Assembly:
             self.replicas.reports(), was_clean_stop=self._was_clean
         )
         self.metadata.checks.begin()
-        # Images that came before are of a former life of this broker, and were not acted on.
+        # Earlier images belong to a former life of this broker, and were not acted on.
         self.replicas.broker_epoch = epoch
         self.replicas.on_image(self.metadata.image)
-        # Not the registration: what recovery found is reported once.
+        # Do not repeat the registration: the findings of recovery are reported once.
         await self._keep_going("heartbeats", self.membership.run)
 
     async def _tick(self) -> None:
@@ -624,7 +633,7 @@ class Assembly:
             self.callers.attend()
 
     async def _watch_lease(self) -> None:
-        """Answer waiting writers when the lease ends, not when their patience does."""
+        """Fail waiting writers when the lease ends, not at their own timeouts."""
         while True:
             left_ms = self.membership.lease_left_ms
             if left_ms > 0:
@@ -635,7 +644,7 @@ class Assembly:
                 await self.clock.sleep(LEASE_POLL_MS)
 
     async def _tell_refusals(self) -> None:
-        """Tell the audit log of the callers that were turned away: at most one entry a minute."""
+        """Write refused callers to the audit log, at most one entry per minute."""
         while True:
             await self.clock.sleep(REFUSALS_MS)
             taken = self.refusals.take()
@@ -646,7 +655,7 @@ class Assembly:
                     logger.warning("refusals are not in the audit log: %s", error.message)
 
     async def _housekeeping(self) -> None:
-        """Checkpoints, retention and room, one small thing at a time."""
+        """Run checkpoints, retention and checks for free space, one small step at a time."""
         retention_ms = self.clock.now_ms()
         while True:
             await self.clock.sleep(HOUSEKEEPING_MS)
@@ -661,17 +670,17 @@ class Assembly:
                 self.membership.on_disk_room()
 
     async def close_parts(self) -> None:
-        """End what still waits or is under way, whoever asks before who is asked; logs are synced and closed."""
+        """Stop what waits or is in flight; each part closes before the parts that it calls. Sync and close the logs."""
         self.controller.close()
         await self.audit_writer.close()
         await self.transactions.close()
         await self.transaction_markers.close()
         await self.transaction_ends.close()
         await self.produce.close()
-        # REST consumers lean on groups, and both read and commit to the last.
+        # REST consumers use groups, and both read and commit to the end.
         await self.consumers.close()
         await self.groups.close()
-        # With these the node's own fetches end.
+        # This ends the node's own fetches.
         await self.replicas.close(is_clean=True)
-        # Other nodes' fetches wait here for news of logs, of which there is none any more.
+        # Fetches of other nodes wait here for news of logs. There is no more news.
         self.fetch_server.close()

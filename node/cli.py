@@ -1,6 +1,6 @@
 """The commands that run nodes: ``milena start`` and ``milena dev``.
 
-Exit codes: 0 stopped when asked to; 70 a broken invariant or a failed disk; 78 the node refuses to start, and one line
+Exit codes: 0: stopped on request; 70: a broken invariant or a failed disk; 78: the node refuses to start, and one line
 says why.
 """
 
@@ -30,7 +30,7 @@ log = logging.getLogger("node")
 
 EXIT_FATAL = 70
 EXIT_REFUSED = 78
-"""EX_CONFIG of sysexits.h: a supervisor should not try again with the same settings."""
+"""EX_CONFIG of sysexits.h: a supervisor should not retry with the same settings."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MALLOC_SETTINGS = (
@@ -83,7 +83,7 @@ def start(config_file: Path | None, **flags: object) -> None:
 
 
 def run_node(config: NodeConfig) -> int:
-    """Run a node until SIGTERM or SIGINT; returns the exit code.
+    """Run a node until SIGTERM or SIGINT; return the exit code.
 
     Raises:
         StartupError: the node refuses to start.
@@ -94,7 +94,7 @@ def run_node(config: NodeConfig) -> int:
     for warning in warnings_of(config):
         log.warning(warning)
     raise_malloc_thresholds()
-    # The quorum's loop, on a thread of its own, is made by the policy.
+    # The event loop policy creates the quorum's loop, on its own thread.
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
     try:
         uvloop.run(_run(config))
@@ -122,7 +122,7 @@ async def _run(config: NodeConfig) -> None:
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
-    """The first signal asks for a graceful stop, the second ends the process."""
+    """Stop gracefully on the first signal, and end the process on the second."""
     loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
@@ -136,7 +136,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
 
 def _refusal(error: BaseException) -> StartupError | None:
-    """The refusal to start within an error, which a task group may have wrapped."""
+    """Return the refusal to start within an error, which a task group may have wrapped."""
     if isinstance(error, StartupError):
         return error
     if isinstance(error, BaseExceptionGroup):
@@ -145,10 +145,10 @@ def _refusal(error: BaseException) -> StartupError | None:
 
 
 def raise_malloc_thresholds() -> None:
-    """Keep freed memory of large bodies in the process, where glibc is the allocator.
+    """Keep freed memory of large bodies in the process, if glibc is the allocator.
 
-    By default glibc maps and unmaps every block above 128 KB: each body of 1 MB is paid for with page faults, which
-    cost more than moving its bytes.
+    By default, glibc maps and unmaps every block above 128 KB. Each body of 1 MB then causes page faults, which cost
+    more than moving its bytes.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -157,7 +157,10 @@ def raise_malloc_thresholds() -> None:
 
 
 def _compiled_environment() -> Mapping[str, str]:
-    """In a checkout: variables under which nodes run the compiled tree, as in the demo and in load tests."""
+    """Return variables under which nodes run the compiled tree. Without a checkout there are none.
+
+    The demo and load tests use the same ones.
+    """
     try:
         import build_support  # noqa: PLC0415 - lies beside the packages of a checkout, and in no wheel
     except ModuleNotFoundError:

@@ -1,9 +1,8 @@
-"""A node of the real world: its sockets, threads, certificates and files under the parts that ``node.assembly`` builds.
+"""A real node: sockets, threads, certificates and files under the parts that ``node.assembly`` builds.
 
-It says in which order they start and stop.
-
+This module defines the order in which they start and stop.
 Start: data directory → recovery of every log → metadata quorum and peer port → API → registration → replicas.
-Stop, the reverse: drain (others lead now) → hand over Raft leadership → API → replicas (sync, checkpoint) → quorum.
+Stop: drain (others lead) → hand over Raft leadership → API → replicas (sync, checkpoint) → quorum → clean-stop mark.
 """
 
 import asyncio
@@ -50,16 +49,20 @@ logger = logging.getLogger(__name__)
 EXIT_FATAL = 70
 EXIT_REFUSED = 78
 WORKERS = 8
-"""Threads for syncs, cold reads and recovery: they wait for the disk, not for the processor."""
+"""Threads in each of two pools: for syncs, and for cold reads and recovery. They wait for the disk, not the
+processor."""
 TRANSFER_TIMEOUT_MS = 2_000
 API_SHUTDOWN_S = 2.0
 PASSWORD_NICENESS = 10
-"""Strangers make the node hash what they like: that must not slow down those who are let in."""
+"""Strangers can make the node compute hashes. That must not slow down authenticated callers."""
 DRAIN_MS_MAX = 20_000
 
 
 def draw_ids(clock: Clock) -> Ids:
-    """The only place where a node rolls dice. An incarnation is a wall time: it grows with every start."""
+    """Draw everything random that a node starts with.
+
+    The incarnation is the wall time (ms). It grows with every start, unless the clock is set back.
+    """
     source = random.SystemRandom()
     return Ids(
         incarnation=clock.wall_ms(),
@@ -71,9 +74,9 @@ def draw_ids(clock: Clock) -> Ids:
 
 
 def die(error: BaseException) -> None:
-    """Stop at once, without cleaning up: what is in memory is not to be trusted, the disk is."""
+    """Stop at once, without cleaning up: the memory is not to be trusted, the disk is."""
     if isinstance(error, StartupError):
-        # The node has no place in the cluster that it found.
+        # The node does not belong to the cluster that it found.
         sys.stderr.write(f"milena: cannot start: {error.message}\n")
         sys.stderr.flush()
         os._exit(EXIT_REFUSED)
@@ -83,7 +86,7 @@ def die(error: BaseException) -> None:
 
 
 class Node(Assembly):
-    """One running node of the real world. Built and driven by ``node.cli``."""
+    """One real node. Built and driven by ``node.cli``."""
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class Node(Assembly):
         voters: Mapping[int, Address],
         feature_max: int = FEATURE_LEVEL_MAX,
     ) -> None:
-        """``feature_max``: feature level up to which it goes, as an earlier release would."""
+        """Build a node. ``feature_max``: the highest feature level to offer, as an earlier release would."""
         self._feature_max = feature_max
         self._loop = asyncio.get_running_loop()
         self._awake = (
@@ -130,7 +133,7 @@ class Node(Assembly):
             tls=None if self._peer_tls is None else self._peer_tls.client,
             verifies_id=config.peer_tls_verify_id,
         )
-        # What was made so far calls the parts, but only once it runs.
+        # The objects made so far call the parts, but only once the node runs.
         super().__init__(config, self._node_ports(clock))
         self._build_listener()
         self._runner: web.ServerRunner | None = None
@@ -199,7 +202,7 @@ class Node(Assembly):
             verifies_id=self.config.peer_tls_verify_id,
         )
 
-    # -- what the parts ask of the process -------------------------------------------------------
+    # -- calls from the parts to the process -----------------------------------------------------
 
     def _peer_identity(self) -> PeerIdentity:
         return PeerIdentity(
@@ -222,7 +225,7 @@ class Node(Assembly):
         )
 
     def _resolve(self, node_id: int) -> tuple[str, int] | None:
-        """Where a node listens for peers: as it registered, else as we were told at the start."""
+        """Return a node's peer address: the registered one, else the one given at the start."""
         broker = self.metadata.image.brokers.get(node_id)
         if broker is not None:
             return broker.peer_host, broker.peer_port
@@ -234,7 +237,7 @@ class Node(Assembly):
         self.controller.on_disconnected(node_id)
 
     def _on_role_change(self, status: QuorumStatus) -> None:
-        """On the quorum's thread."""
+        """Pass on another Raft leader; called on the quorum's thread."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.on_role_change, status)
 
@@ -247,11 +250,11 @@ class Node(Assembly):
     # -- running ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Everything up to an API that answers; registration goes on in the background of ``serve``."""
-        # A taken address is refused before the mark of a clean stop is used up.
+        """Start everything up to an API that responds. Registration continues in the background of ``serve``."""
+        # Bind first: if the address is taken, the node must refuse to start before it uses up the clean-stop mark.
         self._api_socket = _bind(self.config.listen)
         self.api_port = self._api_socket.getsockname()[1]
-        # Logs before the quorum: the images that it brings give roles to replicas that must be there.
+        # Recover logs before the quorum starts: its images give roles to replicas, which must exist by then.
         await self.recover()
         await self.quorum.start()
         await self.peer_listener.start(*self.config.peer_listen)
@@ -298,24 +301,24 @@ class Node(Assembly):
 
     @property
     def url(self) -> str:
-        """Where clients reach this node."""
+        """The URL at which clients reach this node."""
         return self.config.url(self.api_port)
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Take part in the cluster until ``stop`` is set, then leave it in order."""
+        """Take part in the cluster until ``stop`` is set; then leave it in order."""
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(work(), name=name) for name, work in self.background().items()
             ]
             await stop.wait()
-            # All of them run on meanwhile: it is heartbeats that say that this node drains.
+            # All tasks continue meanwhile: heartbeats tell the controller that this node drains.
             await self._leave()
             for task in tasks:
                 task.cancel()
         await self._close()
 
     async def _leave(self) -> None:
-        """Graceful stop: others lead before we go."""
+        """Stop gracefully: other nodes lead before this one goes."""
         logger.info("draining")
         if self.membership.broker_epoch >= 0:
             timeout_ms = self.config.drain_timeout_ms
@@ -324,18 +327,18 @@ class Node(Assembly):
         if self.quorum.status().role is Role.LEADER and len(self.voters) > 1:
             self.controller.close()
             await self.quorum.transfer_leadership(timeout_ms=TRANSFER_TIMEOUT_MS)
-        # Last: until others lead, clients are better served here than refused.
+        # Stop the API last: until others lead, clients are better served here than refused.
         if self._runner is not None:
             await self._runner.cleanup()
 
     async def _close(self) -> None:
         await self.close_parts()
-        # Nobody calls other nodes any more; then nobody is answered, and then the quorum hears of no socket.
+        # First stop calling other nodes, then stop responding to them. Then the quorum gets no further sockets.
         await self.peer.close()
         await self.peer_listener.stop()
         await self.peer_server.close()
         await self.quorum.stop()
-        # Last of all that is written: everything that it vouches for is on the disk.
+        # Write the mark last: everything that it vouches for is on the disk.
         self.directory.mark_clean_stop()
         self.directory.close()
         self._pool.shutdown()
@@ -347,16 +350,16 @@ class Node(Assembly):
 
 
 def _give_way() -> None:
-    """Let every other thread of the machine go first, where threads have a niceness of their own."""
+    """Let every other thread of the machine run first, on systems where threads have their own niceness."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), PASSWORD_NICENESS)
 
 
 def _bind(address: Address) -> socket.socket:
-    """A bound socket that does not listen yet.
+    """Return a bound socket that does not listen yet.
 
     Raises:
-        StartupError: the address is taken or not ours.
+        StartupError: the address is taken or is not one of this machine.
     """
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -374,7 +377,7 @@ def _bind(address: Address) -> socket.socket:
 
 
 async def build_node(config: NodeConfig) -> Node:
-    """A node of the real world, not started yet; an observer first asks who the voters are.
+    """Build a real node that is not started yet. An observer first asks for the voters.
 
     Raises:
         StartupError: the node refuses to start.
