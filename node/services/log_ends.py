@@ -64,7 +64,7 @@ class LeaderEnds:
     """
 
     def __init__(self, ask: Callable[[PartitionRunner], Awaitable[int]]) -> None:
-        """Create it. ``ask`` asks the leader of a partition that this node follows for its high watermark."""
+        """Start without questions. ``ask`` asks the leader of a followed partition for its high watermark."""
         self._ask = ask
         self._questions: dict[PartitionKey, asyncio.Future[int]] = {}
 

@@ -105,7 +105,7 @@ class _BehindError(Exception):
     """The leader has more than this copy, or must judge the offset: ask the leader. Never leaves the node."""
 
     def __init__(self, message: str, found: FetchResult | None) -> None:
-        """Create it. ``found`` has the records of this copy, if there are any."""
+        """Create the error. ``found`` has the records of this copy, if there are any."""
         super().__init__(message)
         self.message = message
         self.found = found
