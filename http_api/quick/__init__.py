@@ -1,1 +1,1 @@
-"""The short cut past the web framework: small writes whose head is known, answers that are ready."""
+"""The path past the web framework: small writes with a known head, and responses that are ready."""

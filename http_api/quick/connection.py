@@ -1,4 +1,4 @@
-"""A connection whose requests may take the quick lane: aiohttp's handler, past which they go while it rests."""
+"""A connection whose requests may take the quick lane: they bypass aiohttp's handler while the handler is idle."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -14,31 +14,32 @@ if TYPE_CHECKING:
 
 
 class QuickConnection(SeparateRequests):
-    """One connection; ``open_lane`` belongs to making one."""
+    """One connection. The creator calls ``open_lane`` before it uses the connection."""
 
     __slots__ = ("_is_of_proxy", "_lane", "_quick", "_strangers", "certificate", "last_caller")
 
     def open_lane(self, lane: QuickLane, strangers: Strangers) -> None:
-        """Let requests take it, or be turned away."""
+        """Set the lane that may take requests, and the ``Strangers`` that may refuse them."""
         self._lane = lane
         self._strangers = strangers
         self._is_of_proxy = False
         self._quick: QuickRequest | RestingRefusal | None = None
-        """What is under way past aiohttp."""
+        """The request or refusal in progress past aiohttp."""
         self.certificate: ClientCertificate | None = None
-        """What its client showed; that does not change while it lasts."""
+        """The client's certificate. It does not change during the connection."""
         self.last_caller: tuple[str, Caller] | None = None
-        """The header that came last, and who that was (``Rights``)."""
+        """The last header with credentials, and its caller (``Rights``)."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there, and TLS has shaken hands with it."""
+        """Accept a client. If the connection uses TLS, the handshake is complete."""
         super().connection_made(transport)
         self.certificate = certificate_of(transport)
-        # Its requests have addresses of their own, which stand in their heads.
+        # A proxy's connection carries requests of many addresses, which their heads name. ``_goes_past`` leaves them to
+        # aiohttp.
         self._is_of_proxy = self._lane.is_of_proxy(self.peername)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a client: a request for the lane, or for aiohttp."""
+        """Pass a client's bytes to the lane or to aiohttp."""
         try:
             if not data:
                 self.resume()
@@ -50,7 +51,7 @@ class QuickConnection(SeparateRequests):
             self._on_unexpected(error)
 
     def _on_unexpected(self, error: BaseException) -> None:
-        """Answer with the error if no request is under way, and close: where the next request begins is not known."""
+        """Send the error if no request is in progress, and close: the start of the next request is unknown."""
         answer = self._lane.refuse(error)
         waiter = self._waiter
         rests = waiter is not None and not waiter.done() and self._is_at_rest()
@@ -60,7 +61,7 @@ class QuickConnection(SeparateRequests):
             self.transport.close()
 
     def _goes_past(self, data: bytes) -> bool:
-        """Whether a request was taken, or turned away, without aiohttp."""
+        """Return whether the lane took the request, or ``Strangers`` refused it, without aiohttp."""
         waiter = self._waiter
         if waiter is None or waiter.done() or not self._is_at_rest() or self._is_of_proxy:
             return False
@@ -75,18 +76,18 @@ class QuickConnection(SeparateRequests):
         return not (self._force_close or self._close or self._messages or self.writing_paused)
 
     def on_head(self, head: bytes, message: ParsedHead, body_bytes: int, behind: int) -> None:
-        """Remember a head whose request came whole and alone."""
+        """Remember a head whose request arrived completely, with nothing behind it."""
         if behind == body_bytes and not self._is_of_proxy:
             self._lane.learn(head, message, body_bytes, self)
 
     def _hold(self, data: bytes) -> None:
-        """A client that sends on before it was answered: it waits, and is not read from for so long."""
+        """Hold bytes that a client sends before its response, and stop reading from the client until then."""
         self._held += data
         if self.transport is not None:
             self.transport.pause_reading()
 
     def finish_quick(self, answer: bytes) -> None:
-        """A request of the lane is over."""
+        """Send the response of a request that bypassed aiohttp, and continue with held bytes."""
         self._quick = None
         if self.transport is None:
             return
@@ -104,20 +105,20 @@ class QuickConnection(SeparateRequests):
             self.data_received(held)
 
     def _process_keepalive(self) -> None:
-        """To aiohttp the connection rests while something is under way past it."""
+        """Keep the connection open while a request is in progress past aiohttp, which takes the connection for idle."""
         if self._quick is not None:
             self._keepalive_handle = None
             return
         super()._process_keepalive()
 
     async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109 - aiohttp's
-        """What is under way is answered first, as far as time allows."""
+        """Wait for the response in progress, as far as ``timeout`` (seconds) allows, then shut down."""
         if self._quick is not None:
             await asyncio.wait([self._quick.over()], timeout=timeout)
         await super().shutdown(timeout)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The client is gone; nobody waits for what is under way."""
+        """Cancel the request in progress: its client is gone."""
         quick = self._quick
         super().connection_lost(exc)
         if quick is not None:

@@ -1,13 +1,15 @@
-"""A quick lane for small requests that repeat: no request object, no headers read twice, and for records no task.
+"""A quick lane for small requests that repeat: no request object, no headers read twice, and no task for records.
 
-A producer sends the same head with every record. What a head says follows from its bytes alone, so that it is read
-once, by aiohttp's parser and by the route's own ``prepare``, and remembered. A later request of the same head, which
-has come whole while its connection rests, goes straight to the node, and its answer is written when the node calls
-back. **Whatever is out of the ordinary goes the usual way**, before anything was done: a head that is not known, a body
-in pieces, a request behind another, a body that the route refuses (the usual way finds the same fault and says so).
+A producer sends the same head with every record. The bytes of a head alone determine its meaning. So aiohttp's parser
+and the route's own ``prepare`` read a head once, and the lane remembers the result. A later request takes the lane if
+it has the same head, arrives completely and its connection is idle. The lane passes it to the node directly, and writes
+the response when the node calls back.
 
-What the dispatcher promises holds here too: bounds on what is in flight, request ids, metrics, the access log, errors
-in the API's envelope, no answer for a client that went away.
+**Every other request goes the usual way**, before the lane has done anything. That includes an unknown head, a body in
+pieces, a request behind another, and a body that the route refuses. The usual way finds the same fault and reports it.
+
+The lane keeps the dispatcher's promises: bounds on requests in flight, request ids, metrics, the access log, errors in
+the API's envelope, and no response for a client that went away.
 """
 
 import asyncio
@@ -38,14 +40,14 @@ from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey
 
 HEADS_MAX = 1024
 HEAD_BYTES_MAX = 2048
-"""A longer head, or one that differs every time, is not worth the memory: 2 MB at most."""
+"""The size of a head that the lane remembers, at most. So all heads together take 2 MB at most."""
 
 BODY_BYTES_MAX = 32 << 10
-"""A larger body pays for the usual way."""
+"""The size of a body in the lane, at most. For a larger body the usual way costs little in comparison."""
 
 _KEY_NAME = "idempotency-key"
 _KEY_LINE = b"\r\nIdempotency-Key: "
-"""As programs write it who can choose; where a proxy writes it in another way, requests go the usual one."""
+"""The header as common programs write it. If a proxy writes it in another way, the request goes the usual way."""
 
 _TELLING = frozenset(
     {
@@ -59,12 +61,12 @@ _TELLING = frozenset(
         *(name.lower() for name in (*CONDITIONS, TRANSACTION_HEADER)),
     }
 )
-"""Headers that make another request of it."""
+"""Headers that change how a request is treated, so a head with one of them stays out of the lane."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A request of the lane, as the bytes of its head say."""
+    """A request of the lane, as the bytes of its head determine it."""
 
     method: str
     raw_path: str
@@ -72,7 +74,7 @@ class Head:
     handler: QuickHandler
     body_bytes: int
     caller: Caller
-    """Who sent it, and may do what it says."""
+    """The sender, who has the rights that the request needs."""
     client_id: str | None
 
 
@@ -80,18 +82,18 @@ class Resting(Closable, Protocol):
     """A connection as the lane sees it."""
 
     certificate: ClientCertificate | None
-    """What its client showed."""
+    """The client's certificate, if any."""
 
     @property
     def peername(self) -> object:
-        """Where its client is."""
+        """The client's address, as the transport gives it."""
 
     def finish_quick(self, answer: bytes) -> None:
-        """The request is over; nothing is to be sent when ``answer`` is empty."""
+        """End the request and send ``answer``. An empty ``answer`` sends nothing."""
 
 
 class QuickRequest:
-    """One request in the lane, from its bytes to its answer."""
+    """One request in the lane, from its bytes to its response."""
 
     __slots__ = (
         "_connection",
@@ -126,15 +128,15 @@ class QuickRequest:
         self._request_id = dispatcher.next_request_id()
         self._over: asyncio.Future[None] | None = None
         self.is_over = False
-        """It has its answer, or needs none."""
+        """The response is ready, or none is needed."""
         result.add_done_callback(self._on_done)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the request: its client is gone."""
         self._result.cancel()
 
     def over(self) -> "asyncio.Future[None]":
-        """Done once the request is over, for one who waits for that; it is not over yet."""
+        """Return a future that is done once the request is over. Call it only before that."""
         self._over = asyncio.get_running_loop().create_future()
         return self._over
 
@@ -146,11 +148,12 @@ class QuickRequest:
         shared = dispatcher.shared
         shared.in_flight.leave(self._holder, head.body_bytes)
         shared.connections.rest(self._connection)
+        # 499 as proxies log it: the client closed the connection. There is no response to send.
         status = 499
         answer = b""
         if not done.cancelled():
             status, answer = self._answer(done)
-        # Its client waits for nothing of what follows.
+        # The client need not wait for metrics and the access log.
         self._connection.finish_quick(answer)
         seconds = asyncio.get_running_loop().time() - self._started_s
         dispatcher.observe(head.route, status, seconds)
@@ -165,7 +168,7 @@ class QuickRequest:
                 head.caller.known_principal,
             )
         if done.cancelled():
-            # As a handler's end by cancellation: nothing is known to say.
+            # As after a cancelled handler: there is no response, so the client would wait for one.
             self._connection.force_close()
 
     def _answer(self, done: Pending[Any]) -> tuple[int, bytes]:
@@ -185,7 +188,7 @@ class QuickRequest:
 
 
 def encode_refusal(refusal: web.Response, own: Mapping[str, str]) -> bytes:
-    """Return an error's answer as it is sent past aiohttp."""
+    """Return an error's response as bytes that bypass aiohttp."""
     assert isinstance(refusal.body, bytes), "errors are ready bytes"
     others = {k: v for k, v in refusal.headers.items() if k not in _OF_BODY}
     phrase = HTTPStatus(refusal.status).phrase
@@ -197,7 +200,10 @@ _OF_BODY = frozenset({"Content-Type", "Content-Length"})
 
 
 def without_key(raw: bytes) -> tuple[bytes, str | None]:
-    """A head without the one header that differs from request to request, and what that says."""
+    """Return a head without its ``Idempotency-Key`` line, and the key.
+
+    The key is the one header that differs from request to request.
+    """
     at = raw.find(_KEY_LINE)
     if at < 0:
         return raw, None
@@ -209,12 +215,12 @@ def without_key(raw: bytes) -> tuple[bytes, str | None]:
 
 
 def remote_of(peername: object) -> str | None:
-    """The address in what a transport says of its client."""
+    """Return the address in a transport's ``peername``, if it has one."""
     return str(peername[0]) if isinstance(peername, tuple) else None
 
 
 def _identity(connection: Resting) -> bytes:
-    """Who a connection is by itself, before it says anything."""
+    """Return the digest of the connection's certificate: the identity that it has without any header."""
     certificate = connection.certificate
     return b"" if certificate is None else certificate.digest
 
@@ -227,40 +233,53 @@ class QuickLane:
         self._callers = dispatcher.shared.ports.callers
         self._quotas = dispatcher.shared.quotas
         self._heads: dict[tuple[bytes, bytes], Head] = {}
-        """By (the connection's certificate, the head): a head says who sends it only together with that."""
+        """The key is the connection's certificate and the head. Only both together determine the sender."""
 
     def is_of_proxy(self, peername: object) -> bool:
-        """Whether a connection is a trusted proxy's, so that the heads of its requests say where they come from."""
+        """Return whether a connection is a trusted proxy's, whose heads give the client's address."""
         proxies = self._dispatcher.proxies
         return bool(proxies) and proxies.trusts(remote_of(peername) or "")
 
     def begin(self, connection: Resting, data: bytes) -> QuickRequest | None:
-        """Take a request that came whole on a connection that rests; None: it goes the usual way, untouched."""
+        """Take a request that arrived completely on an idle connection.
+
+        Returns:
+            The request, or None: it goes the usual way, and the lane has written nothing.
+        """
         end = data.find(HEAD_END)
+        # The head is searched for a key only if it is unknown as it stands. To search and hash each head made plain
+        # writes an eighth slower.
         known, idempotency_key = (_identity(connection), data[:end]), None
         head = self._heads.get(known)
         if head is None:
             raw, idempotency_key = without_key(data[:end])
             known = (_identity(connection), raw)
             head = self._heads.get(known)
+        # One request exactly: a shorter body is still arriving, and bytes behind it may be a request that must wait its
+        # turn.
         if head is None or len(data) - end - len(HEAD_END) != head.body_bytes:
             return None
+        # Compared at every request: a revoked right must not outlive the revocation in a remembered head
+        # (docs/guarantees.md).
         if not self._is_still(head.caller, connection):
             del self._heads[known]
             return None
         in_flight = self._dispatcher.shared.in_flight
         started_s = asyncio.get_running_loop().time()
         holder = head.caller.known_principal or remote_of(connection.peername) or ""
+        # The usual way decides what to refuse when the node is full, and says so.
         if not in_flight.has_room_for(holder, head.body_bytes, started_s):
             return None
+        # The usual way can wait for a quota. The lane cannot, because it has no task.
         if self._quotas.is_on and not self._pays(head, connection, started_s):
             return None
-        # Kept by the tasks that the handler makes, as the dispatcher's are.
+        # Tasks that the handler starts inherit this context, as they do below the dispatcher. It is reset because this
+        # code runs in the connection's callback, which serves all callers.
         asked = on_behalf.principal.set(head.caller.known_principal)
         try:
             result = head.handler.start(data[end + len(HEAD_END) :], idempotency_key)
         except MilenaError:
-            return None  # the usual way finds it too, and says what is wrong
+            return None  # the usual way finds the same fault and says what is wrong
         except Exception as error:  # noqa: BLE001 - answered as any; some of it may be written, so it is not tried again
             result = Pending()
             result.set_exception(error)
@@ -269,7 +288,7 @@ class QuickLane:
         return QuickRequest(self._dispatcher, connection, head, result, started_s, holder)
 
     def refuse(self, error: BaseException) -> bytes:
-        """Return the answer to bytes that made the code fail before they were a request; the error is reported."""
+        """Return the response to bytes that failed before they were a request. Report the error."""
         dispatcher = self._dispatcher
         request_id = dispatcher.next_request_id()
         refusal = dispatcher.failure(error, None, request_id)
@@ -277,11 +296,17 @@ class QuickLane:
         return encode_refusal(refusal, own)
 
     def _pays(self, head: Head, connection: Resting, now_s: float) -> bool:
-        """Count a request against its caller's quota; False, and nothing counted, where that is spent."""
+        """Count a request against its caller's quota.
+
+        Returns:
+            False, with nothing counted, if the quota is used up, or if the connection does not count as the caller's
+            yet.
+        """
         remote = remote_of(connection.peername)
         payer = payer_of(head.caller.known_principal, remote, head.client_id)
         bound = self._quotas.bound(payer, QuotaKey.CONNECTION_COUNT)
         connections = self._dispatcher.shared.connections
+        # The usual way claims the connection for its owner, or refuses it as one too many.
         if bound is not None and not connections.is_of(connection, bound.owner):
             return False
         if self._quotas.wait_s(payer, now_s) > 0:
@@ -290,16 +315,17 @@ class QuickLane:
         return True
 
     def _is_still(self, caller: Caller, connection: Resting) -> bool:
-        """Whether a head that comes on this connection is this caller's, and may what it might when it was learned."""
+        """Return whether the caller's rights are unchanged since the head was learned, and hold on this connection."""
         if not self._callers.holds(caller):
             return False
         return not caller.host or caller.host == remote_of(connection.peername)
 
     def learn(self, raw: bytes, message: ParsedHead, body_bytes: int, connection: Resting) -> None:
-        """Remember a head that the parser has just read out of ``raw``, if it is one for the lane."""
+        """Remember a head that the parser has just read from ``raw``, if the lane can take it."""
         if message.method != "POST" or len(raw) > HEAD_BYTES_MAX or body_bytes > BODY_BYTES_MAX:
             return
-        # As many lines as the parser found headers: else this is not the head that the parser saw.
+        # As many lines as the parser found headers. A folded line or a bare LF would make this another head than the
+        # parser saw.
         lines = len(message.raw_headers)
         if raw.count(b"\r\n") != lines or raw.count(b"\n") != lines:
             return
@@ -315,6 +341,7 @@ class QuickLane:
         if message.version != HttpVersion11 or message.should_close:
             return
         names = {name.lower() for name in message.headers}
+        # A repeated header has a meaning that only the usual way judges. Hence as many names as headers.
         if names & _TELLING or "content-type" not in names or len(names) != len(message.headers):
             return
         if (_KEY_NAME in names) != (idempotency_key is not None):
@@ -326,6 +353,7 @@ class QuickLane:
         if found is None:
             return
         route, handler, caller = found
+        # Oldest first: a client whose head differs every time must not fill the memory.
         if len(self._heads) >= HEADS_MAX:
             del self._heads[next(iter(self._heads))]
         self._heads[known] = Head(
@@ -341,10 +369,10 @@ class QuickLane:
     def _read(
         self, message: ParsedHead, connection: Resting
     ) -> tuple[Route, QuickHandler, Caller] | None:
-        """What a head says, and who says it; None: it is not one for the lane.
+        """Return the route, the handler and the caller of a head. None: the head is not for the lane.
 
         Raises:
-            MilenaError: it is at fault, or nobody sends it who may.
+            MilenaError: the head is at fault, or its caller does not have the rights.
         """
         match = self._dispatcher.find(message.method, message.url.raw_path)
         query = message.url.raw_query_string
@@ -369,10 +397,10 @@ class QuickLane:
         headers: Mapping[str, str],
         connection: Resting,
     ) -> Caller | None:
-        """Who sends a head, if they may do what it says, as far as that is known without waiting.
+        """Return the sender of a head, if the sender has the rights, as far as that is known without waiting.
 
         Raises:
-            MilenaError: nobody who may.
+            MilenaError: the credentials are wrong or missing.
         """
         caller = self._callers.known(
             headers.get("authorization"),
@@ -383,10 +411,11 @@ class QuickLane:
             return caller
         needs = access.needs
         if needs is None:
-            # The body says what is to be allowed: whoever takes it asks for that.
+            # The rights depend on the body. A handler that takes the body checks them.
             return caller if access.has_more else None
         if access.has_more:
             return None
-        # Where refusals are only logged, each request is to be logged.
+        # In the mode that only logs refusals, each request is logged. So a caller without the right stays out of the
+        # lane.
         is_allowed = caller.may(needs.operation, needs.resource_type, names[needs.path_name])
         return caller if is_allowed else None

@@ -1,7 +1,7 @@
-"""What is asked of a head that aiohttp's parser has read.
+"""The part of a head, read by aiohttp's parser, that this package uses.
 
-A protocol, for the class is the parser's own affair: the parser in C makes another than aiohttp's annotations name, and
-compiled code refuses what is not of the class that it was told.
+It is a protocol because the parser decides the class. The parser in C makes another class than aiohttp's annotations
+name, and compiled code refuses an object that is not of the named class.
 """
 
 from collections.abc import Sequence
@@ -17,32 +17,32 @@ class ParsedHead(Protocol):
 
     @property
     def method(self) -> str:
-        """In capitals."""
+        """The method, in capitals."""
 
     @property
     def version(self) -> HttpVersion:
-        """Of HTTP."""
+        """The version of HTTP."""
 
     @property
     def headers(self) -> CIMultiDictProxy[str]:
-        """In any case, as often as they came."""
+        """The headers. Names keep their case and may repeat."""
 
     @property
     def raw_headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """One for each line."""
+        """The headers as bytes, one for each line."""
 
     @property
     def should_close(self) -> bool:
-        """The connection ends with this request."""
+        """Whether the connection ends with this request."""
 
     @property
     def upgrade(self) -> bool:
-        """The client asks for another protocol."""
+        """Whether the client asks for another protocol."""
 
     @property
     def chunked(self) -> bool:
-        """The body's length is not known beforehand."""
+        """Whether the body is chunked, so that its length is unknown in advance."""
 
     @property
     def url(self) -> URL:
-        """What was asked for."""
+        """The request's target."""

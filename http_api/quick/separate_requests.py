@@ -1,16 +1,16 @@
 """A connection that gives aiohttp's parser one request at a time, so that no byte of a request reaches the next one.
 
-aiohttp (3.14) hands its parser whatever a segment holds. Three things then go from one request to another:
+aiohttp (3.14) passes a whole segment to its parser. Three things then leak from one request to another:
 
 - The parser in C keeps the last trailer of a chunked body and puts it in front of the next request's headers. Behind a
   proxy that reuses connections the next request is another client's.
 - Bytes behind a request that asks for another protocol (``Upgrade``) are lost, or are parsed later and unseen.
-- After bytes that are no chunk the reader of the body is not told, and waits.
+- After bytes that are not a chunk, the reader of the body gets no error and waits.
 
-So this class finds the end of every request. A head and a chunked body end with CRLF CRLF, and nothing else ends so
-without being looked at: bytes are cut there, and after each cut the parser has told whether a head or a body has ended.
-It is the parser that decides; a second opinion on where a request ends would be a way to smuggle one. After a chunked
-body the parser is replaced, and with it goes what it kept.
+So this class finds the end of every request. A head and a chunked body end with CRLF CRLF. It cuts the bytes at each
+CRLF CRLF, and after each cut the parser tells whether a head or a body has ended. Only the parser decides: a second
+opinion on where a request ends would allow request smuggling. After a chunked body this class replaces the parser, and
+with it the trailer that it kept.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from http_api.quick.parsed_head import ParsedHead
 HEAD_END = b"\r\n\r\n"
 
 START = 0
-"""Between two requests."""
+"""The state between two requests."""
 HEAD = -1
-"""Within a head."""
+"""The state within a head."""
 CHUNKS = -2
-"""Within a chunked body."""
+"""The state within a chunked body."""
 OVER = -3
-"""Nothing more is read."""
+"""The state after which nothing more is read."""
 
 _OF_AIOHTTP = frozenset(
     {
@@ -63,8 +63,8 @@ if _MISSING:
 class SeparateRequests(web.RequestHandler):
     """One connection.
 
-    Invariant: ``_left`` says what comes next: so many bytes of a body of known length, or one of the states above. At
-    ``START`` the parser stands between two requests and keeps nothing of the former one.
+    Invariant: ``_left`` says what comes next: a number of bytes of a body of known length, or one of the states above.
+    At ``START`` the parser stands between two requests and keeps nothing of the former one.
     """
 
     __slots__ = ("_behind", "_body", "_held", "_left")
@@ -81,18 +81,18 @@ class SeparateRequests(web.RequestHandler):
         self._body: StreamReader | None = None
         """The chunked body that is being read."""
         self._behind = b""
-        """The last bytes of what the parser was given, where CRLF CRLF may have begun."""
+        """The last bytes that the parser got (at most 3): CRLF CRLF may start there."""
         self._held = b""
-        """Bytes that came and wait."""
+        """Bytes that arrived and wait."""
 
     def on_head(self, head: bytes, message: ParsedHead, body_bytes: int, behind: int) -> None:
-        """A head has come in one piece, and its body has a known length.
+        """Take note of a head that arrived in one piece, with a body of known length.
 
         Args:
             head: its bytes, without the empty line.
-            message: what the parser read in them.
-            body_bytes: of the body.
-            behind: bytes that came together with the head and follow it.
+            message: the head as the parser read it.
+            body_bytes: length of the body.
+            behind: number of bytes that arrived together with the head and follow it.
         """
 
     def feed(self, data: bytes) -> None:
@@ -104,7 +104,7 @@ class SeparateRequests(web.RequestHandler):
             data = self._feed_piece(data)
 
     def resume(self) -> None:
-        """Let aiohttp read what its parser was given and did not take, and then what was held behind it."""
+        """Let aiohttp read what its parser got and did not take yet, then the bytes that were held behind it."""
         if self._left == OVER:
             return
         super().data_received(b"")
@@ -114,16 +114,16 @@ class SeparateRequests(web.RequestHandler):
         self.feed(held)
 
     def _must_wait(self) -> bool:
-        """Whether the parser may hold back what it has, so that an end would be seen too late.
+        """Return whether the parser may hold back bytes, so that this class would see an end too late.
 
-        aiohttp does not read from the connection for so long, and calls ``data_received`` with nothing afterwards.
+        Meanwhile aiohttp does not read from the connection. It calls ``data_received`` with no bytes afterwards.
         """
         if len(self._messages) >= self._max_msg_queue_size:
             return True
         return self._body is not None and self._reading_paused
 
     def _feed_piece(self, data: bytes) -> bytes:
-        """Let the parser read up to the next place where something may end; return the rest."""
+        """Let the parser read up to the next place where a head or body may end; return the rest."""
         left = self._left
         if left > 0:
             piece = data[:left]
@@ -148,7 +148,8 @@ class SeparateRequests(web.RequestHandler):
             return rest
         message, payload = self._messages[-1]
         if not end or not isinstance(message, RawRequestMessage):
-            # aiohttp answers what is no request, and closes. A head that ends elsewhere than it may is the last.
+            # aiohttp refuses bytes that are not a request, and closes. A head that ends without CRLF CRLF is the last
+            # one.
             self._left = OVER
             if isinstance(message, RawRequestMessage):
                 self.close()
@@ -157,7 +158,10 @@ class SeparateRequests(web.RequestHandler):
         return rest
 
     def _end_in(self, data: bytes) -> int:
-        """How many of these bytes go up to CRLF CRLF, of which some may have come before; 0: it has not come yet."""
+        """Return how many of these bytes go up to and including CRLF CRLF, or 0 if it has not arrived yet.
+
+        Some of its four bytes may have arrived before.
+        """
         behind = self._behind
         if behind:
             at = (behind + data[:3]).find(HEAD_END)
@@ -173,7 +177,7 @@ class SeparateRequests(web.RequestHandler):
             self._left = CHUNKS
             self._body = payload
             return
-        # The parser refused what is no number.
+        # A number: the parser has refused anything else.
         self._left = body_bytes = int(message.headers.get("Content-Length", 0))
         if piece and not message.upgrade:
             self.on_head(piece[: -len(HEAD_END)], message, body_bytes, behind)
@@ -181,11 +185,11 @@ class SeparateRequests(web.RequestHandler):
             self._on_end()
 
     def _on_chunks(self, count: int, *, is_cut: bool) -> None:
-        """See whether a chunked body has ended, or has broken off."""
+        """Check whether a chunked body has ended or is broken."""
         body = self._body
         assert body is not None, "chunks belong to a body"
         if not body.is_eof() and not self._reading_paused and len(self._messages) == count:
-            # A pause that a chunk asked for at its end takes effect at the next one, also where reading was resumed.
+            # If a chunk asked for a pause at its end, the parser obeys at the next chunk, even if reading was resumed.
             super().data_received(b"")
         if len(self._messages) > count:
             error, _ = self._messages.pop()
@@ -198,7 +202,7 @@ class SeparateRequests(web.RequestHandler):
             self._on_end()
 
     def _on_end(self) -> None:
-        """A request has come whole."""
+        """Prepare for the next request: one has arrived completely."""
         self._left = START
         if self._body is not None:
             self._body = None
@@ -214,7 +218,8 @@ class SeparateRequests(web.RequestHandler):
                 max_msg_queue_size=self._max_msg_queue_size,
             )
         if self._upgraded:
-            # No other protocol is spoken here: it is answered, and what follows may be of that protocol.
+            # The server speaks no other protocol. It responds and closes, because the bytes behind may be of that
+            # protocol.
             self._left = OVER
             self.close()
 
@@ -225,6 +230,6 @@ class SeparateRequests(web.RequestHandler):
         is_dropped = self._current_request is None and body._waiter is not None
         if not is_dropped:
             body.set_exception(web.RequestPayloadError(reason))
-        # Where the answer was given, aiohttp reads on to drop what comes: to it, this is an end like any other.
+        # If the response is sent already, aiohttp reads on to drop the rest. This ends that read like any other body.
         body.feed_eof()
         self.close()

@@ -1,15 +1,18 @@
-"""Strangers who try credentials, turned away before anything is made of their requests, and made to wait for it.
+"""Clients that guess credentials: refused before a request object exists, and with a delay.
 
-Whoever guesses may not cost those who work much. Two kinds of requests are looked at here, from their bytes: those of
-a connection that brought bad credentials last time, and those that bring a password from an address that was wrong
-too often, or while too many passwords wait. What the usual way would refuse is refused here, in the same words, for a
-tenth of the cost. Only a request that came whole, and whose end is beyond doubt, is answered here; of all others, and
-of whoever turns out to be good, the usual way decides.
+A client that guesses must not cost other clients much. This module looks at the bytes of two kinds of requests:
 
-Such a refusal is given after a rest. So whoever waits for answers asks no faster than twice a second on a connection,
-and whoever does not wait is not read from meanwhile. It is refusals that rest, never anything else: those who are good
-and come from the same address, or through a proxy by the same connection, wait for nothing. Refusals that the usual
-way finds rest as long (``Dispatcher``), but for a connection's first.
+- requests on a connection that brought bad credentials last time;
+- requests that bring a password from an address with too many wrong ones, or while too many passwords wait.
+
+If the usual way would refuse the request, this module refuses it in the same words, for a tenth of the cost. It
+responds only to a request that arrived completely and whose end is beyond doubt. The usual way decides all others, and
+all requests with good credentials.
+
+The refusal is delayed. So a client that waits for responses sends at most two requests a second on a connection. A
+client that does not wait is not read from in the meantime. Only refusals are delayed. Good clients from the same
+address, or through a proxy on the same connection, wait for nothing. The usual way delays its refusals as long
+(``Dispatcher``), except a connection's first.
 """
 
 import asyncio
@@ -36,7 +39,7 @@ from milena.model.errors import MilenaError, TooManyRequestsError, Unauthenticat
 _log = logging.getLogger("http_api.access")
 
 REST_STEP_S = 0.05
-"""Refusals that are due within it are given together: few timers, and few times that a loop must wake up for them."""
+"""Refusals that are due within this time are sent together, to save timers and wake-ups of the loop."""
 TOLD_EVERY_S = 60.0
 ADDRESSES_MAX = 10_000
 SAID_MAX = 1_000
@@ -44,20 +47,20 @@ _HEAD = re.compile(
     rb"(DELETE|GET|PATCH|POST|PUT) (/[A-Za-z0-9/._~%?&=,+:@-]*) HTTP/1\.1\r\n"
     rb"(?:[A-Za-z0-9_-]+:[\t -~\x80-\xff]*\r\n)+"
 )
-"""Of a request as programs make them: what else may be said in HTTP is for a parser to find out."""
+"""A request as common programs send it. The parser decides about other forms of HTTP."""
 _LENGTH = re.compile(rb"\r\ncontent-length: ?(\d{1,9})(?=\r\n)")
 _CREDENTIALS = re.compile(rb"\r\nauthorization: ?((?:basic|bearer) [!-~]+)(?=\r\n)", re.IGNORECASE)
 _TELLING = re.compile(
     rb"\r\n(?:connection|expect|origin|sec-fetch-dest|transfer-encoding|upgrade|x-request-id):"
 )
-"""What makes another answer of it, or leaves its end in doubt; in small letters."""
+"""Headers that change the response, or leave the request's end in doubt; in lower case."""
 _PASSWORD = b"asic "
-"""In whatever brings a password."""
+"""A part of every header that brings a password (``Basic`` in any case)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """A refusal but for what differs each time."""
+    """A refusal without the headers that differ each time."""
 
     status: int
     phrase: str
@@ -66,7 +69,7 @@ class _Said:
 
 
 class RestingRefusal:
-    """A refusal that is due; what ``QuickRequest`` is to a connection."""
+    """A refusal that waits to be sent. A connection treats it like a ``QuickRequest``."""
 
     __slots__ = ("_answer", "_connection", "_over", "due_s", "is_over")
 
@@ -78,17 +81,17 @@ class RestingRefusal:
         self.is_over = False
 
     def cancel(self) -> None:
-        """Its client is gone: neither is kept any longer."""
+        """Drop the connection and the response: the client is gone."""
         self._connection, self._answer = None, b""
         self._end()
 
     def over(self) -> "asyncio.Future[None]":
-        """Done once it was given, for one who waits for that; it was not yet."""
+        """Return a future that is done once the refusal was sent. Call it only before that."""
         self._over = asyncio.get_running_loop().create_future()
         return self._over
 
     def give(self) -> None:
-        """Say it."""
+        """Send the refusal."""
         connection = self._connection
         if connection is not None:
             self._end()
@@ -109,7 +112,7 @@ class _Rest:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, refusal: RestingRefusal) -> None:
-        """One more, which is due after all others."""
+        """Add a refusal that is due after all others."""
         self._resting.append(refusal)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_at(refusal.due_s, self._give)
@@ -129,7 +132,7 @@ class _Rest:
 
 
 class Strangers:
-    """Of one server. Belongs to its event loop."""
+    """The checks and delayed refusals of one server. Belongs to its event loop."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -139,12 +142,16 @@ class Strangers:
         self._rest_s = dispatcher.shared.ports.limits.bad_credentials_delay_ms / 1000
         self._rest = _Rest(self._report)
         self._said: dict[tuple[type[MilenaError], str], _Said] = {}
-        """By the error and its message."""
+        """Refusals by error class and message."""
         self._told_s: dict[str, float] = {}
-        """Address → when the log was last told of it."""
+        """When the log last mentioned an address (loop time, seconds)."""
 
     def turn_away(self, connection: Resting, data: bytes, now_s: float) -> RestingRefusal | None:
-        """The refusal of a request that came whole on a connection that rests; None: it goes the usual way."""
+        """Refuse a request that arrived completely on an idle connection.
+
+        Returns:
+            The delayed refusal, or None: the request goes the usual way.
+        """
         host = remote_of(connection.peername) or ""
         if not self._connections.is_distrusted(connection) and (
             _PASSWORD not in data or self._callers.turned_away(host) is None
@@ -164,7 +171,7 @@ class Strangers:
     def _refused(
         self, connection: Resting, data: bytes, host: str
     ) -> tuple[MilenaError, Route] | None:
-        """Why a request is refused, as the usual way would refuse it, and what it asked for."""
+        """Return the error with which the usual way would refuse the request, and the request's route."""
         found = asked(data)
         if found is None:
             return None
@@ -185,7 +192,7 @@ class Strangers:
         return None if refusal is None else (refusal, route)
 
     def _closed_route(self, method: str, target: str) -> Route | None:
-        """What a request asks for, if that is there, and not for everybody."""
+        """Return the route of a request, if it exists and needs credentials."""
         try:
             route = self._dispatcher.find(method, target.partition("?")[0]).route
         except MilenaError:
@@ -210,7 +217,7 @@ class Strangers:
         )
 
     def _tell(self, host: str, refusal: MilenaError, now_s: float) -> None:
-        """A line of the log for each address and minute: one for each request would cost more than the request."""
+        """Log a line for each address and minute: a line for each request would cost more than the request."""
         told_s = self._told_s.get(host)
         if told_s is not None and now_s < told_s + TOLD_EVERY_S:
             return
@@ -231,7 +238,7 @@ def _said(error: MilenaError, route: Route) -> _Said:
 
 
 def asked(data: bytes) -> tuple[str, str, str] | None:
-    """Method, target and the credentials that a request brings; None: it is not clear, or it brings none."""
+    """Return method, target and credentials of a request. None: its form is unclear, or it brings no credentials."""
     end = data.find(HEAD_END)
     head = data[: end + 2]
     line = _HEAD.fullmatch(head)
