@@ -1,4 +1,4 @@
-"""The body of a request: how it comes, within its bounds, and how long that may take."""
+"""The body of a request: how the server receives it, its bounds and its timeout."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -15,38 +15,38 @@ from milena.model.errors import MalformedRequestError, RequestTooLargeError
 from milena.model.turns import LARGE_BYTES
 
 _PACKED_AT_ONCE_BYTES = 4 << 10
-"""A body that is no larger is unpacked in one go: it can become some 4 MB."""
+"""The largest body that is unpacked in one go: it can become some 4 MB."""
 _CHUNK_BYTES_MIN = 4 << 10
-"""What comes in larger pieces is copied once, when all is there."""
+"""The size from which pieces are kept as they are, and copied once at the end."""
 
 
 class RequestBody:
-    """Of one request. What it takes up in ``InFlight`` the dispatcher gives back."""
+    """The body of one request. The dispatcher releases the bytes that it holds in ``InFlight``."""
 
     __slots__ = ("_on_come", "_request", "_shared", "holder", "place", "reserved_bytes")
 
     def __init__(
         self, request: web.BaseRequest, shared: Shared, *, on_come: Callable[[], None]
     ) -> None:
-        """``on_come`` is called once the body, or a piece of it, is there: it may have taken a minute."""
+        """Make the body. ``on_come`` is called after each wait for the body or a piece of it: up to a minute."""
         self._on_come = on_come
         self._request = request
         self._shared = shared
         self.holder = request.remote or ""
-        """Who has a place in flight for it: the caller, once it is known."""
+        """The caller that holds the place in flight; before the caller is known, its address."""
         self.place = InFlightPlace(shared.in_flight)
-        """Of the request; left for as long as the body is waited for."""
+        """The request's place in flight, which it leaves while it waits for the body."""
         self.reserved_bytes = 0
-        """What it takes up."""
+        """The bytes that the body takes of ``InFlight``."""
 
     async def whole(self) -> bytes:
-        """The whole body, unpacked, within its bound.
+        """Return the whole body, unpacked, within its bound.
 
         Raises:
-            UnsupportedMediaTypeError: a content coding that is not taken.
-            RequestTooLargeError: above the bound, as announced or as it came (compressed bodies grow).
-            TooManyRequestsError: other bodies leave no room for it now.
-            BodyTimeoutError: it did not come in time.
+            UnsupportedMediaTypeError: the content coding is not supported.
+            RequestTooLargeError: the body is above the bound, as announced or as received (compressed bodies grow).
+            TooManyRequestsError: other bodies leave no space for it now.
+            BodyTimeoutError: the body did not arrive in time.
         """
         window = self._window()
         body = await self._received()
@@ -57,13 +57,13 @@ class RequestBody:
         return body
 
     async def pieces(self, is_due: Callable[[], bool]) -> AsyncIterator[bytes]:
-        """The body as it comes; the caller bounds what it keeps, and tells when the rest must not take long.
+        """Yield the body as it arrives. The caller bounds what it keeps, and tells when the rest is due.
 
-        It ends early, as if nothing more were to come, when the node is about to stop. A compressed one comes whole.
+        The iterator ends early, like a complete body, if the node is about to stop. A compressed body arrives whole.
 
         Raises:
-            UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: it cannot be read.
-            BodyTimeoutError: what was due did not come.
+            UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: the body cannot be read.
+            BodyTimeoutError: a rest that was due did not arrive.
         """
         if self._window() is not None:
             yield await self.whole()
@@ -79,7 +79,7 @@ class RequestBody:
             yield data
 
     def _window(self) -> int | None:
-        """How the body is unpacked; None: it comes as it is."""
+        """Return the window with which the body is unpacked, or None: the body has no content coding."""
         return window_of(joined(self._request.headers, "Content-Encoding"))
 
     async def _piece(self, *, is_due: bool) -> bytes:
@@ -103,9 +103,10 @@ class RequestBody:
             connections.work(self._request.protocol)
 
     async def _received(self) -> bytes:
-        """The body as it was sent."""
+        """Return the body as it was sent."""
         request = self._request
-        # What is announced is not there yet: else a few clients who announce much and send little keep others out.
+        # An announced body reserves nothing yet. Otherwise a few clients could announce much, send little and keep
+        # others out.
         announced = request.content_length
         if announced:
             self._check_size(announced)
@@ -126,9 +127,9 @@ class RequestBody:
             raise MalformedRequestError(f"the body cannot be read: {error}") from None
 
     async def _read_slowly(self) -> bytes:
-        """Read while the client sends; for so long the request counts for nothing, and its connection may be closed.
+        """Read while the client sends. Meanwhile the request does not count, and its connection may be closed.
 
-        Else clients that never come to an end would keep others out.
+        Otherwise clients that never finish a body would keep others out.
         """
         connections = self._shared.connections
         with self.place.aside(is_asked_again=True):
@@ -141,7 +142,7 @@ class RequestBody:
     async def _read_chunks(self) -> bytes:
         content = self._request.content
         chunks: list[bytes] = []
-        # Small chunks become one piece: thousands that are freed would leave a heap full of holes.
+        # Small chunks are joined at once: freeing thousands of them would fragment the heap.
         small = bytearray()
         size = 0
         while chunk := await content.readany():
@@ -166,19 +167,19 @@ class RequestBody:
             )
 
     def account(self, size: int) -> None:
-        """Count bytes of the body that have come (compressed bodies grow)."""
+        """Count bytes of the body that have arrived (compressed bodies grow)."""
         self._check_size(size)
         if size > self.reserved_bytes:
             self._shared.in_flight.reserve(self.holder, size - self.reserved_bytes)
             self.reserved_bytes = size
 
     async def _send_continue(self) -> None:
-        """Ask for the body, now that it is known to be wanted: curl waits a second for this."""
+        """Send ``100 Continue`` once the body is wanted. curl waits a second for it."""
         request = self._request
         if (
             request.version == HttpVersion11
             and self._request.headers.get("Expect", "").lower() == "100-continue"
         ):
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            # The interim answer is not part of the final one's size.
+            # The interim response is not part of the final one's size.
             request.writer.output_size = 0

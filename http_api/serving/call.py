@@ -1,4 +1,4 @@
-"""One request on its way through: what handlers get."""
+"""One request in progress, as handlers get it."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -23,21 +23,21 @@ from milena.model.quotas import CLIENT_ID_HEADER, QuotaKey
 
 @dataclass(slots=True)
 class Call:
-    """One request. Handlers read it, call one port and return an answer."""
+    """One request. A handler reads it, calls one port and returns a response."""
 
     request: web.BaseRequest
     shared: Shared
     request_id: str
     own_headers: Pairs
-    """Of its answer, whatever that is."""
+    """Headers of the response, if it is an error too."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Percent-decoded names of the path."""
     begun: web.StreamResponse | None = None
-    """An answer that has begun and has no end yet; what is measured of it is the time until it began."""
+    """A response that has started and not ended. Its metrics measure the time until it started."""
     begun_s: float = 0.0
-    """When, on the loop's clock."""
+    """When the response started, on the loop's clock (seconds)."""
     is_last: bool = False
-    """Its connection is closed with its answer."""
+    """Whether the connection closes after the response."""
     rights: Rights = field(init=False)
     body: RequestBody = field(init=False)
 
@@ -54,48 +54,48 @@ class Call:
 
     @property
     def raw_query(self) -> str:
-        """The query string as it came."""
+        """The query string as it was sent."""
         return self.request.rel_url.raw_query_string
 
     def query(self) -> Mapping[str, str]:
-        """The parsed query string."""
+        """Return the parsed query string."""
         raw = self.raw_query
         return parse_query(raw) if raw else {}
 
     def header(self, name: str) -> str:
-        """A header; several of one name as one list; empty when absent."""
+        """Return a header. Several of one name become one list; an absent one is empty."""
         return joined(self.request.headers, name)
 
     async def json_body(self) -> object:
-        """The body's JSON.
+        """Return the body's JSON.
 
         Raises:
-            UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: it cannot be read as such.
+            UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: the body cannot be read as JSON.
         """
         check_json_type(self.header("Content-Type"))
         return parse_json(await self.body.whole())
 
     async def optional_json_body(self) -> object:
-        """The body's JSON; an empty object when there is no body.
+        """Return the body's JSON, or an empty object if there is no body.
 
         Raises:
-            UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: it cannot be read as such.
+            UnsupportedMediaTypeError, RequestTooLargeError, MalformedRequestError: the body cannot be read as JSON.
         """
         check_json_type(self.header("Content-Type"))
         body = await self.body.whole()
         return parse_json(body) if body else {}
 
     def check_groups(self, groups: Iterable[str]) -> None:
-        """Refuse what would make groups, or commit offsets, beyond the share of one principal, or under no name.
+        """Refuse groups that the caller may not create or commit offsets in.
 
         Raises:
-            GroupLimitError: its share is used up.
-            MalformedRequestError: a group that is not there yet has a control character in its name.
+            GroupLimitError: the principal's share of groups is used up.
+            MalformedRequestError: a new group has a control character in its name.
         """
         shares, image = self.shared.group_shares, self.ports.metadata.image
         groups = list(groups)
         for group in groups:
-            # Earlier releases made groups of such names, which must stay reachable.
+            # Earlier releases created groups with these names. They must stay reachable.
             if has_control(group) and group not in image.groups:
                 raise MalformedRequestError(
                     f"control characters are not allowed in names: '{escaped(group)}'"
@@ -106,15 +106,15 @@ class Call:
 
     @property
     def payer(self) -> Payer:
-        """Whose quota it is."""
+        """The caller to whose quota the request counts."""
         given = self.request.headers.get(CLIENT_ID_HEADER)
         return payer_of(self.rights.known_principal, self.request.remote, given)
 
     async def take_turn(self) -> None:
-        """Count the request against its caller's quota, and wait a little where that is spent.
+        """Count the request against its caller's quota. Wait a little if the quota is used up.
 
         Raises:
-            QuotaExceededError: it is spent for longer, or the caller has too many connections; nothing was done.
+            QuotaExceededError: it is used up for longer, or the caller has too many connections. Nothing was done.
         """
         quotas, payer = self.shared.quotas, self.payer
         bound = quotas.bound(payer, QuotaKey.CONNECTION_COUNT)
@@ -140,7 +140,7 @@ class Call:
         connections.claim(connection, bound.owner)
 
     def pay(self, response: web.StreamResponse | None) -> None:
-        """Count what the request brought, and what it was answered with."""
+        """Count the bytes of the request and of its response."""
         body = getattr(response, "body", None)
         self.shared.quotas.charge(
             self.payer,

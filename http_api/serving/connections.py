@@ -1,8 +1,8 @@
-"""The API's connections under a bound: when there are too many, the one that rested longest makes room.
+"""A bound on the API's connections: above it, the connection that is idle for longest is closed.
 
-A connection rests while nothing of a request is being worked on: before its first request, between two, and while it
-waits for the rest of a body. Whoever opens thousands and sends little therefore loses the oldest of its own, and others
-still get in.
+A connection is idle while the server works on none of its requests: before the first one, between two, and while it
+waits for the rest of a body. So a client that opens thousands and sends little loses its own oldest ones, and other
+clients still connect.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Protocol
 _log = logging.getLogger("http_api")
 
 Owner = tuple[str, str]
-"""Who shares a bound on connections: see ``quotas.Bound``."""
+"""The callers that share a bound on connections: see ``quotas.Bound``."""
 
 
 class Closable(Hashable, Protocol):
@@ -24,9 +24,9 @@ class Closable(Hashable, Protocol):
 
 
 class Connections:
-    """All that are open. Belongs to one event loop.
+    """All open connections. Belongs to one event loop.
 
-    Invariant: each is either in ``_resting``, the one that rested longest first, or in ``_working``.
+    Invariant: each connection is either in ``_resting``, the one that is idle for longest first, or in ``_working``.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,23 +34,23 @@ class Connections:
         self._resting: dict[Closable, None] = {}
         self._working: set[Closable] = set()
         self._owners: dict[Closable, Owner] = {}
-        """Of those that count against somebody's quota."""
+        """The owners of connections that count against a quota."""
         self._counts: Counter[Owner] = Counter()
         self._distrusted: set[Closable] = set()
         self.closed_count = 0
-        """How many made room for others."""
+        """The number of connections that were closed to make room."""
 
     def __len__(self) -> int:
         return len(self._resting) + len(self._working)
 
     def add(self, connection: Closable) -> None:
-        """A new one; it is closed itself when all others are being worked for."""
+        """Add a connection. It is closed itself if the server works on requests of all others."""
         self._resting[connection] = None
         if len(self) > self._most:
             oldest = next(iter(self._resting))
             del self._resting[oldest]
             if not self.closed_count & (self.closed_count + 1):
-                # At powers of two: a flood of them must not become a flood of lines.
+                # At powers of two: a flood of connections must not become a flood of lines.
                 _log.warning(
                     "connections closed to make room count=%d max=%d",
                     self.closed_count + 1,
@@ -61,7 +61,7 @@ class Connections:
             oldest.force_close()
 
     def work(self, connection: Closable) -> None:
-        """A request of it is worked on."""
+        """Note that the server works on a request of the connection."""
         if connection in self._resting:
             del self._resting[connection]
             self._working.add(connection)
@@ -85,30 +85,30 @@ class Connections:
     # -- what they brought -------------------------------------------------------------------------
 
     def is_distrusted(self, connection: Closable) -> bool:
-        """Whether bad credentials came over it, and no good ones since, as far as that was looked at."""
+        """Return whether the last credentials that were checked on the connection were bad."""
         return connection in self._distrusted
 
     def distrust(self, connection: Closable) -> None:
-        """Bad credentials came over an open connection."""
+        """Note that bad credentials arrived over the connection, if it is still open."""
         if connection in self._resting or connection in self._working:
             self._distrusted.add(connection)
 
     def trust(self, connection: Closable) -> None:
-        """Good ones did."""
+        """Note that good credentials arrived over the connection."""
         self._distrusted.discard(connection)
 
     # -- whose they are ----------------------------------------------------------------------------
 
     def is_of(self, connection: Closable, owner: Owner) -> bool:
-        """Whether it counts as this owner's."""
+        """Return whether the connection counts as this owner's."""
         return self._owners.get(connection) == owner
 
     def count_of(self, owner: Owner) -> int:
-        """How many count as this owner's."""
+        """Return how many connections count as this owner's."""
         return self._counts[owner]
 
     def claim(self, connection: Closable, owner: Owner) -> None:
-        """An open connection counts as this owner's from now on: whoever asked last over it."""
+        """Count an open connection as this owner's from now on: its last request decides."""
         self._release(connection)
         if connection in self._resting or connection in self._working:
             self._owners[connection] = owner

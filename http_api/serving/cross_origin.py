@@ -1,10 +1,13 @@
-"""Pages of other origins: who is refused, and who may read the answers (CORS). Source: the Fetch standard, section 3.3.
+"""Pages of other origins: whose requests are refused, and which pages may read responses (CORS).
 
-A browser sends plain text, bytes without a type, or nothing at all to any server that its user can reach, without
-asking; so such bodies are refused from pages of other origins. With a type like JSON's it asks first, by ``OPTIONS``,
-and only the origins that the node is configured with are told yes. Requests without a body that change something are
-refused from other pages as well, as is the ``GET`` that takes a consumer's records. ``*`` and ``null`` are no origins:
-a cluster for all pages needs no allow list.
+A browser sends plain text, bytes without a type, or nothing at all to any server that its user can reach, without a
+preflight. So these bodies are refused from pages of other origins. With a type like JSON's the browser first sends
+``OPTIONS``, and only configured origins are allowed.
+
+Requests without a body that change something are refused from other pages as well. So is the ``GET`` that takes a
+consumer's records. ``*`` and ``null`` are not origins: a cluster for all pages needs no allow list.
+
+Source: the Fetch standard, section 3.3.
 """
 
 from collections.abc import Collection, Mapping
@@ -16,7 +19,7 @@ from http_api.serving.openapi import HEADERS
 from milena.model.errors import ForbiddenError, UnsupportedMediaTypeError
 
 _OTHER_ORIGINS = frozenset({"cross-site", "same-site"})
-"""What browsers say of a request in ``Sec-Fetch-Site`` when a page of another origin makes it."""
+"""Values of ``Sec-Fetch-Site`` that browsers send if a page of another origin makes the request."""
 
 _EXPOSED = ", ".join(HEADERS)
 _TAKEN = (
@@ -24,7 +27,7 @@ _TAKEN = (
     "Milena-Transaction, X-Request-Id"
 )
 _PREFLIGHT_S = "600"
-"""How long a browser remembers what it was told."""
+"""The time for which a browser caches a preflight response."""
 
 
 class CrossOrigin:
@@ -34,7 +37,7 @@ class CrossOrigin:
         self._allowed = frozenset(allowed)
 
     def headers(self, headers: Mapping[str, str]) -> Pairs:
-        """What an answer to a request with these headers says about who may read it."""
+        """Return the headers that tell which pages may read the response to a request with these headers."""
         if not self._allowed:
             return ()
         origin = headers.get("Origin")
@@ -47,7 +50,7 @@ class CrossOrigin:
         )
 
     def preflight(self, headers: Mapping[str, str], methods: str) -> Pairs:
-        """What the answer to ``OPTIONS`` says besides: ``methods`` are those of the path."""
+        """Return the additional headers of a response to ``OPTIONS``; ``methods`` are those of the path."""
         if "Access-Control-Request-Method" not in headers or not self._allows(headers):
             return ()
         return (
@@ -57,12 +60,12 @@ class CrossOrigin:
         )
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Refuse a body that any page may send unasked.
+        """Refuse a body that any page may send without a preflight.
 
         Raises:
-            UnsupportedMediaTypeError: this is such a request, and its page is none of an allowed origin.
+            UnsupportedMediaTypeError: the body is of this kind, and its page is not of an allowed origin.
         """
-        # A header without a value names no type, and browsers send it unasked as well.
+        # A header without a value names no type, and browsers send it without a preflight as well.
         type_ = headers.get("Content-Type", "").strip().lower() or TEXT_TYPE
         if type_.startswith(TEXT_TYPE) and _is_foreign(headers) and not self._allows(headers):
             raise UnsupportedMediaTypeError(
@@ -70,7 +73,7 @@ class CrossOrigin:
             )
 
     def check_effect(self, headers: Mapping[str, str]) -> None:
-        """Refuse a request without a body that changes something, from a page that is not allowed to.
+        """Refuse a request without a body that changes something, from a page of an origin that is not allowed.
 
         Raises:
             ForbiddenError: a page of another origin sent it.
@@ -90,15 +93,15 @@ class CrossOrigin:
 def _is_foreign(headers: Mapping[str, str]) -> bool:
     """Return whether a page of another origin sent this.
 
-    Over plain http to other machines browsers leave ``Sec-Fetch-Site`` out. ``Origin`` comes with their writes, and a
-    link or an image of a page has ``Referer`` alone. Each of them may tell.
+    Over plain http to other machines browsers omit ``Sec-Fetch-Site``. Their writes have ``Origin``. A link or an image
+    of a page has only ``Referer``. So each of these headers is checked.
     """
     site = headers.get("Sec-Fetch-Site")
     if site is not None:
         return site in _OTHER_ORIGINS
     own = (host_of(headers) or "").lower()
     origin, referer = headers.get("Origin"), headers.get("Referer")
-    # The scheme is left out: a proxy in front may speak another one with the page.
+    # The scheme is not compared: a proxy in front may use another one with the page.
     if origin is not None and origin.partition("://")[2].lower() != own:
         return True
     return referer is not None and referer.partition("://")[2].partition("/")[0].lower() != own

@@ -1,8 +1,8 @@
-"""From a request to its answer: route, limits, request id, errors, access log, metrics.
+"""From a request to its response: route, limits, request id, errors, access log, metrics.
 
-Every answer carries ``X-Request-Id``: the client's own when it is a sane one, else one made of the node's id and a
-counter. An error that is no ``MilenaError`` is answered as ``InternalError`` with the request's id, logged and counted
-(``Shared.typed``).
+Every response has ``X-Request-Id``: the client's own if it is well-formed, otherwise one made of the node's id and a
+counter. An error that is not a ``MilenaError`` becomes an ``InternalError`` with the request's id. It is logged and
+counted (``Shared.typed``).
 """
 
 import asyncio
@@ -59,12 +59,12 @@ _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 _TOPIC_MISSING_CODE_DEFAULT = 40401
 
-# One label for all paths that no route has: anybody can invent any number of them.
+# One label for all paths without a route: a client can invent any number of them.
 _UNROUTED = "unrouted"
 
 
 class Dispatcher:
-    """Answers requests from a table of routes. Lives on one event loop and holds no locks.
+    """Responds to requests by a table of routes. Lives on one event loop and holds no locks.
 
     Invariant: ``shared.in_flight`` counts exactly the requests inside ``handle`` and the bytes of their bodies.
     """
@@ -101,7 +101,7 @@ class Dispatcher:
         self._counter = itertools.count(1)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; raises nothing but cancellation and broken connections."""
+        """Return the response to one request. Raises only cancellation and errors of the connection."""
         clock = asyncio.get_running_loop().time
         started = clock()
         request = self.proxies.seen_through(request)
@@ -116,7 +116,7 @@ class Dispatcher:
         response: web.StreamResponse | None = None
         self.shared.connections.work(request.protocol)
         try:
-            # Where a head is in doubt, so is what follows it.
+            # If a head is in doubt, so are the bytes behind it.
             call.is_last = True
             check_headers(request.version, request.headers)
             call.is_last = False
@@ -130,7 +130,7 @@ class Dispatcher:
         except (ConnectionError, asyncio.CancelledError):
             raise
         except RouteNotFoundError as error:
-            # Asked last, so that the console costs no other request anything.
+            # The console comes last, so it costs other requests nothing.
             response = self._console.answer(request) or self.failure(error, route, call.request_id)
         except Exception as error:  # noqa: BLE001  (the last resort of a server: never half an answer)
             self._note_refusal(call, error)
@@ -145,7 +145,7 @@ class Dispatcher:
             else:
                 self._observe(call, route, call.begun, call.begun_s - started)
         if call.begun is not None and response is not call.begun:
-            # Nothing can follow half an answer; a body that breaks off tells the client.
+            # The client may have half a response already. Closing the connection tells it that the body is incomplete.
             request.protocol.force_close()
             return call.begun
         if not response.prepared:
@@ -154,16 +154,16 @@ class Dispatcher:
         return response
 
     def failure(self, error: BaseException, route: Route | None, request_id: str) -> web.Response:
-        """Return the answer to an error; an unexpected one is reported."""
+        """Return the response to an error, and report an unexpected error."""
         if isinstance(error, web.HTTPException):
             return _plain_http_error(error)
         code = _TOPIC_MISSING_CODE_DEFAULT if route is None else route.topic_missing_code
         return error_answer(self.shared.typed(error, request_id), topic_missing_code=code)
 
     def refuse(self, request: web.BaseRequest, status: HTTPStatus, reason: str) -> web.Response:
-        """The answer to bytes that the HTTP parser took for no request."""
+        """Return the response to bytes that the HTTP parser refused."""
         request_id = self._request_id(request)
-        # The parser's text goes on with the bytes at fault; its first line is for people.
+        # The parser's text continues with the bytes at fault. Its first line is a message.
         sentence = printable(reason).strip().partition("\n")[0].rstrip(":") or status.description
         _access_log.info(
             "refused status=%d reason=%s remote=%s request_id=%s",
@@ -180,7 +180,7 @@ class Dispatcher:
         )
 
     def refuse_unexpected(self, request: web.BaseRequest, error: BaseException) -> web.Response:
-        """Return the answer to an error outside of ``handle``."""
+        """Return the response to an error outside of ``handle``."""
         request_id = self._request_id(request)
         response = self.failure(error, None, request_id)
         response.headers.update([("X-Request-Id", request_id), ("Server", SERVER)])
@@ -190,7 +190,7 @@ class Dispatcher:
     async def _run(self, route: Route, call: Call) -> web.StreamResponse:
         access = route.access
         if not access.is_public:
-            # Before anything is read of the rest, or said about it.
+            # First, before the server reads the rest of the request or tells anything about it.
             try:
                 await call.rights.identify(access, call.names)
             except (UnauthenticatedError, TooManyRequestsError) as error:
@@ -200,7 +200,7 @@ class Dispatcher:
             except NotReadyError as error:
                 if "Idempotency-Key" not in call.request.headers:
                     raise
-                # An earlier try under the key may have been let in, by this node or another one.
+                # An earlier try under the key may have been accepted, by this node or another one.
                 raise FateUnknownError(
                     f"{error.message}; an earlier try under this idempotency key may have written; send it again"
                 ) from error
@@ -216,7 +216,7 @@ class Dispatcher:
         if (access.has_more or access.is_filtered) and not call.rights.has_asked:
             raise RuntimeError(f"{route.method} {route.path} never asked what its caller may")
         if route.method == "GET" and call.begun is None:
-            # A stream asks by itself, and ends with what it heard. What was waited for is for those who may see it now.
+            # Rights may have changed during the wait for data. A stream checks them itself.
             call.rights.check_again()
         return response
 
@@ -227,21 +227,21 @@ class Dispatcher:
             self.shared.ports.refusals.add(call.rights.known_principal, address, error.message)
 
     def _note_stranger(self, request: web.BaseRequest, error: MilenaError) -> None:
-        """Count a sign-in that failed; with the name that it tried, where there is such a user."""
+        """Count a failed sign-in, with the user name that it tried if this user exists."""
         ports = self.shared.ports
         name = name_in(request.headers.get("Authorization", ""))
         tried = f" (user {name})" if name in ports.metadata.image.users else ""
         ports.refusals.add("", request.remote or "", error.message + tried)
 
     async def _distrust(self, request: web.BaseRequest) -> None:
-        """Let a refusal of bad credentials wait, unless its connection brings some for the first time."""
+        """Delay the refusal of bad credentials, unless they are the first on their connection."""
         connections, connection = self.shared.connections, request.protocol
         if "Authorization" not in request.headers:
             return
         if not connections.is_distrusted(connection):
             connections.distrust(connection)
             return
-        # It may be closed meanwhile, to make room.
+        # Meanwhile it may be closed to make room.
         connections.rest(connection)
         await pause(self.shared.ports.limits.bad_credentials_delay_ms / 1000)
 
@@ -266,11 +266,11 @@ class Dispatcher:
         return self.next_request_id()
 
     def next_request_id(self) -> str:
-        """For a request that brought none."""
+        """Return an id for a request that brought none."""
         return f"{self._id_prefix}{next(self._counter):x}"
 
     def find(self, method: str, raw_path: str) -> Match:
-        """The route of a request.
+        """Return the route of a request and the names in its path.
 
         Raises:
             RouteNotFoundError, MethodNotAllowedError, MalformedRequestError: there is none.
@@ -288,7 +288,7 @@ class Dispatcher:
     def _observe(
         self, call: Call, route: Route | None, response: web.StreamResponse | None, seconds: float
     ) -> None:
-        # 499 is what proxies log for a client that went away before its answer.
+        # 499 as proxies log it: the client closed the connection before its response.
         status = 499 if response is None else response.status
         request = call.request
         self.observe(route, status, seconds)
@@ -304,14 +304,14 @@ class Dispatcher:
             )
 
     def observe(self, route: Route | None, status: int, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count a request and its response."""
         path = _UNROUTED if route is None else route.path
         method = "other" if route is None else route.method
         self.shared.request_metrics.observe(method, path, status, seconds)
 
     @staticmethod
     def is_logged(status: int) -> bool:
-        """Whether the access log wants such answers."""
+        """Return whether the access log takes responses of this status."""
         return _access_log.isEnabledFor(_access_level(status))
 
     @staticmethod
@@ -324,7 +324,7 @@ class Dispatcher:
         request_id: str,
         principal: str,
     ) -> None:
-        """A line of the access log; ``principal`` is empty where nobody was asked, or nobody known."""
+        """Write a line of the access log. ``principal`` is empty if no good credentials were sent."""
         _access_log.log(
             _access_level(status),
             "request method=%s path=%s status=%d duration_ms=%.1f remote=%s request_id=%s%s",
@@ -339,7 +339,7 @@ class Dispatcher:
 
 
 def _fit(response: web.StreamResponse, call: Call) -> None:
-    """Make an answer fit its connection, and who asked."""
+    """Fit a response to its connection and to its client."""
     if call.is_last:
         response.force_close()
     if response.status == HTTPStatus.UNAUTHORIZED and _is_script(call.request):
@@ -347,7 +347,7 @@ def _fit(response: web.StreamResponse, call: Call) -> None:
 
 
 def _is_script(request: web.BaseRequest) -> bool:
-    """Whether a page's script asks, and not somebody who follows a link. Source: Fetch Metadata."""
+    """Return whether a page's script sent this, and not a person who follows a link. Source: Fetch Metadata."""
     return request.headers.get("Sec-Fetch-Dest") == "empty"
 
 
@@ -358,7 +358,7 @@ def _access_level(status: int) -> int:
 
 
 def _plain_http_error(error: web.HTTPException) -> web.Response:
-    """A refusal of aiohttp's own, in our envelope."""
+    """Return a refusal that aiohttp made, in the API's envelope."""
     return json_answer(
         {"error_code": error.status, "message": f"HTTP {error.status} {error.reason}"},
         status=error.status,

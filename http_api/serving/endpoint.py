@@ -1,4 +1,4 @@
-"""An endpoint: one row of the table from which requests are dispatched and the API is described."""
+"""An endpoint: one row of the table that dispatches requests and describes the API."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,39 +26,41 @@ Content = Mapping[str, Part]
 
 
 class QuickHandler(Protocol):
-    """Answers the small requests of one head past aiohttp (``http_api.quick.lane``)."""
+    """Responds to the small requests of one head, past aiohttp (``http_api.quick.lane``)."""
 
     content_type: str
-    """Of the answers."""
+    """The media type of the responses."""
 
     headers: Mapping[str, str]
-    """Of the answers that are no errors; mostly none."""
+    """Headers of successful responses; mostly none."""
 
     def start(self, body: bytes, key: str | None) -> "Pending[Any]":
-        """Hand a body, perhaps under an idempotency key, to the node, if its caller may do what it names.
+        """Pass a body to the node, perhaps with an idempotency key. First check the caller's rights to what it names.
 
         Raises:
-            MilenaError: it is at fault; nothing was done.
+            MilenaError: the body is at fault, or the caller may not do this. Nothing was done.
         """
 
     def encode(self, result: Any, /) -> bytes:  # noqa: ANN401  (what ``start`` brought)
-        """The body of the answer.
+        """Return the body of the response.
 
         Raises:
-            MilenaError: the answer is an error.
+            MilenaError: the response is an error.
         """
 
 
 Prepare = Callable[
     ["Ports", "Caller", Mapping[str, str], str, Mapping[str, str]], QuickHandler | None
 ]
-"""From the ports, who calls, the names of the path, the query string and the headers (by names in small letters);
-None: heads like this one go the usual way."""
+"""Makes a handler from the ports, the caller, the names of the path, the query string and the headers.
+
+Names of headers are in lower case. None: heads like this one go the usual way.
+"""
 
 
 @unique
 class Tag(StrEnum):
-    """Groups of endpoints, in the order in which they are shown."""
+    """Groups of endpoints, in the order in which the document shows them."""
 
     RECORDS = "records"
     CONSUMERS = "consumers"
@@ -78,7 +80,7 @@ class Tag(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body:
-    """The body that a request carries."""
+    """The body of a request."""
 
     content: Content
     is_required: bool = True
@@ -86,7 +88,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One status that is no error, and what comes with it. ``headers``: names out of ``openapi.HEADERS``."""
+    """One successful status and its content. ``headers``: names out of ``openapi.HEADERS``."""
 
     status: int = 200
     description: str
@@ -96,41 +98,41 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One endpoint. ``path`` holds names in braces: ``/topics/{topic}``; behind one may be a verb: ``{name}:verb``."""
+    """One endpoint. ``path`` has names in braces: ``/topics/{topic}``. A verb may follow a name: ``{name}:verb``."""
 
     method: str
     path: str
     handler: Handler
     operation_id: str
-    """Names the operation in generated clients: never changes, and is never used again."""
+    """Names the operation in generated clients. It never changes and is never reused."""
     tag: Tag
     access: Access
-    """What its caller needs; there is no default, so that none is forgotten."""
+    """The rights that the caller needs. There is no default, so no endpoint can omit them."""
     summary: str
     description: str = ""
     params: tuple[Param, ...] = ()
     body: Body | None = None
     answers: tuple[Answer, ...] = ()
     errors: tuple[type[MilenaError], ...] = ()
-    """Errors beside those that follow from the rest of the row (see ``openapi.errors_of``)."""
+    """Errors in addition to those that follow from the rest of the row (see ``openapi.errors_of``)."""
     topic_missing_code: int = 40401
-    """The ``error_code`` of a topic that does not exist: the dialects differ by endpoint."""
+    """The ``error_code`` of a topic that does not exist. It differs between endpoints of the dialects."""
     is_current: bool = False
-    """Answered from an image as of the request: what any node had acknowledged by then is in it."""
+    """The image has everything that any node had acknowledged when the request arrived."""
     is_exempt: bool = False
-    """Answered however many requests are in flight: probes and metrics."""
+    """The bound on requests in flight does not apply: probes and metrics."""
     takes_records: bool = False
-    """A ``GET`` that changes what the next one is answered."""
+    """A ``GET`` that changes the response to the next one."""
     prepare: Prepare | None = None
-    """Makes a handler for heads that repeat, where the endpoint has such a way."""
+    """Makes a handler for heads that repeat, if the endpoint supports the quick lane."""
     query_names: frozenset[str] = field(init=False)
     """Parameters of the query; any other is refused."""
     header_names: frozenset[str] = field(init=False)
-    """Parameters that are headers; a condition that is none of them is refused."""
+    """Parameters that are headers; any other condition is refused."""
 
     @property
     def has_effect(self) -> bool:
-        """Whether it changes something, and a page of any origin may make a browser send it unasked."""
+        """Whether it changes something, and a page of any origin may make a browser send it without a preflight."""
         return self.takes_records or self.method == "POST"
 
     @property
@@ -141,7 +143,7 @@ class Route:
     def __post_init__(self) -> None:
         needs = self.access.needs
         assert needs is None or not needs.path_name or needs.path_name in self.path_names, self.path
-        # Once: every request with a query is held against them.
+        # Computed once, because each request with a query is checked against them.
         for place, names in (
             (ParamPlace.QUERY, "query_names"),
             (ParamPlace.HEADER, "header_names"),
@@ -168,7 +170,7 @@ def route(
     takes_records: bool = False,
     prepare: Prepare | None = None,
 ) -> Route:
-    """A row from ``METHOD /path``; the parameters of the path come before ``params``."""
+    """Return a row for ``METHOD /path``. The parameters of the path come before ``params``."""
     method, path = line.split()
     return Route(
         method=method,
@@ -192,20 +194,20 @@ def route(
 
 
 def json_content(part: Part) -> Content:
-    """JSON under its own name only."""
+    """Return content of JSON under its own name only."""
     return {JSON_TYPE: part}
 
 
 def v2_content(part: Part) -> Content:
-    """JSON under the name that v2's clients ask for, or under its own."""
+    """Return content of JSON under the name that v2's clients ask for, and under its own."""
     return {V2_TYPE: part, JSON_TYPE: part}
 
 
 def ok(shape: Shape, description: str) -> tuple[Answer, ...]:
-    """200 with JSON."""
+    """Return the response 200 with JSON."""
     return (Answer(description=description, content=json_content(shape)),)
 
 
 def ok_v2(shape: Shape, description: str) -> tuple[Answer, ...]:
-    """200 with JSON under either name."""
+    """Return the response 200 with JSON under either name."""
     return (Answer(description=description, content=v2_content(shape)),)

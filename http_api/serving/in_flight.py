@@ -1,8 +1,8 @@
-"""Requests under way, and the bytes of their bodies, against their bounds, and shared out fairly among callers.
+"""Bounds on requests in flight and the bytes of their bodies, shared fairly among callers.
 
-As long as half of a bound is free whoever comes is taken in. Above that nobody has more of it than an equal share, one
-for each caller that was here lately, and the last eighth is for those who have nothing in flight: so a greedy one is
-refused, and modest ones find room, whichever of them is the faster to come, and the first time that they come.
+While half of a bound is free, every caller is accepted. Above half, a caller gets at most an equal share: the bound
+divided by the number of recent callers. The last eighth is for callers that have nothing in flight. So a greedy caller
+is refused. A modest caller is accepted the first time, even if it is slower.
 """
 
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from http_api.ports.node import ApiLimits
 from milena.model.errors import TooManyRequestsError
 
 FOR_NEWCOMERS = 8
-"""One part of so many is for callers that have nothing; nothing of bounds that are smaller."""
+"""One part in this many is for callers that have nothing in flight. Bounds that are smaller reserve nothing."""
 LATELY_S = 1.0
-"""A caller that was not here for so long, or twice as long, has no share."""
+"""The period for which a recent caller has a share (seconds). A share lasts up to twice as long."""
 
 
 def fits(present: int, own: int, more: int, most: int, *, callers: int) -> bool:
-    """Whether a caller that has ``own`` of a bounded thing may have ``more``, where ``callers`` share it."""
+    """Return whether a caller that has ``own`` of a bounded amount may have ``more``, if ``callers`` share it."""
     if present + more > most:
         return False
     if not own or 2 * (present + more) <= most:
@@ -31,14 +31,14 @@ def fits(present: int, own: int, more: int, most: int, *, callers: int) -> bool:
 
 @dataclass(slots=True)
 class Held:
-    """What one caller has of both."""
+    """The requests and bytes that one caller has in flight."""
 
     requests: int = 0
     body_bytes: int = 0
 
 
 class InFlightPlace:
-    """A request's place in flight: it is taken or it is not, so that no place is given back twice.
+    """A request's place in flight. It is either taken or not, so a place is never released twice.
 
     Invariant: ``InFlight`` counts it exactly while it is taken.
     """
@@ -54,7 +54,7 @@ class InFlightPlace:
         """Count the request.
 
         Raises:
-            TooManyRequestsError: there are as many as there may be, or as many of this caller.
+            TooManyRequestsError: the bound is reached, or the caller's share of it.
         """
         assert not self._is_taken, "a request has one place"
         self._in_flight.admit(caller, now_s)
@@ -62,20 +62,20 @@ class InFlightPlace:
         self._is_taken = True
 
     def leave(self) -> None:
-        """Count the request no more."""
+        """Stop counting the request."""
         if self._is_taken:
             self._is_taken = False
             self._in_flight.leave(self._caller)
 
     @contextmanager
     def aside(self, *, is_asked_again: bool = False) -> Iterator[None]:
-        """Do not count the request for so long; within another such block this one changes nothing.
+        """Stop counting the request within this block. A nested block changes nothing.
 
         Args:
-            is_asked_again: whether there must be room when it is counted again.
+            is_asked_again: whether there must be room when the request counts again.
 
         Raises:
-            TooManyRequestsError: there is none by now; it counts nevertheless.
+            TooManyRequestsError: there is no room now. The request counts nevertheless.
         """
         if not self._is_taken:
             yield
@@ -95,31 +95,31 @@ class InFlightPlace:
 
 
 class InFlight:
-    """All of a server. Belongs to one event loop; times are its clock's."""
+    """All requests in flight of a server. Belongs to one event loop; times are on its clock."""
 
     def __init__(self, limits: ApiLimits) -> None:
         self.limits = limits
         self.request_count = 0
         self.body_bytes = 0
         self._held: dict[str, Held] = {}
-        """Of callers that have something."""
+        """The callers that have something in flight."""
         self._here: set[str] = set()
         self._before: set[str] = set()
-        """Who was here in this while and, if not since, in the one before; disjoint."""
+        """The callers of the current period, and those of the previous period that have not called since; disjoint."""
         self._since_s = 0.0
 
     def admit(self, caller: str, now_s: float) -> None:
         """Count one more request.
 
         Raises:
-            TooManyRequestsError: there are as many as there may be, or as many of this caller.
+            TooManyRequestsError: the bound is reached, or the caller's share of it.
         """
         self._see(caller, now_s)
         self._check_place(caller)
         self.enter(caller)
 
     def has_room_for(self, caller: str, byte_count: int, now_s: float) -> bool:
-        """Whether one more request with such a body would be taken."""
+        """Return whether one more request with a body of this size fits."""
         self._see(caller, now_s)
         limits, held = self.limits, self._held.get(caller) or Held()
         return (
@@ -129,7 +129,7 @@ class InFlight:
         )
 
     def enter(self, caller: str, byte_count: int = 0) -> None:
-        """Count a request, and what has come of it, whatever the bounds say."""
+        """Count a request and the bytes that have arrived of it, without a check of the bounds."""
         held = self._held.get(caller)
         if held is None:
             held = self._held[caller] = Held()
@@ -139,14 +139,14 @@ class InFlight:
         self.body_bytes += byte_count
 
     def leave(self, caller: str, byte_count: int = 0) -> None:
-        """Count a request no more, nor what has come of it."""
+        """Stop counting a request and its bytes."""
         self._give_back(caller, 1, byte_count)
 
     def readmit(self, caller: str) -> None:
-        """Count a request again whose body has come.
+        """Count a request again after its body has arrived.
 
         Raises:
-            TooManyRequestsError: there are as many as there may be by now; it counts nevertheless.
+            TooManyRequestsError: there is no room now. The request counts nevertheless.
         """
         try:
             self._check_place(caller)
@@ -154,10 +154,10 @@ class InFlight:
             self.enter(caller)
 
     def reserve(self, caller: str, byte_count: int) -> None:
-        """Count bytes of a body that have come.
+        """Count bytes of a body that have arrived.
 
         Raises:
-            TooManyRequestsError: together with the bodies under way it would be too much.
+            TooManyRequestsError: together with the other bodies in flight they are too many.
         """
         held = self._held.get(caller)
         if held is None:
@@ -174,7 +174,7 @@ class InFlight:
         self.body_bytes += byte_count
 
     def release(self, caller: str, byte_count: int) -> None:
-        """Count bytes of a body no more."""
+        """Stop counting bytes of a body."""
         if byte_count:
             self._give_back(caller, 0, byte_count)
 
@@ -205,7 +205,7 @@ class InFlight:
         if now_s - self._since_s > LATELY_S:
             is_recent = now_s - self._since_s <= 2 * LATELY_S
             self._before = self._here if is_recent else set()
-            # Who waits for an answer is here, however long that takes.
+            # A caller that waits for a response counts as recent, however long it waits.
             self._before.update(self._held)
             self._here = set()
             self._since_s = now_s

@@ -1,8 +1,8 @@
 """Names by which callers without credentials may reach a node.
 
-A page of another site may have its own name resolve to a node's address (DNS rebinding). To the browser the node is
-then the page's own origin: the page reads and writes whatever needs no credentials. Only the ``Host`` header tells,
-since it has the page's name. A name that a stranger may register is therefore taken only where it is known.
+A page of another site may let its own name resolve to a node's address (DNS rebinding). The browser then takes the node
+for the page's own origin. The page can read and write everything that needs no credentials. Only the ``Host`` header
+shows this, because it has the page's name. So a name that a stranger may register is accepted only if it is known.
 """
 
 import ipaddress
@@ -16,7 +16,7 @@ from milena.model.errors import ForbiddenError
 
 ANY = "*"
 LOCAL = ("localhost", ".localhost", ".cluster.local", ".svc", ".internal", ".home.arpa")
-"""Names that cannot be registered; so is a name without a dot."""
+"""Names that cannot be registered. A name without a dot cannot be registered either."""
 
 _ACCEPTED_MAX = 1024
 _HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::[0-9]*)?")
@@ -25,7 +25,7 @@ _HEADER = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]*))(?::[0-9]*)?")
 class KnownHosts:
     """The names of one cluster. Belongs to the event loop of its server.
 
-    ``allowed``: further names; one that begins with a dot stands for all names that end so, ``*`` for every name.
+    ``allowed``: further names. One that starts with a dot stands for all names with this ending, ``*`` for every name.
     """
 
     def __init__(self, allowed: Collection[str], metadata: MetadataPort) -> None:
@@ -36,7 +36,7 @@ class KnownHosts:
         self._accepted: set[str] = set()
 
     def check_stranger(self, principal: str, header: str | None) -> None:
-        """Do as ``check`` for a caller whose principal no credentials prove: a page may send the request, too.
+        """Run ``check`` for a caller without proven credentials: a page may have sent the request.
 
         Raises:
             ForbiddenError: see ``check``.
@@ -45,10 +45,10 @@ class KnownHosts:
             self.check(header)
 
     def check(self, header: str | None) -> None:
-        """Refuse a request whose ``Host`` is no name of the cluster; clients of HTTP/1.0 may leave it out.
+        """Refuse a request whose ``Host`` is not a name of the cluster. Clients of HTTP/1.0 may omit it.
 
         Raises:
-            ForbiddenError: a page may have sent the request; the message says what to do.
+            ForbiddenError: a page may have sent the request. The message says what to do.
         """
         if header is None or ANY in self._names:
             return
@@ -78,7 +78,7 @@ class KnownHosts:
 
 
 def host_in(header: str) -> str:
-    """The host of a ``Host`` header, without its port and in small letters."""
+    """Return the host of a ``Host`` header, without its port and in lower case."""
     found = _HEADER.fullmatch(header.strip())
     if found is None:
         return header.strip().lower()

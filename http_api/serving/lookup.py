@@ -6,12 +6,12 @@ from http_api.serving.call import Call
 from milena.model.errors import PartitionNotFoundError
 from raft_meta.machine.image import Partition, Topic
 
-# Partition numbers are 32 bits wide; more digits than that name nothing.
+# Partition numbers have 32 bits. A longer number names no partition.
 _PARTITION_DIGITS_MAX = 9
 
 
 async def find_topic(call: Call) -> Topic:
-    """The topic that the path names.
+    """Return the topic that the path names.
 
     Raises:
         TopicNotFoundError: there is none.
@@ -20,11 +20,13 @@ async def find_topic(call: Call) -> Topic:
 
 
 async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
-    """The partition that the path names, as this node knows it: who looks for a leader does not wait for a majority.
+    """Return the partition that the path names, as this node knows it.
+
+    A caller that looks for a leader does not wait for a majority.
 
     Raises:
-        TopicNotFoundError, PartitionNotFoundError: there is none, as a majority says.
-        NoQuorumError: there is none here, and no majority answered.
+        TopicNotFoundError, PartitionNotFoundError: there is none, as a majority confirms.
+        NoQuorumError: there is none here, and no majority responded.
     """
     metadata = call.ports.metadata
     partition = partition_number(call)
@@ -36,26 +38,26 @@ async def find_partition(call: Call) -> tuple[Topic, int, Partition]:
 
 
 def no_such_partition(topic: Topic, partition: int) -> PartitionNotFoundError:
-    """The error for a partition that the topic does not have."""
+    """Return the error for a partition that the topic does not have."""
     return PartitionNotFoundError(
         f"topic '{topic.name}' has {topic.partition_count} partitions; there is no {partition}"
     )
 
 
 def partition_number(call: Call) -> int:
-    """The number of a partition in the path, whether or not there is one.
+    """Return the number of a partition in the path, whether or not the partition exists.
 
     Raises:
-        PartitionNotFoundError: not a number, or none that a partition can have.
+        PartitionNotFoundError: the text is not a number, or not one that a partition can have.
     """
     return parse_partition(call.names)
 
 
 def parse_partition(names: Mapping[str, str]) -> int:
-    """A partition from the names of a path.
+    """Return the partition number among the names of a path.
 
     Raises:
-        PartitionNotFoundError: not a number, or none that a partition can have.
+        PartitionNotFoundError: the text is not a number, or not one that a partition can have.
     """
     text = names["partition"]
     if text.isascii() and text.isdigit() and len(text) <= _PARTITION_DIGITS_MAX:
@@ -64,7 +66,7 @@ def parse_partition(names: Mapping[str, str]) -> int:
 
 
 def partitions_of(call: Call, topic: Topic) -> list[tuple[int, Partition]]:
-    """The topic's partitions, as far as this node's image has them."""
+    """Return the topic's partitions that this node's image has."""
     image = call.ports.metadata.image
     states = ((p, image.partition(topic.topic_id, p)) for p in range(topic.partition_count))
     return [(partition, state) for partition, state in states if state is not None]

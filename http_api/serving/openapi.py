@@ -1,8 +1,8 @@
-"""The API's own description: an OpenAPI 3.1 document, made from the table of routes and from the table of errors.
+"""The API's description: an OpenAPI 3.1 document, made from the table of routes and the table of errors.
 
-Pure: routes in, JSON out. A route says what is special about it; what follows from its kind is added here: a request
-with a body may be too large, an answer in v2's type may not be what ``Accept`` wants, and so on. Equal parts become
-components, so that the document stays small.
+Pure: routes in, JSON out. A route declares its special parts. This module adds what follows from the route's kind: a
+request with a body may be too large, a response in v2's type may not be acceptable, and so on. Equal parts become
+components, so the document stays small.
 """
 
 from collections.abc import Iterable, Mapping
@@ -104,23 +104,23 @@ HEADERS: Mapping[str, tuple[str, str]] = {
         'topic and next offset, as far as the answer tells of it, `"9f3a12bc44de.42"`: a write can name it',
     ),
 }
-"""Headers of answers: type and meaning."""
+"""Headers of responses: type and meaning."""
 
 _RETRY_STATUSES = (429, 503)
 
 _ENVELOPES = {412: CONDITION_FAILED}
-"""Of errors that tell more than code and message, by status."""
+"""The shapes of errors that have more than code and message, by status."""
 
 _FAULTS = [row for row in ERROR_TABLE.values() if row.status == 500] + [UNLISTED_ERROR]
 
 
 def encode_document(routes: Iterable[Route]) -> bytes:
-    """The document as it is served."""
+    """Return the document as it is served."""
     return orjson.dumps(make_document(routes))
 
 
 def make_document(routes: Iterable[Route]) -> Object:
-    """The OpenAPI document of these routes."""
+    """Return the OpenAPI document of these routes."""
     table = tuple(routes)
     components = _Components(table)
     paths: dict[str, Object] = {}
@@ -136,7 +136,7 @@ def make_document(routes: Iterable[Route]) -> Object:
         },
         "servers": [{"url": "/", "description": "the node that gave this document, or any other"}],
         "tags": [{"name": tag, "description": _TAGS[tag]} for tag in Tag],
-        # Any of these; nothing at all where the cluster does not ask.
+        # Any of these, or none if the cluster asks for no credentials.
         "security": [{}, {"token": []}, {"password": []}],
         "paths": paths,
         "components": components.finished(),
@@ -144,10 +144,10 @@ def make_document(routes: Iterable[Route]) -> Object:
 
 
 def errors_of(route: Route) -> tuple[type[MilenaError], ...]:
-    """All errors that a route may answer with, those included that follow from what it is."""
+    """Return all errors that a route may respond with, including those that follow from its kind."""
     implied: list[type[MilenaError]] = [MalformedRequestError]
     if not route.access.is_public:
-        # A node that cannot tell who calls is not ready for them.
+        # A node that cannot authenticate callers is not ready for them.
         implied += [UnauthenticatedError, NotReadyError, TooManyRequestsError]
     if route.access.needs is not None or route.access.has_more:
         implied.append(ForbiddenError)
@@ -163,7 +163,7 @@ def errors_of(route: Route) -> tuple[type[MilenaError], ...]:
 
 
 class _Components:
-    """Writes operations, and keeps what several of them have in common."""
+    """Builds operations, and collects the parts that several of them share."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._schemas: dict[str, object] = {}
@@ -177,7 +177,7 @@ class _Components:
         self._shared = {key for key, found in uses.items() if len(found) > 1}
 
     def finished(self) -> Object:
-        """The components."""
+        """Return the components."""
         return {
             "schemas": dict(sorted(self._schemas.items())),
             "responses": dict(sorted(self._responses.items())),
@@ -195,7 +195,7 @@ class _Components:
         }
 
     def operation(self, route: Route) -> Object:
-        """One operation."""
+        """Return one operation."""
         operation: Object = {
             "operationId": route.operation_id,
             "tags": [route.tag],
@@ -255,7 +255,7 @@ class _Components:
         return {type_: {"schema": self._schema(part)} for type_, part in content.items()}
 
     def _errors(self, route: Route) -> dict[str, Object]:
-        """The errors of a route by status."""
+        """Return the errors of a route by status."""
         kinds: dict[int, dict[type[MilenaError], int]] = {}
         for kind in errors_of(route):
             row = ERROR_TABLE[kind]
@@ -312,7 +312,7 @@ class _Components:
     # -- schemas ---------------------------------------------------------------------------------
 
     def _schema(self, part: SchemaPart) -> object:
-        """The part with references in place of named shapes, which become components."""
+        """Return the part with references instead of named shapes, which become components."""
         if isinstance(part, Shape):
             self._define(part)
             return {"$ref": f"#/components/schemas/{part.name}"}
@@ -338,6 +338,6 @@ def _headers(*names: str) -> Object:
 
 
 def _meaning(kind: type[MilenaError]) -> str:
-    """The first sentence of what a class of errors says of itself."""
+    """Return the first paragraph of an error class's docstring."""
     paragraph = (kind.__doc__ or "").split("\n\n")[0]
     return " ".join(paragraph.replace("``", "`").split())

@@ -1,8 +1,8 @@
-"""Streams that are open: how many there may be, how all of them end, and how long their sources try.
+"""Open streams: their bound, how they all end, and how long their sources retry.
 
-Callers share them as they share requests in flight (``http_api.serving.in_flight``): where more than half are taken, no
-caller has more than an equal share, and the last eighth is for callers that have none. A stream has no end, so a share
-that was taken early would not become smaller: no caller has more than half.
+Callers share the bound as they share requests in flight (``http_api.serving.in_flight``). If more than half is taken, a
+caller gets at most an equal share, and the last eighth is for callers without a stream. A stream may never end, so an
+early share would not shrink. Hence no caller has more than half.
 """
 
 import asyncio
@@ -14,39 +14,42 @@ from http_api.serving.in_flight import FOR_NEWCOMERS, fits
 from milena.model.errors import NotLeaderError, TooManyRequestsError, UnavailableError
 
 KEEP_ALIVE_MS = 20_000
-"""A source that has nothing says so this often. Proxies commonly give up on a silent connection after 60 s."""
+"""How often a source without data sends a sign of life. Proxies commonly close a silent connection after 60 s."""
 
 
 PIECE_BYTES = 256 << 10
-"""Read at a time, stored and again decompressed, or one batch: all that a client who reads slowly costs."""
+"""The amount read at a time, both stored and decompressed, or one batch. A slow reader costs no more."""
 
 RETRY_S_FIRST, RETRY_S_MAX, RETRY_S_TOTAL = 0.1, 2.0, 30.0
-"""Between tries while a partition cannot be read, and when the stream gives up: another node may know more."""
+"""Waits between retries while a partition cannot be read, and the time after which the stream gives up (seconds).
+
+After that, another node may know more.
+"""
 
 
 class Streams:
-    """All that are open. Belongs to one event loop."""
+    """All open streams. Belongs to one event loop."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # Of a bound that is too small to be shared one caller may have all.
+        # One caller may have all of a bound that is too small to share.
         self._own_most = most - FOR_NEWCOMERS // 2 * (most // FOR_NEWCOMERS)
         self._ends: set[asyncio.Timeout] = set()
         self._count = 0
         self._held: Counter[str] = Counter()
-        """By caller, of those that have some."""
+        """The number of streams, by caller."""
         self.ended_count = 0
-        """How often all were ended."""
+        """How often ``end_all`` was called."""
 
     def __len__(self) -> int:
         return self._count
 
     @contextmanager
     def place(self, caller: str, count: int = 1) -> Iterator[None]:
-        """A place among the streams, or as many as it costs.
+        """Take ``count`` places among the streams within this block.
 
         Raises:
-            TooManyRequestsError: there are as many as there may be, or as many of this caller.
+            TooManyRequestsError: the bound is reached, or the caller's share of it.
         """
         own = self._held[caller]
         callers = len(self._held) + (caller not in self._held)
@@ -68,7 +71,7 @@ class Streams:
 
     @contextmanager
     def ending_with(self, end: asyncio.Timeout) -> Iterator[None]:
-        """``end_all`` lets this time run out."""
+        """Let ``end_all`` end this timeout."""
         self._ends.add(end)
         try:
             yield
@@ -76,7 +79,7 @@ class Streams:
             self._ends.discard(end)
 
     def end_all(self) -> None:
-        """End every stream, in order; those that begin later go on."""
+        """End every stream cleanly. Streams that start later continue."""
         now = asyncio.get_running_loop().time()
         self.ended_count += 1
         ends, self._ends = self._ends, set()
@@ -85,7 +88,7 @@ class Streams:
 
 
 async def pause(seconds: float) -> None:
-    """Wait, on the loop's clock."""
+    """Wait this many seconds, on the loop's clock."""
     loop = asyncio.get_running_loop()
     waiting = loop.create_future()
     timer = loop.call_later(seconds, waiting.set_result, None)
@@ -96,19 +99,19 @@ async def pause(seconds: float) -> None:
 
 
 class Retries:
-    """Waits, each twice as long as the one before, until it has been too long."""
+    """Waits between retries. Each is twice as long as the previous one, up to a total time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew after a success."""
+        """Start again after a success."""
         self._next_s = RETRY_S_FIRST
         self._failing_since: float | None = None
 
     async def wait_after(self, error: UnavailableError | NotLeaderError) -> None:
-        """Wait before the next try, or raise the error when there was enough of them."""
+        """Wait before the next retry, or raise the error if the total time is over."""
         now = self._loop.time()
         if self._failing_since is None:
             self._failing_since = now

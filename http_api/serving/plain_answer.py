@@ -1,9 +1,10 @@
-"""An answer that is ready, sent in one piece: to a write of small records, or to a fetch.
+"""A response that is ready and leaves in one piece: to a write of small records, or to a fetch.
 
-Its head is always the same but for a few words, so that it is put together here and handed to the connection with the
-body by one write. aiohttp's own way (a multi-dict of headers, several checks of what they allow, a serialiser) costs a
-third of a small request, and copies the body of a large one behind its head. What is not the common case (an old or a
-last request of a connection, one for the head alone) goes aiohttp's way.
+Its head differs in a few words only. So this module builds the head itself and passes head and body to the connection
+in one write. aiohttp's way costs a third of a small request (a multi-dict of headers, several checks, a serialiser). It
+also copies a large body behind its head.
+
+Less common requests go aiohttp's way: an old version of HTTP, the last request of a connection, ``HEAD``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,13 @@ from aiohttp.helpers import rfc822_formatted_time
 from aiohttp.http import HttpVersion11
 
 _COPIED_BYTES_MAX = 16 << 10
-"""A smaller body is copied behind the head: one piece costs the connection less than two."""
+"""The largest body that is copied behind the head: one piece costs the connection less than two."""
 
 
 def encode_answer(
     status: int, phrase: str, body: bytes, content_type: str, headers: Mapping[str, str]
 ) -> bytes:
-    """A whole answer of HTTP/1.1; ``headers`` hold no line breaks, and come after those of the body."""
+    """Return a whole HTTP/1.1 response. ``headers`` have no line breaks, and follow those of the body."""
     return _encode_head(status, phrase, len(body), content_type, headers) + body
 
 
@@ -39,8 +40,8 @@ def _encode_head(
 class PlainAnswer(web.StreamResponse):
     """Status 200 and a body that is ready.
 
-    Invariant: headers that are set before it is sent hold no line breaks; names and values come from the server alone,
-    or were checked.
+    Invariant: headers that are set before it is sent have no line breaks. The server alone makes names and values, or
+    it has checked them.
     """
 
     def __init__(
@@ -53,16 +54,16 @@ class PlainAnswer(web.StreamResponse):
 
     @property
     def prepared(self) -> bool:
-        """Whether its head is out."""
+        """Whether the head is sent."""
         return self._is_sent or super().prepared
 
     @property
     def keep_alive(self) -> bool | None:
-        """Whether the connection goes on."""
+        """Whether the connection stays open."""
         return True if self._is_sent else super().keep_alive
 
     async def prepare(self, request: web.BaseRequest) -> AbstractStreamWriter | None:
-        """Send all of it.
+        """Send head and body.
 
         Raises:
             ClientConnectionResetError: the client has gone.
@@ -95,6 +96,6 @@ class PlainAnswer(web.StreamResponse):
         return writer
 
     async def write_eof(self, data: bytes = b"") -> None:
-        """The end, unless it was sent with the rest."""
+        """End the response, unless it was sent with the head."""
         if not self._is_sent:
             await super().write_eof(data)

@@ -1,13 +1,13 @@
-"""How much of a node each caller may take: requests a second, bytes that it sends, bytes that it is sent, and counts.
+"""Quotas of a node for each caller: requests and bytes in both directions per second, and counts.
 
-Token buckets, of which two seconds may be spent at once. What a request costs is known in its end, so that bytes are
-charged then, and whoever has spent too much waits before the next one: a short while the node waits for it, for longer
-it is told when to come again. Quotas are a node's own, as Kafka's are a broker's: a caller of three nodes may have
-three times as much.
+Rates are token buckets that hold two seconds. The cost of a request is known at its end, so bytes are charged then. A
+caller that has spent too much waits before its next request: the node waits a short time, and refuses a longer wait
+with ``Retry-After``. Quotas hold per node, as Kafka's hold per broker: a caller of three nodes may take three times as
+much.
 
-What a caller may take is what the replicated state says of its user and client id: the most specific entity that
-bounds a thing counts for it, and all who share the entity's names share one bucket. Where none does, a node's own
-options are a bound for each caller: who it is known as, or, where nobody is asked, the address that it calls from.
+The replicated state bounds a caller by user and client id. The most specific entity with a bound for a key counts, and
+all callers under the entity's names share one bucket. Without such an entity the node's own options bound each caller:
+its principal, or its address if the cluster asks for no credentials.
 
 Source: KIP-13, KIP-124, KIP-546. Pure; times are monotonic s.
 """
@@ -28,25 +28,28 @@ from raft_meta.machine.image import Quota, QuotaEntity
 
 BURST_S = 2.0
 WAIT_S_MAX = 0.2
-"""So long a request waits here; a client that waits longer had better hear of it."""
+"""The longest wait of a request in the node. A client that must wait longer is told so."""
 FULL_RETRY_S = 1.0
-"""When to come again where a count is reached: nobody knows when something of it ends."""
+"""When to retry after a count is reached: the node cannot know when one of them ends."""
 CALLERS_MAX = 10_000
 
 _CLIENT_ID = re.compile(CLIENT_ID)
 
 
 class Payer(NamedTuple):
-    """Who takes something of the node."""
+    """A caller that uses the node's capacity."""
 
     name: str
-    """The principal; where nobody is asked, the address."""
+    """The principal; the address if the cluster asks for no credentials."""
     user: str
     client_id: str
 
 
 def payer_of(principal: str, address: str | None, client_id: str | None) -> Payer:
-    """Who pays for a request: ``principal`` is empty where nobody was asked. No client id is one that is empty."""
+    """Return the payer of a request.
+
+    ``principal`` is empty if the cluster asked for no credentials. A malformed client id counts as none.
+    """
     is_said = client_id is not None and _CLIENT_ID.fullmatch(client_id) is not None
     said = client_id if is_said and client_id else ""
     if not principal:
@@ -55,16 +58,16 @@ def payer_of(principal: str, address: str | None, client_id: str | None) -> Paye
 
 
 class Bound(NamedTuple):
-    """How much of one thing somebody may take, together with all who share the bound."""
+    """The amount of one thing that a caller may take, together with all callers that share the bound."""
 
     owner: tuple[str, str]
-    """(name of the caller, client id); empty where it is whoever's."""
+    """The name of the caller and the client id. An empty part stands for all of them."""
     amount: int
 
 
 @dataclass(slots=True)
 class QuotaUse:
-    """What counts of a past, as of ``since_s``."""
+    """The use that still counts, as of ``since_s``."""
 
     since_s: float
     spent: float = 0.0
@@ -75,7 +78,7 @@ _RATES = (QuotaKey.REQUEST_RATE, QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_
 
 
 class Quotas:
-    """All callers of a node. Belongs to one event loop."""
+    """The quotas of all callers of a node. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -87,17 +90,17 @@ class Quotas:
         self._replicated = replicated
         self._quotas = replicated()
         self._bounds: dict[Payer, _Bounds] = {}
-        """Worked out of ``_quotas``."""
+        """Bounds derived from ``_quotas``."""
         self._uses: dict[tuple[QuotaKey, tuple[str, str]], QuotaUse] = {}
         self._places: dict[tuple[QuotaKey, tuple[str, str]], int] = {}
 
     @property
     def is_on(self) -> bool:
-        """Otherwise nobody needs to be asked or charged."""
+        """Whether any quota exists, so that callers must be counted."""
         return bool(self._defaults or self._replicated())
 
     def bound(self, payer: Payer, key: QuotaKey) -> Bound | None:
-        """How much of a thing a caller may take; None: as much as it likes."""
+        """Return a caller's bound for a key, or None: it has none."""
         return self._bounds_of(payer).get(key)
 
     def charge(
@@ -109,7 +112,7 @@ class Quotas:
         bytes_in: int = 0,
         bytes_out: int = 0,
     ) -> None:
-        """Count what a caller took."""
+        """Count the use of a caller."""
         bounds = self._bounds_of(payer)
         for key, amount in zip(_RATES, (requests, bytes_in, bytes_out), strict=True):
             bound = bounds.get(key)
@@ -117,7 +120,7 @@ class Quotas:
                 self._as_of(key, bound, now_s).spent += amount
 
     def wait_s(self, payer: Payer, now_s: float) -> float:
-        """How long a caller is to wait before it takes more; 0: it need not."""
+        """Return how long a caller must wait before its next request, in seconds; 0: no wait."""
         longest_s = 0.0
         for key, bound in self._bounds_of(payer).items():
             if (key, bound.owner) in self._uses:
@@ -126,10 +129,10 @@ class Quotas:
         return longest_s
 
     def short_wait_s(self, payer: Payer, now_s: float) -> float:
-        """The same, where it is short.
+        """Return the wait in seconds if it is short.
 
         Raises:
-            QuotaExceededError: it is not; it says when to come again.
+            QuotaExceededError: the wait is longer; the error has the time to retry after.
         """
         wait_s = self.wait_s(payer, now_s)
         if wait_s > WAIT_S_MAX:
@@ -140,10 +143,10 @@ class Quotas:
         return wait_s
 
     def check_count(self, payer: Payer, key: QuotaKey, present: int, more: int = 1) -> None:
-        """Refuse ``more`` of a thing beside those that there are.
+        """Refuse ``more`` of a thing in addition to the ``present`` ones.
 
         Raises:
-            QuotaExceededError: it would be above the caller's bound.
+            QuotaExceededError: the sum is above the caller's bound.
         """
         bound = self.bound(payer, key)
         if bound is not None and present + more > bound.amount:
@@ -154,10 +157,10 @@ class Quotas:
 
     @contextmanager
     def place(self, payer: Payer, key: QuotaKey, count: int = 1) -> Iterator[None]:
-        """For so long the caller has so many more of a thing.
+        """Count ``count`` more of a thing for the caller within this block.
 
         Raises:
-            QuotaExceededError: it would be above its bound.
+            QuotaExceededError: the sum is above its bound.
         """
         bound = self.bound(payer, key)
         if bound is None:
@@ -200,7 +203,7 @@ class Quotas:
         use = self._uses.pop((key, bound.owner), None)
         if use is None:
             if len(self._uses) >= CALLERS_MAX:
-                # Who took nothing for longest.
+                # The caller whose last use is longest ago.
                 del self._uses[next(iter(self._uses))]
             use = QuotaUse(now_s)
         passed_s = now_s - use.since_s
@@ -212,7 +215,7 @@ class Quotas:
 
 
 def _entities_of(payer: Payer) -> tuple[QuotaEntity, ...]:
-    """Whose quotas may bind a caller, the most specific first: the order of KIP-546."""
+    """Return the entities whose quotas may bind a caller, the most specific first: the order of KIP-546."""
     clients = (payer.client_id, EVERY) if payer.client_id else (EVERY,)
     return (
         *((user, client) for user in (payer.user, EVERY) for client in (*clients, "")),

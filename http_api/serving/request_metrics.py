@@ -1,6 +1,6 @@
 """Counts and durations of requests by route, in Prometheus' text format.
 
-Plain dictionaries: one update a request has to cost less than a microsecond, and one event loop makes them all.
+The data are plain dictionaries of one event loop: one update per request must cost less than a microsecond.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ class RequestMetrics:
     by_route: dict[tuple[str, str], _RouteTimes] = field(default_factory=dict)
 
     def observe(self, method: str, path: str, status: int, seconds: float) -> None:
-        """Count one request. ``path`` is the route's, so that names of topics do not become labels."""
+        """Count one request. ``path`` is the route's, so topic names do not become labels."""
         key = (method, path, status)
         self.by_status[key] = self.by_status.get(key, 0) + 1
         times = self.by_route.get((method, path))
@@ -31,7 +31,7 @@ class RequestMetrics:
         times.seconds += seconds
 
     def render(self, *, requests_in_flight: int, bytes_in_flight: int, streams_open: int) -> bytes:
-        """Everything as text."""
+        """Return all counts as text."""
         lines = [
             "# HELP milena_http_requests_total Requests answered.",
             "# TYPE milena_http_requests_total counter",

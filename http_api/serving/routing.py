@@ -1,8 +1,7 @@
 """Paths to handlers: a tree that finds a route by the segments of a path.
 
-Names in paths are percent-decoded one segment at a time, so that an encoded slash stays inside its name; a verb may
-stand behind a name (``{name}:verb``). A trailing slash means nothing. Control characters are refused before anything
-else looks at a name.
+Names in paths are percent-decoded one segment at a time, so an encoded slash stays inside its name. A verb may follow a
+name (``{name}:verb``). A trailing slash has no meaning. Control characters in a name are refused first.
 """
 
 import re
@@ -16,14 +15,14 @@ from http_api.serving.endpoint import Route
 from milena.model.errors import MalformedRequestError, RouteNotFoundError
 
 _FOUND_MAX = 4096
-"""Paths that are remembered. With those of 8190 bytes, which is the longest, 32 MB; usually 1 MB."""
+"""The number of paths that are remembered. The longest have 8190 bytes, so 32 MB at most; usually 1 MB."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN = re.compile(r"[!-$&-~]+")
-"""Visible ASCII without a percent sign stands for itself."""
+"""Visible ASCII without a percent sign needs no decoding."""
 
 _ALIKE = 2
-"""Segments of a path that tell what it is about: ``topics/{topic}``."""
+"""The number of last segments that tell the subject of a path: ``topics/{topic}``."""
 
 _CONTROL_PICTURES = 0x2400
 
@@ -33,7 +32,7 @@ class _Node:
     literals: dict[str, "_Node"] = field(default_factory=dict)
     wildcard: "_Node | None" = None
     verbs: dict[str, "_Node"] = field(default_factory=dict)
-    """What stands behind a name, with its colon."""
+    """The verbs after a name, with their colon."""
     routes: dict[str, Route] = field(default_factory=dict)
 
 
@@ -48,7 +47,7 @@ class Match:
 class Router:
     """Finds the route of a request; never changes once built.
 
-    Clients ask for the same few paths again and again: what was found is kept, under a bound.
+    Clients request the same few paths repeatedly, so a bounded number of results is cached.
     """
 
     def __init__(self, routes: Iterable[Route]) -> None:
@@ -74,7 +73,7 @@ class Router:
         self._routes.append(route)
 
     def _find(self, method: str, raw_path: str) -> Match:
-        """The route of a request; ``find`` is the same, remembered.
+        """Return the route of a request and the names of its path. ``find`` is this method with a cache.
 
         Raises:
             RouteNotFoundError: no endpoint at this path.
@@ -98,7 +97,7 @@ class Router:
         return Match(route, dict(zip(route.path_names, values, strict=True)))
 
     def allowed(self, raw_path: str) -> str:
-        """The methods of a path, as an ``Allow`` header has them.
+        """Return the methods of a path, in the form of an ``Allow`` header.
 
         Raises:
             RouteNotFoundError: no endpoint at this path.
@@ -106,7 +105,7 @@ class Router:
         return allowed_methods(self._walk(raw_path)[0].routes)
 
     def _elsewhere(self, method: str, raw_path: str) -> str:
-        """The end of a refusal: where paths that end alike have this method, as ``DELETE /topics/x`` has in v3."""
+        """Return the end of a refusal: paths with the same ending that have this method (v3's ``DELETE /topics/x``)."""
         tail = _segments(raw_path)[-_ALIKE:]
         found = [
             f"{method} {route.path}"
@@ -132,7 +131,7 @@ class Router:
 
 
 def _named(node: _Node, part: str) -> tuple[str, _Node | None]:
-    """The name that a segment holds, and where it leads; None: nowhere."""
+    """Return the name in a segment and the node that it leads to, or None."""
     if node.verbs:
         name, colon, verb = part.rpartition(":")
         found = node.verbs.get(colon + verb)
@@ -142,7 +141,7 @@ def _named(node: _Node, part: str) -> tuple[str, _Node | None]:
 
 
 def _ends_like(path: str, tail: list[str]) -> bool:
-    """A route's path ends with these segments, of which one at least is no name."""
+    """Return whether a route's path ends with these segments, at least one of which is a literal."""
     own = _segments(path)[-len(tail) :]
     if len(own) != len(tail):
         return False
@@ -160,10 +159,10 @@ def _segments(path: str) -> list[str]:
 
 
 def decode_segment(part: str) -> str:
-    """A percent-decoded name.
+    """Return a percent-decoded name.
 
     Raises:
-        MalformedRequestError: it holds a control character (shown as its picture), or is not UTF-8.
+        MalformedRequestError: it has a control character (shown as its picture), or is not UTF-8.
     """
     try:
         name = unquote(part, errors="strict")
@@ -175,10 +174,10 @@ def decode_segment(part: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name with control characters, wherever it comes from.
+    """Refuse a name with control characters, from any source.
 
     Raises:
-        MalformedRequestError: it holds one (shown as its picture).
+        MalformedRequestError: it has one (shown as its picture).
     """
     if _CONTROL.search(name):
         shown = _CONTROL.sub(_picture, name)
@@ -191,7 +190,7 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def allowed_methods(methods: Iterable[str]) -> str:
-    """``GET, HEAD, OPTIONS, POST``: the methods, and those that come with them."""
+    """Return the methods and those that come with them: ``GET, HEAD, OPTIONS, POST``."""
     names = {*methods, "OPTIONS"}
     if "GET" in names:
         names.add("HEAD")

@@ -1,4 +1,4 @@
-"""What all requests of a server have in common."""
+"""The state that all requests of a server share."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from milena.model.turns import Turns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Values that all calls of a server have in common."""
+    """Values that all calls of a server share."""
 
     ports: Ports
     in_flight: InFlight
@@ -27,14 +27,14 @@ class Shared:
     quotas: Quotas
     group_shares: GroupShares
     contained: ContainedErrors
-    """Takes the errors that no handler meant to raise."""
+    """Takes unexpected errors."""
     description: bytes
-    """The OpenAPI document, which never changes while the server runs."""
+    """The OpenAPI document. It never changes while the server runs."""
 
     def typed(self, error: BaseException, request_id: str) -> MilenaError:
-        """Return the error that a caller is told; an unexpected one is reported.
+        """Return the error that the caller gets. An unexpected error is reported first.
 
-        This is the one place that contains what requests on the API port make the code raise.
+        Only this method contains errors of requests on the API port.
         """
         if isinstance(error, MilenaError):
             return error

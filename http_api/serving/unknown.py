@@ -1,7 +1,7 @@
-"""What a request asks of an endpoint that does not know it, in its query or by a header: it is refused.
+"""Parameters, conditions and transactions that an endpoint does not know: the request is refused.
 
-Who misspells ``acks``, writes under ``If-Match`` or commits offsets within a transaction would else believe that the
-node did as it was told.
+Otherwise a client that misspells ``acks``, writes under ``If-Match`` or commits offsets within a transaction would
+believe that the node complied.
 """
 
 from collections.abc import Collection
@@ -14,18 +14,18 @@ from http_api.serving.endpoint import Route
 from milena.model.errors import MalformedRequestError
 
 CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range")
-"""Headers that make a request depend on what is there; an endpoint that looks at one declares it."""
+"""Headers that make a request conditional. An endpoint that supports one declares it."""
 
 TRANSACTION_HEADER = "Milena-Transaction"
-"""Makes a write part of a transaction; an endpoint whose writes can be declares it."""
+"""Makes a write part of a transaction. An endpoint that supports it declares it."""
 
 _READS = frozenset({"GET", "HEAD"})
 _REFUSED_OF_READS = ("If-Match", "If-Unmodified-Since", "If-Range")
-"""Caches send the others to learn whether something changed: the whole is a right answer to them."""
+"""The conditions that a read refuses. Caches send the others to revalidate: the full response answers those correctly."""
 
 
 def check_known(route: Route, request: web.BaseRequest) -> None:
-    """Refuse what the endpoint does not know.
+    """Refuse parameters and headers that the endpoint does not know.
 
     Raises:
         MalformedRequestError: a parameter of the query, a condition or a transaction; the message names it.
@@ -45,7 +45,7 @@ def check_known(route: Route, request: web.BaseRequest) -> None:
 
 
 def check_query(route: Route, raw_query: str) -> None:
-    """Refuse a parameter that the endpoint does not know.
+    """Refuse a query parameter that the endpoint does not know.
 
     Raises:
         MalformedRequestError: there is one, or the query string cannot be read.
@@ -68,6 +68,6 @@ def _hint(name: str, known: Collection[str]) -> str:
 
 
 def nearest(name: str, known: Collection[str], *, likeness: float = 0.6) -> str | None:
-    """The known name that somebody may have meant; ``likeness``: from 0, anything, to 1, the same."""
+    """Return the known name that a client may have meant. ``likeness``: from 0, anything, to 1, equal."""
     found = get_close_matches(name.lower(), sorted(known), n=1, cutoff=likeness)
     return found[0] if found else None
