@@ -1,1 +1,1 @@
-"""Who calls, what they may, and how much of the node they may take."""
+"""Callers, their rights, and their shares of groups."""

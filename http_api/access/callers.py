@@ -1,4 +1,4 @@
-"""Who calls, and what they may do: as handlers and the quick lane ask it, and as a node answers it."""
+"""Callers and their rights: the values, and the port by which handlers and the quick lane get them from the node."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,74 +10,74 @@ from raft_meta.machine.access.authorization import Permissions
 from raft_meta.machine.image import Grant
 
 OPEN = -2
-"""The version of a cluster in which everybody may do everything."""
+"""The version of a cluster in which every caller may do everything."""
 UNCERTAIN = -1
-"""The version of a node that has not heard for too long what is asked of callers: it lets nobody in."""
+"""The version of a node whose knowledge of access is too old: it refuses all callers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Somebody whose credentials are good, at one version of what the cluster knows of access."""
+    """A caller with good credentials, at one version of the cluster's access data."""
 
     principal: str
     version: int
     permissions: Permissions | None = None
-    """None: it may do everything."""
+    """None: the caller may do everything."""
     user: str | None = None
-    """The user that it is, or whose token it brought."""
+    """The user that calls, or whose token the caller sent."""
     user_index: int = 0
     token_id: str | None = None
     grants: tuple[Grant, ...] = ()
-    """Of the token; empty: whatever the user may."""
+    """The grants of the token; empty: all rights of the user."""
     is_superuser: bool = False
     has_password: bool = False
-    """It brought the user's password, and no certificate or token."""
+    """The caller sent the user's password, not a certificate or token."""
     is_enforced: bool = True
     """Otherwise refusals are only logged."""
     host: str = ""
-    """From where it calls, where that matters; empty: it is the same caller from everywhere."""
+    """The address of the caller if its rights depend on it; empty: they hold from any address."""
     expires_ms: int = 0
-    """When its credentials are good no more, by the wall clock; 0: never."""
+    """When the credentials expire (wall ms); 0: never."""
     keys_version: int = 0
-    """Of the issuer's keys by which its token is good; 0: it brought none of an issuer."""
+    """The version of the issuer's keys that verified the token; 0: the token is not an issuer's."""
 
     @property
     def known_principal(self) -> str:
-        """Who it is; empty where nobody was asked."""
+        """The principal; empty if the cluster asked for no credentials."""
         return "" if self.version == OPEN else self.principal
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Whether something allows it to do this to the resource of this name."""
+        """Return whether the caller may do this to the resource of this name."""
         return self.permissions is None or self.permissions.may(operation, kind, name)
 
     def may_create(self, topic: str) -> bool:
-        """Whether it may make a topic of this name."""
+        """Return whether the caller may create a topic of this name."""
         return self.may(Operation.CREATE, ResourceType.TOPIC, topic) or self.may(
             Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME
         )
 
     def may_with_all(self, operation: Operation, kind: ResourceType) -> bool:
-        """Whether it may do this to whatever there is of this type, and will be."""
+        """Return whether the caller may do this to all present and future resources of this type."""
         return self.permissions is None or self.permissions.may_with_all(operation, kind)
 
     def may_with_some(self, operation: Operation, kind: ResourceType) -> bool:
-        """Whether it may do this to something of this type."""
+        """Return whether the caller may do this to a resource of this type."""
         return self.permissions is None or self.permissions.may_with_some(operation, kind)
 
 
 ANYBODY = Caller(principal=ANONYMOUS, version=OPEN, is_superuser=True)
-"""Who calls a cluster that asks nothing."""
+"""The caller of a cluster that asks for no credentials."""
 
 
 class CallersPort(Protocol):
-    """Finds out who calls. Belongs to the event loop."""
+    """Authenticates callers. Belongs to the event loop."""
 
     @property
     def version(self) -> int:
-        """Of what the cluster knows of access; ``OPEN`` or ``UNCERTAIN`` where nothing is asked, or nobody let in."""
+        """The version of the cluster's access data; or ``OPEN`` (no credentials) or ``UNCERTAIN`` (all are refused)."""
 
     def holds(self, caller: Caller) -> bool:
-        """Whether what was found out about a caller still holds."""
+        """Return whether a result about a caller still holds."""
 
     def known(
         self,
@@ -87,27 +87,27 @@ class CallersPort(Protocol):
         *,
         is_under_way: bool = False,
     ) -> Caller | None:
-        """Who comes with this header from this address, if nothing must be waited for; None: ``identify`` tells.
+        """Return the caller with this header and address, if that needs no wait; None: ``identify`` must be awaited.
 
-        ``certificate`` is the connection's, and counts where there is no header. ``is_under_way``: the request has
-        shown its password already, so the password need not be looked at again unless it was changed.
+        ``certificate`` is the connection's, and counts if there is no header. ``is_under_way``: this request's password
+        was checked already. It is checked again only if it was changed.
 
         Raises:
-            UnauthenticatedError: nobody does.
+            UnauthenticatedError: the credentials are wrong or missing.
             TooManyRequestsError: too many wrong signatures came from the address.
-            NotReadyError: this node cannot tell.
+            NotReadyError: this node cannot authenticate callers.
         """
 
     def turned_away(self, host: str) -> TooManyRequestsError | None:
-        """Why no password from this address is looked at now that is not known to be good; None: it would be."""
+        """Return the refusal of unknown passwords from this address, or None: the node would check one."""
 
     async def identify(
         self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
     ) -> Caller:
-        """The same, whatever it takes.
+        """Return the caller, as ``known`` does, and wait if that is necessary.
 
         Raises:
-            UnauthenticatedError: nobody does.
-            TooManyRequestsError: too many passwords are waiting to be looked at, or too many were wrong.
-            NotReadyError: this node cannot tell.
+            UnauthenticatedError: the credentials are wrong or missing.
+            TooManyRequestsError: too many passwords wait to be checked, or too many were wrong.
+            NotReadyError: this node cannot authenticate callers.
         """

@@ -1,4 +1,4 @@
-"""The certificate that a client showed when it connected, once TLS has verified it."""
+"""The certificate that a client presented on connection, after TLS verified it."""
 
 import asyncio
 import hashlib
@@ -13,22 +13,22 @@ _OTHER_NAMES = {"DNS": "DNS", "URI": "URI", "email": "EMAIL"}
 
 @dataclass(frozen=True, slots=True)
 class ClientCertificate:
-    """What of it tells who its holder is."""
+    """The parts of a certificate that identify its holder."""
 
     digest: bytes
-    """SHA-256: no other certificate has it."""
+    """SHA-256, unique to the certificate."""
     names: tuple[str, ...]
     """``CN:`` and the common name; ``DNS:``, ``URI:``, ``EMAIL:`` and each alternative name of the kind."""
     expires_ms: int
-    """When it is good no more, by the wall clock."""
+    """When the certificate expires (wall ms)."""
 
 
 def certificate_of(transport: asyncio.BaseTransport) -> ClientCertificate | None:
-    """The certificate of a connection's client; None: it showed none, or none was asked for."""
+    """Return the certificate of a connection's client, or None: it presented none, or the server asked for none."""
     tls = transport.get_extra_info("ssl_object")
     if tls is None:
         return None
-    # Empty as well when nobody has looked whether it is genuine.
+    # Empty also if TLS did not verify the certificate.
     shown = cast("Mapping[str, object] | None", tls.getpeercert())
     raw = cast("bytes | None", tls.getpeercert(binary_form=True))
     if not shown or not raw:

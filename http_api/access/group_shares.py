@@ -1,8 +1,8 @@
-"""How many groups, and committed offsets in them, one principal may make through this node.
+"""A share of groups, and of committed offsets in them, that one principal may create through this node.
 
-The cluster bounds both for all principals together. The state does not say who made a group, so each node remembers
-which groups it made for whom. Through all nodes together one principal has a quarter of each bound. A node forgets this
-when it starts again, and a group that was deleted or has expired counts no more.
+The cluster bounds both for all principals together. The state does not record which principal created a group. So each
+node remembers the groups that it created for each principal. Through all nodes together one principal has a quarter of
+each bound. A node forgets this when it restarts. A group that was deleted or has expired no longer counts.
 """
 
 from collections.abc import Iterable
@@ -15,17 +15,17 @@ SHARE = 4
 
 
 class GroupShares:
-    """Those of one node. Belongs to the event loop."""
+    """The shares of one node. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._made: dict[str, set[str]] = {}
-        """Principal → the groups that this node was to make for it."""
+        """Principal → the groups that this node was asked to create for it."""
 
     def check(self, image: Image, principal: str, groups: Iterable[str]) -> None:
-        """Refuse groups that are not there, or offsets in groups, if the principal has made enough already.
+        """Refuse new groups, or offsets in groups, if the principal has created enough already.
 
         Raises:
-            GroupLimitError: the message says what to delete.
+            GroupLimitError: the share is used up; the message says what to delete.
         """
         if not principal:
             return

@@ -1,4 +1,4 @@
-"""Addresses of clients, in the one form in which they are compared."""
+"""Addresses of clients in one form, so that they can be compared."""
 
 import ipaddress
 from functools import lru_cache
@@ -6,7 +6,7 @@ from functools import lru_cache
 
 @lru_cache(maxsize=4096)
 def plain_host(host: str) -> str:
-    """An IP address as it is written shortest, IPv4 also where it came over IPv6; what is none stays."""
+    """Return the shortest form of an IP address (IPv4 if it is mapped to IPv6). Return other text unchanged."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

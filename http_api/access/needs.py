@@ -1,6 +1,6 @@
-"""What a caller needs for a request, as each endpoint declares it; an endpoint that does not say cannot be made.
+"""The rights that a request needs, as each endpoint declares them. An endpoint that declares nothing cannot be created.
 
-``http_api.access.rights`` holds callers against it, before anything but path and credentials is looked at.
+``http_api.access.rights`` checks callers against them, before the server reads anything but path and credentials.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,12 @@ class NeededOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What is looked at before the body is: whether anybody at all may call, and what the path needs.
+    """The check before the body is read: whether the endpoint is public, and what the path needs.
 
-    ``has_more``: the body or the query names resources, too, which the handler asks for before it does anything.
-    ``is_filtered``: of what the answer holds, the caller sees what he may ``DESCRIBE``.
-    ``is_strict``: who may not is refused also where other refusals are only logged: what changes access outlives that.
+    ``has_more``: the body or the query names resources too. The handler checks the rights to them before it acts.
+    ``is_filtered``: the response has only resources that the caller may ``DESCRIBE``.
+    ``is_strict``: a caller without the right is refused even in the mode that only logs refusals. A change of access
+    outlasts that mode.
     """
 
     is_public: bool = False
@@ -46,30 +47,30 @@ class Access:
 
 
 PUBLIC = Access(is_public=True)
-"""For anybody: what says nothing about the cluster."""
+"""Any caller, even an unknown one: the response tells nothing about the cluster."""
 KNOWN = Access()
-"""For everybody whom the cluster knows."""
+"""Any caller that the cluster knows."""
 IN_REQUEST = Access(has_more=True)
 IN_ANSWER = Access(is_filtered=True)
 STRICT = Access(has_more=True, is_strict=True)
 
 
 ALL_TOPICS = "-"
-"""In the place of a topic, where v3 has it: all of them; what is answered is filtered then."""
+"""All topics, in place of a topic's name in v3 paths. The response is filtered then."""
 
 
 def on_topic(operation: Operation, *, is_filtered: bool = False) -> Access:
-    """To do this to the topic of the path; ``is_filtered``: it may be ``ALL_TOPICS``."""
+    """Require this operation on the topic of the path. ``is_filtered``: it may be ``ALL_TOPICS``."""
     needs = NeededOperation(operation, ResourceType.TOPIC, "topic")
     return Access(needs=needs, is_filtered=is_filtered)
 
 
 def on_group(operation: Operation, *, has_more: bool = False, is_filtered: bool = False) -> Access:
-    """To do this to the group of the path."""
+    """Require this operation on the group of the path."""
     needs = NeededOperation(operation, ResourceType.GROUP, "group")
     return Access(needs=needs, has_more=has_more, is_filtered=is_filtered)
 
 
 def on_cluster(operation: Operation, *, is_strict: bool = False) -> Access:
-    """To do this to the cluster."""
+    """Require this operation on the cluster."""
     return Access(needs=NeededOperation(operation, ResourceType.CLUSTER), is_strict=is_strict)

@@ -1,8 +1,8 @@
-"""On whose behalf something is done: the principal of the request that is being worked on.
+"""The principal of the request that is being handled.
 
-Whoever identifies a caller says so here, and it is kept across awaits and tasks, so that what a request changes in the
-replicated state can be told of with a name (``node.metadata.store``), however many hands it goes through. Empty: nobody
-was asked, or a node does it by itself.
+The code that identifies a caller sets it, and it lasts across awaits and tasks. So the log of changes to the replicated
+state can name the principal (``node.metadata.store``). Empty: the cluster asked for no credentials, or the node acts by
+itself.
 """
 
 from contextvars import ContextVar

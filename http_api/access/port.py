@@ -1,4 +1,4 @@
-"""What handlers need of a node to show and change users, tokens, access control entries and the mode."""
+"""The port through which handlers show and change users, tokens, access control entries and the mode."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from raft_meta.machine.image import Acl, Grant, Token, User
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedToken:
-    """A token as a client asks for it. ``grants`` empty: whatever its user may.
+    """A token that a client asks for. Empty ``grants``: all rights of its user.
 
-    ``lifetime_ms`` None: it has no end, but for ``expires_ms_max`` (wall ms; 0: none), which it never outlives.
+    ``lifetime_ms`` None: no end of its own. In any case it ends at ``expires_ms_max`` (wall ms; 0: none).
     """
 
     note: str
@@ -22,15 +22,15 @@ class RequestedToken:
     lifetime_ms: int | None
     expires_ms_max: int
     parent: str = ""
-    """The token that asks for it, with which it is deleted; empty: another credential asks."""
+    """The token that asks for this one; both are deleted together. Empty: another credential asks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclSelection:
-    """Which entries are meant; None: whatever they say there.
+    """A filter of entries. None in a field: any value.
 
-    ``is_match``: of the resource, those that would be looked at for ``name``: of this name, of a prefix of it, and
-    of all names. Source: Kafka's pattern type MATCH.
+    ``is_match``: for ``name`` it takes all entries that apply to a resource of this name: by the name itself, by a
+    prefix of it, and for all names. Source: Kafka's pattern type MATCH.
     """
 
     principal: str | None = None
@@ -43,7 +43,7 @@ class AclSelection:
     is_match: bool = False
 
     def fits(self, acl: Acl) -> bool:
-        """Whether an entry is meant."""
+        """Return whether an entry passes the filter."""
         return all(
             wanted is None or wanted == said
             for wanted, said in (
@@ -67,31 +67,31 @@ class AclSelection:
 
 
 class AccessPort(Protocol):
-    """Access as the cluster stores it. Looking is at this node's image.
+    """Access as the cluster stores it. Reads use this node's image.
 
-    Every change may raise NoQuorumError and FeatureLevelError, with nothing changed, FateUnknownError, and
-    InvalidAccessError for what makes no sense.
+    Every change may raise these errors: NoQuorumError and FeatureLevelError (nothing changed), FateUnknownError, and
+    InvalidAccessError for a change that makes no sense.
     """
 
     async def set_mode(self, mode: AccessMode) -> None:
-        """Let the cluster ask so much of those who call it.
+        """Set whether the cluster asks for credentials and enforces rights.
 
         Raises:
-            LastSuperuserError: there is none with a password.
+            LastSuperuserError: no superuser has a password.
         """
 
     async def alter_quota(
         self, user: str, client_id: str, changes: Mapping[QuotaKey, int | None]
     ) -> None:
-        """Bound what somebody may take, or no longer (None); see ``raft_meta.machine.image.Quota``.
+        """Set or remove (None) bounds of a user and client id; see ``raft_meta.machine.image.Quota``.
 
         Raises:
-            InvalidAccessError: it binds nobody, or by a number that is none.
-            AccessLimitError: there would be too many.
+            InvalidAccessError: the entity is empty, or a bound is invalid.
+            AccessLimitError: there would be too many quotas.
         """
 
     def user(self, name: str) -> User:
-        """The user.
+        """Return the user.
 
         Raises:
             UserNotFoundError: there is none.
@@ -106,51 +106,52 @@ class AccessPort(Protocol):
         keeps_previous: bool,
         revokes_tokens: bool = False,
     ) -> tuple[User, bool]:
-        """Make a user, or change what is given of it; returns it, and whether it is new.
+        """Create a user, or change the given fields of one. Return it, and whether it is new.
 
-        ``keeps_previous``: the password that it had stays good beside the new one. ``revokes_tokens``: its tokens go.
+        ``keeps_previous``: the previous password stays valid together with the new one. ``revokes_tokens``: its tokens
+        are deleted.
 
         Raises:
             LastSuperuserError, AccessLimitError, StaleVersionError, TooManyRequestsError: nothing was changed.
         """
 
     async def delete_user(self, name: str) -> None:
-        """Forget a user, its tokens and the entries that name it.
+        """Delete a user, its tokens and the entries that name it.
 
         Raises:
             UserNotFoundError, LastSuperuserError: nothing was changed.
         """
 
     def tokens_of(self, name: str) -> Sequence[Token]:
-        """The user's tokens, the oldest first.
+        """Return the user's tokens, the oldest first.
 
         Raises:
             UserNotFoundError: there is no such user.
         """
 
     async def create_token(self, name: str, new: RequestedToken) -> tuple[Token, Secret]:
-        """A token of a user, and what is to be sent of it, which nobody can tell again.
+        """Create a token of a user. Return it and its secret, which cannot be read again.
 
         Raises:
-            UserNotFoundError, AccessLimitError: nothing was made.
+            UserNotFoundError, AccessLimitError: nothing was created.
         """
 
     async def delete_token(self, name: str, token_id: str) -> None:
-        """Forget a token of this user.
+        """Delete a token of this user.
 
         Raises:
-            TokenNotFoundError: the user has none of this id.
+            TokenNotFoundError: the user has none with this id.
         """
 
     async def acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """The entries that fit, in order; others get their turn while many are looked through."""
+        """Return the entries that pass the filter, in order. A long search yields to other requests."""
 
     async def add_acls(self, acls: Iterable[Acl]) -> None:
-        """Add entries, all or none; those that are there already stay.
+        """Add entries, all or none. Entries that exist already stay.
 
         Raises:
             AccessLimitError: there would be too many.
         """
 
     async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """Remove the entries that fit; returns them."""
+        """Remove the entries that pass the filter, and return them."""

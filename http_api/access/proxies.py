@@ -1,8 +1,9 @@
-"""The address that a request comes from, where it came through a proxy that the node is told to believe.
+"""The address of a client whose request came through a trusted proxy.
 
 Behind a proxy all requests have the proxy's address. Wrong passwords are counted by address, and entries may name one,
-so all clients would share it. A proxy adds the address that it saw to the end of a list. The list is read from its end:
-the first address that is no trusted proxy's is the client's. What stands before that is the client's own word.
+so all clients would share it. A proxy appends the address that it saw to a list. This module reads the list from its
+end: the first address that is not a trusted proxy's is the client's. The client may have written the addresses before
+it.
 
 Source: RFC 7239, and X-Forwarded-For as proxies send it.
 """
@@ -18,7 +19,7 @@ from http_api.access.hosts import plain_host
 
 _FOR = re.compile(r'(?:^|;)\s*for="?(\[[0-9A-Fa-f:.]+\]|[^";:]+)', re.IGNORECASE)
 HOPS_MAX = 16
-"""Entries of the list that are looked at."""
+"""The number of entries of the list that are read, at most."""
 
 
 class TrustedProxies:
@@ -32,7 +33,7 @@ class TrustedProxies:
         return bool(self._networks)
 
     def _trusts(self, address: str) -> bool:
-        """Whether an address is a trusted proxy's."""
+        """Return whether an address is a trusted proxy's."""
         try:
             found = ipaddress.ip_address(plain_host(address))
         except ValueError:
@@ -40,7 +41,7 @@ class TrustedProxies:
         return any(found in network for network in self._networks)
 
     def seen_through(self, request: web.BaseRequest) -> web.BaseRequest:
-        """The request, with the address of the client that the proxies name."""
+        """Return the request with the client's address that the proxies name."""
         peer = request.remote or ""
         if not self._networks or not self.trusts(peer):
             return request
@@ -53,7 +54,7 @@ class TrustedProxies:
             try:
                 address = str(ipaddress.ip_address(plain_host(hop)))
             except ValueError:
-                # A proxy that hides its client: the last one that is known stands for it.
+                # The proxy hides its client. The last known address stands for it.
                 return address
             if not self.trusts(address):
                 return address
@@ -61,7 +62,7 @@ class TrustedProxies:
 
 
 def _hops(request: web.BaseRequest) -> list[str]:
-    """The addresses that proxies wrote down, the last one at the end; ``X-Forwarded-For`` goes before ``Forwarded``."""
+    """Return the addresses that proxies recorded, the last one last. ``X-Forwarded-For`` wins over ``Forwarded``."""
     headers = request.headers
     given = ",".join(headers.getall("X-Forwarded-For", ()))
     if given:
@@ -75,7 +76,7 @@ def _hops(request: web.BaseRequest) -> list[str]:
 
 
 def _bare(text: str) -> str:
-    """An address without brackets and port."""
+    """Return an address without brackets and port."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") == 1 else text

@@ -1,7 +1,7 @@
-"""Callers that were turned away, counted until the audit log is told of them. Pure; belongs to the event loop.
+"""Refused callers, counted until the audit log gets them. Pure; belongs to the event loop.
 
-One row stands for all alike. Known principals have a bounded number of rows, and strangers have as many. All others are
-only counted, so a stranger that comes a million times in a million ways fills nothing.
+Equal refusals share a row. Known principals have a bounded number of rows, and unknown clients have as many. Other
+refusals are only counted, so a client with a million different ones fills nothing.
 """
 
 import base64
@@ -9,12 +9,12 @@ import binascii
 from typing import NamedTuple
 
 ROWS_MAX = 20
-"""Of known principals in one entry of the audit log, and as many of strangers."""
+"""Rows of known principals in one entry of the audit log, at most. Unknown clients have as many."""
 WHAT_LENGTH_MAX = 200
 
 
 class Refusal(NamedTuple):
-    """What one row is about. ``principal`` is empty where it is not known who called."""
+    """The subject of one row. ``principal`` is empty if the caller is unknown."""
 
     principal: str
     address: str
@@ -22,7 +22,7 @@ class Refusal(NamedTuple):
 
 
 class Refusals:
-    """Those of one node since they were last taken."""
+    """The refusals of one node since they were last taken."""
 
     def __init__(self) -> None:
         self._known: dict[Refusal, int] = {}
@@ -30,7 +30,7 @@ class Refusals:
         self._others = 0
 
     def add(self, principal: str, address: str, what: str) -> None:
-        """One more."""
+        """Count a refusal."""
         rows = self._known if principal else self._strangers
         refusal = Refusal(principal, address, what[:WHAT_LENGTH_MAX])
         if refusal in rows or len(rows) < ROWS_MAX:
@@ -39,7 +39,7 @@ class Refusals:
             self._others += 1
 
     def take(self) -> dict[str, object] | None:
-        """All of them, as the audit log has them; None: there were none."""
+        """Return all refusals in the form of the audit log and forget them; None: there were none."""
         rows = [*self._known.items(), *self._strangers.items()]
         if not rows:
             return None
@@ -60,7 +60,7 @@ class Refusals:
 
 
 def name_in(authorization: str) -> str:
-    """The user whose password a header says that it has; empty: it says no such thing."""
+    """Return the user name in a header of a password; empty if it has none."""
     scheme, _, given = authorization.partition(" ")
     if scheme.lower() != "basic":
         return ""

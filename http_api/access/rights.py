@@ -1,4 +1,4 @@
-"""Who sends a request, and what they may: asked of the path before anything is read, and of the rest by handlers."""
+"""A caller's rights to a request: checked for the path before anything is read, and for the rest by handlers."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -17,16 +17,16 @@ _log = logging.getLogger("http_api.access")
 _audit_log = logging.getLogger("http_api.audit")
 
 HEADER_KEPT_MAX = 1024
-"""Of credentials that a connection remembers: 10 MB, of as many connections as there may be."""
+"""The longest header that a connection remembers. All connections together keep 10 MB at most."""
 
 
 def everything(_: str) -> bool:
-    """``Rights.seen`` of a caller from whom nothing is hidden."""
+    """``Rights.seen`` of a caller that sees everything."""
     return True
 
 
 class Rights:
-    """Of one request."""
+    """The rights of one request's caller."""
 
     __slots__ = ("_access", "_caller", "_callers", "_names", "_request", "_request_id", "has_asked")
 
@@ -38,13 +38,13 @@ class Rights:
         self._access: Access | None = None
         self._names: Mapping[str, str] = {}
         self.has_asked = False
-        """Whether it was asked what the caller may, beside what the path needs."""
+        """Whether the handler has checked the caller's rights, in addition to the check of the path."""
 
     async def identify(self, access: Access, names: Mapping[str, str]) -> None:
-        """Find out who calls, and whether they may what the path says.
+        """Authenticate the caller, and check its rights to the path.
 
         Raises:
-            UnauthenticatedError, ForbiddenError, TooManyRequestsError, NotReadyError: they may not.
+            UnauthenticatedError, ForbiddenError, TooManyRequestsError, NotReadyError: the caller may not.
         """
         self._access, self._names = access, names
         callers = self._callers
@@ -54,14 +54,14 @@ class Rights:
             self._caller = seen or callers.known(*given) or await callers.identify(*given)
             if seen is None:
                 self._remember(given[0])
-        # One connection's requests share a context: what the one before said must not stay.
+        # Requests of one connection share a context, so the previous request's principal must be replaced.
         on_behalf.principal.set(self._caller.known_principal)
         self._authorize_path(self._caller)
 
     def _seen_before(self, header: str | None) -> Caller | None:
-        """Who came with this very header over this very connection last time, if that still holds.
+        """Return the caller of the same header on this connection's last request, if that still holds.
 
-        The certificate stays as long as a connection. So does the address, but for a connection of a proxy.
+        The certificate is fixed for a connection. So is the address, except on a proxy's connection.
         """
         last = getattr(self._request.protocol, "last_caller", None)
         if last is None or header is None or last[0] != header:
@@ -81,20 +81,20 @@ class Rights:
             protocol.last_caller = (header, self._caller)
 
     def check_again(self) -> None:
-        """What was asked of the path, asked again if the answer may be another one by now.
+        """Check the rights to the path again if they may have changed.
 
         Raises:
-            UnauthenticatedError, ForbiddenError, NotReadyError: they may not any more.
+            UnauthenticatedError, ForbiddenError, NotReadyError: the caller may not any more.
         """
         if self._access is not None and not self._callers.holds(self._caller):
             self._authorize_path(self.caller)
 
     @property
     def caller(self) -> Caller:
-        """Who calls, as of now.
+        """The caller, as of now.
 
         Raises:
-            UnauthenticatedError, NotReadyError: nobody whose credentials are good any more.
+            UnauthenticatedError, NotReadyError: the credentials are not good any more.
         """
         callers = self._callers
         if not callers.holds(self._caller):
@@ -108,11 +108,11 @@ class Rights:
 
     @property
     def known_principal(self) -> str:
-        """Who was found to call; empty where nobody was asked, or nobody is known."""
+        """The principal that was found; empty if none was asked for, or none is known."""
         return self._caller.known_principal
 
     def tell(self, what: str) -> None:
-        """A line of the log about a change of access, and who made it."""
+        """Log a change of access and the principal that made it."""
         _audit_log.info(
             "changed principal=%s what=%s remote=%s request_id=%s",
             self._caller.principal,
@@ -124,7 +124,7 @@ class Rights:
     def _credentials(self) -> tuple[str | None, str, ClientCertificate | None]:
         given = self._request.headers.getall("Authorization", None)
         header = None if given is None else ", ".join(given)
-        # Of a connection that is aiohttp's alone nothing is known.
+        # A plain aiohttp connection has no certificate attribute.
         certificate = getattr(self._request.protocol, "certificate", None)
         return header, self._request.remote or "", certificate
 
@@ -146,7 +146,7 @@ class Rights:
         """Refuse unless the caller may do this to all of these.
 
         Raises:
-            ForbiddenError: it may not; the message names the first that it may not.
+            ForbiddenError: it may not; the message names the first forbidden one.
         """
         self.has_asked = True
         for name in names:
@@ -155,7 +155,7 @@ class Rights:
     def authorize_unnamed(
         self, operation: Operation, kind: ResourceType, names: Iterable[str]
     ) -> None:
-        """``authorize`` where the caller has not named these: nor does the message.
+        """Do as ``authorize`` for names that the caller has not sent. The message does not tell them.
 
         Raises:
             ForbiddenError: it may not.
@@ -165,7 +165,7 @@ class Rights:
         self._require(may, operation, kind, "of each name that this is about")
 
     def authorize_creation(self, topic: str) -> None:
-        """Refuse unless the caller may make a topic of this name.
+        """Refuse unless the caller may create a topic of this name.
 
         Raises:
             ForbiddenError: it may not.
@@ -175,7 +175,7 @@ class Rights:
         self._require(may, Operation.CREATE, ResourceType.TOPIC, topic)
 
     def authorize_all(self, operation: Operation, kind: ResourceType) -> None:
-        """Refuse unless the caller may do this to whatever there is of this type, and will be.
+        """Refuse unless the caller may do this to all present and future resources of this type.
 
         Raises:
             ForbiddenError: it may not.
@@ -184,7 +184,7 @@ class Rights:
         self._require(self.caller.may_with_all(operation, kind), operation, kind, "*")
 
     def authorize_subscription(self, topics: Iterable[str], pattern: str | None) -> None:
-        """Refuse unless the caller may read what it subscribes to: all topics, where it names a pattern.
+        """Refuse unless the caller may read its subscription; with a pattern, that is all topics.
 
         Raises:
             ForbiddenError: it may not.
@@ -194,7 +194,7 @@ class Rights:
             self.authorize_all(Operation.READ, ResourceType.TOPIC)
 
     def authorize_producer(self, name: str | None) -> None:
-        """Refuse unless the caller may write as the producer of this name; None: as one without a name.
+        """Refuse unless the caller may write as the producer of this name; None: as a producer without a name.
 
         Source: Kafka's rules for InitProducerId.
 
@@ -206,11 +206,11 @@ class Rights:
             return
         self.has_asked = True
         may = _may_have_nameless_producer(self.caller)
-        # What is missing is a topic to write to: who has one needs no right to the cluster.
+        # The error names a topic: a caller with a topic to write to needs no right to the cluster.
         self._require(may, Operation.WRITE, ResourceType.TOPIC, "of any name")
 
     def may_write_as(self, name: str | None, owner: str) -> bool:
-        """Whether the caller may write as a producer of this name and principal; an empty one is any caller's."""
+        """Return whether the caller may write as a producer of this name and owner; an empty owner is any caller."""
         self.has_asked = True
         caller = self.caller
         if caller.is_superuser:
@@ -222,7 +222,7 @@ class Rights:
         return _may_have_nameless_producer(caller)
 
     def refuse_producer(self, producer_id: int) -> None:
-        """Refuse a caller that may not write as a producer; the message does not tell whether there is such a producer.
+        """Refuse a caller that may not write as a producer. The message does not tell whether the producer exists.
 
         Raises:
             ForbiddenError: unless refusals are only logged.
@@ -235,7 +235,7 @@ class Rights:
     def seen(
         self, kind: ResourceType, operation: Operation = Operation.DESCRIBE
     ) -> Callable[[str], bool]:
-        """Whether the caller is shown the resource of a name, in an answer about several."""
+        """Return a test of names: whether the caller sees the resource in a response about several."""
         self.has_asked = True
         caller = self.caller
         if not caller.is_enforced or caller.may_with_all(operation, kind):
@@ -243,7 +243,7 @@ class Rights:
         return lambda name: caller.may(operation, kind, name)
 
     def may_create(self, topic: str) -> bool:
-        """Whether a topic that is missing is made for this caller, where nodes do that."""
+        """Return whether a missing topic is created for this caller, if nodes create topics automatically."""
         caller = self.caller
         return not caller.is_enforced or caller.may_create(topic)
 
