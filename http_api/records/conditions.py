@@ -1,7 +1,6 @@
-"""v2: conditions on where a partition ends, by the header of RFC 9110: a read tells it as ``ETag``, a write names it.
+"""v2: conditions on the end of a partition, by RFC 9110: a read tells it as ``ETag``, a write names it in a header.
 
-What a partition holds never changes but at its end, so that the offset that comes next stands for all of it, together
-with the tag of the topic.
+A partition changes only at its end. So its next offset, together with the topic's tag, identifies its content.
 """
 
 import re
@@ -30,22 +29,22 @@ _CONDITION = re.compile(rf'"(?:({PATTERN})\.)?([0-9]+)"|([0-9]+)', re.ASCII)
 
 
 class ExpectedEnd(NamedTuple):
-    """The offset at which a write is to be, and the tag of its topic; empty: whichever topic has the name."""
+    """The offset at which a write must start, and the tag of its topic; empty: any topic of this name."""
 
     offset: int
     topic_tag: str
 
 
 def etag(topic_id: str, next_offset: int) -> tuple[str, str]:
-    """The header of an answer that tells all below this offset."""
+    """Return the header of a response that has everything below this offset."""
     return ("ETag", f'"{tagged(topic_id, str(next_offset))}"')
 
 
 def expected_end(call: Call, acks: Acks) -> ExpectedEnd | None:
-    """The condition of a write; None: it is written wherever the partition ends.
+    """Return the condition of a write, or None: it has none.
 
     Raises:
-        MalformedRequestError: not one offset, or nobody would hear whether it was written.
+        MalformedRequestError: the header is not one offset, or the response would not tell whether it was written.
     """
     if IF_MATCH.name not in call.request.headers:
         return None

@@ -1,4 +1,4 @@
-"""The ``Idempotency-Key`` of a request: what it may be, and what logs keep of it."""
+"""The ``Idempotency-Key`` of a request: its valid values, and the part of it that logs keep."""
 
 from hashlib import blake2b
 
@@ -23,16 +23,16 @@ IDEMPOTENCY_KEY = Param(
 def idempotency_of(
     key: str | None, body: bytes, *, scope: str, meaning: str
 ) -> IdempotencyKey | None:
-    """What is kept of the header's value, if there is one.
+    """Return the form of the header's value that logs keep, or None without a header.
 
     Args:
         key: the header's value.
-        body: the request's, the same in every repeat.
-        scope: within which keys are told apart.
-        meaning: what else makes another request of the same bytes.
+        body: the request's body, equal in every retry.
+        scope: the scope of keys: equal keys in different scopes are different.
+        meaning: everything else that makes equal bytes another request.
 
     Raises:
-        MalformedRequestError: it cannot be a key.
+        MalformedRequestError: the value is not valid as a key.
     """
     if key is None:
         return None

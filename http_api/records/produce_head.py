@@ -1,7 +1,7 @@
-"""v2: produce: what the head of a request says, and the records of a body on their way to the node.
+"""v2: produce: the options in a request's head, and the records of its body on their way to the node.
 
-A request comes here by its handler (``http_api.v2.produce``), or, where its head repeats and its body is small, past it
-(``http_api.quick.lane``).
+A request arrives from its handler (``http_api.v2.produce``). If its head repeats and its body is small, it arrives from
+the quick lane instead (``http_api.quick.lane``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -74,10 +74,10 @@ class ProduceOptions:
     timeout_ms: int | None
     """None: the server's default."""
     is_async: bool = False
-    """Nobody wants receipts."""
+    """The client wants no receipts."""
 
     def wait_ms(self, limits: ApiLimits) -> int:
-        """The wait that is granted."""
+        """Return the wait that the server grants, in ms."""
         return min(
             self.timeout_ms or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
         )
@@ -85,10 +85,10 @@ class ProduceOptions:
 
 @lru_cache(maxsize=512)
 def parse_options(raw_query: str) -> ProduceOptions:
-    """``?acks=0|1|all&timeout_ms=&async=``; cached, because a producer sends the same with each request.
+    """Return the options ``?acks=0|1|all&timeout_ms=&async=``. Cached, because a producer repeats them.
 
     Raises:
-        MalformedRequestError: neither of these values.
+        MalformedRequestError: a value is not valid.
     """
     query = parse_query(raw_query)
     acks, is_async = ACKS.read(query), ASYNC.read(query)
@@ -113,22 +113,22 @@ class ProduceHead:
         limits = ports.limits
         self.topic = topic
         self.partition = partition
-        """All records go there that name none."""
+        """The partition of records that name none."""
         self.format = format
         self.acks = options.acks
         self.is_async = options.is_async
         self.timeout_ms = options.wait_ms(limits)
         self.content_type = content_type
-        """Of the answer."""
+        """The media type of the response."""
         self.headers = headers
-        """Of the answer to what was taken."""
+        """Headers of a successful response."""
         self.may_create = may_create
-        """A missing topic may be made for who sends it."""
+        """Whether a missing topic may be created for this caller."""
         self._ports = ports
         self._records_max = limits.records_per_request_max
 
     def decode(self, body: bytes) -> Steps[Records]:
-        """The records of a body, which is not an encoded batch."""
+        """Return the records of a body that is not an encoded batch."""
         steps: Steps[Records] = DECODERS[self.format](body, records_max=self._records_max)
         return steps
 
@@ -139,7 +139,7 @@ class ProduceHead:
         expected_end: ExpectedEnd | None = None,
         transaction: ProducerTransaction | None = None,
     ) -> Pending[Sequence[ProduceReceipt]]:
-        """Hand records to the node."""
+        """Pass records to the node."""
         request = ProduceRequest(
             topic=self.topic,
             records=records,
@@ -159,27 +159,27 @@ class ProduceHead:
     def idempotency(
         self, key: str | None, body: bytes, transaction: ProducerTransaction | None = None
     ) -> IdempotencyKey | None:
-        """What is kept of the request's key, if it has one.
+        """Return the form of the request's key that logs keep, or None without a key.
 
         Raises:
-            MalformedRequestError: it cannot be one.
+            MalformedRequestError: the key is not valid.
         """
         if key is None:
             return None
         scope = self.topic
         if transaction is not None:
-            # No topic has a colon in its name: a key of a transaction is of that one alone.
+            # Topic names have no colon. So a key in a transaction belongs to this transaction alone.
             scope += f":{transaction.producer_id}:{transaction.producer_epoch}"
-        # The same bytes mean something else in another format or for another partition.
+        # Equal bytes mean different records in another format or for another partition.
         return idempotency_of(key, body, scope=scope, meaning=f"{self.format}:{self.partition}:")
 
     def start(self, body: bytes, key: str | None) -> Pending[Sequence[ProduceReceipt]]:
-        """All of it at once, for a small body."""
+        """Decode and append a small body at once."""
         records = at_once(self.decode(body))
         return self.append(records, self.idempotency(key, body))
 
     def encode(self, receipts: Sequence[ProduceReceipt]) -> bytes:
-        """The body of the answer."""
+        """Return the body of the response."""
         return encode_receipts(receipts)
 
 
@@ -193,14 +193,14 @@ def read_head(
     content_type: str,
     accept: str,
 ) -> ProduceHead:
-    """What a head says.
+    """Return the head with its options.
 
     Raises:
-        MilenaError: it is at fault.
+        MilenaError: the head is at fault.
     """
     answer_type = metadata_type(accept)
     format_ = produce_format(content_type)
-    # Proxies differ in what such a body is: its client is told, and others pay nothing for that.
+    # Proxies differ in how they read this type. Only its clients get the header that names the format.
     is_told = not names_record_format(content_type)
     return ProduceHead(
         ports,
@@ -221,10 +221,10 @@ def prepare_to_topic(
     raw_query: str,
     headers: Mapping[str, str],
 ) -> ProduceHead | None:
-    """What a head says, unless it says that a batch comes encoded or that nobody waits for it.
+    """Return the head, or None: it announces an encoded batch, or its client does not wait for receipts.
 
     Raises:
-        MilenaError: it is at fault.
+        MilenaError: the head is at fault.
     """
     return _prepare(ports, caller, names["topic"], None, raw_query, headers)
 
@@ -236,10 +236,10 @@ def prepare_to_partition(
     raw_query: str,
     headers: Mapping[str, str],
 ) -> ProduceHead | None:
-    """As ``prepare_to_topic``, of a path that names a partition.
+    """Do as ``prepare_to_topic`` for a path that names a partition.
 
     Raises:
-        MilenaError: it is at fault.
+        MilenaError: the head is at fault.
     """
     return _prepare(ports, caller, names["topic"], parse_partition(names), raw_query, headers)
 
@@ -265,7 +265,7 @@ def _prepare(
 
 
 def _resolve_partitions(request: ProduceRequest, partitions: list[int | None]) -> ProduceRequest:
-    """A record's own partition wins over the path's; when all agree, the request names it once."""
+    """Apply the path's partition to records without their own. If all agree, the request names it once."""
     if request.partition is not None:
         partitions = [request.partition if p is None else p for p in partitions]
     distinct = set(partitions)

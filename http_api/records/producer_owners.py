@@ -1,8 +1,8 @@
-"""v2: the principal that a producer id belongs to, held against the caller that writes or ends something under the id.
+"""v2: the check that a producer id belongs to the caller that writes or ends a transaction under it.
 
-A producer id is a number that any client can guess. Sequence numbers under it say which records are repeats, and its
-epoch names its transaction, so a write under the id of another principal could make that principal's records look like
-repeats. Source of the owner: ``raft_meta.machine.producers``.
+A producer id is a number that any client can guess. Sequence numbers under the id tell which records are retries, and
+its epoch names its transaction. So a write under another principal's id could make that principal's records look like
+retries. Source of the owner: ``raft_meta.machine.producers``.
 """
 
 from http_api.serving.call import Call
@@ -16,17 +16,17 @@ async def authorize_producer_id(
 ) -> None:
     """Refuse unless the caller may write, or end a transaction, as the producer of this id.
 
-    ``is_abort``: a node's own transaction may be aborted as well, by a caller with the right to its name.
+    ``is_abort``: a caller with the right to the transaction's name may also abort a node's own transaction.
 
     Raises:
         ForbiddenError: the producer is another principal's, or there is none; the message does not tell which.
-        StaleProducerEpochError: another principal took the producer's name over since.
-        InvalidProducerError: it is a node's own.
-        NoQuorumError: this node has not heard of the id, and no majority answered.
+        StaleProducerEpochError: another principal has taken over the producer's name.
+        InvalidProducerError: the producer is a node's own.
+        NoQuorumError: this node does not know the id, and no majority responded.
     """
     rights = call.rights
     image = call.ports.metadata.image
-    # Reserved a moment ago on another node, or never. Where every caller may do everything nothing depends on it.
+    # Reserved a moment ago on another node, or never. An open cluster need not know.
     if rights.known_principal and _is_unheard(image, producer_id, producer_epoch):
         image = await call.ports.metadata.current_image()
     producer = image.producers.get(producer_id)

@@ -1,4 +1,4 @@
-"""v2: the receipts of a produce request as the body of its answer: an item a record, in request order."""
+"""v2: receipts as the body of a produce response: one item for each record, in request order."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ _ITEM_END = b',"error_code":null,"error":null}'
 
 
 def encode_receipts(receipts: Sequence[ProduceReceipt]) -> bytes:
-    """The body.
+    """Return the body.
 
     Raises:
         MilenaError: every record failed, and all for the same kind of cause.
@@ -29,7 +29,7 @@ def encode_receipts(receipts: Sequence[ProduceReceipt]) -> bytes:
 
 
 def encode_items(receipts: Sequence[ProduceReceipt]) -> bytes:
-    """The items alone, of records that were all written."""
+    """Return the items alone, of records that were all written."""
     if isinstance(receipts, Receipts) and isinstance(receipts.offsets, range):
         return _run(receipts.partitions[0], receipts.offsets)
     items, errors = _columns(receipts) if isinstance(receipts, Receipts) else _rows(receipts)
@@ -42,7 +42,7 @@ def _encode_items(items: Sequence[dict[str, object]]) -> bytes:
 
 
 def _run(partition: int, offsets: range) -> bytes:
-    """The items of one partition's consecutive offsets: one dump, and commas become what stands between numbers."""
+    """Return the items of consecutive offsets: one dump, in which the text between two numbers replaces each comma."""
     start = b'{"partition":%d,"offset":' % partition
     numbers = orjson.dumps([*offsets])[1:-1].replace(b",", _ITEM_END + b"," + start)
     return b"".join((b"[", start, numbers, _ITEM_END, b"]"))
@@ -63,7 +63,7 @@ def _rows(receipts: Sequence[ProduceReceipt]) -> tuple[list[dict[str, object]], 
 
 
 def receipt_json(receipt: ProduceReceipt) -> dict[str, object]:
-    """One record's item; on failure with the error under both names that clients look for."""
+    """Return one record's item. A failure has its error under both names that clients use."""
     item: dict[str, object] = {
         "partition": None if receipt.partition < 0 else receipt.partition,
         "offset": receipt.offset,

@@ -1,4 +1,4 @@
-"""v2: the header by which a write says that it is part of a transaction, as its beginning gave it."""
+"""v2: the header that makes a write part of a transaction, with the value that ``:begin`` returned."""
 
 from dataclasses import replace
 
@@ -25,17 +25,17 @@ TRANSACTION = Param(
 
 
 def transaction_text(transaction: ProducerTransaction) -> str:
-    """The header's value."""
+    """Return the header's value."""
     return f"{transaction.producer_id}:{transaction.producer_epoch}:{transaction.timeout_ms}"
 
 
 async def named_transaction(
     call: Call, acks: Acks, *, is_conditional: bool = False
 ) -> ProducerTransaction | None:
-    """The transaction that a write belongs to; None: to none.
+    """Return the transaction that a write belongs to, or None.
 
     Raises:
-        MalformedRequestError: it cannot be read, or no transaction takes such a write.
+        MalformedRequestError: the header cannot be read, or a transaction does not support this write.
     """
     if TRANSACTION.name not in call.request.headers:
         return None
@@ -71,7 +71,7 @@ async def authorize_transaction(
     """Refuse unless the caller may write as the producer whose transaction this is.
 
     Raises:
-        MilenaError: as of ``authorize_producer_id``.
+        MilenaError: see ``authorize_producer_id``.
     """
     await authorize_producer_id(
         call, transaction.producer_id, transaction.producer_epoch, is_abort=is_abort
@@ -79,10 +79,10 @@ async def authorize_transaction(
 
 
 def transaction_of(producer_id: int, producer_epoch: int) -> ProducerTransaction:
-    """The transaction of these numbers.
+    """Return the transaction of these numbers.
 
     Raises:
-        MalformedRequestError: there is none, whatever has begun.
+        MalformedRequestError: no transaction can have them.
     """
     if producer_id < 0 or not 0 <= producer_epoch < PRODUCER_EPOCH_MAX:
         raise MalformedRequestError(
