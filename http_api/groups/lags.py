@@ -1,4 +1,4 @@
-"""Native: how far a group is behind, partition by partition."""
+"""Native: the lag of a group, partition by partition."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -25,42 +25,42 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _AT_ONCE = 32
-"""Partitions whose leaders are asked at a time."""
+"""The number of partitions whose leaders are asked at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """Where a group goes on in a partition. ``reader``: the member that reads it now."""
+    """The committed position of a group in a partition. ``reader``: the member that reads it now."""
 
     committed: PartitionCommit
     reader: MemberDescription | None
 
     @property
     def member_id(self) -> str | None:
-        """The reader's."""
+        """The reader's id."""
         return None if self.reader is None else self.reader.member_id
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind in a partition. ``offsets``: what can be read there, None if that is not known."""
+    """The lag of a group in a partition. ``offsets``: the readable range, None if unknown."""
 
     place: GroupPlace
     offsets: PartitionOffsets | None
 
     @property
     def end_offset(self) -> int | None:
-        """Where the partition ends; None: its leader has not answered."""
+        """The end of the partition; None: its leader has not responded."""
         return None if self.offsets is None else self.offsets.high_watermark
 
     @property
     def lag(self) -> int | None:
-        """Offsets that the group has yet to read; None: not known, or it stands behind the partition's end."""
+        """Offsets that the group has yet to read. None: unknown, or the group is beyond the partition's end."""
         return None if self.offsets is None else self.offsets.lag_of(self.place.committed.offset)
 
 
 def places_of(group: GroupDescription, is_seen: Callable[[str], bool]) -> list[GroupPlace]:
-    """Where something is committed and the caller is shown the topic, in order."""
+    """Return the places with a committed offset in topics that the caller sees, in order."""
     readers = {where: member for member in group.members for where in member.assignment}
     return [
         GroupPlace(committed, readers.get((committed.topic, committed.partition)))
@@ -70,7 +70,7 @@ def places_of(group: GroupDescription, is_seen: Callable[[str], bool]) -> list[G
 
 
 async def with_ends(call: Call, places: Sequence[GroupPlace]) -> list[Lag]:
-    """What is left to read there, without what was deleted since."""
+    """Return the lag at each place, without partitions that were deleted since."""
     ends = await _ends(call, {_at(place.committed) for place in places})
     return [
         Lag(place, ends[_at(place.committed)]) for place in places if _at(place.committed) in ends
@@ -78,14 +78,14 @@ async def with_ends(call: Call, places: Sequence[GroupPlace]) -> list[Lag]:
 
 
 async def lags_of(call: Call, group: GroupDescription) -> list[Lag]:
-    """Return the lags of all partitions that the caller is shown and where something is committed, in order."""
+    """Return the lags of all partitions with a committed offset that the caller sees, in order."""
     return await with_ends(call, places_of(group, call.rights.seen(ResourceType.TOPIC)))
 
 
 async def total_lags(call: Call, group_ids: Sequence[str]) -> list[int | None]:
-    """Return how much each group has yet to read in the topics that the caller is shown; None: not known.
+    """Return how much each group has yet to read in the topics that the caller sees; None: unknown.
 
-    Each partition's leader is asked once, however many of the groups read it.
+    Each partition's leader is asked once, even if many of the groups read it.
     """
     is_seen = call.rights.seen(ResourceType.TOPIC)
 
@@ -107,7 +107,7 @@ async def total_lags(call: Call, group_ids: Sequence[str]) -> list[int | None]:
 
 
 def sum_of_known(lags: Sequence[int | None]) -> int | None:
-    """The sum; None without any, or where one is not known: it would look like less than there is."""
+    """Return the sum. None without any, or if one is unknown: a partial sum would look too small."""
     known = [lag for lag in lags if lag is not None]
     return sum(known) if known and len(known) == len(lags) else None
 
@@ -115,13 +115,13 @@ def sum_of_known(lags: Sequence[int | None]) -> int | None:
 async def _ends(
     call: Call, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, PartitionOffsets | None]:
-    """Ask for the ends of each partition, None where its leader has not answered; deleted ones are left out."""
+    """Return the ends of each partition, without deleted ones. None: the leader has not responded."""
 
     async def end_of(at: TopicPartition) -> tuple[TopicPartition, PartitionOffsets | None] | None:
         try:
             return at, await call.ports.reads.offsets(*at, wants_records_end=True)
         except (TopicNotFoundError, PartitionNotFoundError):
-            # What was committed there goes, too.
+            # The committed offset of a deleted partition is deleted too.
             return None
         except MilenaError:
             return at, None
@@ -130,7 +130,7 @@ async def _ends(
 
 
 async def _some_at_once(ask: Callable[[T], Awaitable[R]], of: Collection[T]) -> list[R]:
-    """Ask about each, a few at a time; returns the answers in order."""
+    """Ask about each, a few at a time; return the results in order."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def in_turn(one: T) -> R:

@@ -1,4 +1,4 @@
-"""Committed offsets of a group in an answer, and their resets."""
+"""Committed offsets of a group in a response, and their resets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -23,7 +23,7 @@ TO = text_param("to", f"{_TARGETS}: the first record at or after it", text(), "e
 
 
 def offsets_json(offsets: Iterable[PartitionCommit]) -> Mapping[str, Mapping[str, object]]:
-    """Committed offsets: ``{topic: {partition: {"offset", "leader_epoch", "metadata", "commit_timestamp"}}}``."""
+    """Return offsets as ``{topic: {partition: {"offset", "leader_epoch", "metadata", "commit_timestamp"}}}``."""
     found: dict[str, dict[str, object]] = {}
     for offset in sorted(offsets, key=lambda item: (item.topic, item.partition)):
         found.setdefault(offset.topic, {})[str(offset.partition)] = {
@@ -36,7 +36,7 @@ def offsets_json(offsets: Iterable[PartitionCommit]) -> Mapping[str, Mapping[str
 
 
 async def reset(call: Call) -> web.Response:
-    """Let a group without members go on elsewhere."""
+    """Move the committed offsets of a group without members."""
     group = call.names["group"]
     fields = Fields(await call.json_body(), "the body", RESET.fields)
     partitions = None
@@ -61,7 +61,7 @@ async def reset(call: Call) -> web.Response:
 
 
 async def preview_reset(call: Call) -> web.Response:
-    """Where a reset would let a group go on, in some of the topic's partitions; nothing is changed."""
+    """Return the offsets that a reset would set, in some of the topic's partitions. Nothing is changed."""
     query, group = call.query(), call.names["group"]
     page, target = RowPage.of(query, LIMIT), _named_target(_required(query, TO.name))
     name = _required(query, RESET_TOPIC.name)
@@ -90,7 +90,7 @@ async def preview_reset(call: Call) -> web.Response:
 async def _offsets_now(
     call: Call, group: str, partitions: Sequence[TopicPartition]
 ) -> Mapping[int, int]:
-    """What is committed, by partition; nothing for a group that a reset would make."""
+    """Return the committed offsets by partition; nothing for a group that a reset would create."""
     try:
         found = await call.ports.groups.committed(group, partitions)
     except GroupNotFoundError:
