@@ -1,1 +1,1 @@
-"""Endpoints of our own: metadata, producers, health, metrics."""
+"""Endpoints of Milena's own dialect: metadata, producers, health, metrics."""

@@ -1,4 +1,4 @@
-"""Native: the cluster in one answer, and a long poll for its changes."""
+"""Native: the cluster in one response, and a long poll for its changes."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ TIMEOUT = IntegerParam(
 
 
 class _LastBody:
-    """The body asked for last: after an election, everybody who waits asks for the same one."""
+    """The last body, cached: after an election, all waiting clients request the same one."""
 
     def __init__(self) -> None:
         self._image: Image | None = None
@@ -41,7 +41,7 @@ class _LastBody:
         self._body = b""
 
     def body_of(self, image: Image, version: int) -> bytes:
-        """The image as JSON. Maps never change, so an image with the very same ones has the same body."""
+        """Return the image as JSON. Maps are immutable, so an image with the same map objects has the same body."""
         seen = self._image
         is_known = (
             seen is not None
@@ -60,12 +60,12 @@ _last = _LastBody()
 
 
 async def get_metadata(call: Call) -> web.Response:
-    """Brokers with their URLs, topics with their leaders.
+    """Return brokers with their URLs, and topics with their leaders.
 
-    All that any node has answered is in it (``is_current``), unless no majority can be asked.
+    The response has everything that any node has acknowledged (``is_current``), unless no majority responds.
 
-    With ``since=VERSION`` it waits until this node knows a later version, at most ``timeout`` ms, and asks nobody.
-    Versions grow with what is shown here alone: commits of consumer groups wake nobody.
+    With ``since=VERSION`` the node waits until it knows a later version, at most ``timeout`` ms, and does not ask the
+    quorum. Only changes of the shown data increase the version: commits of consumer groups end no wait.
     """
     query = call.query()
     metadata = call.ports.metadata
@@ -86,11 +86,11 @@ async def get_metadata(call: Call) -> web.Response:
 
 
 async def image_now(metadata: MetadataPort) -> tuple[Image, bool]:
-    """The image, and whether all that any node has answered is in it."""
+    """Return the image, and whether it has everything that any node has acknowledged."""
     try:
         return await metadata.current_image(), True
     except NoQuorumError:
-        # Who looks for what is wrong, or for a leader that still gives records, is told what is known here.
+        # Without a majority, a client that looks for a fault or for a readable leader gets what this node knows.
         return metadata.image, False
 
 
@@ -112,7 +112,7 @@ def _encode(image: Image, version: int, is_seen: Callable[[str], bool] = everyth
 
 
 def broker_row(broker: Broker) -> dict[str, object]:
-    """A broker as it is shown."""
+    """Return a broker's row."""
     return {
         "broker_id": broker.broker_id,
         "url": broker.api_url,
@@ -135,7 +135,7 @@ def _topic(image: Image, topic: Topic) -> dict[str, object]:
 
 
 def partition_row(partition: int, state: Partition) -> dict[str, object]:
-    """A partition as it is shown."""
+    """Return a partition's row."""
     return {
         "partition": partition,
         "leader": state.leader,

@@ -1,6 +1,6 @@
-"""Native: what a page shows of a cluster of any size: counts, and of topics and partitions a few at a time.
+"""Native: a view of a cluster of any size: counts, and pages of topics and partitions.
 
-``/metadata`` has all of it in one answer, for clients that must know where everything is.
+``/metadata`` has everything in one response, for clients that must know where everything is.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from raft_meta.machine.image import Image, Partition, Topic
 from raft_meta.machine.topics.configs import min_insync
 
 WORST_MAX = 100
-"""Partitions in trouble that the summary names."""
+"""The number of partitions in trouble that the summary names, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def _here(value: Callable[[TopicHere], float]) -> _TopicKey:
     return lambda row: (-1.0,) if row.here is None else (value(row.here),)
 
 
-# None: the order in which they are, where only those of the page need to be looked at.
+# None: the natural order, in which only the rows of the page are read.
 _TOPIC_KEYS: Mapping[str, _TopicKey | None] = {
     "name": None,
     "partitions": lambda row: (row.tally.partitions,),
@@ -88,7 +88,7 @@ _last = LastTally()
 
 
 async def get_summary(call: Call) -> web.Response:
-    """Brokers with what each leads and holds, how many topics and partitions there are, and what is wrong with them."""
+    """Return brokers with replica counts, the numbers of topics and partitions, and the partitions in trouble."""
     image, is_current = await image_now(call.ports.metadata)
     is_seen = call.rights.seen(ResourceType.TOPIC)
     found = await _tally(image, is_seen)
@@ -128,13 +128,13 @@ async def _tally(image: Image, is_seen: Callable[[str], bool]) -> ClusterTally:
 
 
 async def list_topics(call: Call) -> web.Response:
-    """Some topics, with how their partitions are, and what this node has of them."""
+    """Return some topics, with the state of their partitions and this node's measurements of them."""
     query = call.query()
     key, page = TOPIC_SORT.read(query), RowPage.of(query, LIMIT)
     image, is_current = await image_now(call.ports.metadata)
     is_seen = call.rights.seen(ResourceType.TOPIC)
     names = matching(sorted(filter(is_seen, image.topic_ids)), str, query)
-    # Of each topic by itself: what the caller may not see is not in it.
+    # Each topic has its own tally, so rows have nothing of topics that the caller does not see.
     tallies, here = (await _last.of_all(image)).topics, call.ports.history.topics_here()
 
     def row(name: str) -> _TopicRow:
@@ -168,12 +168,12 @@ def _silent_nodes(stored: StoredBytes | None) -> dict[str, object]:
 
 
 def _size(stored: StoredBytes | None, name: str) -> dict[str, object]:
-    """Bytes of all replicas where they were asked for; None: no node has told of it."""
+    """Return the bytes of all replicas, if requested. None: no node has reported them."""
     return {} if stored is None else {"stored_bytes": stored.sizes.get(name)}
 
 
 async def get_topic(call: Call) -> web.Response:
-    """A topic with some of its partitions."""
+    """Return a topic with some of its partitions."""
     query, metadata, history = call.query(), call.ports.metadata, call.ports.history
     key, page = PARTITION_SORT.read(query), RowPage.of(query, LIMIT)
     _, is_current = await image_now(metadata)

@@ -8,5 +8,5 @@ from http_api.serving.call import Call
 
 
 async def get_openapi(call: Call) -> web.Response:
-    """The OpenAPI document, as it was made when the server started."""
+    """Return the OpenAPI document, which the server made at its start."""
     return bytes_answer(call.shared.description, JSON_TYPE)

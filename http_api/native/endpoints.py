@@ -1,4 +1,4 @@
-"""The table of endpoints of our own."""
+"""The table of Milena's own endpoints."""
 
 from http_api.access.needs import IN_ANSWER, IN_REQUEST, PUBLIC, on_cluster, on_topic
 from http_api.describing import pages
@@ -71,7 +71,7 @@ _OPTIONAL_BODY_NOTE = "The body may be left out."
 
 
 def _probe(path: str, operation_id: str, handler: Handler, summary: str) -> Route:
-    """A probe: good or not, and answered however busy the node is."""
+    """Return the row of a probe, which responds even if the node is overloaded."""
     not_good = Answer(status=503, description="Not now", content=json_content(native.PROBE))
     return route(
         f"GET {path}",

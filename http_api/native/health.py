@@ -27,24 +27,24 @@ def _probe(is_good: bool, reason: str) -> web.Response:
 
 
 async def live(call: Call) -> web.Response:
-    """The event loop answers: nothing more is asked of a live process."""
+    """Report that the event loop runs: a live process needs nothing more."""
     return _probe(True, "")
 
 
 async def started(call: Call) -> web.Response:
-    """Logs are recovered and ports bound."""
+    """Report whether logs are recovered and ports bound."""
     is_started = call.ports.health.is_started()
     return _probe(is_started, "" if is_started else "the node is still starting")
 
 
 async def ready(call: Call) -> web.Response:
-    """The node should get traffic."""
+    """Report whether the node should get traffic."""
     readiness = call.ports.health.readiness()
     return _probe(readiness.is_ready, readiness.reason)
 
 
 async def drain(call: Call) -> web.Response:
-    """Let others lead what this node leads. It stays so until the process ends; asking again waits again.
+    """Move leadership to other nodes, until the process ends. A repeated request waits again.
 
     Streams end at once, so that their clients find another node before this one stops.
     """
@@ -58,7 +58,7 @@ async def drain(call: Call) -> web.Response:
 
 
 async def metrics(call: Call) -> web.Response:
-    """The node's metrics and those of this API."""
+    """Return the node's metrics and those of this API."""
     has_partitions = PARTITIONS.read(call.query())
     shared = call.shared
     own = shared.request_metrics.render(

@@ -17,7 +17,7 @@ GROUP = text_param("group", "how far this group was behind", text(), "billing")
 
 
 async def get_history(call: Call) -> web.Response:
-    """What nodes did in the last hour, or a topic's part of it, or a group's lag."""
+    """Return the last hour of the nodes, of a topic, or of a group's lag."""
     query, history = call.query(), call.ports.history
     topic, group = query.get(TOPIC.name), query.get(GROUP.name)
     if topic is not None and group is not None:
@@ -27,7 +27,7 @@ async def get_history(call: Call) -> web.Response:
         return _answer(await history.of_topic(topic))
     if group is not None:
         call.rights.authorize(Operation.DESCRIBE, ResourceType.GROUP, [group])
-        # The lag is a sum over topics: who may not see one of them could tell it from the rest.
+        # The lag is a sum over topics. A caller that may not see one of them could compute its part from the rest.
         call.rights.authorize_unnamed(
             Operation.DESCRIBE, ResourceType.TOPIC, _topics_of(call, group)
         )
@@ -80,5 +80,5 @@ def _busy(row: BusyPartition) -> dict[str, object]:
 
 
 def _short(value: float) -> float:
-    """Whole where tenths say nothing: thousands of numbers are told at a time."""
+    """Round to an integer if tenths do not matter: a response has thousands of numbers."""
     return round(value) if value >= 100 else round(value, 1)

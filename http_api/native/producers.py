@@ -11,7 +11,7 @@ from milena.model.access import ResourceType
 
 
 async def allocate_producer(call: Call) -> web.Response:
-    """A producer id and epoch. A name that was used before keeps its id, under the next epoch."""
+    """Return a producer id and epoch. A name that was used before keeps its id, under the next epoch."""
     name = Fields(await call.optional_json_body(), "the body", NEW_PRODUCER.fields).text("name")
     if name is not None:
         check_producer_name("name", name)
@@ -19,7 +19,7 @@ async def allocate_producer(call: Call) -> web.Response:
     if name is not None:
         await note_take_over(call, name)
     state = await call.ports.metadata.allocate_producer(name)
-    # A name may have been another principal's, which wrote to topics that this caller may not see.
+    # The name may have belonged to another principal, which wrote to topics that this caller may not see.
     is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
         {

@@ -22,7 +22,7 @@ from milena.model.access import ResourceType
 from milena.model.errors import MalformedRequestError
 
 TARGETS_MAX = 10_000
-"""Partitions that one request may name."""
+"""The number of partitions that one request may name."""
 
 TOPIC = text_param("topic", "only partitions of this topic", text(), "orders")
 PARTITION = IntegerParam(
@@ -38,7 +38,7 @@ SORT = sort_param(_KEYS, "topic and number")
 
 
 async def reassign(call: Call) -> web.Response:
-    """Move partitions; the moves go on in the background."""
+    """Start to move partitions. The moves continue in the background."""
     fields = Fields(await call.json_body(), "the body", REASSIGN.fields)
     request = _request(fields)
     rows = await call.ports.reassignments.reassign(request)
@@ -99,7 +99,7 @@ def _planned(row: PlannedReassignment) -> dict[str, object]:
 
 
 async def list_reassignments(call: Call) -> web.Response:
-    """Partitions on the move, and how far they are."""
+    """Return partitions that are moving, and their progress."""
     query = call.query()
     key, page = SORT.read(query), RowPage.of(query)
     is_seen = call.rights.seen(ResourceType.TOPIC)
@@ -144,7 +144,7 @@ def _running(row: RunningReassignment) -> dict[str, object]:
 
 
 async def cancel_reassignments(call: Call) -> web.Response:
-    """Take partitions back to where they were."""
+    """Cancel moves: the partitions return to their previous replicas."""
     query = call.query()
     topic, partition = query.get(TOPIC.name), PARTITION.read(query)
     if partition is not None and topic is None:

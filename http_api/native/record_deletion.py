@@ -12,7 +12,7 @@ from http_api.shapes.requests import DELETE_RECORDS, LATEST
 
 
 async def delete_records(call: Call) -> web.Response:
-    """Delete what lies below an offset, on every in-sync replica."""
+    """Delete the records below an offset, on every in-sync replica."""
     partition = partition_number(call)
     limits = call.ports.limits
     wanted_ms = TIMEOUT_MS.read(call.query()) or limits.produce_timeout_ms_default

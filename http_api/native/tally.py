@@ -1,4 +1,4 @@
-"""How partitions are: counted by topic and by broker, and those in trouble. Pure but for its pauses."""
+"""The state of partitions: counted by topic and by broker, and those in trouble. Pure except for its pauses."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from raft_meta.machine.image import Image, Partition, PartitionKey, Topic
 from raft_meta.machine.topics.configs import min_insync
 
 STEP = 1_000
-"""Partitions that are looked at in one turn of the loop: a millisecond or two."""
+"""The number of partitions that one turn of the loop reads: a millisecond or two."""
 
 
 @unique
 class Trouble(IntEnum):
-    """What is wrong with a partition, the worst first."""
+    """Troubles of a partition, the worst first."""
 
     OFFLINE = 0
     BELOW_MIN_INSYNC = 1
@@ -22,7 +22,7 @@ class Trouble(IntEnum):
 
 
 def trouble_of(partition: Partition, least: int) -> Trouble | None:
-    """What is wrong with it, where ``least`` in-sync replicas are what acks=all needs; None: nothing."""
+    """Return a partition's trouble, or None; ``least``: the in-sync replicas that acks=all needs."""
     if partition.leader is None:
         return Trouble.OFFLINE
     if len(partition.isr) < least:
@@ -32,20 +32,20 @@ def trouble_of(partition: Partition, least: int) -> Trouble | None:
 
 @dataclass(slots=True)
 class TopicTally:
-    """Partitions of a topic: how many there are, and how many of them are in which trouble."""
+    """The partitions of a topic: their number, and how many have each trouble."""
 
     partitions: int = 0
     troubles: list[int] = field(default_factory=lambda: [0] * len(Trouble))
 
     @property
     def worst(self) -> tuple[int, ...]:
-        """Grows with what is wrong, the worst first."""
+        """A sort key: more and worse trouble sorts higher."""
         return tuple(self.troubles)
 
 
 @dataclass(slots=True)
 class BrokerTally:
-    """Replicas of a broker."""
+    """Counts of a broker's replicas."""
 
     leads: int = 0
     replicas: int = 0
@@ -54,10 +54,10 @@ class BrokerTally:
 
 @dataclass(slots=True)
 class ClusterTally:
-    """Of the topics that were looked at."""
+    """Counts of all topics that were read."""
 
     topics: dict[str, TopicTally] = field(default_factory=dict)
-    """By topic_id."""
+    """The key is the topic_id."""
     brokers: dict[int, BrokerTally] = field(default_factory=dict)
     partitions: int = 0
     troubled: dict[Trouble, list[PartitionKey]] = field(
@@ -65,13 +65,13 @@ class ClusterTally:
     )
 
     def worst(self) -> Iterator[tuple[PartitionKey, Trouble]]:
-        """Partitions in trouble, the worst first."""
+        """Yield partitions in trouble, the worst first."""
         for trouble, keys in self.troubled.items():
             for key in keys:
                 yield key, trouble
 
     def add(self, key: PartitionKey, partition: Partition, least: int) -> None:
-        """Look at a partition."""
+        """Count a partition."""
         topic = self.topics[key[0]]
         topic.partitions += 1
         self.partitions += 1
@@ -86,7 +86,7 @@ class ClusterTally:
 
 
 async def tally(image: Image, topics: Iterable[Topic]) -> ClusterTally:
-    """Look at all partitions of these topics, with everybody else's work in between."""
+    """Count all partitions of these topics. Other work of the loop runs in between."""
     found, looked = ClusterTally(), 0
     for topic in topics:
         found.topics[topic.topic_id] = TopicTally()
@@ -103,14 +103,14 @@ async def tally(image: Image, topics: Iterable[Topic]) -> ClusterTally:
 
 
 class LastTally:
-    """The tally of all topics that was asked for last: whoever looks on sees the same until something changes."""
+    """The last tally of all topics, cached until something changes."""
 
     def __init__(self) -> None:
         self._image: Image | None = None
         self._tally = ClusterTally()
 
     async def of_all(self, image: Image) -> ClusterTally:
-        """The tally of an image. Maps never change, so an image with the very same ones has the same."""
+        """Return the tally of an image. Maps are immutable: an image with the same map objects has the same tally."""
         seen = self._image
         if (
             seen is None

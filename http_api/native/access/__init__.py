@@ -1,1 +1,1 @@
-"""Who may do what, and how much of it: users, tokens, entries, quotas."""
+"""Rights and their bounds: users, tokens, entries, quotas."""

@@ -1,8 +1,8 @@
 """Native: the access mode, users and their tokens.
 
-What gives a caller power over others is refused in every mode but ``off``. A caller that may only change access makes
-no superusers and changes none. A token makes no token that lives longer than itself. A token with grants makes none: of
-its user's tokens it sees and deletes itself alone.
+Requests that give a caller power over others are refused in every mode but ``off``. A caller that may only change
+access cannot create or change superusers. A token cannot create a token that lives longer than itself. A token with
+grants cannot create tokens. Of its user's tokens it sees and deletes only itself.
 """
 
 from aiohttp import web
@@ -30,7 +30,7 @@ _NO_STORE = (("Cache-Control", "no-store"),)
 
 
 async def get_access(call: Call) -> web.Response:
-    """The mode, and who asks."""
+    """Return the mode, and the caller."""
     return _access(call, call.rights.caller)
 
 
@@ -40,9 +40,9 @@ async def put_access(call: Call) -> web.Response:
     mode = fields.required_text("mode")
     if mode not in set(AccessMode):
         raise InvalidFieldError(f"'mode' is '{mode}': use {', '.join(AccessMode)}")
-    # To ask for nothing is to make everybody a superuser.
+    # The mode ``off`` makes every caller a superuser.
     _require_superuser(call, "change the mode")
-    # Who closes an open cluster without credentials is told so, and then is nobody.
+    # An anonymous caller that closes an open cluster gets this response. Afterwards it is unknown.
     caller = call.rights.caller
     await call.ports.access.set_mode(AccessMode(mode))
     call.rights.tell(f"access mode {mode}")
@@ -67,7 +67,7 @@ def _access(call: Call, caller: Caller) -> web.Response:
 
 
 async def list_users(call: Call) -> web.Response:
-    """Users, by name."""
+    """Return the users, by name."""
     query, users = call.query(), call.ports.metadata.image.users
     page = RowPage.of(query, LIMIT_OR_MOST)
     names = sorted(matching(users, str, query))
@@ -76,7 +76,7 @@ async def list_users(call: Call) -> web.Response:
 
 
 async def get_user(call: Call) -> web.Response:
-    """One user: itself, or any for who may look at the cluster."""
+    """Return one user: the caller's own, or any user if the caller may describe the cluster."""
     name = call.names["user"]
     if call.rights.caller.user == name:
         call.rights.has_asked = True
@@ -86,7 +86,7 @@ async def get_user(call: Call) -> web.Response:
 
 
 async def put_user(call: Call) -> web.Response:
-    """Make a user, or change it; a caller that came with a password may change its own."""
+    """Create or change a user. A caller that authenticates with a password may change its own."""
     name = call.names["user"]
     fields = Fields(await call.json_body(), "the body", shapes.USER_CHANGE.fields)
     text = fields.text("password")
@@ -125,7 +125,7 @@ async def put_user(call: Call) -> web.Response:
 
 
 async def delete_user(call: Call) -> web.Response:
-    """Forget a user, with its tokens and entries."""
+    """Delete a user, with its tokens and entries."""
     name = call.names["user"]
     _require_power_over(call, name, gives=False)
     await call.ports.access.delete_user(name)
@@ -143,7 +143,7 @@ def _user(call: Call, user: User) -> dict[str, object]:
 
 
 def _require_power_over(call: Call, name: str, *, gives: bool) -> None:
-    """Refuse to touch a superuser, or to make one, unless the caller is one."""
+    """Refuse to change or create a superuser, unless the caller is one."""
     present = call.ports.metadata.image.users.get(name)
     if gives or (present is not None and present.is_superuser):
         _require_superuser(call, f"change superuser {name}")
@@ -159,7 +159,7 @@ def _require_superuser(call: Call, what: str) -> None:
 
 
 async def list_tokens(call: Call) -> web.Response:
-    """The user's tokens, without their secrets."""
+    """Return the user's tokens, without their secrets."""
     name, caller = _own_or_any(call), call.rights.caller
     query, tokens = call.query(), call.ports.access.tokens_of(name)
     page = RowPage.of(query, LIMIT_OR_MOST)
@@ -171,7 +171,7 @@ async def list_tokens(call: Call) -> web.Response:
 
 
 async def create_token(call: Call) -> web.Response:
-    """A new token of the user, which is shown this once."""
+    """Create a token of the user. Only this response has its secret."""
     name = _own_or_any(call)
     fields = Fields(await call.optional_json_body(), "the body", shapes.NEW_TOKEN.fields)
     grants = tuple(_grant(item) for item in fields.objects("grants", shapes.GRANT.fields))
@@ -206,7 +206,7 @@ async def delete_token(call: Call) -> web.Response:
 
 
 def _own_or_any(call: Call) -> str:
-    """The user of the path, whose tokens are its own affair, and superusers'."""
+    """Return the user of the path. Only the user itself and superusers may manage its tokens."""
     call.rights.has_asked = True
     name, caller = call.names["user"], call.rights.caller
     if caller.user != name and not caller.is_superuser:

@@ -12,7 +12,7 @@ from raft_meta.machine.image import Quota
 
 
 async def list_quotas(call: Call) -> web.Response:
-    """Quotas, by user and client id."""
+    """Return the quotas, by user and client id."""
     quotas = call.ports.metadata.image.quotas
     page = RowPage.of(call.query(), LIMIT_OR_MOST)
     rows = page.rows(sorted(quotas), lambda entity: _quota(quotas[entity]), None)
@@ -20,7 +20,7 @@ async def list_quotas(call: Call) -> web.Response:
 
 
 async def put_quota(call: Call) -> web.Response:
-    """Bound what somebody may take, or no longer."""
+    """Set or remove bounds of a user and client id."""
     fields = Fields(await call.json_body(), "the body", shapes.QUOTA_CHANGE.fields)
     user, client_id = fields.text("user") or "", fields.text("client_id") or ""
     limits = Fields(fields.raw("limits"), "'limits'", shapes.LIMITS.fields)
@@ -32,7 +32,7 @@ async def put_quota(call: Call) -> web.Response:
 
 
 async def delete_quota(call: Call) -> web.Response:
-    """Take a quota away, if there is one."""
+    """Delete a quota, if there is one."""
     query = call.query()
     user, client_id = query.get("user", ""), query.get("client_id", "")
     await call.ports.access.alter_quota(user, client_id, dict.fromkeys(QuotaKey))

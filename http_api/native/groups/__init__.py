@@ -1,1 +1,1 @@
-"""Consumer groups as their members and their operators see them."""
+"""Consumer groups: the endpoints for members and for operators."""

@@ -40,7 +40,7 @@ TOPIC = text_param("topic", "only this topic", text(minLength=1), "orders")
 
 
 async def heartbeat(call: Call) -> web.Response:
-    """Join, stay or leave."""
+    """Join a group, stay in it or leave it."""
     wait_ms = WAIT_MS.read(call.query())
     fields = Fields(await call.json_body(), "the body", HEARTBEAT.fields)
     topics = fields.strings("topics") if fields.has("topics") else None
@@ -64,7 +64,7 @@ async def heartbeat(call: Call) -> web.Response:
             wait_ms=min(wait_ms, call.ports.limits.fetch_wait_ms_max),
         ),
     )
-    # Any caller that may read the group may speak for one of its members, which may read other topics.
+    # Any caller that may read the group may send heartbeats for its members, which may read topics hidden from it.
     is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
         {
@@ -93,7 +93,7 @@ def _owned(fields: Fields) -> Sequence[TopicPartition] | None:
 def by_topic(
     partitions: Iterable[TopicPartition], is_seen: Callable[[str], bool] = everything
 ) -> list[dict[str, object]]:
-    """``[{"topic", "partitions"}]`` of the topics that are seen, in order."""
+    """Return ``[{"topic", "partitions"}]`` of the topics that the caller sees, in order."""
     found: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         if is_seen(topic):
@@ -133,7 +133,7 @@ def _offset(item: Fields) -> OffsetToCommit:
 
 
 async def get_offsets(call: Call) -> web.Response:
-    """Offsets that the group has committed, in all topics or one."""
+    """Return offsets that the group has committed, in all topics or one."""
     group, topic = call.names["group"], call.query().get(TOPIC.name)
     if topic == "":
         raise MalformedRequestError(
@@ -157,7 +157,7 @@ SORT = sort_param({name: name for name in (*_GROUP_KEYS, _BY_LAG)}, "id")
 
 
 async def list_groups(call: Call) -> web.Response:
-    """All groups, or some of them, without their members and offsets; with their lags where it is sorted by these."""
+    """Return all groups, or some of them, without members and offsets. Sorted by lag, each has its lag."""
     query = call.query()
     sort, page = SORT.read(query), RowPage.of(query)
     is_seen = call.rights.seen(ResourceType.GROUP)
@@ -177,7 +177,7 @@ def _lag_or_least(row: tuple[GroupHead, int | None]) -> int:
 
 
 async def get_group(call: Call) -> web.Response:
-    """A group with its members and what it has committed."""
+    """Return a group with its members and committed offsets."""
     group = await call.ports.groups.describe(call.names["group"])
     is_seen = call.rights.seen(ResourceType.TOPIC)
     return json_answer(
@@ -201,7 +201,7 @@ def _head(group: GroupHead) -> dict[str, object]:
 
 
 def _seen_of(member: MemberDescription, is_seen: Callable[[str], bool]) -> MemberDescription:
-    """A member as far as the caller may see its topics; a pattern is for callers that may see all."""
+    """Return a member with the topics that the caller sees. Only a caller that sees all topics gets the pattern."""
     if is_seen is everything:
         return member
 
@@ -243,7 +243,7 @@ MEMBER_SORT = sort_param(_MEMBER_KEYS, "id")
 
 
 async def list_members(call: Call) -> web.Response:
-    """A group with some of its members."""
+    """Return a group with some of its members."""
     query = call.query()
     key, page = MEMBER_SORT.read(query), RowPage.of(query, LIMIT)
     partitions_max = PARTITIONS.read(query)
@@ -285,7 +285,7 @@ LAG_SORT = sort_param({name: name for name in (*_PLACE_KEYS, *_END_KEYS)}, "topi
 
 
 async def list_lags(call: Call) -> web.Response:
-    """A group with some of the partitions where it has committed something, and how far it is behind there."""
+    """Return a group with some of its committed partitions and the lag of each."""
     query = call.query()
     sort, page = LAG_SORT.read(query), RowPage.of(query, LIMIT)
     group = await call.ports.groups.describe(call.names["group"])
@@ -294,7 +294,7 @@ async def list_lags(call: Call) -> web.Response:
     if sort in _END_KEYS:
         lags = page.cut(await with_ends(call, found), _END_KEYS[sort])
     else:
-        # Who reads some is not kept waiting for the leaders of others.
+        # Only the leaders of the page's partitions are asked, so a page does not wait for others.
         lags = await with_ends(call, page.cut(found, _PLACE_KEYS[sort]))
     return json_answer({**_head(group), "total": len(found), "lags": [_lag(lag) for lag in lags]})
 
@@ -314,6 +314,6 @@ def _lag(lag: Lag) -> dict[str, object]:
 
 
 async def delete(call: Call) -> web.Response:
-    """Forget a group without members, and its offsets."""
+    """Delete a group without members, and its offsets."""
     await call.ports.groups.delete(call.names["group"])
     return empty_answer()

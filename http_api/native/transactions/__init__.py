@@ -1,1 +1,1 @@
-"""Transactions: whole ones in one request, and sessions that are written step by step."""
+"""Transactions: complete ones in one request, and sessions that clients write step by step."""

@@ -1,4 +1,4 @@
-"""Native: transactions as sessions, written step by step, and what an operator sees of them."""
+"""Native: transactions as sessions that clients write step by step, and an operator's list of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ UNTIL = ChoiceParam(
 
 
 async def begin(call: Call) -> web.Response:
-    """A producer's next transaction; what its former holder left open is aborted."""
+    """Begin a producer's next transaction. An open one of the producer's previous holder is aborted."""
     fields = Fields(await call.json_body(), "the body", shapes.BEGIN_TRANSACTION.fields)
     name = fields.required_text("transactional_id")
     check_producer_name("transactional_id", name)
@@ -71,7 +71,7 @@ async def begin(call: Call) -> web.Response:
 
 
 def check_producer_name(field: str, name: str) -> None:
-    """Refuse a name that no producer of a client may have.
+    """Refuse a name that a client's producer may not have.
 
     Raises:
         InvalidFieldError: the message says why.
@@ -87,10 +87,10 @@ def check_producer_name(field: str, name: str) -> None:
 
 
 async def note_take_over(call: Call, name: str) -> None:
-    """Tell the audit log of a caller that takes another principal's producer: what that left open is aborted.
+    """Tell the audit log of a caller that takes over another principal's producer, which aborts its open transaction.
 
     Raises:
-        NoQuorumError: it could not be told.
+        NoQuorumError: the entry could not be written.
     """
     image = call.ports.metadata.image
     producer_id = image.producer_names.get(name)
@@ -101,7 +101,7 @@ async def note_take_over(call: Call, name: str) -> None:
 
 
 async def commit(call: Call) -> web.Response:
-    """Let what was written and acknowledged take effect, and offsets with it."""
+    """Commit the acknowledged writes, and offsets with them."""
     transaction = _named(call)
     fields = Fields(await call.json_body(), "the body", shapes.COMMIT_TRANSACTION.fields)
     fields.required_items("writes")
@@ -139,7 +139,7 @@ async def commit(call: Call) -> web.Response:
 
 
 async def abort(call: Call) -> web.Response:
-    """Let nothing count of what was written."""
+    """Abort the transaction: none of its writes take effect."""
     Fields(await call.optional_json_body(), "the body", frozenset())
     transaction = _named(call)
     await authorize_transaction(call, transaction, is_abort=True)
@@ -164,7 +164,7 @@ def _named(call: Call) -> ProducerTransaction:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A transaction, by what leaders hold of it."""
+    """An open transaction, as its partitions' leaders report it."""
 
     parts: Sequence[OpenTransaction]
 
@@ -196,7 +196,7 @@ SORT = sort_param(_KEYS, "their beginning")
 
 
 async def list_transactions(call: Call) -> web.Response:
-    """Transactions that leaders hold open, the oldest first."""
+    """Return transactions that are open on leaders, the oldest first."""
     query = call.query()
     age_ms, key, page = OLDER_THAN_MS.read(query), SORT.read(query), RowPage.of(query)
     partitions_max = PARTITIONS.read(query)
@@ -208,7 +208,7 @@ async def list_transactions(call: Call) -> web.Response:
         if not is_seen(found.topic):
             continue
         name = found.producer_name
-        # Hidden before rows are searched and sorted, which would tell the name as well.
+        # Names are hidden before rows are filtered and sorted, because both would reveal a name as well.
         shown = name if name is None or is_name_seen(name) else None
         part = replace(found, producer_name=shown)
         grouped.setdefault((found.producer_id, found.producer_epoch), []).append(part)

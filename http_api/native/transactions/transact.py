@@ -1,7 +1,7 @@
-"""Native: a whole transaction in one request: what its body says, on its way to the node, and the answer.
+"""Native: a complete transaction in one request: its body, on its way to the node, and the response.
 
-A request comes here by its handler, or, where its head repeats and its body is small, past it
-(``http_api.quick.lane``). What sessions have in common with it is here, too.
+A request arrives from its handler. If its head repeats and its body is small, it arrives from the quick lane instead
+(``http_api.quick.lane``). This module also has what sessions share with it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,7 +51,7 @@ async def transact(call: Call) -> web.Response:
     body = await call.body.whole()
     key = call.request.headers.get(IDEMPOTENCY_KEY.name)
     steps, size = head.decode(body, key), len(body)
-    # The steps let go of it when they have come to their end.
+    # Only the steps keep the body now, and they release it at their end.
     del body
     turns = call.shared.turns
     async with nullcontext() if size < LARGE_BYTES else turns.room(size, wait_ms=head.timeout_ms):
@@ -69,10 +69,10 @@ def prepare_to_transact(
     raw_query: str,
     headers: Mapping[str, str],
 ) -> "TransactHead":
-    """What a head says, for small bodies.
+    """Return what a head says, for small bodies.
 
     Raises:
-        MilenaError: it is at fault.
+        MilenaError: the head is at fault.
     """
     del names
     return TransactHead(
@@ -86,7 +86,7 @@ def prepare_to_transact(
 
 
 class TransactHead:
-    """What a request says before its body."""
+    """The part of a request that is known before its body."""
 
     content_type = JSON_TYPE
     headers: Mapping[str, str] = {}
@@ -101,7 +101,7 @@ class TransactHead:
         ask: "_Authorize | None" = None,
         principal: str = "",
     ) -> None:
-        """``ask``, ``principal``: of requests that come past the handler, which else asks itself."""
+        """Make the head. The lane gives ``ask`` and ``principal``; the handler authorizes the request itself."""
         self._principal = principal
         self.format = format_
         self.timeout_ms = timeout_ms
@@ -113,12 +113,12 @@ class TransactHead:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def decode(self, body: bytes, key: str | None) -> Steps[TransactionRequest]:
-        """What a body asks for, perhaps under an idempotency key, in steps.
+        """Decode a body in steps, perhaps with an idempotency key.
 
         Raises:
             MalformedRequestError, InvalidFieldError, RequestTooLargeError: as of a produce request.
         """
-        # No topic has this name, so that the keys of other writes are others.
+        # No topic has this name, so keys of transactions differ from keys of other writes.
         idempotency = idempotency_of(
             key, body, scope="\0transaction", meaning=f"{self.format}:transaction:"
         )
@@ -140,18 +140,18 @@ class TransactHead:
         )
 
     def start(self, body: bytes, key: str | None) -> Pending[TransactionReceipt]:
-        """Hand a small body to the node."""
+        """Pass a small body to the node."""
         request = at_once(self.decode(body, key))
         assert self._ask is not None, "made for the lane"
         authorize(self._ask, *_asked(request))
         groups = self._metadata.image.groups
         if self._principal and any(commit.group not in groups for commit in request.offsets):
-            # The usual way asks whether its caller may make one more.
+            # The usual way checks whether its caller may create one more group.
             raise ForbiddenError("a group that is to be made")
         return in_a_task(self._transactions.transact(request), self._tasks)
 
     def encode(self, receipt: TransactionReceipt) -> bytes:
-        """The body of the answer."""
+        """Return the body of the response."""
         return orjson.dumps(
             {
                 "committed": True,
@@ -179,7 +179,7 @@ class _Authorize(Protocol):
 
 
 def _asking(caller: Caller) -> _Authorize:
-    """For the lane: a request that may be refused goes the usual way, which says what is wrong, or logs it."""
+    """Return a check for the lane. A request that fails it goes the usual way, which reports or logs the refusal."""
 
     def ask(operation: Operation, kind: ResourceType, names: Iterable[str], /) -> None:
         if not all(caller.may(operation, kind, name) for name in names):
@@ -201,7 +201,7 @@ def authorize(ask: "_Authorize", topics: Iterable[str], offsets: Iterable[GroupO
 
 
 def wait_ms(query: Mapping[str, str], limits: ApiLimits) -> int:
-    """How long a request may take, as it says or as it is granted."""
+    """Return the time that a request may take, in ms: its own or the default, within the bound."""
     return min(
         TIMEOUT_MS.read(query) or limits.produce_timeout_ms_default, limits.produce_timeout_ms_max
     )
@@ -249,10 +249,10 @@ def _writes(
 
 
 def _format(content_type: str) -> RecordFormat:
-    """How keys and values are written in the body's JSON.
+    """Return the format of keys and values in the body's JSON.
 
     Raises:
-        UnsupportedMediaTypeError: the body is said to be something else.
+        UnsupportedMediaTypeError: the request names another type.
     """
     format_ = produce_format(content_type)
     if format_ not in _DECODERS:
@@ -264,7 +264,7 @@ def _format(content_type: str) -> RecordFormat:
 
 
 def group_offsets(fields: Fields) -> Iterator[GroupOffsets]:
-    """Rows of one group and member together, in the order in which they come first."""
+    """Yield the rows of one group and member together, in the order of their first rows."""
     gathered: dict[tuple[str, str | None, int], dict[tuple[str, int], CommittedNext]] = {}
     for row in fields.objects("offsets", shapes.TRANSACTION_OFFSET.fields):
         member_id = row.text("member_id")
