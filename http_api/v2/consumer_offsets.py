@@ -1,8 +1,8 @@
-"""v2: what a REST consumer's group has committed, and committing more.
+"""v2: committed offsets of a REST consumer's group, and commits.
 
-Proxies disagree about what the offset of a commit means. Under ``partitions``, and as ``next_offset``, it is the next
-record to read. Under ``offsets`` it is the last one that was read to some proxies, and the next one to others: the
-consumer says which.
+Proxies disagree about the meaning of a committed offset. Under ``partitions``, and as ``next_offset``, it is the next
+record to read. Under ``offsets`` some proxies take it as the last record that was read, others as the next one: the
+consumer chooses.
 """
 
 from collections.abc import Iterable, Iterator
@@ -39,7 +39,7 @@ _NOT_COMMITTED = -1
 
 
 async def commit(call: Call) -> web.Response:
-    """Commit what the body names; without any, what was delivered."""
+    """Commit the offsets in the body; without any, those of the delivered records."""
     fields = Fields(await call.optional_json_body(), "the body", CONSUMER_COMMIT.fields)
     group, instance = await place(call)
     offsets = None
@@ -51,7 +51,7 @@ async def commit(call: Call) -> web.Response:
     elif fields.has("partitions"):
         offsets = list(_offsets(fields, "partitions", 0))
     if offsets is None:
-        # It passes over what was delivered.
+        # This commit passes over the delivered records, so it needs the right to read them.
         await place_to_read(call)
     else:
         topics = {offset.topic for offset in offsets}
@@ -77,7 +77,7 @@ def _offsets(fields: Fields, name: str, step: int) -> Iterator[OffsetToCommit]:
 
 
 async def get_offsets(call: Call) -> web.Response:
-    """Committed offsets of the partitions in the body or the query; of those that it is assigned when neither says."""
+    """Return committed offsets of the partitions in the body or the query; without either, of the assigned ones."""
     type_ = metadata_type(call.header("Accept"))
     group, instance = await place(call)
     body = await call.optional_json_body()
@@ -102,7 +102,7 @@ async def get_offsets(call: Call) -> web.Response:
 
 
 def _authorize(call: Call, topics: Iterable[str]) -> None:
-    """Before it is found out whether they are there, and what is committed."""
+    """Check the caller's rights before the node looks up topics and commits."""
     call.rights.authorize(Operation.DESCRIBE, ResourceType.TOPIC, topics)
 
 

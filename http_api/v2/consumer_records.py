@@ -1,4 +1,4 @@
-"""v2: the next records of a REST consumer, as one answer or as a stream."""
+"""v2: the next records of a REST consumer, as one response or as a stream."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
@@ -44,15 +44,15 @@ MAX_BYTES = IntegerParam(
 )
 
 _THREAD_BYTES_MIN = 1 << 20
-"""Above this, another thread writes out what was stored."""
+"""The size above which another thread encodes the stored batches (bytes)."""
 
 _ALL = 1 << 62
-"""What was delivered was cut to its bounds already."""
+"""No further bound: the coordinator has cut the delivery to its bounds already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Records as JSON texts, and what tells them apart. ``doubt``: the first that came damaged."""
+    """Records as JSON texts, and their ids. ``doubt``: the first record that was damaged."""
 
     rows: list[bytes]
     ids: list[bytes]
@@ -60,7 +60,7 @@ class Rows:
 
 
 async def get_records(call: Call) -> web.StreamResponse:
-    """The next records."""
+    """Return the next records."""
     group, instance = await place_to_read(call)
     query = call.query()
     token = read_token(query)
@@ -70,7 +70,7 @@ async def get_records(call: Call) -> web.StreamResponse:
     own = RecordFormat(await consumers.format_of(group, instance))
     type_ = stream_type(consumer_records_type(call.header("Accept"), own), is_following)
     if call.request.method == "HEAD":
-        # To look is not to take.
+        # A ``HEAD`` request takes no records.
         return bytes_answer(b"", type_.content_type)
     if timeout_ms is not None:
         timeout_ms = min(timeout_ms, limits.fetch_wait_ms_max)
@@ -99,11 +99,11 @@ async def _pieces(
     *,
     is_following: bool,
 ) -> AsyncGenerator[bytes, None]:
-    """One call after the other, or only one."""
+    """Yield the records of one call to the coordinator after another, or of only one."""
     group, instance = await place(call)
     retries = Retries()
     if is_following:
-        # The answer begins before there is anything in it.
+        # Starts the response before there are any records.
         yield b""
         timeout_ms = KEEP_ALIVE_MS
         max_bytes = min(max_bytes or PIECE_BYTES, PIECE_BYTES)
@@ -116,13 +116,13 @@ async def _pieces(
             if not is_following:
                 raise
             await retries.wait_after(error)
-            # The call has waited before it failed: the client hears that the stream is there.
+            # The call has waited before it failed. An empty piece shows the client that the stream is alive.
             yield b""
             continue
         retries.reset()
         async with _given_back(call, group, instance, delivered):
             written = await _written(call, delivered)
-            # The client may be gone, and perhaps before this came.
+            # The client may be gone, perhaps before this piece reached it.
             yield frame(framing, written.rows, written.ids)
         if not is_following:
             return
@@ -132,7 +132,10 @@ async def _pieces(
 async def _given_back(
     call: Call, group: str, instance: str, delivered: Delivered
 ) -> AsyncGenerator[None, None]:
-    """Let the next call have the records where this one fails; where it is refused them, under any token."""
+    """Give the records back if this call fails, so that the next call gets them.
+
+    A response under a token is given back only if the caller was refused it. Otherwise the client repeats the token.
+    """
     try:
         yield
     except MilenaError:
@@ -144,11 +147,11 @@ async def _given_back(
 
 
 async def _written(call: Call, delivered: Delivered) -> Rows:
-    """All that was delivered.
+    """Return all delivered records.
 
     Raises:
         ForbiddenError: the caller may not read all of it.
-        ReplicaDamagedError: not all of it is whole. The coordinator has checked it, if it is of this release.
+        ReplicaDamagedError: a record is damaged. A coordinator of this release has checked the records before.
     """
     topics = {delivery.topic for delivery in delivered.deliveries}
     call.rights.authorize(Operation.READ, ResourceType.TOPIC, topics)

@@ -1,4 +1,4 @@
-"""v2: REST consumers: made, subscribed or assigned, moved, deleted. Any node serves any of them."""
+"""v2: REST consumers: creation, subscription or assignment, seek, deletion. Any node serves any of them."""
 
 from aiohttp import web
 
@@ -54,18 +54,18 @@ _OF_OTHERS = frozenset(
         "request.timeout.ms",
     }
 )
-"""Settings that other servers know, and that only look like ours written wrong."""
+"""Settings that other servers know, and that only look like a misspelt setting of ours."""
 CONSUMERS_PER_PRINCIPAL_MAX = 10_000
-"""Of the 50,000 that a cluster has; a quota says otherwise."""
+"""A principal's share of the 50,000 consumers of a cluster. A quota overrides it."""
 _MISSPELT_LIKENESS = 0.8
-"""Above what any two settings that are meant have in common, but for those of ``_OF_OTHERS``."""
+"""A likeness above that of any two valid settings, except for those in ``_OF_OTHERS``."""
 
 
 async def place(call: Call) -> tuple[str, str]:
-    """Group and instance of the path: a consumer is its maker's and superusers'.
+    """Return group and instance of the path. Only a consumer's creator and superusers may use it.
 
     Raises:
-        ConsumerNotFoundError: it is another's, of whom nothing is said.
+        ConsumerNotFoundError: it is another principal's. The message does not tell whether it exists.
     """
     group, instance = call.names["group"], call.names["instance"]
     rights = call.rights
@@ -75,7 +75,7 @@ async def place(call: Call) -> tuple[str, str]:
     if caller.is_enforced and not caller.is_superuser:
         consumer = call.ports.metadata.image.consumers.get((group, instance))
         if consumer is None:
-            # It may be younger than what this node has heard of.
+            # This node may not have heard of a new consumer.
             image = await call.ports.metadata.current_image()
             consumer = image.consumers.get((group, instance))
         if consumer is not None and not _is_of(consumer, caller):
@@ -84,9 +84,10 @@ async def place(call: Call) -> tuple[str, str]:
 
 
 async def place_to_read(call: Call) -> tuple[str, str]:
-    """``place``, before records of the consumer are taken or passed over.
+    """Do as ``place``, and check the rights before records of the consumer are taken or passed over.
 
-    What is refused once they are taken would have to be given back, and what is not there cannot be refused then.
+    Records that were taken and then refused would have to be given back, and missing ones could not be refused any
+    more.
 
     Raises:
         ForbiddenError: the caller may not read what the consumer is subscribed to, or assigned.
@@ -96,7 +97,7 @@ async def place_to_read(call: Call) -> tuple[str, str]:
     try:
         _authorize_reading(call, metadata.image, key)
     except ForbiddenError:
-        # It may have been changed on another node a moment ago.
+        # The subscription may have changed on another node a moment ago.
         _authorize_reading(call, await metadata.current_image(), key)
     return key
 
@@ -111,19 +112,19 @@ def _authorize_reading(call: Call, image: Image, key: tuple[str, str]) -> None:
 
 
 def _is_of(consumer: RestConsumer, caller: Caller) -> bool:
-    """Whether the caller made it, or nobody was asked when it was made."""
+    """Return whether the caller created it, or the cluster was open when it was created."""
     if not consumer.principal:
         return True
-    # An older one was made by another user, whose name this one was given afterwards.
+    # An older consumer was created by a previous user of the same name.
     return consumer.principal == caller.principal and consumer.created_index > caller.user_index
 
 
 async def create(call: Call) -> web.Response:
-    """Make a consumer."""
+    """Create a consumer."""
     type_ = metadata_type(call.header("Accept"))
     group = call.names["group"]
     base = base_url(call.request)
-    # Proxies differ in what else a consumer may be told; what is not known here changes nothing.
+    # Proxies differ in the other settings of a consumer. Unknown ones are ignored.
     fields = Fields(await call.optional_json_body(), "the body", None)
     for name in fields.names() - NEW_CONSUMER.fields:
         _refuse_misspelt(name)
@@ -135,7 +136,7 @@ async def create(call: Call) -> web.Response:
 
 
 def _check_count(call: Call) -> None:
-    """Refuse one consumer too many; two that are made at once may both be the last."""
+    """Refuse one consumer too many. Two simultaneous requests may both take the last place."""
     quotas, payer = call.shared.quotas, call.payer
     call.check_groups([call.names["group"]])
     if quotas.bound(payer, QuotaKey.CONSUMER_COUNT) is not None:
@@ -148,7 +149,7 @@ def _check_count(call: Call) -> None:
 
 
 def _check_share(image: Image, owner: str) -> None:
-    """Refuse a consumer of a principal that has its share of all that there may be, where no quota says something."""
+    """Refuse a consumer if its principal has its share of all consumers, unless a quota sets the bound."""
     if not owner or len(image.consumers) < CONSUMERS_PER_PRINCIPAL_MAX:
         return
     present = sum(consumer.principal == owner for consumer in image.consumers.values())
@@ -160,7 +161,7 @@ def _check_share(image: Image, owner: str) -> None:
 
 
 def _refuse_misspelt(name: str) -> None:
-    """Refuse a setting that is ours but for a letter: its client would believe in what was ignored."""
+    """Refuse a misspelt setting of ours: its client would rely on a setting that is ignored."""
     meant = nearest(name, NEW_CONSUMER.fields, likeness=_MISSPELT_LIKENESS)
     if meant is not None and name not in _OF_OTHERS:
         raise InvalidFieldError(f"unknown setting '{name}': did you mean '{meant}'?")
@@ -246,13 +247,13 @@ def _is_auto_commit(fields: Fields) -> bool:
 
 
 async def delete(call: Call) -> web.Response:
-    """Forget a consumer."""
+    """Delete a consumer."""
     await call.ports.consumers.delete(*await place(call), token=read_token(call.query()))
     return empty_answer()
 
 
 async def subscribe(call: Call) -> web.Response:
-    """Subscribe to topics, or to all whose names match, in place of what was subscribed before."""
+    """Subscribe to topics, or to all whose names match, in place of the previous subscription."""
     token = read_token(call.query())
     fields = Fields(await call.json_body(), "the body", SUBSCRIBE.fields)
     topics, pattern = fields.strings("topics"), fields.label("topic_pattern")
@@ -260,7 +261,7 @@ async def subscribe(call: Call) -> web.Response:
         check_name(topic)
     call.rights.authorize_subscription(topics, pattern)
     if fields.has("topics") and not topics and pattern is None:
-        # As Kafka's consumer has it: to subscribe to nothing is to give up what was subscribed before.
+        # As in Kafka's consumer, an empty subscription unsubscribes.
         await call.ports.consumers.unsubscribe(*await place(call), token=token)
         return empty_answer()
     await call.ports.consumers.subscribe(*await place(call), topics, pattern, token=token)
@@ -268,13 +269,13 @@ async def subscribe(call: Call) -> web.Response:
 
 
 async def unsubscribe(call: Call) -> web.Response:
-    """Give up what it is subscribed to, or assigned."""
+    """Drop the consumer's subscription or assignment."""
     await call.ports.consumers.unsubscribe(*await place(call), token=read_token(call.query()))
     return empty_answer()
 
 
 async def get_subscription(call: Call) -> web.Response:
-    """The consumer's subscription, and what it has of it."""
+    """Return the consumer's subscription, and the partitions that it has of it."""
     type_ = metadata_type(call.header("Accept"))
     is_seen = call.rights.seen(ResourceType.TOPIC)
     subscription = await call.ports.consumers.subscription(*await place(call))
@@ -301,7 +302,7 @@ async def assign(call: Call) -> web.Response:
 
 
 async def get_assignments(call: Call) -> web.Response:
-    """Partitions that the consumer reads."""
+    """Return the partitions that the consumer reads."""
     type_ = metadata_type(call.header("Accept"))
     is_seen = call.rights.seen(ResourceType.TOPIC)
     partitions = await call.ports.consumers.assignments(*await place(call))
@@ -314,7 +315,7 @@ async def get_assignments(call: Call) -> web.Response:
 
 
 async def seek(call: Call) -> web.Response:
-    """Go on at offsets, or at times."""
+    """Seek to offsets, or to times."""
     fields = Fields(await call.json_body(), "the body", POSITIONS.fields)
     check_count(len(fields.items("offsets")) + len(fields.items("timestamps")), "positions")
     seeks = [
@@ -361,12 +362,12 @@ def _time(item: Fields) -> int:
 
 
 async def seek_to_beginning(call: Call) -> web.Response:
-    """Go on at the first records there are."""
+    """Seek to the first records."""
     return await _seek_to(call, Reset.EARLIEST)
 
 
 async def seek_to_end(call: Call) -> web.Response:
-    """Go on behind the last records there are."""
+    """Seek to the end, after the last records."""
     return await _seek_to(call, Reset.LATEST)
 
 
@@ -378,14 +379,14 @@ async def _seek_to(call: Call, name: Reset) -> web.Response:
 
 
 async def _seek(call: Call, seeks: list[Seek]) -> web.Response:
-    # Before it is found out whether they are there.
+    # Rights first: the response must not tell whether the topics exist.
     call.rights.authorize_subscription({seek.topic for seek in seeks}, None)
     await call.ports.consumers.seek(*await place(call), seeks)
     return empty_answer()
 
 
 def parse_partitions(body: object) -> list[TopicPartition]:
-    """Partitions as ``{"partitions": [{"topic", "partition"}]}``, each once."""
+    """Return partitions from ``{"partitions": [{"topic", "partition"}]}``, each once."""
     fields = Fields(body, "the body", PARTITIONS_IN.fields)
     check_count(len(fields.required_items("partitions")), "partitions")
     found = (

@@ -114,12 +114,12 @@ LAST_EVENT_ID = Param(
 )
 
 _THREAD_BYTES_MIN = 2 << 20
-"""Above this, decoding takes milliseconds, and another thread does it so that others are not kept waiting."""
+"""The size above which another thread decodes (bytes): that takes milliseconds, in which others would wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Options of a fetch, as the query string gives them."""
+    """The options of a fetch in the query string."""
 
     offset: int | str
     timestamp_ms: int | None
@@ -135,10 +135,10 @@ class FetchOptions:
 
 @lru_cache(maxsize=1024)
 def parse_options(raw_query: str) -> FetchOptions:
-    """``?offset=&timestamp=&count=&max_bytes=&timeout=&replica=&follow=&format=&verify=&isolation=``.
+    """Return ``?offset=&timestamp=&count=&max_bytes=&timeout=&replica=&follow=&format=&verify=&isolation=``.
 
     Raises:
-        MalformedRequestError: one of them is not what it should be.
+        MalformedRequestError: a value is not valid.
     """
     query = parse_query(raw_query)
     timestamp = query.get(TIMESTAMP.name)
@@ -168,7 +168,7 @@ def _offset(text: str) -> int | str:
 
 
 def read_timestamp(text: str) -> int:
-    """A time of a query, in ms since 1970.
+    """Return a time of a query, in ms since 1970.
 
     Raises:
         MalformedRequestError: it is neither a number nor ISO-8601.
@@ -180,7 +180,7 @@ def read_timestamp(text: str) -> int:
 
 
 async def fetch_records(call: Call) -> web.StreamResponse:
-    """Records from an offset or time on, waiting for some if asked to; one by one when the type is a stream's."""
+    """Return records from an offset or time on. Wait for some if asked to. A streaming type sends them one by one."""
     topic = call.names["topic"]
     partition = partition_number(call)
     options = parse_options(call.raw_query)
@@ -213,7 +213,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
         type=type_,
         count=options.count,
         is_verified=options.is_verified,
-        # Decompressed records may be this much larger than the stored ones, and no more.
+        # Decompressed records may exceed the stored size by this much, and no more.
         bytes_max=limits.fetch_bytes_max,
     )
     records = await _encode(result, wanted)
@@ -268,7 +268,7 @@ def _last_stable_offset(result: FetchResult) -> int:
 
 
 def fetch_answer(result: FetchResult, records: RecordsBody) -> PlainAnswer:
-    """The answer; headers tell where the partition stands and where to go on."""
+    """Return the response. Its headers tell the state of the partition and the next offset."""
     return PlainAnswer(
         records.body,
         records.content_type,

@@ -1,4 +1,4 @@
-"""v2: what there is: topics, partitions, offsets, brokers."""
+"""v2: topics, partitions, offsets and brokers."""
 
 from aiohttp import web
 
@@ -21,7 +21,7 @@ def _answer(call: Call, value: object, headers: Pairs = ()) -> web.Response:
 
 
 async def root(call: Call) -> web.Response:
-    """Say who answers."""
+    """Return the version, the cluster and the node."""
     metadata = call.ports.metadata
     return _answer(
         call,
@@ -34,13 +34,13 @@ async def root(call: Call) -> web.Response:
 
 
 async def list_topics(call: Call) -> web.Response:
-    """Names of all topics."""
+    """Return the names of all topics."""
     is_seen = call.rights.seen(ResourceType.TOPIC)
     return _answer(call, sorted(filter(is_seen, call.ports.metadata.image.topic_ids)))
 
 
 async def get_topic(call: Call) -> web.Response:
-    """One topic: configs in force and partitions."""
+    """Return one topic: configs in force and partitions."""
     topic = await find_topic(call)
     return _answer(
         call,
@@ -55,7 +55,7 @@ async def get_topic(call: Call) -> web.Response:
 
 
 def partition_json(partition: int, state: Partition) -> dict[str, object]:
-    """A partition as v2 shows it; leader -1 when there is none."""
+    """Return a partition as v2 shows it; leader -1 if there is none."""
     return {
         "partition": partition,
         "leader": -1 if state.leader is None else state.leader,
@@ -71,19 +71,19 @@ def partition_json(partition: int, state: Partition) -> dict[str, object]:
 
 
 async def list_partitions(call: Call) -> web.Response:
-    """All partitions of a topic."""
+    """Return all partitions of a topic."""
     topic = await find_topic(call)
     return _answer(call, [partition_json(p, state) for p, state in partitions_of(call, topic)])
 
 
 async def get_partition(call: Call) -> web.Response:
-    """One partition: its leader and replicas."""
+    """Return one partition: its leader and replicas."""
     _, partition, state = await find_partition(call)
     return _answer(call, partition_json(partition, state))
 
 
 async def get_offsets(call: Call) -> web.Response:
-    """Where a partition begins, where it ends, and up to where committed records are read."""
+    """Return a partition's start, its end, and the end of committed reading."""
     partition = partition_number(call)
     offsets = await call.ports.reads.offsets(call.names["topic"], partition)
     return _answer(
@@ -98,12 +98,12 @@ async def get_offsets(call: Call) -> web.Response:
 
 
 async def list_brokers(call: Call) -> web.Response:
-    """Ids of the brokers that are alive."""
+    """Return the ids of the live brokers."""
     return _answer(call, {"brokers": list(call.ports.metadata.image.live_brokers())})
 
 
 async def create_topic(call: Call) -> web.Response:
-    """Create a topic, in the words of Strimzi's bridge."""
+    """Create a topic from a body in the form of Strimzi's bridge."""
     fields = Fields(await call.json_body(), "the body", NEW_TOPIC_V2.fields)
     configs = {}
     for config in fields.objects("configs", NEW_CONFIG.fields):

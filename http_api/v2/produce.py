@@ -1,7 +1,7 @@
-"""v2: produce. A body becomes columns, the node appends them, receipts become the answer.
+"""v2: produce. A body becomes columns, the node appends them, receipts become the response.
 
-What a client must know about one failed record is in its item; only when every record failed for one cause is it the
-answer's own status. Nothing that may have been written is ever reported as refused.
+If a record fails, its item has the error. If every record failed for one cause, that error is the status of the
+response. A write that may have happened is never reported as refused.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from milena.model.turns import LARGE_BYTES, Steps
 
 
 async def produce_to_topic(call: Call) -> web.StreamResponse:
-    """Append records; the node picks each one's partition, unless it names one."""
+    """Append records. The node picks the partition of each record that names none."""
     return await _produce(call, None)
 
 
@@ -54,7 +54,7 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
     steps, size = head.decode(body), len(body)
     key = head.idempotency(_key(call), body, transaction)
     target = _Target(key, end, transaction)
-    # The steps let go of it when they have come to their end: a large body need not stay longer.
+    # The steps release the body at their end: a large one must not stay longer.
     del body
     if size < LARGE_BYTES:
         receipts = await _append(call, head, steps, size, target)
@@ -68,7 +68,7 @@ async def _produce(call: Call, partition: int | None) -> web.StreamResponse:
 
 
 class _Target(NamedTuple):
-    """What the headers say of where and whether records are written."""
+    """The headers' conditions on the write: key, expected end and transaction."""
 
     key: IdempotencyKey | None
     expected_end: ExpectedEnd | None

@@ -1,6 +1,7 @@
-"""The records of one partition, piece by piece, for an answer that follows it.
+"""The records of one partition, piece by piece, for a response that follows it.
 
-Reads a little at a time, waits where there is nothing, and outlives a change of leader. Driven by ``streaming.answer``.
+A source reads a little at a time, waits if there is nothing, and continues across a change of leader.
+``streaming.answer`` drives it.
 """
 
 import asyncio
@@ -27,14 +28,14 @@ from milena.model.errors import (
 from milena.model.requests import Doubt, FetchRequest, FetchResult
 
 _THREAD_BYTES_MIN = 1 << 20
-"""A batch above this is written out by another thread."""
+"""The size above which another thread encodes a batch (bytes)."""
 
 NOT_THERE_YET_MS = 1_000
-"""A replica learns of what is committed a moment after the leader: how long to wait for what must come."""
+"""How long to wait for records that the leader has committed: a replica learns of them a moment later."""
 
 
 class Resumed(NamedTuple):
-    """Where a stream goes on: the offset behind an event, in the topic that had it."""
+    """The position at which a stream resumes: the offset after an event, in the event's topic."""
 
     topic_tag: str
     next_offset: int
@@ -44,7 +45,7 @@ def parse_event_id(text: str) -> Resumed:
     """Read the id of an event.
 
     Raises:
-        MalformedRequestError: it is none of ours, or does not name its topic.
+        MalformedRequestError: the id has another form, or does not name its topic.
     """
     tag, last = split(text)
     if not (last.isascii() and last.isdigit()):
@@ -58,7 +59,7 @@ def parse_event_id(text: str) -> Resumed:
 
 
 def made_again(topic: str, topic_tag: str) -> OffsetOutOfRangeError:
-    """The error for a place in a topic that had this name before."""
+    """Return the error for a position in a deleted topic of the same name."""
     return OffsetOutOfRangeError(
         f"topic '{topic}' was deleted and made again: '{topic_tag}' is not the beginning of its id any more. "
         "Begin again without the id of an event"
@@ -67,7 +68,7 @@ def made_again(topic: str, topic_tag: str) -> OffsetOutOfRangeError:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some records, each a JSON text, and where they lie. ``damaged_at``: why there are no more."""
+    """Some records, each as a JSON text, and their offsets. ``damaged_at``: the damaged record that ends them."""
 
     topic_id: str
     rows: Sequence[bytes]
@@ -76,20 +77,20 @@ class Piece:
     next_offset: int
     damaged_at: int | None
     is_large: bool
-    """Another thread takes it on."""
+    """Whether another thread encodes the piece."""
 
     async def framed(self, framing: StreamFraming, ids: Iterable[bytes]) -> bytes:
-        """As it is sent; ``ids``: of the records, where they are events."""
+        """Return the piece as it is sent. ``ids``: the ids of the records if they are events."""
         if self.is_large:
             return await asyncio.to_thread(frame, framing, self.rows, ids)
         return frame(framing, self.rows, ids)
 
 
 class RecordSource:
-    """One client's way through a partition.
+    """One client's read of a partition.
 
-    It ends with ``count`` records; unless it follows, where the partition ended when it began, or with a ``timeout_ms``
-    in ``request`` once nothing has come for so long.
+    It ends after ``count`` records. If it does not follow, it ends in one more case: at the end that the partition had
+    at the start, or, with a ``timeout_ms`` in ``request``, after that time without new records.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class RecordSource:
         is_following: bool,
         topic_tag: str = "",
     ) -> None:
-        """``topic_tag``: of the topic that is to be read; empty: whichever has the name."""
+        """Make the source. ``topic_tag``: the tag of the topic that must be read; empty: any topic of this name."""
         self._reads = ports.reads
         self._metadata = ports.metadata
         self._topic_tag = topic_tag
@@ -117,7 +118,7 @@ class RecordSource:
         self._retries = Retries()
 
     async def bodies(self, framing: StreamFraming) -> AsyncGenerator[bytes, None]:
-        """The pieces as they are sent; an event's id is its offset behind the tag of its topic."""
+        """Yield the pieces as they are sent. The id of an event is its offset after the tag of its topic."""
         async with aclosing(self.pieces()) as pieces:
             async for piece in pieces:
                 head = tagged(piece.topic_id, "").encode()
@@ -125,13 +126,13 @@ class RecordSource:
                 yield await piece.framed(framing, ids)
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
-        """All there is, with empty ones as signs of life.
+        """Yield all pieces, and empty ones as signs of life.
 
-        An error before the first piece is the caller's; later ones are waited out while they may pass.
+        An error before the first piece is raised to the caller. A later error is retried if it may be temporary.
         """
         result, piece = await self._read()
         end = result.readable_end
-        # What ends at the end of the partition says that there is no more. A read that brings no records says so, too.
+        # A stream that ends at the partition's end claims that there is no more. So does a read without records.
         is_end_known = self._is_following or self._idle_ms > 0 or self._request.is_local
         silent_ms = 0
         is_first = True
@@ -154,9 +155,9 @@ class RecordSource:
             result, piece = await self._read_on()
 
     async def _confirmed_end(self) -> int:
-        """Where the partition ends now, as its leader knows it.
+        """Return the partition's current end, as its leader knows it.
 
-        The replica that answered may have been without its leader, and not know all that was acknowledged.
+        The replica that responded may have lost contact with its leader, and may not know all acknowledged records.
         """
         request = self._request
         offsets = await self._reads.offsets(request.topic, request.partition)
@@ -180,7 +181,7 @@ class RecordSource:
             offset=next_offset,
             timestamp_ms=None,
             timeout_ms=wait_ms,
-            # A stream that goes on never says that there is no more. Where it begins is asked as ever.
+            # A stream that follows never claims that there is no more. Its first read is confirmed as usual.
             is_unconfirmed=self._is_following,
         )
 
@@ -195,19 +196,19 @@ class RecordSource:
                 return found
 
     async def _read(self) -> tuple[FetchResult, Piece]:
-        """Records that are there, or those before damaged ones.
+        """Read records, or those before a damaged one.
 
         Raises:
-            ReplicaDamagedError: that is nothing.
+            ReplicaDamagedError: there are none before it.
         """
         result = await self._reads.fetch(self._request)
         if not result.topic_id.startswith(self._topic_tag):
-            # This node may not have heard yet of the topic that is meant.
+            # This node may not know the tagged topic yet.
             await self._metadata.current_image()
             result = await self._reads.fetch(self._request)
         if not result.topic_id.startswith(self._topic_tag):
             raise made_again(self._request.topic, self._topic_tag)
-        # A stream that goes on must not go on in another topic.
+        # A stream must not continue in another topic of the same name.
         self._topic_tag = tag_of(result.topic_id)
         piece = await self._encode(result)
         if piece.damaged_at is not None:

@@ -1,4 +1,4 @@
-"""v2: tokens of a REST consumer's answers, with which its client tells what has arrived, and asks for what was lost."""
+"""v2: tokens of a REST consumer's responses. By them a client confirms a response, or requests a lost one again."""
 
 import re
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ ARRIVED = text_param(
 
 
 def read_token(query: Mapping[str, str]) -> str:
-    """The token of a query; empty: there is none.
+    """Return the token of a query; empty: there is none.
 
     Raises:
         MalformedRequestError: it has another form.

@@ -1,8 +1,8 @@
-"""v2: the records of a whole topic, from any node, as lines or events that go on where the client says.
+"""v2: the records of a whole topic, from any node, as lines or events that resume where the client says.
 
-Every partition is followed by a source of its own, and their pieces are sent as they come: in order within a partition,
-in none between them. Where a reader stands is all its partitions together, ``0:12,1:40``: the id of each event, which
-browsers send back, and what ``offset`` takes.
+Each partition has its own source. Their pieces are sent as they arrive: in order within a partition, in no order
+between partitions. A reader's position covers all partitions, ``0:12,1:40``. It is the id of each event, which browsers
+send back, and a valid ``offset``.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from milena.model.errors import MalformedRequestError
 from milena.model.requests import FetchRequest
 
 PARTITIONS_MAX = 100
-"""Of a topic that is read by one request: each costs as much as a stream, and makes every id longer."""
+"""The number of partitions that one request may read: each costs as much as a stream, and makes every id longer."""
 
 _PLACES = "[0-9]{1,9}:[0-9]{1,19}(,[0-9]{1,9}:[0-9]{1,19})*"
 _EARLIEST, _LATEST = "earliest", "latest"
@@ -62,7 +62,7 @@ Places = Mapping[int, int]
 
 
 class Beginning(NamedTuple):
-    """Where to begin: at ``places``, everywhere else at ``offset``. ``topic_tag``: in this topic; empty: in any."""
+    """The start: ``places`` for their partitions, ``offset`` for all others. ``topic_tag``: the topic; empty: any."""
 
     offset: int | str
     places: Places = MappingProxyType({})
@@ -70,7 +70,7 @@ class Beginning(NamedTuple):
 
 
 def parse_beginning(given: str) -> Beginning:
-    """``offset``.
+    """Read the parameter ``offset``.
 
     Raises:
         MalformedRequestError: it is neither a word, nor -N, nor places.
@@ -90,10 +90,10 @@ def parse_beginning(given: str) -> Beginning:
 
 
 def parse_last_id(given: str) -> Beginning:
-    """``Last-Event-ID``.
+    """Read the header ``Last-Event-ID``.
 
     Raises:
-        MalformedRequestError: it is none of ours, or does not name its topic.
+        MalformedRequestError: the id has another form, or does not name its topic.
     """
     tag, rest = split(given)
     places = _places(LAST_EVENT_ID.name, rest)
@@ -115,7 +115,7 @@ def _places(name: str, given: str) -> Places | None:
 
 
 async def fetch_topic(call: Call) -> web.StreamResponse:
-    """Records of all partitions, one by one, until their ends or for as long as the client stays."""
+    """Return records of all partitions, one by one, until their ends or as long as the client stays."""
     query = parse_query(call.raw_query)
     framing = framing_type(call.header("Accept"))
     last_id = call.request.headers.get(LAST_EVENT_ID.name)
@@ -127,7 +127,7 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
     highest = max(beginning.places, default=0)
     topic = await call.ports.metadata.topic(call.names["topic"], highest)
     if not topic.topic_id.startswith(beginning.topic_tag):
-        # This node may not have heard yet of the topic that is meant.
+        # This node may not know the tagged topic yet.
         await call.ports.metadata.current_image()
         topic = await call.ports.metadata.topic(call.names["topic"], highest)
     if not topic.topic_id.startswith(beginning.topic_tag):
@@ -160,9 +160,9 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
 
 
 class TopicReader:
-    """One client's way through all partitions of a topic.
+    """One client's read of all partitions of a topic.
 
-    Invariant: ``_places`` are behind what has been sent, and nothing else; so is each event's id.
+    Invariant: ``_places`` follow exactly the records that were sent; so does each event's id.
     """
 
     def __init__(
@@ -192,9 +192,9 @@ class TopicReader:
         self._said_s = asyncio.get_running_loop().time()
 
     async def bodies(self, partition_count: int) -> AsyncGenerator[bytes, None]:
-        """The pieces as they are sent, the first of them empty. An error before it is the caller's.
+        """Yield the pieces as they are sent, the first of them empty. An error before it is raised to the caller.
 
-        A partition that is added while the reader follows is read from its first record.
+        If the reader follows, it reads an added partition from its first record.
         """
         async with _Sources() as sources:
             for number in range(partition_count):
@@ -202,7 +202,7 @@ class TopicReader:
             answers = await sources.all()
             for number, piece in answers:
                 self._places[number] = piece.start_offset if piece else 0
-            # So that the answer begins, though nothing may come for long.
+            # Starts the response, even if no record arrives for long.
             yield b""
             while True:
                 async with aclosing(self._sent(sources, answers)) as bodies:
@@ -218,7 +218,7 @@ class TopicReader:
     async def _sent(
         self, sources: "_Sources", answers: Iterable[tuple[int, Piece | None]]
     ) -> AsyncGenerator[bytes, None]:
-        """What partitions have answered; each is asked for more once its own is on its way."""
+        """Yield the pieces of partitions that have responded. Ask each for its next piece after its own was sent."""
         loop = asyncio.get_running_loop()
         for number, piece in answers:
             if piece is None or self._left == 0:
@@ -269,7 +269,7 @@ class TopicReader:
         return body
 
     def _ids(self, number: int, offsets: Sequence[int]) -> Iterator[bytes]:
-        """Of this partition's events, while the others stand where they do."""
+        """Yield the ids of this partition's events, while the other positions stay the same."""
         others = [b"%d:%d" % place for place in self._places.items()]
         others[number] = b"%d:%%d" % number
         head = tagged(self._topic_id, "").encode()
@@ -277,7 +277,7 @@ class TopicReader:
 
 
 class _Sources:
-    """One a partition, by number, and which of them were asked for their next piece. Closed at the end, whole."""
+    """The sources by partition, and those that were asked for their next piece. All are closed at the end."""
 
     def __init__(self) -> None:
         self._pieces: list[AsyncGenerator[Piece, None]] = []
@@ -295,29 +295,29 @@ class _Sources:
 
     @property
     def count(self) -> int:
-        """Of partitions."""
+        """The number of partitions."""
         return len(self._pieces)
 
     @property
     def are_asked(self) -> bool:
-        """Whether one of them is, and has not answered."""
+        """Whether a source was asked and has not responded."""
         return bool(self._asked)
 
     def open(self, source: RecordSource) -> None:
-        """The next partition; it is asked at once."""
+        """Add the next partition, and ask its source at once."""
         self._pieces.append(source.pieces())
         self.ask(len(self._pieces) - 1)
 
     def ask(self, number: int) -> None:
-        """Let a source go on, which has answered or was never asked."""
+        """Ask a source for its next piece, after its response or for the first time."""
         self._asked[asyncio.create_task(_next_of(self._pieces[number]))] = number
 
     async def all(self) -> list[tuple[int, Piece | None]]:
-        """The answers of all, by number; None: it has come to its end."""
+        """Return the responses of all, by number; None: the source has ended."""
         return await self._answers(asyncio.ALL_COMPLETED)
 
     async def some(self) -> list[tuple[int, Piece | None]]:
-        """Answers as soon as there are some."""
+        """Return responses as soon as there are some."""
         return await self._answers(asyncio.FIRST_COMPLETED)
 
     async def _answers(self, when: str) -> list[tuple[int, Piece | None]]:
