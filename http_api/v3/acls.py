@@ -1,4 +1,4 @@
-"""v3: access control entries, in the words of Confluent's REST API."""
+"""v3: access control entries, in the form of Confluent's REST API."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,11 +43,11 @@ FILTERS = (
     text_param("operation", "only of this operation", text(enum=[*Operation, _ANY, ""])),
     text_param("permission", "only these", text(enum=[*Permission, _ANY, ""])),
 )
-"""An empty value, and ANY, leave all. Words may be in any case."""
+"""An empty value, and ANY, select everything. Words may be in any case."""
 
 
 async def list_acls(call: Call) -> web.Response:
-    """The entries that the query leaves."""
+    """Return the entries that the query selects."""
     links = Links(call)
     wanted = _filter(call.query())
     items = await _rows(links, await call.ports.access.acls(wanted))
@@ -82,7 +82,7 @@ async def delete_acls(call: Call) -> web.Response:
     query = call.query()
     for name, given in query.items():
         if not given:
-            # A variable that a script forgot to set would remove the entries of everybody.
+            # A script that forgot to set a variable would remove everyone's entries.
             raise MalformedRequestError(
                 f"Invalid parameter '{name}' got '': say what it is to be, or leave it out"
             )
@@ -98,7 +98,7 @@ async def delete_acls(call: Call) -> web.Response:
 
 
 def _filter(query: Mapping[str, str]) -> AclSelection:
-    """What a query selects. An empty value, and ANY, say nothing, as in Confluent's REST proxy."""
+    """Return the selection of a query. An empty value, and ANY, select everything, as in Confluent's REST proxy."""
     words = {name: _wanted_word(name, query.get(name, "")) for name in _WORDS}
     is_match = words["pattern_type"] == _MATCH
     host = query.get("host") or None
@@ -159,7 +159,7 @@ def _words(acl: Acl) -> str:
 
 
 async def _rows(links: Links, acls: Sequence[Acl]) -> list[orjson.Fragment]:
-    """The entries as JSON. A cluster may have 100,000: other requests get their turn in between."""
+    """Return the entries as JSON. A cluster may have 100,000, so other requests run in between."""
     rows: list[orjson.Fragment] = []
     for start in range(0, len(acls), ROWS_PER_TURN):
         if start:
@@ -182,7 +182,7 @@ def _said(acl: Acl) -> dict[str, str]:
 
 
 def _url(links: Links, acl: Acl) -> str:
-    """An entry is found by what it says."""
+    """Return the URL of an entry: its fields identify it."""
     return f"{links.url('acls')}?{urlencode(_said(acl))}"
 
 

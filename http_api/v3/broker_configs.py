@@ -1,6 +1,6 @@
-"""v3: configs of brokers: what every topic has that sets nothing else, under Kafka's names. They cannot be changed.
+"""v3: configs of brokers: the defaults of topic configs, under Kafka's names. They cannot be changed.
 
-All brokers have the same ones, so that those of the cluster are these, too.
+All brokers have the same ones, so these are the configs of the cluster too.
 """
 
 from aiohttp import web
@@ -35,7 +35,7 @@ _NAMES = {
 """Topic config → broker config, as Kafka's documentation pairs them ("Server Default Property")."""
 
 _FACTOR = 3
-"""Replicas of a topic that says nothing of them: what ``min.insync.replicas`` is by default depends on it."""
+"""The replicas of a topic without a setting: the default of ``min.insync.replicas`` depends on it."""
 _SOURCE = "DEFAULT_CONFIG"
 _ALL_BROKERS = "-"
 
@@ -74,7 +74,7 @@ def _one(call: Call, broker_id: int | None) -> web.Response:
 
 
 async def list_configs(call: Call) -> web.Response:
-    """All of a broker; for a broker called ``-``, those of all brokers."""
+    """Return all configs of a broker; for the broker ``-``, those of all brokers."""
     links = Links(call)
     named = call.names["broker"]
     is_all = named == _ALL_BROKERS
@@ -88,17 +88,17 @@ async def list_configs(call: Call) -> web.Response:
 
 
 async def get_config(call: Call) -> web.Response:
-    """One of a broker."""
+    """Return one config of a broker."""
     return _one(call, find_broker(call).broker_id)
 
 
 async def list_cluster_configs(call: Call) -> web.Response:
-    """All of the cluster."""
+    """Return all configs of the cluster."""
     links = Links(call)
     items = [_config(links, None, *pair) for pair in sorted(_values().items())]
     return item_answer(links.listing("KafkaClusterConfigList", links.url("broker-configs"), items))
 
 
 async def get_cluster_config(call: Call) -> web.Response:
-    """One of the cluster."""
+    """Return one config of the cluster."""
     return _one(call, None)

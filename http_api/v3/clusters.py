@@ -12,11 +12,11 @@ from milena.model.errors import BrokerNotFoundError
 from raft_meta.machine.image import Broker
 
 _BROKER_DIGITS_MAX = 9
-"""Broker ids are 32 bits wide."""
+"""The digits of a broker id, at most: ids have 32 bits."""
 
 
 async def root(call: Call) -> web.Response:
-    """Where to begin."""
+    """Return the entry point of v3."""
     return json_answer({"clusters": {"related": f"{base_url(call.request)}/v3/clusters"}})
 
 
@@ -33,13 +33,13 @@ def _cluster(call: Call, links: Links) -> Resource:
 
 
 async def list_clusters(call: Call) -> web.Response:
-    """The only cluster there is."""
+    """Return the list of clusters, with this one."""
     links = Links(call)
     return item_answer(links.listing("KafkaClusterList", links.clusters(), [_cluster(call, links)]))
 
 
 async def get_cluster(call: Call) -> web.Response:
-    """The cluster."""
+    """Return the cluster."""
     return item_answer(_cluster(call, Links(call)))
 
 
@@ -58,7 +58,7 @@ def _broker(links: Links, broker: Broker) -> Resource:
 
 
 async def list_brokers(call: Call) -> web.Response:
-    """Every registered broker."""
+    """Return every registered broker."""
     links = Links(call)
     brokers = call.ports.metadata.image.brokers
     items = [_broker(links, brokers[id_]) for id_ in sorted(brokers)]
@@ -66,7 +66,7 @@ async def list_brokers(call: Call) -> web.Response:
 
 
 def find_broker(call: Call) -> Broker:
-    """The broker that the path names.
+    """Return the broker that the path names.
 
     Raises:
         BrokerNotFoundError: there is none.
@@ -79,10 +79,10 @@ def find_broker(call: Call) -> Broker:
 
 
 async def delete_broker(call: Call) -> web.Response:
-    """Forget a broker that is gone for good."""
+    """Remove a broker that is gone for good."""
     cluster_id(call)
     text = call.names["broker"]
-    # An id that this node has not heard of may be known to the quorum; what is no number is known to nobody.
+    # The quorum may know an id that this node has not heard of. A text that is not a number is no id.
     if not (text.isascii() and text.isdigit() and len(text) <= _BROKER_DIGITS_MAX):
         raise BrokerNotFoundError(f"there is no broker '{text}'")
     await call.ports.metadata.remove_broker(int(text))
@@ -90,6 +90,6 @@ async def delete_broker(call: Call) -> web.Response:
 
 
 async def get_broker(call: Call) -> web.Response:
-    """One broker."""
+    """Return one broker."""
     links = Links(call)
     return item_answer(_broker(links, find_broker(call)))

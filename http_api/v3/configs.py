@@ -49,7 +49,7 @@ def _config(links: Links, topic: str, config: ConfigValue) -> Resource:
 
 
 async def list_configs(call: Call) -> web.Response:
-    """All configs in force for a topic; for a topic called ``-``, those of all topics."""
+    """Return all configs in force for a topic; for the topic ``-``, those of all topics."""
     links = Links(call)
     is_seen = call.rights.seen(ResourceType.TOPIC, Operation.DESCRIBE_CONFIGS)
     if call.names["topic"] == ALL_TOPICS:
@@ -73,7 +73,7 @@ def _all_configs(call: Call, links: Links, is_seen: Callable[[str], bool]) -> we
 
 
 async def get_config(call: Call) -> web.Response:
-    """One config in force for a topic."""
+    """Return one config in force for a topic."""
     links = Links(call)
     topic = await find_topic(call)
     config = effective(topic).get(call.names["config"])
@@ -98,7 +98,7 @@ async def delete_config(call: Call) -> web.Response:
 
 
 async def alter_configs(call: Call) -> web.Response:
-    """Set and reset several configs at once; for a topic called ``-``, of the topics that the body names."""
+    """Set and reset several configs at once; for the topic ``-``, of the topics that the body names."""
     cluster_id(call)
     if call.names["topic"] == ALL_TOPICS:
         return await _alter_several(call)
@@ -111,7 +111,7 @@ async def alter_configs(call: Call) -> web.Response:
 
 
 async def _alter_several(call: Call) -> web.Response:
-    """Change topics one by one; what is wrong with one does not stop the others. Source: Confluent's REST proxy."""
+    """Change topics one by one. An error of one does not stop the others. Source: Confluent's REST proxy."""
     fields = Fields(await call.json_body(), "the body", TOPICS_CONFIG_CHANGES.fields)
     check_count(len(fields.required_items("data")), "topics")
     wanted: dict[str, dict[str, str | None]] = {}

@@ -1,4 +1,4 @@
-"""v3: consumer groups, their members, and how far they are behind."""
+"""v3: consumer groups, their members and their lags."""
 
 from aiohttp import web
 
@@ -26,7 +26,7 @@ def _group(links: Links, group: GroupHead) -> Resource:
     return {
         **links.item("KafkaConsumerGroup", parts, f"/consumer-group={group.group_id}"),
         "consumer_group_id": group.group_id,
-        # Nobody ever joined it: whoever commits shares partitions out without its help.
+        # No member ever joined: its clients assign partitions without its help.
         "is_simple": group.generation == 0,
         "partition_assignor": group.assignor,
         "state": group.state.value,
@@ -40,7 +40,7 @@ def _group(links: Links, group: GroupHead) -> Resource:
 
 
 async def list_groups(call: Call) -> web.Response:
-    """All groups."""
+    """Return all groups."""
     links = Links(call)
     is_seen = call.rights.seen(ResourceType.GROUP)
     groups = [group for group in await call.ports.groups.groups() if is_seen(group.group_id)]
@@ -53,20 +53,20 @@ async def _describe(call: Call) -> GroupDescription:
 
 
 async def get_group(call: Call) -> web.Response:
-    """One group."""
+    """Return one group."""
     links = Links(call)
     return item_answer(_group(links, await _describe(call)))
 
 
 async def delete_group(call: Call) -> web.Response:
-    """Forget a group without members, and its offsets."""
+    """Delete a group without members, and its offsets."""
     cluster_id(call)
     await call.ports.groups.delete(call.names["group"])
     return empty_answer()
 
 
 async def reset_offsets(call: Call) -> web.Response:
-    """Let a group without members go on elsewhere."""
+    """Move the committed offsets of a group without members."""
     cluster_id(call)
     return await offsets.reset(call)
 
@@ -88,7 +88,7 @@ def _consumer(links: Links, group: GroupDescription, member: MemberDescription) 
 
 
 async def list_consumers(call: Call) -> web.Response:
-    """The members of a group."""
+    """Return the members of a group."""
     links = Links(call)
     group = await _describe(call)
     items = [_consumer(links, group, member) for member in group.members]
@@ -97,7 +97,7 @@ async def list_consumers(call: Call) -> web.Response:
 
 
 async def get_consumer(call: Call) -> web.Response:
-    """One member."""
+    """Return one member."""
     links = Links(call)
     group = await _describe(call)
     return item_answer(_consumer(links, group, _find_member(call, group)))
@@ -133,7 +133,7 @@ def _assignment(
 
 
 async def list_assignments(call: Call) -> web.Response:
-    """Partitions that a member reads."""
+    """Return the partitions that a member reads."""
     links = Links(call)
     group = await _describe(call)
     member = _find_member(call, group)
@@ -145,7 +145,7 @@ async def list_assignments(call: Call) -> web.Response:
 
 
 async def get_assignment(call: Call) -> web.Response:
-    """One partition that a member reads."""
+    """Return one partition that a member reads."""
     links = Links(call)
     group = await _describe(call)
     member = _find_member(call, group)
@@ -189,7 +189,7 @@ def _lag(links: Links, group_id: str, lag: Lag) -> Resource:
 
 
 async def list_lags(call: Call) -> web.Response:
-    """How far a group is behind, partition by partition."""
+    """Return the lag of a group, partition by partition."""
     links = Links(call)
     group = await _describe(call)
     items = [_lag(links, group.group_id, lag) for lag in await lags_of(call, group)]
@@ -198,7 +198,7 @@ async def list_lags(call: Call) -> web.Response:
 
 
 async def get_lag(call: Call) -> web.Response:
-    """How far a group is behind in one partition."""
+    """Return the lag of a group in one partition."""
     links = Links(call)
     group = await _describe(call)
     topic, partition = call.names["topic"], call.names["partition"]
@@ -213,7 +213,7 @@ async def get_lag(call: Call) -> web.Response:
 
 
 async def get_lag_summary(call: Call) -> web.Response:
-    """How far a group is behind in all, and where most."""
+    """Return the total lag of a group, and the largest lag of a partition."""
     links = Links(call)
     group = await _describe(call)
     lags = await lags_of(call, group)

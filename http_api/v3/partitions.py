@@ -33,7 +33,7 @@ def _partition(links: Links, topic: str, partition: int, state: Partition) -> Re
 
 
 async def list_partitions(call: Call) -> web.Response:
-    """All partitions of a topic."""
+    """Return all partitions of a topic."""
     links = Links(call)
     topic = await find_topic(call)
     items = [_partition(links, topic.name, p, state) for p, state in partitions_of(call, topic)]
@@ -42,14 +42,14 @@ async def list_partitions(call: Call) -> web.Response:
 
 
 async def get_partition(call: Call) -> web.Response:
-    """One partition."""
+    """Return one partition."""
     links = Links(call)
     topic, partition, state = await find_partition(call)
     return item_answer(_partition(links, topic.name, partition, state))
 
 
 async def get_offset(call: Call) -> web.Response:
-    """One partition with its readable range."""
+    """Return one partition with its readable range."""
     links = Links(call)
     OFFSET_TYPE.read(call.query())
     topic, partition, state = await find_partition(call)
@@ -81,7 +81,7 @@ def _replica(
 
 
 async def list_replicas(call: Call) -> web.Response:
-    """All replicas of a partition, the preferred leader first."""
+    """Return all replicas of a partition, the preferred leader first."""
     links = Links(call)
     topic, partition, state = await find_partition(call)
     items = [_replica(links, topic.name, partition, state, id_) for id_ in state.replicas]
@@ -90,7 +90,7 @@ async def list_replicas(call: Call) -> web.Response:
 
 
 async def get_replica(call: Call) -> web.Response:
-    """One replica of a partition."""
+    """Return one replica of a partition."""
     links = Links(call)
     topic, partition, state = await find_partition(call)
     text = call.names["broker"]
@@ -101,7 +101,7 @@ async def get_replica(call: Call) -> web.Response:
 
 
 async def list_broker_replicas(call: Call) -> web.Response:
-    """All replicas that a broker holds."""
+    """Return all replicas that a broker holds."""
     links = Links(call)
     image = call.ports.metadata.image
     broker_id = find_broker(call).broker_id

@@ -1,4 +1,4 @@
-"""v3: partitions on their way to other brokers (KIP-455). ``/reassignments`` is where moves begin and are cancelled."""
+"""v3: partitions that are moving to other brokers (KIP-455). ``/reassignments`` starts and cancels moves."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ from milena.model.access import ResourceType
 from raft_meta.machine.image import Partition, Reassignment, Topic
 
 ALL = "-"
-"""In the place of a partition: all of them."""
+"""All partitions, in place of a partition's number."""
 
 
 def _reassignment(links: Links, topic: str, partition: int, move: Reassignment) -> Resource:
@@ -31,7 +31,7 @@ def _reassignment(links: Links, topic: str, partition: int, move: Reassignment) 
 
 
 async def get_reassignments(call: Call) -> web.Response:
-    """Of one partition, of a topic's, or of all that there are."""
+    """Return the moves of one partition, of a topic, or of all topics."""
     links = Links(call)
     topic_name, number = call.names["topic"], call.names["partition"]
     is_seen = call.rights.seen(ResourceType.TOPIC)

@@ -1,4 +1,4 @@
-"""v3: receipts of records that were sent as objects of their own, by both of its ways to produce."""
+"""v3: receipts of records that were sent as separate objects, for both ways to produce."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from milena.model.requests import (
 _TOPIC_MISSING = 40401
 
 Item = V3Record | MilenaError
-"""A record, or why it is none."""
+"""A record, or the error of an item that is not a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Job:
     may_create: bool
 
     def request(self, records: Records) -> ProduceRequest:
-        """To append these."""
+        """Return the request to append these records."""
         return ProduceRequest(
             topic=self.topic,
             records=records,
@@ -53,13 +53,13 @@ class Job:
         )
 
     def receipt_head(self) -> bytes:
-        """The beginning of every receipt of a record that was taken."""
+        """Return the start of every receipt of a successful record."""
         common = {"error_code": 200, "cluster_id": self.cluster_id, "topic_name": self.topic}
         return orjson.dumps(common).removesuffix(b"}") + b","
 
 
 async def job_of(call: Call) -> Job:
-    """What the path and the query say.
+    """Return the settings in the path and the query.
 
     Raises:
         MilenaError: there is no such cluster, or an option is wrong.
@@ -83,7 +83,7 @@ async def job_of(call: Call) -> Job:
 
 
 def item_of(value: object) -> Item:
-    """The record that a JSON value is."""
+    """Return the record in a JSON value, or its error."""
     try:
         return parse_record(value)
     except MilenaError as error:
@@ -91,14 +91,14 @@ def item_of(value: object) -> Item:
 
 
 async def append(call: Call, job: Job, items: Sequence[Item]) -> list[bytes]:
-    """Append records together; a receipt for each item, as JSON, in order."""
+    """Append records together. Return a receipt for each item, as JSON, in order."""
     records = [item for item in items if isinstance(item, V3Record)]
     receipts = iter(await _produced(call, job, records) if records else ())
     return [next(receipts) if isinstance(item, V3Record) else failure(item) for item in items]
 
 
 async def append_texts(call: Call, job: Job, texts: Sequence[bytes]) -> list[bytes]:
-    """The same, for records that are a text each and nothing else (``texts_of``)."""
+    """Append records that are only a text each (``texts_of``). Return a receipt for each, as JSON, in order."""
     try:
         receipts = await call.ports.produce.produce(
             job.request(Records(keys=None, values=list(texts)))
@@ -135,7 +135,7 @@ def _receipts(
 def _columns(
     receipts: Sequence[ProduceReceipt],
 ) -> Iterable[tuple[int, int | None, int | None, MilenaError | None]]:
-    """Partition, offset, time and error of each."""
+    """Return partition, offset, time and error of each."""
     if isinstance(receipts, Receipts):
         errors = map(receipts.errors.get, receipts.partitions)
         times = _times(receipts)
@@ -150,7 +150,7 @@ def _times(receipts: Receipts) -> Sequence[int | None]:
 def _receipt(
     head: bytes, record: V3Record, partition: int, offset: int | None, time_ms: int | None
 ) -> bytes:
-    """By hand, for there is one for each record: what JSON could disagree about is in ``head``."""
+    """Build a receipt by hand, because there is one for each record. ``head`` has the parts that need JSON escapes."""
     return b'%b"partition_id":%d,"offset":%b,"timestamp":%b,"key":%b,"value":%b}' % (
         head,
         partition,
@@ -163,12 +163,12 @@ def _receipt(
 
 @lru_cache(maxsize=64)
 def _time(time_ms: int | None) -> bytes:
-    """As JSON; cached, because records that came together mostly have one time."""
+    """Return the time as JSON. Cached, because records that arrive together mostly have one time."""
     return b"null" if time_ms is None else b'"%b"' % iso_time(time_ms).encode()
 
 
 def _text_receipt(head: bytes) -> bytes:
-    """The form of ``_receipt`` for a text: what is left open are partition, offset, time and size."""
+    """Return the form of ``_receipt`` for a text, with placeholders for partition, offset, time and size."""
     return head.replace(b"%", b"%%") + (
         b'"partition_id":%d,"offset":%d,"timestamp":%b,"key":null,'
         b'"value":{"type":"STRING","size":%d}}'
@@ -176,5 +176,5 @@ def _text_receipt(head: bytes) -> bytes:
 
 
 def failure(error: MilenaError) -> bytes:
-    """The receipt of a record that was not taken."""
+    """Return the receipt of a record that failed."""
     return orjson.dumps(error_envelope(error, topic_missing_code=_TOPIC_MISSING))

@@ -1,7 +1,7 @@
-"""v3: produce: some records in one request, each named by an id of the client's, and answered by it.
+"""v3: produce: some records in one request. The client names each by an id, and its receipt has the id.
 
-What is wrong with a record is its own affair: the answer is 207, with the records that were taken and those that were
-not, each in the order of the request. What is wrong with the list as a whole is refused before anything is appended.
+An error of one record concerns this record alone: the response is 207, with the records that were appended and those
+that were not, each list in the order of the request. An error of the whole list is refused before anything is appended.
 """
 
 import re
@@ -40,10 +40,10 @@ async def produce_batch(call: Call) -> web.Response:
 
 
 def _entries(body: object) -> tuple[list[str], list[Item]]:
-    """Ids and records.
+    """Return ids and records.
 
     Raises:
-        MalformedRequestError, InvalidFieldError, InvalidRecordError: the list cannot be told apart.
+        MalformedRequestError, InvalidFieldError, InvalidRecordError: the list cannot be split into entries.
     """
     entries = Fields(body, "the body", BATCH.fields).required_items("entries")
     if not 1 <= len(entries) <= ENTRIES_MAX:

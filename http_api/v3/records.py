@@ -1,8 +1,8 @@
-"""v3: produce: one long request of records, and a receipt for each while it is still open.
+"""v3: produce: one long request of records, and a receipt for each while the request is still open.
 
-What arrives together is appended together, so that a client that sends record after record gets the speed of batches.
-Receipts come in the order of the records. The answer is 200 once the first of them is there: what is wrong with a
-record is in its receipt. After bytes that are not JSON, of which the last receipt tells, nothing more is read.
+Records that arrive together are appended together. So a client that sends one record after another gets the speed of
+batches. Receipts follow the order of the records. The response is 200 once the first receipt is ready. An error of a
+record is in its receipt. After bytes that are not JSON, which the last receipt reports, nothing more is read.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from milena.model.errors import MilenaError
 from milena.model.quotas import QuotaKey
 
 _STEP_BYTES = 128 << 10
-"""Of a body that comes in large pieces (a compressed one comes whole), so that it holds nobody up."""
+"""The size of a step of a body in large pieces (a compressed one arrives whole), so that it delays no other request."""
 
 
 async def produce(call: Call) -> web.StreamResponse:
-    """Append records for as long as they come."""
+    """Append records as long as they arrive."""
     check_json_type(call.header("Content-Type"))
     job = await job_of(call)
     texts = JsonTexts(call.ports.limits.request_bytes_max)
@@ -51,7 +51,7 @@ async def produce(call: Call) -> web.StreamResponse:
 
 
 class _Answer:
-    """Receipts on their way to the client; begins with the first."""
+    """Receipts on their way to the client. The response starts with the first one."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -66,7 +66,7 @@ class _Answer:
             self.response.force_close()
 
     async def write(self, receipts: Sequence[bytes]) -> None:
-        """Send these."""
+        """Send these receipts."""
         if not receipts:
             return
         if not self.has_begun:
@@ -78,7 +78,7 @@ class _Answer:
 
 
 async def _take(call: Call, job: Job, texts: JsonTexts, data: bytes, answer: _Answer) -> None:
-    """Append what has come whole, and then raise what is wrong behind it."""
+    """Append the values that have arrived completely, and then raise an error in the bytes behind them."""
     call.rights.check_again()
     values, broken = texts.feed(data)
     if (stored := texts_of(values)) is not None:

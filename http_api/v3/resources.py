@@ -1,4 +1,4 @@
-"""v3: the envelopes of items and lists, with absolute links as the client sees this server."""
+"""v3: the envelopes of items and lists, with absolute links from the client's view of this server."""
 
 from collections.abc import Iterable
 
@@ -21,19 +21,19 @@ class Links:
         self._clusters = f"{self._base}/v3/clusters"
 
     def clusters(self) -> str:
-        """The list of clusters."""
+        """Return the URL of the list of clusters."""
         return self._clusters
 
     def url(self, *parts: str | int) -> str:
-        """Something below the cluster."""
+        """Return the URL of a resource below the cluster."""
         return self._clusters + path_of(self.cluster_id, *parts)
 
     def related(self, *parts: str | int) -> dict[str, str]:
-        """A link to something below the cluster."""
+        """Return a link to a resource below the cluster."""
         return {"related": self.url(*parts)}
 
     def item(self, kind: str, parts: tuple[str | int, ...], name: str) -> Resource:
-        """The head of an item: kind, metadata and the cluster's id. ``name``: its resource name below the cluster."""
+        """Return the head of an item: kind, metadata and cluster id. ``name``: its resource name below the cluster."""
         return {
             "kind": kind,
             "metadata": {
@@ -45,12 +45,12 @@ class Links:
 
     @staticmethod
     def listing(kind: str, url: str, items: Iterable[object]) -> Resource:
-        """A list; nothing is ever on a second page."""
+        """Return a list. There is never a second page."""
         return {"kind": kind, "metadata": {"self": url, "next": None}, "data": list(items)}
 
 
 def cluster_id(call: Call) -> str:
-    """The cluster's id, if the path names it or names none.
+    """Return the cluster's id, if the path names this cluster or none.
 
     Raises:
         ClusterNotFoundError: the path names another.
@@ -66,6 +66,6 @@ def cluster_id(call: Call) -> str:
 
 
 def item_answer(resource: Resource, *, status: int = 200, location: str = "") -> web.Response:
-    """One item; with its URL when it is new."""
+    """Return a response with one item, and with its URL if it is new."""
     headers = [("Location", location)] if location else []
     return json_answer(resource, status=status, headers=headers)

@@ -19,7 +19,7 @@ from raft_meta.machine.image import Topic
 
 
 def topic_resource(links: Links, topic: Topic) -> Resource:
-    """A topic as v3 shows it."""
+    """Return a topic as v3 shows it."""
     parts = ("topics", topic.name)
     return {
         **links.item("KafkaTopic", parts, f"/topic={topic.name}"),
@@ -34,7 +34,7 @@ def topic_resource(links: Links, topic: Topic) -> Resource:
 
 
 async def list_topics(call: Call) -> web.Response:
-    """All topics."""
+    """Return all topics."""
     links = Links(call)
     image = call.ports.metadata.image
     is_seen = call.rights.seen(ResourceType.TOPIC)
@@ -44,7 +44,7 @@ async def list_topics(call: Call) -> web.Response:
 
 
 async def get_topic(call: Call) -> web.Response:
-    """One topic."""
+    """Return one topic."""
     links = Links(call)
     return item_answer(topic_resource(links, await find_topic(call)))
 
@@ -57,7 +57,7 @@ async def delete_topic(call: Call) -> web.Response:
 
 
 async def patch_topic(call: Call) -> web.Response:
-    """Give a topic more partitions; the number is that which it is to have, so asking again changes nothing."""
+    """Set a larger number of partitions. The number is the new total, so a repeated request changes nothing."""
     links = Links(call)
     fields = Fields(await call.json_body(), "the body", TOPIC_CHANGE.fields)
     partition_count = fields.integer("partitions_count", least=1)
@@ -68,7 +68,7 @@ async def patch_topic(call: Call) -> web.Response:
 
 
 async def create_topic(call: Call) -> web.Response:
-    """Create a topic, or only check that it could be."""
+    """Create a topic, or only check that it could be created."""
     links = Links(call)
     check_json_type(call.header("Content-Type"))
     body = await call.body.whole()
@@ -95,7 +95,7 @@ def _new_topic(fields: Fields) -> NewTopic:
 
 
 def parse_configs(fields: Fields) -> Mapping[str, str]:
-    """Configs as ``[{"name", "value"}]``; one without a value keeps its default."""
+    """Return configs from ``[{"name", "value"}]``. One without a value keeps its default."""
     configs = {}
     for config in fields.objects("configs", NEW_CONFIG.fields):
         value = config.setting("value")
@@ -105,7 +105,7 @@ def parse_configs(fields: Fields) -> Mapping[str, str]:
 
 
 def _assignments(fields: Fields) -> Mapping[int, tuple[int, ...]] | None:
-    """Replicas by partition: ``{"0": [1, 2]}``, or a list of ``{"partition_id", "broker_ids"}``."""
+    """Return replicas by partition, from ``{"0": [1, 2]}`` or a list of ``{"partition_id", "broker_ids"}``."""
     raw = fields.raw("replicas_assignments")
     if raw is None or raw in ([], {}):
         return None
