@@ -1,1 +1,1 @@
-"""Answers without an end, and answers that nobody takes."""
+"""Responses without an end, and responses that clients do not read."""

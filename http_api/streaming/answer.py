@@ -1,10 +1,11 @@
-"""A stream as it is sent: piece by piece, for as long as its client stays.
+"""A stream as it is sent: piece by piece, as long as its client stays.
 
-A stream is a source, an asynchronous generator of pieces of the body, and a client. It takes no place among the
-requests in flight. A piece is asked for once the one before is on its way, so that a client that reads slowly costs one
-piece and what the socket holds. A source yields nothing (``b""``) when it has waited long enough for a sign of life.
-Streams end with their source, with their client, or all at once when the node is about to stop: then the body is
-ended as if it were complete, and clients come back for the rest to another node.
+A stream is a source (an asynchronous generator of pieces of the body) and a client. It does not count as a request in
+flight. The server asks for a piece once the previous one is on its way. So a slow client costs one piece and the bytes
+in its socket. A source that has waited long enough for a sign of life yields nothing (``b""``).
+
+Streams end with their source or with their client. All end at once when the node is about to stop. Then the body ends
+as if it were complete, and clients resume on another node.
 """
 
 import asyncio
@@ -33,13 +34,13 @@ async def stream_answer(
     headers: Pairs = (),
     places: int = 1,
 ) -> web.StreamResponse:
-    """Send what the source yields. What it raises before its first piece is answered like any error.
+    """Send the pieces that the source yields. An error before its first piece becomes an ordinary error response.
 
-    ``places``: among the streams, that it takes.
+    ``places``: the number of places that it takes among the streams.
 
     Raises:
-        TooManyRequestsError: there are as many streams as there may be.
-        QuotaExceededError: the caller has as many as it may have.
+        TooManyRequestsError: the bound on streams is reached.
+        QuotaExceededError: the caller's bound on streams is reached.
     """
     async with aclosing(pieces):
         quotas = call.shared.quotas
@@ -65,7 +66,7 @@ async def _send(
     response = web.StreamResponse(
         headers=[
             ("Content-Type", kind.value),
-            # Else caches would keep it, and nginx would gather it.
+            # Otherwise caches would keep it, and nginx would buffer it.
             ("Cache-Control", "no-store"),
             ("X-Accel-Buffering", "no"),
             *call.own_headers,
@@ -73,7 +74,7 @@ async def _send(
         ]
     )
     if call.request.version < HttpVersion11:
-        # Without chunks, only the end of the connection tells the end of the body.
+        # Without chunks, only the end of the connection marks the end of the body.
         response.force_close()
     call.begun, call.begun_s = response, asyncio.get_running_loop().time()
     await response.prepare(call.request)
@@ -85,7 +86,7 @@ async def _send(
                     call.rights.check_again()
                     await response.write(piece or framing.keep_alive(kind))
                     await call.pay_piece(piece)
-                    # A client that takes everything at once must not keep others waiting.
+                    # A client that reads everything at once must not keep others waiting.
                     await one_turn()
     except TimeoutError:
         # The node is about to stop.

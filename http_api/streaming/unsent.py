@@ -1,8 +1,8 @@
-"""Answers that their clients do not take: for how long they are kept, and how much of them altogether.
+"""Responses that their clients do not read: how long they are kept, and how many bytes of them.
 
-What a client has not read lies in its connection, and behind it waits whoever makes the rest of the answer. Who takes
-nothing at all for too long is given up, and when more lies there than may the one that waited longest makes room: its
-connection is closed, and with it ends the request.
+Bytes that a client has not read stay in its connection's buffer, and the code that makes the rest of the response
+waits. A client that reads nothing for too long loses its connection. If all buffers together exceed their bound, the
+connection that has waited longest is closed. The request ends with its connection.
 """
 
 import asyncio
@@ -17,28 +17,28 @@ from typing import Protocol
 _log = logging.getLogger("http_api")
 
 LOOKS = 4
-"""Within the time that a client has."""
+"""The number of checks within a client's time."""
 _ACKED_AT = 120
-"""Where ``tcp_info`` has the number of bytes that the other end has taken, since Linux 4.1."""
+"""The position in ``tcp_info`` of the number of bytes that the other end has acknowledged, since Linux 4.1."""
 _TCP_INFO_BYTES = 192
 
 
 class Receiver(Hashable, Protocol):
-    """A connection whose client does not keep up."""
+    """A connection whose client is slow."""
 
     def unsent_bytes(self) -> int:
-        """Bytes that wait in the connection."""
+        """Return the number of bytes that wait in the connection."""
 
     def taken_bytes(self) -> int:
-        """Bytes that the client has taken so far, or any number that changes when it takes something."""
+        """Return the number of bytes that the client has read, or any number that changes when it reads."""
 
     def give_up(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
 
 
 @dataclass(slots=True)
 class _Wait:
-    """``since_s``: when the client last took something, as far as was looked."""
+    """``since_s``: when a check last saw that the client had read."""
 
     since_s: float
     taken_bytes: int
@@ -49,7 +49,7 @@ class UnsentAnswers:
     """All connections that wait for their clients. Belongs to one event loop.
 
     Invariants:
-        A timer runs while there are some. ``_bytes`` is the sum of what was last seen of each.
+        A timer runs while there are any. ``_bytes`` is the sum of the sizes at the last checks.
     """
 
     def __init__(self, *, bytes_max: int, wait_ms_max: int) -> None:
@@ -64,7 +64,7 @@ class UnsentAnswers:
         return len(self._waits)
 
     def add(self, receiver: Receiver) -> None:
-        """Watch a connection whose client does not keep up."""
+        """Watch a connection whose client is slow."""
         wait = _Wait(_now(), receiver.taken_bytes(), receiver.unsent_bytes())
         self._waits[receiver] = wait
         self._bytes += wait.unsent_bytes
@@ -76,7 +76,7 @@ class UnsentAnswers:
                 self._give_up(min(self._waits, key=lambda one: self._waits[one].since_s))
 
     def discard(self, receiver: Receiver) -> None:
-        """Watch it no more: its client keeps up again, or is gone."""
+        """Stop watching the connection: its client keeps up again, or is gone."""
         wait = self._waits.pop(receiver, None)
         if wait is not None:
             self._bytes -= wait.unsent_bytes
@@ -98,7 +98,7 @@ class UnsentAnswers:
             self._wind()
 
     def _look(self) -> None:
-        """See who has taken something since."""
+        """Check which clients have read something."""
         now_s = _now()
         for receiver, wait in self._waits.items():
             taken, unsent = receiver.taken_bytes(), receiver.unsent_bytes()
@@ -112,7 +112,7 @@ class UnsentAnswers:
         self.discard(receiver)
         self.given_up_count += 1
         if not self.given_up_count & (self.given_up_count - 1):
-            # At powers of two: a flood of them must not become a flood of lines.
+            # At powers of two: a flood of closed connections must not become a flood of lines.
             _log.warning(
                 "clients that do not take their answers are given up count=%d waited_s=%.1f",
                 self.given_up_count,
@@ -126,7 +126,10 @@ def _now() -> float:
 
 
 def taken_bytes(transport: asyncio.WriteTransport) -> int:
-    """See ``Receiver``. What the kernel took over says little: it holds megabytes of a client that reads slowly."""
+    """Return the bytes that the client has acknowledged; see ``Receiver``.
+
+    The bytes that the kernel accepted tell little: it buffers megabytes for a slow client.
+    """
     connected = transport.get_extra_info("socket")
     try:
         info: bytes = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
@@ -137,7 +140,7 @@ def taken_bytes(transport: asyncio.WriteTransport) -> int:
 
 
 def reset_when_closed(transport: asyncio.WriteTransport) -> None:
-    """Else the kernel goes on offering what it took over, for minutes."""
+    """Let the close reset the connection. Otherwise the kernel keeps sending its buffer for minutes."""
     connected = transport.get_extra_info("socket")
     with suppress(AttributeError, OSError):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
