@@ -1,4 +1,4 @@
-"""From what a fetch brought to the body of an answer, in the format asked for. Pure, so any thread may do it."""
+"""Fetched records as the body of a response, in the requested format. Pure, so any thread may do it."""
 
 from dataclasses import dataclass
 
@@ -21,9 +21,10 @@ from milena.model.requests import FetchResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsBody:
-    """A body. ``next_offset``: the first offset that the reader has not been given yet.
+    """A body. ``next_offset``: the first offset that the reader has not got yet.
 
-    ``damaged_at``: the first that is stored damaged; the body ends before it. ``is_barren``: and holds nothing then.
+    ``damaged_at``: the offset of the first damaged record; the body ends before it. ``is_barren``: the body has no
+    records.
     """
 
     body: bytes
@@ -35,7 +36,7 @@ class RecordsBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The request's wishes. ``count`` None: no bound. ``is_verified``: stored batches, too, are checked whole."""
+    """The request's options. ``count`` None: no bound. ``is_verified``: stored batches are checked completely too."""
 
     topic: str
     partition: int
@@ -46,14 +47,14 @@ class Wanted:
 
 
 def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
-    """The answer to a fetch.
+    """Return the body of a response to a fetch.
 
-    Which format it has depends on the wish alone, never on the records: who wishes for none gets JSON, with an error in
-    the place of a record that is not JSON, as in streams.
+    The format depends on the request alone, never on the records. A request without a format gets JSON, and a record
+    that is not JSON is replaced by an error, as in streams.
 
     Raises:
-        UnreadableRecordError: JSON or text was asked for, and the very first record is not that. When a later one is
-            not, the answer ends before it, so that a reader gets the error exactly at the record's offset.
+        UnreadableRecordError: JSON or text was requested, and the very first record has another format. If a later one
+            has another format, the response ends before it. So a reader gets the error exactly at the record's offset.
     """
     if wanted.type.format is RecordFormat.BATCH:
         return _batches(result, is_verified=wanted.is_verified)
@@ -93,7 +94,10 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
 
 
 def _batches(result: FetchResult, *, is_verified: bool) -> RecordsBody:
-    """Stored bytes as they are; whoever decodes them checks them. Where there is no batch they cannot be told apart."""
+    """Return stored bytes without change: the client that decodes them checks them.
+
+    Batches behind damaged bytes cannot be found, so the body ends before these bytes.
+    """
     iterate = iterate_batches if is_verified else iterate_headers
     next_offset = result.start_offset
     damaged_at = None
@@ -114,7 +118,7 @@ def _batches(result: FetchResult, *, is_verified: bool) -> RecordsBody:
 
 
 def rows_of(writer: RowWriter, selection: Selection, format_: RecordFormat) -> list[bytes]:
-    """A row a record, come what may."""
+    """Return one row for each record, in any case."""
     if format_ is RecordFormat.BINARY:
         return binary_v2.encode(writer, selection)
     if format_ is RecordFormat.TEXT:

@@ -1,6 +1,6 @@
-"""Records as an Arrow IPC stream: one record batch, a column at a time, for pandas, Polars, DuckDB and the like. Pure.
+"""Records as an Arrow IPC stream: one record batch, a column at a time, for pandas, Polars, DuckDB and the like.
 
-Needs pyarrow, which a node does not install by itself (extra ``arrow``).
+Pure. Needs pyarrow, which a node does not install by default (extra ``arrow``).
 """
 
 # ruff: noqa: PLC0415 - most nodes do without
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def check_available() -> None:
-    """Nothing, where this node can write it.
+    """Refuse the format if this node cannot write it.
 
     Raises:
-        NotAcceptableError: it cannot.
+        NotAcceptableError: pyarrow is not installed.
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise NotAcceptableError(
@@ -48,7 +48,7 @@ def _schema() -> "pa.Schema":
 
 
 def encode(selection: Selection, *, topic: str, partition: int) -> bytes:
-    """The stream; ``topic`` and ``partition`` are in its schema's metadata. Without records it has no batch."""
+    """Return the stream. Its schema's metadata have ``topic`` and ``partition``. Without records it has no batch."""
     import pyarrow as pa
 
     schema = _schema().with_metadata({"topic": topic, "partition": str(partition)})

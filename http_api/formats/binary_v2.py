@@ -1,4 +1,4 @@
-"""Records as kafka binary v2: keys and values are base64 strings; ``null`` and an absent field are no value at all."""
+"""Records as kafka binary v2: keys and values are base64 strings. ``null`` and an absent field mean no value."""
 
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from milena.model.turns import Steps, at_once
 
 
 def decode(body: bytes, *, records_max: int) -> Records:
-    """The records of a request's body.
+    """Return the records of a request's body.
 
     Raises:
         InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
@@ -21,16 +21,16 @@ def decode(body: bytes, *, records_max: int) -> Records:
 
 
 def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
-    """Records of a body, decoded in steps, since a large one must not hold the loop."""
+    """Decode the records of a body in steps, because a large one must not block the loop."""
     return decode_envelope(body, decode_items, records_max=records_max)
 
 
 def decode_items(items: list[Any], field: str, first: int) -> Column:
-    """Base64 as bytes (``ItemsDecoder``)."""
+    """Decode base64 to bytes (``ItemsDecoder``)."""
     try:
         return [None if item is None else a2b_base64(item, strict_mode=True) for item in items]
     except (ValueError, TypeError):
-        # Some item is wrong; the slow way finds out which, and says so.
+        # An item is wrong. The slow way finds out which, and reports it.
         return [
             None if item is None else decode_base64(item, f"records[{index}].{field}")
             for index, item in enumerate(items, first)
@@ -38,7 +38,7 @@ def decode_items(items: list[Any], field: str, first: int) -> Column:
 
 
 def encode(writer: RowWriter, selection: Selection) -> list[bytes]:
-    """The records, whatever bytes they hold."""
+    """Return the records. Any bytes are valid."""
     rows: list[bytes] = []
     for piece in selection.slices:
         keys = None if piece.keys is None else _quoted(piece.keys)

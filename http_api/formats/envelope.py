@@ -1,7 +1,7 @@
-"""The JSON envelope of produce requests, ``{"records": [{"key", "value", ...}]}``, shared by both v2 formats.
+"""The JSON envelope of produce requests, ``{"records": [{"key", "value", ...}]}``, shared by the v2 formats.
 
-Everything runs over whole lists, in C where there is a way: a set of all field names and of all types stands for a
-loop over the records. Only what a request really uses (headers, timestamps) is looked at record by record.
+The code works on whole lists, in C where possible: a set of all field names and of all types replaces a loop over the
+records. Only fields that a request uses (headers, timestamps) are read record by record.
 """
 
 from base64 import b64decode
@@ -27,7 +27,7 @@ ItemsDecoder = Callable[[list[Any], str, int], Column]
 """``(items, field, first)``: the values of a field, of records from number ``first`` on, as stored bytes."""
 
 STEP_RECORDS = 8192
-"""Records whose keys or values are taken in one step."""
+"""The number of records whose keys or values are decoded in one step."""
 
 REQUEST_FIELDS = frozenset(
     {"records", "key_schema", "key_schema_id", "value_schema", "value_schema_id"}
@@ -42,16 +42,16 @@ def decode_envelope(
     *,
     records_max: int,
 ) -> Steps[Records]:
-    """The records of a body, in steps.
+    """Decode the records of a body, in steps.
 
     Args:
         body: the JSON.
         decode_items: turns JSON values into stored bytes.
-        records_max: the most records.
+        records_max: the largest number of records.
 
     Raises:
         MalformedRequestError: not JSON, or a wrong JSON type.
-        InvalidFieldError: no records, or a field that nothing reads.
+        InvalidFieldError: no records, or an unknown field.
         UnsupportedSchemaError: a schema is named.
         RequestTooLargeError: more than ``records_max`` records.
     """
@@ -73,7 +73,7 @@ def decode_parsed(
     *,
     records_max: int,
 ) -> Steps[Records]:
-    """The records of an envelope that was read as JSON, in steps; see ``decode_envelope``."""
+    """Decode the records of a parsed envelope, in steps; see ``decode_envelope``."""
     records = _records_of(envelope, records_max)
     yield
     used: set[str] = set().union(*records)
@@ -102,7 +102,7 @@ def decode_parsed(
 
 
 def _has_one_value(envelope: object) -> TypeGuard[dict[str, list[dict[str, Any]]]]:
-    """Whether it is one record with a value alone: of all bodies the commonest, and the one whose cost shows most."""
+    """Return whether it is one record with only a value: the commonest body, with the largest relative overhead."""
     if type(envelope) is not dict or len(envelope) != 1:
         return False
     records = envelope.get("records")
@@ -113,7 +113,7 @@ def _has_one_value(envelope: object) -> TypeGuard[dict[str, list[dict[str, Any]]
 
 
 def _slices(records: list[dict[str, Any]], name: str) -> Iterator[tuple[int, list[Any]]]:
-    """Some records' values of a field at a time, and the number of the first."""
+    """Yield a field's values of some records at a time, and the number of the first record."""
     for first in range(0, len(records), STEP_RECORDS):
         yield first, _column(records[first : first + STEP_RECORDS], name)
 
@@ -179,10 +179,10 @@ def _timestamps_column(records: list[dict[str, Any]]) -> list[int | None]:
 
 
 def parse_timestamp(where: str, value: object) -> int | None:
-    """A record's time, if it has one.
+    """Return a record's time in ms, if it has one.
 
     Raises:
-        MalformedRequestError: it is none.
+        MalformedRequestError: the value is not a time.
     """
     if value is None:
         return None
@@ -196,10 +196,10 @@ def parse_timestamp(where: str, value: object) -> int | None:
 
 
 def parse_time(text: str, what: str) -> int:
-    """An ISO-8601 time as ms since 1970; UTC when it names no zone.
+    """Return an ISO-8601 time as ms since 1970; UTC if it names no zone.
 
     Raises:
-        MalformedRequestError: it is none.
+        MalformedRequestError: the text is not a time.
     """
     try:
         time = datetime.fromisoformat(text)
@@ -219,10 +219,10 @@ def _headers_column(records: list[dict[str, Any]]) -> list[list[Header] | None]:
 
 
 def parse_headers(where: str, items: object) -> list[Header] | None:
-    """A record's headers, if it has some.
+    """Return a record's headers, if it has any.
 
     Raises:
-        MalformedRequestError, InvalidFieldError: they are none.
+        MalformedRequestError, InvalidFieldError: the value is not a list of headers.
     """
     if items is None or items == []:
         return None
@@ -249,7 +249,7 @@ def _header(where: str, item: object) -> Header:
 
 
 def decode_base64(value: object, where: str) -> bytes:
-    """The bytes of a base64 string.
+    """Return the bytes of a base64 string.
 
     Raises:
         MalformedRequestError: not a string, or not base64.

@@ -1,8 +1,9 @@
 """JSON whose numbers stay as they were written. Pure.
 
-A common parser takes numbers for 64-bit ones: ``1.10`` becomes ``1.1``, and ``18446744073709551616`` loses digits. Here
-a number with a fraction or an exponent is read as a ``Fragment`` of text, which is written as it is, and an integer may
-have any number of digits. A number that no 64-bit float is large enough for is refused: readers could not read it.
+A common parser reads numbers as 64-bit ones: ``1.10`` becomes ``1.1``, and ``18446744073709551616`` loses digits. This
+module reads a number with a fraction or an exponent as a ``Fragment`` of text, which is written unchanged. An integer
+may have any number of digits. A number that is too large for a 64-bit float is refused, because readers could not read
+it.
 """
 
 import json
@@ -18,7 +19,7 @@ from http_api.describing.schemas import parse_json
 from milena.model.errors import MalformedRequestError
 
 _SHORT = 20
-"""Digits of a number that is not too large, if it has no exponent."""
+"""The length up to which a number without an exponent cannot be too large."""
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _MINUS_ZERO = re.compile(rb"-0(?![0-9.eE])")
 
@@ -27,15 +28,15 @@ def loads(text: bytes) -> Any:  # noqa: ANN401  (JSON)
     """Read a JSON text.
 
     Raises:
-        MalformedRequestError: it is empty or not JSON, or holds a number that is too large; the message says where.
+        MalformedRequestError: the text is empty or not JSON, or has a number that is too large; the message says where.
     """
     try:
         value = _decode(text)
     except _UNREADABLE as error:
-        # The other parser says where it is.
+        # The other parser reports the position.
         parse_json(text)
         raise MalformedRequestError(f"the body cannot be read: {error}") from None
-    # An integer to that parser, for which zero has no sign.
+    # This parser reads it as an integer, for which zero has no sign.
     if b"-" in text and _MINUS_ZERO.search(text) is not None:
         return json.loads(text, parse_float=orjson.Fragment, parse_int=_integer)
     return value
@@ -45,7 +46,7 @@ def loads_each(lines: list[bytes], text: bytes) -> list[Any]:
     """Read the lines of a text, quickly.
 
     Raises:
-        MalformedRequestError: one of them is not JSON.
+        MalformedRequestError: a line is not JSON.
     """
     if b"-" in text and _MINUS_ZERO.search(text) is not None:
         return list(map(loads, lines))
@@ -56,10 +57,10 @@ def loads_each(lines: list[bytes], text: bytes) -> list[Any]:
 
 
 def dumps(value: object) -> bytes:
-    """Write a value that was read here.
+    """Write a value that this module has read.
 
     Raises:
-        MalformedRequestError: it is nested too deeply, or holds a number that is too large.
+        MalformedRequestError: the value is nested too deeply, or has a number that is too large.
     """
     try:
         return orjson.dumps(value)
@@ -68,7 +69,7 @@ def dumps(value: object) -> bytes:
     try:
         return orjson.dumps(_with_long_integers(value))
     except (TypeError, ValueError, RecursionError) as error:
-        # It reads deeper nesting than it writes.
+        # The parser reads deeper nesting than it writes.
         raise MalformedRequestError(f"a value cannot be stored: {error}") from None
 
 
@@ -86,7 +87,7 @@ def _integer(text: str) -> object:
 
 
 def _with_long_integers(value: object) -> object:
-    """The value with integers of more than 64 bits as fragments."""
+    """Return the value with integers of more than 64 bits as fragments."""
     match value:
         case bool():
             return value

@@ -1,8 +1,8 @@
-"""Records one by one in an answer that has no end yet: lines of JSON (NDJSON), or server-sent events. Pure.
+"""Records one by one in a response without an end: lines of JSON (NDJSON), or server-sent events. Pure.
 
-A line or an event holds one record. Between records, while there are none, an empty line or a comment keeps proxies
-from taking the connection for dead. What ends a stream early is its last line ``{"error_code", "message"}``, or an
-event of the type ``error``. Source: the HTML standard, section 9.2 (server-sent events).
+A line or an event has one record. While there are no records, an empty line or a comment keeps proxies from closing the
+connection. If an error ends a stream early, its last line is ``{"error_code", "message"}``, or its last event has the
+type ``error``. Source: the HTML standard, section 9.2 (server-sent events).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,23 +12,23 @@ import orjson
 from http_api.protocol.media import StreamFraming
 
 RECONNECT_MS = 1000
-"""How long browsers wait before they come back to go on: an election takes about as long."""
+"""The time after which browsers reconnect: an election takes about as long."""
 
 _LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 
 
 def opening(framing: StreamFraming) -> bytes:
-    """Bytes before the first record, so that the client knows at once that it is connected."""
+    """Return the bytes before the first record: they tell the client at once that it is connected."""
     return b"retry: %d\n\n" % RECONNECT_MS if framing is StreamFraming.EVENTS else b""
 
 
 def keep_alive(framing: StreamFraming) -> bytes:
-    """Means nothing."""
+    """Return a sign of life, which has no meaning to the client."""
     return b":\n\n" if framing is StreamFraming.EVENTS else b"\n"
 
 
 def frame(framing: StreamFraming, rows: Sequence[bytes], ids: Iterable[bytes]) -> bytes:
-    """The records, each a JSON text; ``ids``: of the events, in the same order."""
+    """Return the records, each a JSON text, as lines or events. ``ids``: of the events, in the same order."""
     if framing is StreamFraming.EVENTS:
         pairs = zip(ids, _one_line_each(rows), strict=True)
         return b"".join(map(b"id: %b\ndata: %b\n\n".__mod__, pairs))
@@ -36,7 +36,7 @@ def frame(framing: StreamFraming, rows: Sequence[bytes], ids: Iterable[bytes]) -
 
 
 def failure(framing: StreamFraming, envelope: Mapping[str, object]) -> bytes:
-    """Why the stream ends before its time."""
+    """Return the last line or event: the error that ends the stream."""
     line = orjson.dumps(envelope)
     if framing is StreamFraming.EVENTS:
         return b"event: error\ndata: %b\n\n" % line
@@ -44,7 +44,7 @@ def failure(framing: StreamFraming, envelope: Mapping[str, object]) -> bytes:
 
 
 def _one_line_each(rows: Sequence[bytes]) -> Sequence[bytes]:
-    """JSON that was stored with line ends between its tokens, without them: within a string there can be none."""
+    """Remove line ends between the tokens of stored JSON. Its strings have none."""
     together = b"".join(rows)
     if b"\n" in together or b"\r" in together:
         return [row.translate(_LINE_ENDS) for row in rows]

@@ -1,7 +1,7 @@
-"""JSON texts one after the other, taken apart while they come. Pure.
+"""JSON texts one after the other, split while they arrive. Pure.
 
-Between two of them there may be white space, or nothing. Only objects are told apart by their own end; anything else is
-refused at the spot, since what follows could not be read either.
+Between two of them there may be white space, or nothing. Only objects have an end of their own. Anything else is
+refused at once, because the bytes behind it could not be split either.
 """
 
 import re
@@ -12,18 +12,18 @@ from milena.model.errors import MalformedRequestError, MilenaError, RequestTooLa
 
 _SPACE = b" \t\r\n"
 _SIGN = re.compile(rb'["{}\[\]]')
-"""A bracket, or the quote that begins a string."""
+"""A bracket, or the quote that starts a string."""
 _WITHIN = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
-"""A string up to its closing quote, or as far as it is there; nothing of it is looked at twice."""
+"""A string up to its closing quote, or as far as it has arrived; the search visits each byte once."""
 _OPENING = b"{["
 
 
 class JsonTexts:
     """The objects of a stream. ``bytes_max`` bounds each.
 
-    Invariant: what is kept begins with an object that has not ended, of which everything before ``_seen`` is known:
-    it has ``_depth`` open brackets, and perhaps an open string. So what a large object costs grows with its size alone,
-    in however many pieces it comes.
+    Invariant: the kept bytes start with an object that has not ended. Everything before ``_seen`` was scanned: it has
+    ``_depth`` open brackets, and perhaps an open string. So the cost of a large object depends on its size alone, not
+    on the number of pieces.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -35,11 +35,11 @@ class JsonTexts:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that are held until the end of their text comes."""
+        """The number of bytes that wait for the end of their text."""
         return len(self._kept)
 
     def feed(self, data: bytes) -> tuple[list[object], MilenaError | None]:
-        """The objects that have ended by now, and what is wrong behind them: then nothing more can be read."""
+        """Return the objects that are complete now, and an error behind them, after which the rest is unreadable."""
         found: list[object] = []
         try:
             if self._kept:
@@ -54,7 +54,7 @@ class JsonTexts:
         return found, None
 
     def close(self) -> None:
-        """Nothing more comes.
+        """Note that no more bytes arrive.
 
         Raises:
             MalformedRequestError: the last object has no end.
@@ -67,22 +67,22 @@ class JsonTexts:
             raise RequestTooLargeError(f"a record has more than {self._bytes_max} bytes")
 
     def _finish_line(self, data: bytes, found: list[object]) -> bytes:
-        """Take what belongs to the line that is kept; returns what is behind it."""
+        """Take the rest of the line that is kept; return the bytes behind it."""
         end = data.find(b"\n") + 1 or len(data)
         self._kept += data[:end]
         self._take_apart(found)
         return data[end:]
 
     def _take_lines(self, data: bytes, found: list[object]) -> bytes:
-        """Take an object a line, which most clients send and no search for brackets is needed for.
+        """Take one object from each line: most clients send lines, and these need no search for brackets.
 
-        Nothing is kept before ``data``, so a line that is an object by itself is a record. Returns what begins with
-        the first line that is none, or has no end yet.
+        Nothing is kept before ``data``, so a line that is an object by itself is a record. Return the bytes from the
+        first line that is not an object, or has no end yet.
         """
         lines = data.split(b"\n")
         rest = lines.pop()
         if len(data) <= self._bytes_max:
-            # All of them without a look at each, where nothing is unusual.
+            # All at once, if no line is unusual.
             with suppress(MalformedRequestError):
                 values = exact_json.loads_each(lines, data)
                 if {dict}.issuperset(map(type, values)):
@@ -129,7 +129,7 @@ class JsonTexts:
             self._seen -= start
 
     def _is_past_string(self) -> bool:
-        """Whether the string that had begun, if any, has ended."""
+        """Return whether the string that had started, if any, has ended."""
         if not self._is_in_string:
             return True
         within = _WITHIN.match(self._kept, self._seen)

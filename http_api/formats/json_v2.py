@@ -1,6 +1,6 @@
 """Records as kafka JSON v2: keys and values are any JSON, stored as the bytes of their compact form.
 
-A JSON key ``"u1"`` is stored with its quotes. ``null`` and an absent field are no value at all (a tombstone).
+A JSON key ``"u1"`` is stored with its quotes. ``null`` and an absent field mean no value (a tombstone).
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from http_api.formats.selection import Selection
 from milena.model.requests import Records
 from milena.model.turns import Steps, at_once
 
-# A raw newline never occurs in compact JSON, so that it tells apart the items of one big dump.
+# Compact JSON never has a raw newline, so a newline separates the items of one big dump.
 _SEPARATOR = orjson.Fragment(b"\n")
 _SEPARATED = b",\n,"
 
 
 def decode(body: bytes, *, records_max: int) -> Records:
-    """The records of a request's body.
+    """Return the records of a request's body.
 
     Raises:
         InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
@@ -30,12 +30,12 @@ def decode(body: bytes, *, records_max: int) -> Records:
 
 
 def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
-    """Records of a body, decoded in steps, since a large one must not hold the loop."""
+    """Decode the records of a body in steps, because a large one must not block the loop."""
     return decode_envelope(body, encode_items, records_max=records_max)
 
 
 def encode_items(items: list[Any], field: str, first: int) -> Column:
-    """The items' compact JSON, made by one call: a call each would cost ten times as much."""
+    """Return the items' compact JSON, made by one call: a call for each would cost ten times as much."""
     row: Any = items[0]
     if len(items) > 1:
         row = [_SEPARATOR] * (2 * len(items) - 1)
@@ -43,7 +43,7 @@ def encode_items(items: list[Any], field: str, first: int) -> Column:
     try:
         joined = orjson.dumps(row)
     except orjson.JSONEncodeError:
-        # One is too deep, or holds an integer of more than 64 bits.
+        # One is too deep, or has an integer of more than 64 bits.
         encoded = list(map(exact_json.dumps, items))
     else:
         encoded = [joined] if len(items) == 1 else joined[1:-1].split(_SEPARATED)
@@ -54,7 +54,7 @@ def encode_items(items: list[Any], field: str, first: int) -> Column:
 
 
 def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | None]:
-    """The records up to the first whose key or value is not JSON, and the offset of that one."""
+    """Return the rows up to the first record whose key or value is not JSON, and its offset."""
     rows: list[bytes] = []
     for piece in selection.slices:
         good = _json_count(piece.values)
@@ -68,7 +68,7 @@ def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | 
 
 
 def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
-    """All records; an error object in the place of one whose key or value is not JSON, with its bytes as base64."""
+    """Return a row for each record. A record that is not JSON becomes an error object with its bytes as base64."""
     rows: list[bytes] = []
     for piece in selection.slices:
         faults = _faults(piece.values)
@@ -91,7 +91,7 @@ def _shown(item: bytes) -> bytes | None:
 
 
 def _faults(column: Sequence[bytes | None]) -> set[int]:
-    """Positions of items that are not JSON."""
+    """Return the positions of items that are not JSON."""
     loads = orjson.loads
     faults: set[int] = set()
     for index, item in enumerate(column):
@@ -105,7 +105,7 @@ def _faults(column: Sequence[bytes | None]) -> set[int]:
 
 
 def _json_count(column: Sequence[bytes | None]) -> int:
-    """How many items from the first on are JSON."""
+    """Return how many items from the first on are JSON."""
     loads = orjson.loads
     count = 0
     try:

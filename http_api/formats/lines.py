@@ -1,7 +1,7 @@
-"""Records as lines of a file, one a line, without keys. Pure.
+"""Records as lines of a file, one for each line, without keys. Pure.
 
-Plain text keeps the bytes of a line as they are, and an empty line is a record. Each line of NDJSON must be JSON, of
-which every character is kept; empty lines mean nothing there, and ``null`` is no value at all (a tombstone).
+Plain text keeps the bytes of a line unchanged, and an empty line is a record. Each line of NDJSON must be JSON, and
+every character of it is kept. In NDJSON an empty line is ignored, and ``null`` means no value (a tombstone).
 """
 
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ from milena.model.requests import Records
 from milena.model.turns import Steps
 
 STEP_LINES = 8192
-"""Lines that are looked at in one step."""
+"""The number of lines that are decoded in one step."""
 
 _SPACES = b" \t\r"
 
 
 def decode_text_steps(body: bytes, *, records_max: int) -> Steps[Records]:
-    """A record a line of text.
+    """Decode one record from each line of text.
 
     Raises:
-        InvalidFieldError: no line.
-        RequestTooLargeError: more than ``records_max``.
+        InvalidFieldError: there is no line.
+        RequestTooLargeError: more than ``records_max`` lines.
     """
     lines = _lines_of(body, records_max)
     yield
@@ -33,7 +33,7 @@ def decode_text_steps(body: bytes, *, records_max: int) -> Steps[Records]:
 
 
 def decode_json_steps(body: bytes, *, records_max: int) -> Steps[Records]:
-    """A record a line of JSON.
+    """Decode one record from each line of JSON.
 
     Raises:
         MalformedRequestError: a line is not JSON; the message has its number.
@@ -66,7 +66,7 @@ def _json_values(lines: list[bytes], first: int) -> Iterator[bytes | None]:
         try:
             value = orjson.loads(text)
         except orjson.JSONDecodeError as error:
-            # For the parser each line is the first.
+            # The parser counts each line as the first.
             fault = json_fault(text, error).replace("line 1 column", "column")
             raise MalformedRequestError(f"line {number} is not JSON: {fault}") from None
         yield None if value is None else text

@@ -1,6 +1,6 @@
-"""Records as JSON objects: ``topic, key, value, partition, offset``, then timestamp and headers when there are any.
+"""Records as JSON objects: ``topic, key, value, partition, offset``, and timestamp and headers if there are any.
 
-Keys and values arrive as JSON text and are written as they are; one ``%`` a record, mapped in C.
+Keys and values arrive as JSON text and are written unchanged. One ``%`` formats each record, mapped in C.
 """
 
 from binascii import b2a_base64
@@ -14,7 +14,7 @@ from milena.model.columns import Headers
 Column = Sequence[bytes | None]
 
 FAULT_CODE = 42203
-"""Of a record that cannot be shown in its place: Confluent's number for "JSON conversion failed"."""
+"""The code of a record that its format cannot show: Confluent's number for "JSON conversion failed"."""
 
 
 class RowWriter:
@@ -30,7 +30,7 @@ class RowWriter:
         self._plain = self._head + b',"timestamp":%d}'
 
     def rows(self, piece: Slice, keys: Column | None, values: Column) -> Iterable[bytes]:
-        """An object a record. ``keys`` and ``values``: the piece's, as JSON text; None is null."""
+        """Return one object for each record. ``keys`` and ``values``: the piece's, as JSON text; None is null."""
         columns = zip(
             _or_null(keys, len(values)),
             _or_null(values, len(values)),
@@ -45,10 +45,10 @@ class RowWriter:
     def fault_row(
         self, piece: Slice, index: int, show: Callable[[bytes], bytes | None], what: str
     ) -> bytes:
-        """A row in the place of a record that its format cannot show.
+        """Return a row in place of a record that its format cannot show.
 
-        ``show`` turns a key or value into JSON text, or into None when it is not ``what`` the format takes; then its
-        bytes are there as base64.
+        ``show`` turns a key or value into JSON text, or into None if it is not ``what`` the format takes. Then the row
+        has its bytes as base64.
         """
         parts: list[bytes] = []
         wrong: list[str] = []
@@ -104,10 +104,10 @@ def _encode_headers(pairs: Headers) -> bytes:
 
 
 def base64_text(value: bytes) -> str:
-    """Base64 without line breaks."""
+    """Return base64 without line breaks."""
     return b2a_base64(value, newline=False).decode("ascii")
 
 
 def json_list(rows: Sequence[bytes]) -> bytes:
-    """A JSON list of JSON texts."""
+    """Return a JSON list of JSON texts."""
     return b"[%b]" % b",".join(rows)

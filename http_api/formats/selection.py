@@ -1,4 +1,4 @@
-"""Which records of a fetch go into an answer: those in range, decoded batch by batch, within a budget."""
+"""The records of a fetch that go into a response: those in range, decoded batch by batch, within a budget."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ class Slice:
 
     offsets: Sequence[int]
     timestamps: Sequence[int]
-    """Wall ms; negative where the record has none."""
+    """Wall ms; negative for a record without one."""
     keys: Sequence[bytes | None] | None
     values: Sequence[bytes | None]
     headers: Sequence[Headers | None] | None
 
     def between(self, first: int, last: int) -> "Slice":
-        """The records at positions ``first`` to ``last``, exclusive."""
+        """Return the records at positions ``first`` to ``last``, exclusive."""
         if first == 0 and last >= len(self.values):
             return self
         return Slice(
@@ -37,19 +37,19 @@ class Slice:
 
 @dataclass(slots=True)
 class Selection:
-    """The records of an answer. ``next_offset``: where the next request goes on."""
+    """The records of a response. ``next_offset``: the start of the next request."""
 
     next_offset: int
     slices: list[Slice] = field(default_factory=list)
     damaged_at: int | None = None
-    """From here on what is stored is not whole. It ends the answer: the next one begins there."""
+    """The offset from which the stored bytes are damaged. The response ends before it; the next one starts there."""
 
 
 def select(result: FetchResult, *, count: int | None, bytes_max: int) -> Selection:
-    """The readable records of a fetch: at most ``count``, and whole batches of up to ``bytes_max`` decompressed.
+    """Select readable records of a fetch: at most ``count``, in whole batches of up to ``bytes_max`` decompressed.
 
-    The first batch with records is taken whatever its size, so that a reader always gets on. What lies before a damaged
-    batch is taken, and nothing behind it.
+    The first batch with records may have any size, so that a reader always makes progress. Records before a damaged
+    batch are taken, and none behind it.
     """
     selection = Selection(result.start_offset)
     try:
@@ -60,7 +60,7 @@ def select(result: FetchResult, *, count: int | None, bytes_max: int) -> Selecti
 
 
 def _fill(selection: Selection, result: FetchResult, count: int | None, bytes_max: int) -> None:
-    """Take what goes in; stops, with ``selection`` as it is up to there, at the first batch that is not whole."""
+    """Take records up to the budget. The first damaged batch raises, with the records before it in ``selection``."""
     left = count
     budget = bytes_max
     for position, header in iterate_batches(result.batches):
@@ -84,7 +84,7 @@ def _fill(selection: Selection, result: FetchResult, count: int | None, bytes_ma
 
 
 def _limit(selection: Selection, piece: Slice, left: int) -> int:
-    """Take at most ``left`` records; how many may still be taken."""
+    """Take at most ``left`` records; return how many may still be taken."""
     taken = piece.between(0, left)
     if taken.values:
         selection.slices.append(taken)

@@ -1,6 +1,6 @@
 """Records as kafka text v2: keys and values are JSON strings, stored as their bare text in UTF-8.
 
-``null`` and an absent field are no value at all (a tombstone). Source: Strimzi's bridge, its embedded format "text".
+``null`` and an absent field mean no value (a tombstone). Source: Strimzi's bridge, its embedded format "text".
 """
 
 from collections.abc import Sequence
@@ -18,19 +18,19 @@ from milena.model.turns import Steps
 
 
 def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
-    """Records of a body, decoded in steps, since a large one must not hold the loop.
+    """Decode the records of a body in steps, because a large one must not block the loop.
 
     Raises:
-        InvalidRecordError: a key or value is no string.
+        InvalidRecordError: a key or value is not a string.
         InvalidRequestError, NotFoundError, LimitReachedError: see ``decode_envelope``.
     """
     return decode_envelope(body, decode_items, records_max=records_max)
 
 
 def decode_items(items: list[Any], field: str, first: int) -> Column:
-    """Strings as their bytes (``ItemsDecoder``)."""
+    """Encode strings to bytes (``ItemsDecoder``)."""
     try:
-        # What was read as JSON holds no half characters.
+        # Strings of parsed JSON have no lone surrogates.
         return [None if item is None else item.encode() for item in items]
     except AttributeError:
         index, wrong = next(
@@ -42,7 +42,7 @@ def decode_items(items: list[Any], field: str, first: int) -> Column:
 
 
 def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | None]:
-    """The records up to the first whose key or value is not UTF-8, and the offset of that one."""
+    """Return the rows up to the first record whose key or value is not UTF-8, and its offset."""
     rows: list[bytes] = []
     for piece in selection.slices:
         keys, values, faults = _columns(piece)
@@ -55,7 +55,7 @@ def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | 
 
 
 def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
-    """All records; an error object in the place of one whose key or value is not UTF-8, with its bytes as base64."""
+    """Return a row for each record. A record that is not UTF-8 becomes an error object with its bytes as base64."""
     rows: list[bytes] = []
     for piece in selection.slices:
         keys, values, faults = _columns(piece)
@@ -67,7 +67,7 @@ def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
 
 
 def _columns(piece: Slice) -> tuple[Column | None, Column, set[int]]:
-    """Keys and values as JSON strings, and the positions of records that cannot be shown."""
+    """Return keys and values as JSON strings, and the positions of records that cannot be shown."""
     values = [_shown(value) for value in piece.values]
     faults = _faults(piece.values, values)
     if piece.keys is None:
@@ -77,7 +77,7 @@ def _columns(piece: Slice) -> tuple[Column | None, Column, set[int]]:
 
 
 def _faults(stored: Sequence[bytes | None], shown: Sequence[bytes | None]) -> set[int]:
-    """Positions of items that are there, and cannot be shown."""
+    """Return the positions of stored items that cannot be shown."""
     pairs = enumerate(zip(stored, shown, strict=True))
     return {index for index, (item, text) in pairs if item is not None and text is None}
 

@@ -1,7 +1,7 @@
-"""Records as v3 has them: an object each, whose key and value say what they are. Pure.
+"""Records in v3's form: one object for each, whose key and value name their types. Pure.
 
 ``{"partition_id"?, "headers"?: [{"name", "value"}], "key"?: {"type", "data"}, "value"?: {"type", "data"},
-"timestamp"?}`` with the types ``BINARY`` (base64), ``JSON`` and ``STRING``. Those that need a schema are refused.
+"timestamp"?}`` with the types ``BINARY`` (base64), ``JSON`` and ``STRING``. Types that need a schema are refused.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Data(NamedTuple):
     stored: bytes | None = None
 
     def receipt(self) -> bytes:
-        """The receipt of one record, as JSON."""
+        """Return the receipt's part for this key or value, as JSON."""
         if self.type is None:
             return b"null"
         return b'{"type":"%b","size":%d}' % (self.type.encode(), len(self.stored or b""))
@@ -54,12 +54,12 @@ class V3Record(NamedTuple):
 
 
 def text_record(text: bytes) -> V3Record:
-    """A record whose value is a text, and that has nothing else."""
+    """Return a record whose value is a text, and that has nothing else."""
     return V3Record(value=Data("STRING", text))
 
 
 def texts_of(values: Sequence[object]) -> list[bytes] | None:
-    """Values to store, where every record is a text and nothing else, as in most streams; None: one is not.
+    """Return the values to store if every record is only a text, as in most streams; None: one is not.
 
     They are then appended without an object for each of them.
     """
@@ -72,19 +72,19 @@ def texts_of(values: Sequence[object]) -> list[bytes] | None:
 
 
 def _text(record: object) -> bytes | None:
-    """None: the record is something else, or wrong, and wants a closer look."""
+    """Return the record's text, or None: the record is something else, or wrong, and must be parsed."""
     if type(record) is not dict or len(record) != 1:
         return None
     value = record.get("value")
     if type(value) is not dict or len(value) != 2 or value.get("type") != "STRING":
         return None
     text = value.get("data")
-    # What is ASCII has no half characters, and is found without a search.
+    # ASCII text has no lone surrogates, and ``isascii`` needs no search.
     return text.encode() if type(text) is str and text.isascii() else None
 
 
 def parse_record(value: object) -> V3Record:
-    """A record.
+    """Parse a record.
 
     Raises:
         MalformedRequestError, InvalidFieldError, InvalidRecordError, UnsupportedSchemaError, PartitionNotFoundError:
@@ -138,7 +138,7 @@ def _stored(name: str, kind: str, data: object) -> bytes:
 
 
 def columns_of(records: Sequence[V3Record]) -> Records:
-    """The records as one request's."""
+    """Return the records as columns of one request."""
     has_keys = any(record.key.stored is not None for record in records)
     has_headers = any(record.headers for record in records)
     has_times = any(record.timestamp_ms is not None for record in records)
@@ -153,6 +153,6 @@ def columns_of(records: Sequence[V3Record]) -> Records:
 
 
 def iso_time(time_ms: int) -> str:
-    """``2026-01-01T00:00:00.000Z``."""
+    """Return a time as ``2026-01-01T00:00:00.000Z``."""
     time = datetime.fromtimestamp(time_ms / 1000, UTC)
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
