@@ -1,1 +1,1 @@
-"""What requests may say: parameters, bodies, errors; read, checked, and written down as OpenAPI."""
+"""Parameters, bodies and errors: one definition of each reads it, checks it and describes it in OpenAPI."""

@@ -1,13 +1,13 @@
-"""Errors that may occur together, named once for all tables of endpoints."""
+"""Sets of errors that may occur together, named once for all tables of endpoints."""
 
 from http_api.protocol.errors import InvalidFieldError
 from milena.model import errors as e
 
 TOPIC_ERRORS = (e.TopicNotFoundError, e.NoQuorumError)
-"""Looking up a topic: the quorum is asked before a node says that there is none."""
+"""Errors of a topic's lookup: the quorum is asked before a node says that there is none."""
 PARTITION_ERRORS = (*TOPIC_ERRORS, e.PartitionNotFoundError)
 LEADER_ERRORS = (e.NoLeaderError, e.NotLeaderError, e.NotReadyError, e.ReplicaDamagedError)
-"""Asking the leader of a partition."""
+"""Errors of a request to the leader of a partition."""
 CHANGE_ERRORS = (
     e.NoQuorumError,
     e.NotReadyError,
@@ -15,7 +15,7 @@ CHANGE_ERRORS = (
     e.FeatureLevelError,
     e.StaleBrokerEpochError,
 )
-"""Changing the replicated state."""
+"""Errors of a change of the replicated state."""
 CREATE_TOPIC_ERRORS = (
     InvalidFieldError,
     e.InvalidTopicNameError,
@@ -33,7 +33,7 @@ WRITE_IN_TRANSACTION_ERRORS = (
     e.TopicNotTransactionalError,
     e.TooManyTransactionsError,
 )
-"""Writing records that belong to a transaction."""
+"""Errors of a write in a transaction."""
 COORDINATOR_ERRORS = (
     e.NotCoordinatorError,
     e.NoQuorumError,
@@ -42,11 +42,11 @@ COORDINATOR_ERRORS = (
     e.FeatureLevelError,
     e.GroupLimitError,
 )
-"""Asking the coordinator of a group, which may change the replicated state for it."""
+"""Errors of a request to a group's coordinator, which may change the replicated state for it."""
 GROUP_ERRORS = (e.InvalidConsumerError, e.GroupNotFoundError, e.NoQuorumError)
-"""Looking up a group: its id may be none; the quorum is asked before a node says that there is no such group."""
+"""Errors of a group's lookup: its id may be invalid; the quorum is asked before a node says that there is none."""
 GROUP_CHANGE_ERRORS = (e.GroupNotEmptyError, e.GroupChangedError)
-"""Changing a group that others may be changing."""
+"""Errors of a change of a group that others may be changing."""
 RESET_ERRORS = (
     *PARTITION_ERRORS,
     *LEADER_ERRORS,
@@ -58,4 +58,4 @@ RESET_ERRORS = (
     e.TooManyRequestsError,
 )
 CONSUMER_ERRORS = (e.ConsumerNotFoundError, *COORDINATOR_ERRORS)
-"""Any call of a REST consumer, which its group's coordinator answers."""
+"""Errors of any call of a REST consumer, which its group's coordinator serves."""

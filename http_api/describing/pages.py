@@ -1,4 +1,4 @@
-"""Native: lists a page at a time: what is looked for, in which order, and which part of it."""
+"""Native: pages of lists: search, order, and the part of the list."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ LIMIT = IntegerParam(name="limit", description=_LIMIT, least=1, default=50)
 LIMIT_OR_ALL = IntegerParam(
     name="limit", description=f"{_LIMIT}, and all are told without it", least=1, default=None
 )
-"""Of lists that clients know without pages."""
+"""The limit of lists that clients know without pages."""
 LIMIT_OR_MOST = IntegerParam(name="limit", description=_LIMIT, least=1, default=ROWS_MAX)
-"""Of lists that grew without pages, and are too long to be told whole."""
+"""The limit of lists that existed before pages, and that may be too long for one response."""
 ORDER = ChoiceParam(
     name="order",
     description="the least, or the most, comes first",
@@ -42,7 +42,7 @@ PARTITIONS_PARAM = PARTITIONS.param
 
 
 def sort_param(words: Mapping[str, R], alike: str) -> ChoiceParam[R]:
-    """The orders that a list may come in, the first by itself; ``alike``: how those come that are alike."""
+    """Return the parameter for a list's orders; the first is the default. ``alike``: the order of equal rows."""
     return ChoiceParam(
         name="sort",
         description=f"by what; those that are alike come by {alike}",
@@ -51,28 +51,28 @@ def sort_param(words: Mapping[str, R], alike: str) -> ChoiceParam[R]:
     )
 
 
-# Described once, whoever uses them.
+# Each is described once, for all lists.
 _SKIP, _ORDER, _ROWS, _ROWS_OR_ALL = SKIP.param, ORDER.param, LIMIT.param, LIMIT_OR_ALL.param
 
 
 def page_params(sort: ChoiceParam[R], *, is_whole: bool = True) -> tuple[Param, ...]:
-    """The parameters of a list that comes in pages; ``is_whole``: where it is asked for without a limit."""
+    """Return the parameters of a list with pages. ``is_whole``: without a limit it is complete."""
     return CONTAINS, *part_params(sort, is_whole=is_whole)
 
 
 def part_params(sort: ChoiceParam[R], *, is_whole: bool = True) -> tuple[Param, ...]:
-    """The same where nothing has a name to look for."""
+    """Return the parameters of a list with pages whose rows have no name to search for."""
     return sort.param, _ORDER, _SKIP, _ROWS_OR_ALL if is_whole else _ROWS
 
 
 CUT_PARAMS = (_ORDER, _SKIP, _ROWS)
-"""The same where there is but one order."""
+"""The parameters of a list with pages that has only one order."""
 LONG_PARAMS = (_ORDER, _SKIP, LIMIT_OR_MOST.param)
-"""The same of a list that grew without pages."""
+"""The parameters of a list that existed before pages."""
 
 
 def matching(names: Iterable[N], name: Callable[[N], str], query: Mapping[str, str]) -> list[N]:
-    """Those whose name has in it what is looked for."""
+    """Return the items whose name contains the searched text."""
     wanted = query.get(CONTAINS.name, "").lower()
     return [one for one in names if wanted in name(one).lower()]
 
@@ -91,10 +91,10 @@ class RowPage:
         query: Mapping[str, str],
         limit: IntegerParam[int] | IntegerParam[None] = LIMIT_OR_ALL,
     ) -> "RowPage":
-        """The page that is asked for.
+        """Return the requested page.
 
         Raises:
-            MalformedRequestError: a parameter is none.
+            MalformedRequestError: a parameter is not valid.
         """
         rows = limit.read(query)
         return cls(
@@ -104,14 +104,14 @@ class RowPage:
     def rows(
         self, names: Sequence[N], row: Callable[[N], R], key: Callable[[R], Any] | None
     ) -> list[R]:
-        """Those of this page, of all names in their own order; without a key no others are looked at."""
+        """Return the rows of this page; ``names`` are in their own order. Without a key only these rows are made."""
         part = slice(self.skip, None if self.limit is None else self.skip + self.limit)
         if key is None:
             return [row(name) for name in (names[::-1] if self.is_descending else names)[part]]
         return sorted(map(row, names), key=key, reverse=self.is_descending)[part]
 
     def cut(self, rows: Sequence[R], key: Callable[[R], Any] | None) -> list[R]:
-        """Those of this page, where all are there already."""
+        """Return the rows of this page if all rows exist already."""
         return self.rows(rows, _itself, key)
 
 

@@ -1,6 +1,6 @@
-"""Parameters of requests: how each is read, and how it is described, from one definition.
+"""Parameters of requests: each is read and described from one definition.
 
-What is out of range or no number is malformed (400), with a sentence that names the parameter.
+A value that is out of range or not a number is malformed (400). The message names the parameter.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ D = TypeVar("D", int, None)
 
 @unique
 class ParamPlace(StrEnum):
-    """Where a parameter travels, in OpenAPI's words."""
+    """The place of a parameter in a request, in OpenAPI's words."""
 
     PATH = "path"
     QUERY = "query"
@@ -27,7 +27,7 @@ class ParamPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Param:
-    """A parameter as it is described."""
+    """A parameter as the document describes it."""
 
     name: str
     place: ParamPlace
@@ -38,7 +38,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegerParam(Generic[D]):
-    """A whole number of at least ``least``; ``default`` None: the reader is told that it is absent."""
+    """A whole number of at least ``least``. ``default`` None: the reader gets None if it is absent."""
 
     name: str
     description: str
@@ -46,7 +46,7 @@ class IntegerParam(Generic[D]):
     default: D
 
     def read(self, query: Mapping[str, str]) -> int | D:
-        """The value, or the default when absent.
+        """Return the value, or the default if it is absent.
 
         Raises:
             MalformedRequestError: not an integer, or too small.
@@ -72,7 +72,7 @@ class IntegerParam(Generic[D]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceParam(Generic[T]):
-    """One of a few words, whatever their case; the first is the default. ``hint`` ends the refusal of any other."""
+    """One of a few words, in any case; the first is the default. ``hint`` ends the refusal of any other."""
 
     name: str
     description: str
@@ -80,7 +80,7 @@ class ChoiceParam(Generic[T]):
     hint: str
 
     def read(self, query: Mapping[str, str]) -> T:
-        """The value that the word stands for.
+        """Return the value that the word stands for.
 
         Raises:
             MalformedRequestError: another word.
@@ -102,12 +102,12 @@ class ChoiceParam(Generic[T]):
 
 
 def text_param(name: str, description: str, schema: Schema, example: Json = None) -> Param:
-    """A parameter of the query that its handler reads by itself."""
+    """Return a query parameter that its handler reads by itself."""
     return _in_query(name, description, schema, example)
 
 
 def path_param(name: str, description: str, schema: Schema, example: Json) -> Param:
-    """A name in a path."""
+    """Return a name in a path."""
     return Param(
         name=name, place=ParamPlace.PATH, description=description, schema=schema, example=example
     )

@@ -1,4 +1,4 @@
-"""Names in paths: what each stands for. One definition a name, wherever it stands."""
+"""Names in paths and their meanings. A name has one definition for all paths."""
 
 import re
 
@@ -7,7 +7,7 @@ from http_api.shapes.blocks import count, text
 from http_api.shapes.requests import TOPIC_NAME
 
 _VISIBLE = "^[^\\u0000-\\u001f\\u007f]+$"
-"""A name without control characters, which no path may hold."""
+"""A name without control characters, which no path may have."""
 _NAME = text(pattern=_VISIBLE)
 _ID = text(pattern=_VISIBLE, maxLength=255)
 
@@ -29,10 +29,10 @@ _BY_NAME = {param.name: param for param in _PARAMS}
 
 
 def names_in(path: str) -> tuple[str, ...]:
-    """The names of a path's parameters, in their order."""
+    """Return the names of a path's parameters, in their order."""
     return tuple(re.findall(r"\{(\w+)\}", path))
 
 
 def params_in(path: str) -> tuple[Param, ...]:
-    """The parameters of a path, in their order."""
+    """Return the parameters of a path, in their order."""
     return tuple(_BY_NAME[name] for name in names_in(path))

@@ -1,7 +1,7 @@
-"""Reading JSON bodies and query parameters: every mistake gets a sentence that names the field.
+"""Readers of JSON bodies and query parameters. The message of every error names the field.
 
-A wrong JSON type, or text where a number is expected, is malformed (400); a missing, unknown or out-of-range field is
-invalid (422). Numbers and booleans are also taken as text, because the dialects disagree about them.
+A wrong JSON type, or text in place of a number, is malformed (400). A missing, unknown or out-of-range field is invalid
+(422). Numbers and booleans may also be text, because the dialects disagree about them.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -26,10 +26,10 @@ _FALSE = frozenset({"false", "0", "no"})
 
 
 def parse_json(body: bytes) -> object:
-    """The body's JSON.
+    """Return the body's JSON.
 
     Raises:
-        MalformedRequestError: it is empty or not JSON; the message says where it stops being JSON.
+        MalformedRequestError: the body is empty or not JSON; the message says where it stops being JSON.
     """
     if not body:
         raise MalformedRequestError("the body is empty; JSON is expected")
@@ -41,7 +41,10 @@ def parse_json(body: bytes) -> object:
 
 
 def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
-    """Where a text stops being JSON. Of bytes that are not UTF-8 the parser says it at the first of the text."""
+    """Return where a text stops being JSON.
+
+    For bytes that are not UTF-8 the parser names only the first byte of the text. So this function finds the place.
+    """
     try:
         text.decode()
     except UnicodeDecodeError as found:
@@ -51,9 +54,9 @@ def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_query(raw: str) -> Mapping[str, str]:
-    """The parameters of a query string; of repeated ones the last counts.
+    """Return the parameters of a query string; the last of repeated ones counts.
 
-    Cached: names are checked first and values read later, and clients send the same again and again.
+    Cached: names are checked first and values read later, and clients send the same query repeatedly.
 
     Raises:
         MalformedRequestError: more parameters than any endpoint has, or bytes that are not UTF-8.
@@ -72,10 +75,10 @@ def parse_query(raw: str) -> Mapping[str, str]:
 
 
 def integer_text(name: str, text: str) -> int:
-    """The integer that a parameter holds.
+    """Return the integer in a parameter.
 
     Raises:
-        MalformedRequestError: it is none, or has more than 64 bits.
+        MalformedRequestError: it is not an integer, or has more than 64 bits.
     """
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
@@ -100,7 +103,7 @@ def _boolean(name: str, text: str) -> bool:
 
 
 class Fields:
-    """A JSON object whose fields are taken by name and type; ``known`` are all that it may have, None: any."""
+    """A JSON object whose fields are read by name and type. ``known`` are all that it may have; None: any."""
 
     def __init__(self, value: object, where: str, known: frozenset[str] | None) -> None:
         if not isinstance(value, dict):
@@ -114,26 +117,26 @@ class Fields:
                 raise unknown_field(name, known)
 
     def names(self) -> Set[str]:
-        """Of all fields that are there."""
+        """Return the names of all present fields."""
         return self._values.keys()
 
     def has(self, name: str) -> bool:
-        """The field is there and not null."""
+        """Return whether the field is there and not null."""
         return self._values.get(name) is not None
 
     def raw(self, name: str) -> object:
-        """The field as it is; None when absent."""
+        """Return the field's value unchanged; None if absent."""
         return self._values.get(name)
 
     def text(self, name: str) -> str | None:
-        """A string, or None when absent or null."""
+        """Return a string, or None if absent or null."""
         value = self._values.get(name)
         if value is not None and not isinstance(value, str):
             raise self._wrong(name, "a string", value)
         return value
 
     def label(self, name: str) -> str | None:
-        """A name, or a note, that others are shown; None when absent or null.
+        """Return a name or a note that other users see; None if absent or null.
 
         Raises:
             InvalidFieldError: it has a control character.
@@ -146,7 +149,7 @@ class Fields:
         return value
 
     def required_text(self, name: str) -> str:
-        """A string that must be there.
+        """Return a string that must be there.
 
         Raises:
             InvalidFieldError: absent, null or empty.
@@ -157,7 +160,7 @@ class Fields:
         return value
 
     def setting(self, name: str) -> str | None:
-        """A string; numbers and booleans as their JSON text."""
+        """Return a string; numbers and booleans as their JSON text."""
         value = self._values.get(name)
         if isinstance(value, bool):
             return "true" if value else "false"
@@ -166,7 +169,7 @@ class Fields:
         return self.text(name)
 
     def integer(self, name: str, *, least: int) -> int | None:
-        """An integer of at least ``least`` (also as text), or None when absent or null.
+        """Return an integer of at least ``least`` (also from text), or None if absent or null.
 
         Raises:
             InvalidFieldError: it is smaller, or has more than 64 bits.
@@ -182,7 +185,7 @@ class Fields:
         return value
 
     def required_integer(self, name: str, *, least: int) -> int:
-        """An integer that must be there.
+        """Return an integer that must be there.
 
         Raises:
             InvalidFieldError: absent, null or smaller than ``least``.
@@ -193,7 +196,7 @@ class Fields:
         return value
 
     def boolean(self, name: str) -> bool:
-        """A boolean (also as text); false when absent or null."""
+        """Return a boolean (also from text); false if absent or null."""
         value = self._values.get(name)
         if value is None:
             return False
@@ -204,7 +207,7 @@ class Fields:
         return value
 
     def items(self, name: str) -> list[object]:
-        """A list; empty when absent or null."""
+        """Return a list; empty if absent or null."""
         value = self._values.get(name)
         if value is None:
             return []
@@ -213,7 +216,7 @@ class Fields:
         return value
 
     def required_items(self, name: str) -> list[object]:
-        """A list that must be there, empty or not.
+        """Return a list that must be there, empty or not.
 
         Raises:
             InvalidFieldError: absent or null.
@@ -223,11 +226,11 @@ class Fields:
         return self.items(name)
 
     def strings(self, name: str) -> list[str]:
-        """A list of strings; empty when absent or null."""
+        """Return a list of strings; empty if absent or null."""
         return [self._checked(name, str, "strings", item) for item in self.items(name)]
 
     def integers(self, name: str, *, least: int) -> list[int]:
-        """A list of integers of at least ``least``; empty when absent or null.
+        """Return a list of integers of at least ``least``; empty if absent or null.
 
         Raises:
             InvalidFieldError: one is smaller, or has more than 64 bits.
@@ -239,7 +242,7 @@ class Fields:
         return found
 
     def _check_range(self, name: str, verb: str, value: object, least: int) -> None:
-        """Refuse an integer that is too small or too large, and leave all else to others."""
+        """Refuse an integer that is too small or too large. Other types are checked elsewhere."""
         if not is_integer(value):
             return
         if value < least:
@@ -259,7 +262,7 @@ class Fields:
         return item
 
     def objects(self, name: str, known: frozenset[str]) -> Iterator["Fields"]:
-        """The objects of a list."""
+        """Yield the objects of a list."""
         for index, item in enumerate(self.items(name)):
             yield Fields(item, f"{name}[{index}]", known)
 
@@ -270,19 +273,19 @@ class Fields:
 
 
 def is_integer(value: object) -> TypeGuard[int | float]:
-    """A number that was sent as an integer; one of more than 64 bits is read as a float."""
+    """Return whether a number was sent as an integer. The parser reads one of more than 64 bits as a float."""
     if isinstance(value, float):
         return abs(value) > _INT64_MAX
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def unknown_field(name: str, known: frozenset[str]) -> InvalidFieldError:
-    """The error for a field that nothing reads."""
+    """Return the error for an unknown field."""
     return InvalidFieldError(f"Unrecognized field: {name} (known: {', '.join(sorted(known))})")
 
 
 ITEMS_MAX = 10_000
-"""Partitions or offsets that one request may name."""
+"""The number of partitions or offsets that one request may name."""
 
 
 def check_count(count: int, what: str) -> None:
@@ -296,7 +299,7 @@ def check_count(count: int, what: str) -> None:
 
 
 def json_kind(value: object) -> str:
-    """JSON's name for the kind of a value, for messages."""
+    """Return JSON's name for the kind of a value, for messages."""
     match value:
         case None:
             return "null"
