@@ -1,1 +1,1 @@
-"""The interfaces through which the API asks the node."""
+"""The interfaces through which the API calls the node."""

@@ -1,7 +1,7 @@
-"""Protocols of what handlers need from a node for consumer groups and REST consumers.
+"""Protocols that a node implements for handlers of consumer groups and REST consumers.
 
-``node.groups`` and ``node.consumers`` implement them; tests have in-memory ones. Any node serves any call: what the
-group's coordinator alone may decide is forwarded to it. Names of topics are resolved by the implementation.
+``node.groups`` and ``node.consumers`` implement them; tests have in-memory ones. Any node serves any call: it forwards
+decisions that only the group's coordinator may make. The implementation resolves names of topics.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from enum import StrEnum, unique
 from typing import Protocol
 
 TopicPartition = tuple[str, int]
-"""(topic's name, partition)"""
+"""(name of the topic, partition)"""
 
 
 @unique
 class Reset(StrEnum):
-    """Places that an offset may be reset to by name."""
+    """Positions that an offset may be reset to by name."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -23,12 +23,14 @@ class Reset(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A member's word about itself. Source: KIP-848, ConsumerGroupHeartbeat.
+    """A member's state, as the member reports it. Source: KIP-848, ConsumerGroupHeartbeat.
 
-    ``member_epoch`` 0 joins (a ``member_id`` of None is given one), -1 leaves, else the epoch last heard.
-    None for what may change (topics and pattern, assignor, owned): as before. ``owned`` are the partitions that the
-    member works on, from the answer on that assigned them: it tells the coordinator what has been given back, so what
-    is assigned and about to be taken belongs to it too.
+    ``member_epoch``: 0 joins (with a ``member_id`` of None the member gets an id), -1 leaves, otherwise it is the last
+    epoch that the member got. A field that may change (topics and pattern, assignor, owned) keeps its value if it is
+    None.
+
+    ``owned`` are the partitions that the member works on. A partition counts from the response that assigns it, even
+    before the member starts on it: from ``owned`` the coordinator learns which partitions the member has released.
     """
 
     member_id: str | None
@@ -43,12 +45,15 @@ class Heartbeat:
     rebalance_timeout_ms: int | None = None
     owned: Sequence[TopicPartition] | None = None
     wait_ms: int = 0
-    """Hold the answer back this long unless it differs from what the member knows: no rebalance waits for a beat."""
+    """How long (ms) to hold the response back if the member knows all of it: no rebalance waits for a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatAnswer:
-    """Partitions that a member may work on from now on: it gives back what else it owns, and says so by a heartbeat."""
+    """The partitions that a member may work on from now on.
+
+    The member releases all others that it owns, and reports that by a heartbeat.
+    """
 
     member_id: str
     member_epoch: int
@@ -56,7 +61,7 @@ class HeartbeatAnswer:
     heartbeat_interval_ms: int
     assignment: Sequence[TopicPartition]
     pending: Sequence[TopicPartition] = ()
-    """Its own as well, once the members that hold them let go."""
+    """Partitions that will be its own once the members that hold them release them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +89,7 @@ class PartitionCommit:
 
 @unique
 class GroupState(StrEnum):
-    """As v3 names them."""
+    """States of a group, under v3's names."""
 
     EMPTY = "EMPTY"
     RECONCILING = "RECONCILING"
@@ -93,7 +98,7 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """One member, and what it works on (``assignment``), is to give back, and waits for."""
+    """One member and its partitions: those that it works on, must release (``revoking``) and waits for (``pending``)."""
 
     member_id: str
     instance_id: str | None
@@ -110,7 +115,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHead:
-    """A group as the quorum knows it, in brief. ``coordinator``: broker id, None while there is none."""
+    """A summary of a group, as the quorum knows it. ``coordinator``: broker id, None without one."""
 
     group_id: str
     state: GroupState
@@ -122,7 +127,7 @@ class GroupHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription(GroupHead):
-    """A group with its members, and what it has committed."""
+    """A group with its members and committed offsets."""
 
     members: Sequence[MemberDescription]
     offsets: Sequence[PartitionCommit]
@@ -130,7 +135,7 @@ class GroupDescription(GroupHead):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetTarget:
-    """Where to: a name, an offset, or the first record at or after a wall time in ms; one of them is set."""
+    """The target of a reset: a name, an offset, or the first record at or after a wall time (ms). One is set."""
 
     name: Reset | None = None
     offset: int | None = None
@@ -141,14 +146,14 @@ class GroupsPort(Protocol):
     """Consumer groups."""
 
     async def heartbeat(self, group: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
-        """Join, stay or leave.
+        """Join a group, stay in it or leave it.
 
         Raises:
-            MemberNotFoundError: expired or never joined; join anew, owning nothing.
-            MemberFencedError: another process has its instance id since; stop.
+            MemberNotFoundError: expired or never joined; the member must join again, owning nothing.
+            MemberFencedError: another process has taken its instance id; the member must stop.
             StaleMemberEpochError: it has not reached this epoch.
             InvalidConsumerError, LimitReachedError: settings out of range; too many members.
-            NotCoordinatorError, NoQuorumError: not now; nothing changed.
+            NotCoordinatorError, NoQuorumError: not possible now; nothing changed.
         """
 
     async def commit(
@@ -164,33 +169,33 @@ class GroupsPort(Protocol):
         Raises:
             TopicNotFoundError, PartitionNotFoundError: nothing was committed.
             StaleMemberEpochError, MemberNotFoundError, MemberFencedError: fenced; nothing was committed.
-            GroupNotEmptyError: without a member, while the group has some.
-            FateUnknownError: they may yet be committed.
+            GroupNotEmptyError: the commit names no member, and the group has some.
+            FateUnknownError: they may or may not be committed.
         """
 
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
     ) -> Sequence[PartitionCommit]:
-        """Committed offsets, of these partitions or all; partitions without a commit are left out.
+        """Return committed offsets, of these partitions or all. Partitions without a commit are omitted.
 
-        Current: what any node acknowledged is seen.
+        The result is current: it has everything that any node has acknowledged.
 
         Raises:
             GroupNotFoundError: there is no such group.
         """
 
     async def describe(self, group: str) -> GroupDescription:
-        """The group, its members and offsets.
+        """Return the group, its members and offsets.
 
         Raises:
             GroupNotFoundError: there is no such group.
         """
 
     async def groups(self) -> Sequence[GroupHead]:
-        """All groups, in order of their ids, without members and offsets."""
+        """Return all groups, in order of their ids, without members and offsets."""
 
     async def delete(self, group: str) -> None:
-        """Forget the group and its offsets.
+        """Delete the group and its offsets.
 
         Raises:
             GroupNotFoundError, GroupNotEmptyError: nothing was deleted.
@@ -199,18 +204,18 @@ class GroupsPort(Protocol):
     async def places(
         self, topic: str, partitions: Sequence[int], target: ResetTarget
     ) -> Sequence[OffsetToCommit]:
-        """Where a reset would let a group go on in these partitions, in their order; nothing is changed.
+        """Return the offsets that a reset would set in these partitions, in their order. Nothing is changed.
 
         Raises:
-            TopicNotFoundError, PartitionNotFoundError: there is no such place.
+            TopicNotFoundError, PartitionNotFoundError: there is no such topic or partition.
         """
 
     async def reset(
         self, group: str, topic: str, partitions: Sequence[int] | None, target: ResetTarget
     ) -> Sequence[PartitionCommit]:
-        """Commit other offsets for a group without members (for all partitions of the topic when None).
+        """Commit other offsets for a group without members. ``partitions`` None: all partitions of the topic.
 
-        A numeric offset is taken into the readable range. Returns what was committed.
+        A numeric offset outside the readable range becomes the nearest one in it. Return the committed offsets.
 
         Raises:
             GroupNotEmptyError, TopicNotFoundError, PartitionNotFoundError: nothing was changed.
@@ -219,7 +224,7 @@ class GroupsPort(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewConsumer:
-    """A consumer as a client asks for it. ``instance`` None: it is given a name."""
+    """A consumer that a client asks for. ``instance`` None: the node chooses a name."""
 
     instance: str | None
     format: str
@@ -228,14 +233,14 @@ class NewConsumer:
     fetch_min_bytes: int
     request_timeout_ms: int
     principal: str = ""
-    """Whose it is; empty where nobody was asked."""
+    """The owner; empty if the cluster asked for no credentials."""
     commits_next: bool = False
-    """The offsets of its commits name the next record to read, not the last one that was read."""
+    """Offsets in its commits name the next record to read, not the last one that was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSubscription:
-    """``partitions``: what is assigned to it now."""
+    """A consumer's subscription. ``partitions``: those assigned to it now."""
 
     topics: Sequence[str]
     pattern: str | None
@@ -246,7 +251,7 @@ class ConsumerSubscription:
 class DeliveredRecords:
     """Records of one partition for a consumer: those of ``batches`` in [start_offset, end_offset).
 
-    Whole stored batches, so that the first may begin below and the last go on beyond.
+    The batches are complete as stored. So the first may start below the range, and the last may end above it.
     """
 
     topic: str
@@ -258,7 +263,7 @@ class DeliveredRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """An answer to a consumer, and the format it was made for. ``call_id`` names it; empty: it cannot be taken back."""
+    """A response to a consumer, and its format. ``call_id`` names it; empty: it cannot be taken back."""
 
     format: str
     deliveries: Sequence[DeliveredRecords]
@@ -267,7 +272,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seek:
-    """Where a partition's next delivery begins; one of the three is set."""
+    """The start of a partition's next delivery; one of offset, timestamp and name is set."""
 
     topic: str
     partition: int
@@ -279,12 +284,12 @@ class Seek:
 class ConsumersPort(Protocol):
     """REST consumers (v2).
 
-    Every method raises ConsumerNotFoundError for a consumer that is not there, and what may happen to any call:
-    NotCoordinatorError, NoQuorumError, FateUnknownError. Every call puts off the consumer's expiry.
+    Every method raises ConsumerNotFoundError for a missing consumer, and the errors that any call may have:
+    NotCoordinatorError, NoQuorumError, FateUnknownError. Every call extends the consumer's expiry.
     """
 
     async def create(self, group: str, consumer: NewConsumer) -> str:
-        """Returns the instance's name.
+        """Create a consumer; return the instance's name.
 
         Raises:
             ConsumerExistsError: the name is taken.
@@ -292,17 +297,17 @@ class ConsumersPort(Protocol):
         """
 
     async def delete(self, group: str, instance: str, *, token: str = "") -> None:
-        """Leave the group (committing what was delivered when it commits by itself) and forget the consumer.
+        """Leave the group and delete the consumer. With automatic commits, first commit the delivered records.
 
-        Here and in what follows ``token`` says that the answer to this records call has arrived. If the last one had a
-        token, only what has certainly arrived is committed.
+        In this and the following methods ``token`` says that the response to the records call with this token has
+        arrived. If the last response had a token, only records that have certainly arrived are committed.
         """
 
     async def commits_next(self, group: str, instance: str) -> bool:
-        """Whether the offsets of its commits name the next record; see ``NewConsumer``."""
+        """Return whether the offsets in its commits name the next record; see ``NewConsumer``."""
 
     async def format_of(self, group: str, instance: str) -> str:
-        """The format that it was created with."""
+        """Return the format that it was created with."""
 
     async def subscribe(
         self,
@@ -313,22 +318,23 @@ class ConsumersPort(Protocol):
         *,
         token: str = "",
     ) -> None:
-        """Subscribe instead of what was subscribed before; it is a member of the group when this returns.
+        """Subscribe in place of the previous subscription. The consumer is a member of the group when this returns.
 
         Raises:
-            SubscriptionConflictError: it has a manual assignment; topics and pattern; neither.
+            SubscriptionConflictError: it has a manual assignment, or the call has both topics and a pattern, or
+                neither.
         """
 
     async def unsubscribe(self, group: str, instance: str, *, token: str = "") -> None:
-        """Give up subscription or assignment; neither is no error."""
+        """Drop subscription or assignment. Having neither is not an error."""
 
     async def subscription(self, group: str, instance: str) -> ConsumerSubscription:
-        """The consumer's subscription."""
+        """Return the consumer's subscription."""
 
     async def assign(
         self, group: str, instance: str, partitions: Sequence[TopicPartition], *, token: str = ""
     ) -> None:
-        """Assign these by hand, without group management.
+        """Assign these partitions by hand, without group management.
 
         Raises:
             SubscriptionConflictError: it is subscribed.
@@ -336,10 +342,10 @@ class ConsumersPort(Protocol):
         """
 
     async def assignments(self, group: str, instance: str) -> Sequence[TopicPartition]:
-        """Partitions that it reads from now, by hand or as a member."""
+        """Return the partitions that it reads now, assigned by hand or as a member."""
 
     async def seek(self, group: str, instance: str, seeks: Sequence[Seek]) -> None:
-        """Deliver from there next; lasts until the consumer's coordinator changes, unless committed.
+        """Deliver from these positions next. They are lost when the consumer's coordinator changes, unless committed.
 
         Raises:
             SubscriptionConflictError: a partition is not assigned to it.
@@ -354,25 +360,26 @@ class ConsumersPort(Protocol):
         max_bytes: int | None,
         token: str = "",
     ) -> Delivered:
-        """The next records, waiting up to ``timeout_ms`` (None: as it was created with) when there are none.
+        """Return the next records. Without any, wait up to ``timeout_ms`` (None: the consumer's own setting).
 
-        At least one record whatever ``max_bytes`` (keys and values as stored). Calls of one consumer are taken one
-        after the other. The first call returns records when there are some. Under the ``token`` of the answer before
-        that very answer comes again, empty ones included; any other call says that it has arrived.
+        The response has at least one record, even above ``max_bytes`` (keys and values as stored). Calls of one
+        consumer run one after the other. The first call returns records if there are any. A call with the ``token`` of
+        the previous response gets that response again, even an empty one. Any other call says that it has arrived.
 
         Raises:
             SubscriptionConflictError: neither subscribed nor assigned.
-            ReplicaDamagedError: the next records of a partition are damaged, and no others came; nothing was delivered.
+            ReplicaDamagedError: the next records of a partition are damaged, and no others arrived; nothing was
+                delivered.
         """
 
     def take_back(self, group: str, instance: str, delivered: Delivered) -> None:
-        """Nobody got this answer: unless the client has called again since, it is delivered again.
+        """Note that no client got this response. It is delivered again unless the client has called since.
 
-        Goes on in the background; raises nothing.
+        The work continues in the background. Raises nothing.
         """
 
     async def refuse(self, group: str, instance: str, delivered: Delivered) -> None:
-        """The client is refused this answer: it is delivered again, under a token, too. Raises nothing."""
+        """Note that the client was refused this response. It is delivered again, even under a token. Raises nothing."""
 
     async def commit(
         self, group: str, instance: str, offsets: Sequence[OffsetToCommit] | None
@@ -382,4 +389,4 @@ class ConsumersPort(Protocol):
     async def committed(
         self, group: str, instance: str, partitions: Sequence[TopicPartition]
     ) -> Sequence[PartitionCommit]:
-        """Offsets that the group has committed; partitions without a commit are left out."""
+        """Return offsets that the group has committed. Partitions without a commit are omitted."""

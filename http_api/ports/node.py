@@ -1,8 +1,7 @@
-"""Protocols of what handlers need from a node. ``node`` implements them; tests have in-memory ones.
+"""Protocols that a node implements for handlers. ``node`` implements them; tests have in-memory ones.
 
-Handlers call one port each. Every method may raise any ``MilenaError``; ``http_api.protocol.errors`` turns them into
-answers.
-Any node serves any call: forwarding is the implementation's business.
+A handler calls one port. Every method may raise any ``MilenaError``. ``http_api.protocol.errors`` turns errors into
+responses. Any node serves any call: the implementation forwards it if necessary.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +37,7 @@ from raft_meta.machine.image import Image, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic as a client asks for it. None: the node's default."""
+    """A topic that a client asks for. None: the node's default."""
 
     name: str
     partition_count: int | None
@@ -50,7 +49,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerState:
-    """An allocated producer id. ``last_sequences``: topic → partition → last sequence, of all that have a leader."""
+    """An allocated producer id. ``last_sequences``: topic → partition → last sequence, if it has a leader."""
 
     producer_id: int
     producer_epoch: int
@@ -59,27 +58,27 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """Whether the node should get traffic; when not, why (a sentence for people)."""
+    """Whether the node should get traffic; if not, the reason as a sentence."""
 
     is_ready: bool
     reason: str = ""
 
 
 class ProducePort(Protocol):
-    """Records in."""
+    """Appends of records."""
 
     def produce(self, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
-        """Append records; one receipt each, in order. ``Receipts`` is the form that is quick to answer with.
+        """Append records; return one receipt for each, in order. ``Receipts`` is the form that is encoded fastest.
 
-        Whoever is in a task awaits them, whoever is not is called back.
+        A task awaits the result. Code without a task registers a callback.
 
-        Raises (this does, or what it returns):
+        Raises (from the call or its result):
             TopicNotFoundError, PartitionNotFoundError: nothing was written (auto-creation is off).
             NotEnoughReplicasError, NoLeaderError: every partition refused; nothing was written.
-            PreconditionFailedError: ``expected_end`` is not where its partition ends; nothing was written.
+            PreconditionFailedError: ``expected_end`` is not the end of its partition; nothing was written.
             MalformedRequestError: there is a condition, and the records are not for one partition.
-            StaleProducerEpochError, TransactionAbortedError, TransactionCommittedError: the transaction that they are
-                to be part of has ended; nothing was written.
+            StaleProducerEpochError, TransactionAbortedError, TransactionCommittedError: the transaction that they name
+                has ended; nothing was written.
             TopicNotTransactionalError, TooManyTransactionsError: nothing was written.
         """
 
@@ -97,35 +96,35 @@ class ProducePort(Protocol):
         idempotency: IdempotencyKey | None = None,
         may_create: bool = True,
     ) -> BatchReceipt:
-        """Append one batch as a client encoded it; the node checks it whole before it trusts it.
+        """Append one batch that a client encoded. The node checks all of it first.
 
-        ``idempotency``: the key that it is recognised by when it comes again, in place of a producer's numbers.
-        ``may_create``: a missing topic may be made, where nodes do that.
+        ``idempotency``: the key that identifies a retry, in place of a producer's numbers.
+        ``may_create``: a missing topic may be created, if nodes create topics automatically.
 
         Raises:
-            PreconditionFailedError: ``expected_end`` is not where the partition ends, or the topic's id does not begin
+            PreconditionFailedError: ``expected_end`` is not the end of the partition, or the topic's id does not start
                 with ``topic_tag``; nothing was written.
-            IdempotencyKeyReusedError: the key came with other bytes before.
-            InvalidProducerError: its producer is another than the transaction's, or it has one and a key.
+            IdempotencyKeyReusedError: an earlier request had the key and other bytes.
+            InvalidProducerError: its producer is not the transaction's, or it has both a producer and a key.
         """
 
 
 class ReadsPort(Protocol):
-    """Records out."""
+    """Reads of records and offsets."""
 
     async def fetch(self, request: FetchRequest) -> FetchResult:
-        """Read committed records, waiting up to ``timeout_ms`` when there are none yet.
+        """Read committed records. Without any, wait up to ``timeout_ms``.
 
-        The bytes are as they were stored: who decodes them checks them, and says what is not whole (``doubt``).
+        The bytes are as they were stored. The code that decodes them checks them, and reports damage (``doubt``).
 
         Raises:
-            ReplicaDamagedError: what was asked for is damaged, and nobody else could be asked.
+            ReplicaDamagedError: the requested records are damaged, and no other replica could be asked.
         """
 
     async def doubt(self, doubt: Doubt) -> None:
-        """Let the copy be checked soon, once for however many readers say so; raises nothing.
+        """Request a check of this node's copy soon. Any number of reports cause one check. Raises nothing.
 
-        Who meets the damage again says it again: nothing more is done about a word that got lost.
+        A reader that meets the damage again reports it again, so a lost report is not repeated here.
         """
 
     async def offsets(
@@ -135,12 +134,12 @@ class ReadsPort(Protocol):
         *,
         wants_records_end: bool = False,
     ) -> PartitionOffsets:
-        """Where the partition begins and ends, from the leader.
+        """Return the partition's start and end, from its leader.
 
         Args:
             topic: its name.
             partition: its number.
-            wants_records_end: also say where the last record ends.
+            wants_records_end: also return the end of the last record.
         """
 
 
@@ -151,68 +150,68 @@ class TransactionsPort(Protocol):
     """
 
     async def transact(self, request: TransactionRequest) -> TransactionReceipt:
-        """A whole transaction; it returns once it is committed. Every error but one says that nothing took effect.
+        """Run a complete transaction; return once it is committed. Every error but one says that nothing took effect.
 
         Raises:
             TopicNotFoundError, PartitionNotFoundError, TopicNotTransactionalError, GroupNotFoundError,
             MemberNotFoundError, MemberFencedError, StaleMemberEpochError, GroupNotEmptyError, GroupChangedError,
             NotEnoughReplicasError, NoLeaderError, RequestTooLargeError, TooManyTransactionsError: it was aborted.
             TransactionInProgressError: another request with this key is not decided yet.
-            IdempotencyKeyReusedError: the key came with another body before.
+            IdempotencyKeyReusedError: an earlier request had the key and another body.
             TransactionAbortedError: it took too long, or its broker was lost.
-            FateUnknownError: it may yet be committed; the same again, under the same key, tells.
+            FateUnknownError: it may or may not be committed; a retry under the same key tells.
         """
 
     async def begin(self, transactional_id: str, *, timeout_ms: int) -> ProducerTransaction:
-        """A producer's next transaction; one that it has open is aborted, and who had the id before is fenced.
+        """Begin a producer's next transaction. Its open one is aborted, and the id's previous holder is fenced.
 
         ``timeout_ms``: how long the transaction may stay open, 1 to 900,000.
 
         Raises:
-            TooManyProducersError: nothing was begun.
+            TooManyProducersError: nothing was started.
         """
 
     async def commit(self, request: TransactionCommit) -> TransactionEnded:
-        """Let all that it names take effect. The same again has the same answer, until the next one ends.
+        """Commit all that the request names. A retry gets the same response, until the next transaction ends.
 
         Raises:
             TransactionNotFoundError, StaleProducerEpochError: there is none of this identity, or it was taken over.
             TransactionAbortedError: it was aborted before, or is now, since a topic, group or member is gone.
-            TransactionChangedError: the partitions hold other records of it; it is still open.
+            TransactionChangedError: the partitions have other records of it; it is still open.
             NotEnoughReplicasError, NoLeaderError: it is still open.
-            FateUnknownError: it may yet be committed; the same again tells.
+            FateUnknownError: it may or may not be committed; a retry tells.
         """
 
     async def abort(self, transaction: ProducerTransaction, *, timeout_ms: int) -> TransactionEnded:
-        """Let nothing of it take effect, ever. The same again has the same answer, until the next one ends.
+        """Abort the transaction for good. A retry gets the same response, until the next transaction ends.
 
         Raises:
             TransactionNotFoundError, StaleProducerEpochError: there is none of this identity, or it was taken over.
             TransactionCommittedError: it was committed, and stays so.
-            FateUnknownError: it may yet be aborted; the same again tells.
+            FateUnknownError: it may or may not be aborted; a retry tells.
         """
 
     async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
-        """What leaders hold of transactions without an end, the oldest first; without those whose leader is silent.
+        """Return transactions that are open on leaders, the oldest first. Those of silent leaders are missing.
 
-        ``older_than_ms``: only what began so long ago.
+        ``older_than_ms``: only transactions that started at least this long ago.
         """
 
 
 class DeletionsPort(Protocol):
-    """Records away."""
+    """Deletion of records."""
 
     async def delete_records(
         self, topic: str, partition: int, before: int | None, *, timeout_ms: int
     ) -> int:
-        """Delete what lies below ``before`` (None: all that is committed), on every in-sync replica.
+        """Delete records below ``before`` (None: all that are committed), on every in-sync replica.
 
-        Returns the first offset that is left. To do it again is harmless.
+        Return the first offset that is left. A retry is harmless.
 
         Raises:
             OffsetOutOfRangeError: above the high watermark; nothing was deleted.
             NotEnoughReplicasError, NoLeaderError, FeatureLevelError: nothing was deleted.
-            FateUnknownError: it may yet be deleted.
+            FateUnknownError: they may or may not be deleted.
         """
 
 
@@ -228,14 +227,14 @@ class MetadataPort(Protocol):
         """The local image, now."""
 
     async def current_image(self) -> Image:
-        """An image as of now, which is the local one from then on; questions that come together share the cost.
+        """Return an image as of now, which becomes the local one. Concurrent calls share the cost.
 
         Raises:
-            NoQuorumError: no majority answered in time.
+            NoQuorumError: no majority responded in time.
         """
 
     async def topic(self, name: str, partition: int = 0) -> Topic:
-        """The topic; asks the quorum before it says that there is none, and where ``partition`` is not known here.
+        """Return the topic. Ask the quorum first if this node does not know it, or not this ``partition``.
 
         Raises:
             TopicNotFoundError: a majority knows no such topic.
@@ -245,10 +244,10 @@ class MetadataPort(Protocol):
         """Create (or only validate) a topic; returns once this node's image has it."""
 
     async def add_partitions(self, name: str, partition_count: int) -> Topic:
-        """Let a topic have ``partition_count`` partitions, if it has fewer; returns once this node's image has them."""
+        """Set a topic's number of partitions, if it has fewer. Return once this node's image has them."""
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic; returns once this node's image has lost it."""
+        """Delete a topic; return once this node's image has lost it."""
 
     async def alter_configs(
         self, name: str, changes: Mapping[str, str | None], *, is_validate_only: bool
@@ -256,36 +255,36 @@ class MetadataPort(Protocol):
         """Set or reset (None) topic configs."""
 
     async def remove_broker(self, broker_id: int) -> None:
-        """Forget a broker that is gone for good; returns once this node's image has lost it.
+        """Remove a broker that is gone for good; return once this node's image has lost it.
 
         Raises:
             BrokerNotFoundError, BrokerInUseError: it is not registered, or still part of the cluster.
         """
 
     async def note(self, action: str, change: Mapping[str, object]) -> None:
-        """Tell the audit log of something before it is done; a cluster below feature level 11 is told nothing.
+        """Write an action to the audit log before it happens. A cluster below feature level 11 skips this.
 
         Raises:
-            NoQuorumError: it cannot be told, and so is not to be done.
+            NoQuorumError: the log cannot be written, so the action must not happen.
         """
 
     async def allocate_producer(self, name: str | None) -> ProducerState:
-        """A producer id and epoch; a known name gets its id with the next epoch."""
+        """Return a new producer id and epoch. A known name gets its id with the next epoch."""
 
     @property
     def version(self) -> int:
-        """Grows with every change of the cluster (brokers, topics, partitions), and with nothing else.
+        """A number that grows with every change of brokers, topics and partitions, and with nothing else.
 
         Of two versions, also of different nodes, the greater one is never behind.
         """
 
     async def image_since(self, version: int, *, timeout_ms: int) -> Image:
-        """The image once ``version`` is above this, or the current one after the timeout."""
+        """Return the image once ``version`` is above this, or the current one after the timeout."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTarget:
-    """Where a partition shall be, preferred leader first; ``replicas`` None: where it was before it was moved."""
+    """A partition's new replicas, preferred leader first. ``replicas`` None: those before its move."""
 
     topic: str
     partition: int
@@ -294,10 +293,10 @@ class ReplicaTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignmentRequest:
-    """Partitions to move: these, all that a broker holds (``drain``), or as few as make the cluster even.
+    """Partitions to move: these, all that a broker holds (``drain``), or the fewest that balance the cluster.
 
-    ``throttle_bytes_per_s`` bounds what each leader's node sends to new replicas, 0: as the node is configured.
-    ``max_concurrent``: partitions that move at a time, 0: all of them.
+    ``throttle_bytes_per_s`` bounds the bytes that each leader's node sends to new replicas; 0: the node's option.
+    ``max_concurrent``: partitions that move at a time; 0: all of them.
     """
 
     partitions: tuple[ReplicaTarget, ...] = ()
@@ -309,7 +308,7 @@ class ReassignmentRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedReassignment:
-    """One partition's part of a request. ``before`` is where it is, or is going to already."""
+    """One partition's part of a request. ``before``: its replicas, or those that it is moving to already."""
 
     topic: str
     topic_id: str
@@ -321,17 +320,17 @@ class PlannedReassignment:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Topic id and partition."""
+        """The topic's id and the partition."""
         return self.topic_id, self.partition
 
     def refused(self, error: MilenaError | None) -> "PlannedReassignment":
-        """This plan, with the error that refused it."""
+        """Return this plan, with the error that refused it."""
         return self if error is None else replace(self, error=error)
 
 
 @unique
 class MoveState(StrEnum):
-    """How far a move is."""
+    """The progress of a move."""
 
     WAITING = "waiting"
     CATCHING_UP = "catching_up"
@@ -340,7 +339,7 @@ class MoveState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedReplica:
-    """A replica that a move adds. None: its leader did not say."""
+    """A replica that a move adds. None: its leader did not report the number."""
 
     broker_id: int
     is_in_sync: bool
@@ -350,7 +349,7 @@ class AddedReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningReassignment:
-    """A partition on the move."""
+    """A partition that is moving."""
 
     topic: str
     partition: int
@@ -365,10 +364,10 @@ class RunningReassignment:
 
 
 class ReassignmentsPort(Protocol):
-    """Moving replicas between brokers."""
+    """Moves of replicas between brokers."""
 
     async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
-        """Begin to move, or only plan (``is_dry_run``); moves go on in the background.
+        """Start moves, or only plan them (``is_dry_run``). Moves continue in the background.
 
         Raises:
             TopicNotFoundError, PartitionNotFoundError, BrokerNotFoundError, InvalidReplicationError,
@@ -376,33 +375,36 @@ class ReassignmentsPort(Protocol):
         """
 
     async def running(self) -> Sequence[RunningReassignment]:
-        """Partitions that are being moved now, and how far they are."""
+        """Return the partitions that are moving now, and their progress."""
 
     async def cancel(
         self, topic: str | None, partition: int | None
     ) -> Sequence[PlannedReassignment]:
-        """Take partitions back to where they were: all that move, a topic's, or one."""
+        """Return partitions to their previous replicas: all that move, a topic's, or one."""
 
 
 class HealthPort(Protocol):
     """Probes and metrics."""
 
     def is_started(self) -> bool:
-        """Logs are recovered and ports bound."""
+        """Return whether logs are recovered and ports bound."""
 
     def readiness(self) -> Readiness:
-        """Rejoined and caught up, and not draining."""
+        """Return whether the node has rejoined, has caught up and is not draining."""
 
     async def drain(self, *, timeout_ms: int) -> bool:
-        """Let others lead, from now until the process ends; True once nothing is led here and no replica counts."""
+        """Move leadership to other nodes, until the process ends.
+
+        Return True once this node leads nothing and none of its replicas is in an ISR.
+        """
 
     def metrics(self, *, has_partitions: bool) -> bytes:
-        """Prometheus text format; ``has_partitions``: with what is told of each replica."""
+        """Return metrics in Prometheus' text format. ``has_partitions``: with those of each replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistorySeries:
-    """One number over the last hour, the newest value last; NaN where nobody knows it.
+    """One number over the last hour, the newest value last; NaN if no node knows it.
 
     ``node_id`` None: the sum over all nodes.
     """
@@ -419,7 +421,7 @@ class BusyPartition:
     topic: str
     partition: int
     leader: int | None
-    """The present leader; None: there is none."""
+    """The current leader; None without one."""
     records_in_per_second: float
     bytes_in_per_second: float
     bytes_out_per_second: float
@@ -428,25 +430,25 @@ class BusyPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryView:
-    """The last hour as the nodes that answered tell it."""
+    """The last hour, as the nodes that responded report it."""
 
     end_ms: int
-    """Wall clock of the last values."""
+    """Wall clock of the last values (ms)."""
     step_ms: int
     series: Sequence[HistorySeries]
     busiest: Sequence[BusyPartition]
-    """Those that take or give most."""
+    """The partitions with the most traffic."""
     versions: Mapping[int, str | None]
-    """Releases that the nodes run which answered; None: one that does not say."""
+    """The release of each node that responded; None: it does not report one."""
     silent_nodes: Sequence[int]
-    """What they led is missing in the sums."""
+    """Nodes without a response. The sums miss the partitions that they lead."""
     left_out: int
-    """Topics and groups that had traffic, and for which nodes had no room."""
+    """The number of topics and groups with traffic that nodes had no space for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicHere:
-    """Of a node's replicas of a topic, when it last looked."""
+    """A node's replicas of a topic, as of its last measurement."""
 
     stored_bytes: int
     records_in_per_second: float
@@ -455,7 +457,7 @@ class TopicHere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBytes:
-    """Bytes of the replicas of all nodes, by topic id or by partition; those of ``silent_nodes`` are missing."""
+    """Bytes of the replicas of all nodes, by topic id or by partition, without those of ``silent_nodes``."""
 
     sizes: Mapping[str, int]
     silent_nodes: Sequence[int]
@@ -465,67 +467,67 @@ class HistoryPort(Protocol):
     """The last hour, in the memory of nodes."""
 
     def topics_here(self) -> Mapping[str, TopicHere]:
-        """What this node has of each topic, by topic id; nothing before it has looked."""
+        """Return this node's measurements of each topic, by topic id; empty before the first one."""
 
     def stored_bytes_here(self, topic_id: str, partition: int) -> int | None:
-        """Of this node's replica, now; None: it has none."""
+        """Return the bytes of this node's replica, now; None: it has none."""
 
     async def stored_bytes(
         self, topic_ids: Collection[str], *, by_partition: bool = False
     ) -> StoredBytes:
-        """Sums over all nodes, as of their last looks; ``by_partition``: of the partitions of one topic, now."""
+        """Return sums over all nodes, as of their last measurements; ``by_partition``: of a topic's partitions, now."""
 
     async def of_nodes(self) -> HistoryView:
-        """What each node did."""
+        """Return the history of each node."""
 
     async def of_topic(self, topic: str) -> HistoryView:
-        """What the nodes did for a topic.
+        """Return a topic's history, over all nodes.
 
         Raises:
             TopicNotFoundError: there is none.
         """
 
     async def of_group(self, group: str) -> HistoryView:
-        """How far a group was behind what could be read."""
+        """Return the history of a group's lag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiLimits:
-    """Bounds on what comes from outside."""
+    """Bounds on requests, responses and connections."""
 
     connections_max: int = 10_000
-    """Open at once; when there are more the one that rested longest is closed."""
+    """Open connections. Above this, the one that is idle for longest is closed."""
     request_bytes_max: int = 32 << 20
     requests_in_flight_max: int = 4096
     streams_max: int = 4096
-    """Answers under way that follow a log; they are no requests in flight."""
+    """Open responses that follow a log. They do not count as requests in flight."""
     bytes_in_flight_max: int = 512 << 20
     fetch_bytes_max: int = 64 << 20
     fetch_wait_ms_max: int = 300_000
     produce_timeout_ms_default: int = 30_000
     produce_timeout_ms_max: int = 300_000
     body_wait_ms_max: int = 60_000
-    """From the request's headers to the last byte of its body; then 408."""
+    """The time from the request's headers to the last byte of its body; then 408."""
     unsent_wait_ms_max: int = 60_000
-    """How long a client may take nothing of its answer; then its connection is closed."""
+    """The time in which a client may read nothing of its response; then its connection is closed."""
     unsent_bytes_max: int = 512 << 20
-    """Of answers that their clients have not taken; above it who took nothing for longest is closed."""
+    """Bytes that clients have not read. Above this, the connection that waits for its client for longest is closed."""
     bad_credentials_delay_ms: int = 500
-    """Before bad credentials are refused on a connection that brought some before."""
+    """The delay of a refusal of bad credentials on a connection that sent some before."""
     records_per_request_max: int = 100_000
     rest_commit_offsets: str = "last"
-    """What offsets in commits of REST consumers name, where a consumer does not say: ``last`` or ``next``."""
+    """The meaning of offsets in commits of REST consumers that do not choose one: ``last`` or ``next``."""
     request_rate: int = 0
-    """Requests/s of each caller on this node; 0: as many as it likes."""
+    """Requests/s of each caller on this node; 0: no bound."""
     producer_byte_rate: int = 0
     """Bytes/s of bodies that each caller sends to this node; 0: no bound."""
     consumer_byte_rate: int = 0
-    """Bytes/s of answers that this node sends each caller; 0: no bound."""
+    """Bytes/s of responses that this node sends each caller; 0: no bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Everything that the application is built from."""
+    """All ports that the application uses."""
 
     produce: ProducePort
     reads: ReadsPort
