@@ -1,4 +1,4 @@
-"""Answers as handlers make them: bodies are bytes, headers a list of pairs."""
+"""Responses that handlers make: bodies are bytes, headers a list of pairs."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ from milena.model.errors import MilenaError, PreconditionFailedError, TopicNotFo
 Pairs = Sequence[tuple[str, str]]
 
 SERVER = "milena"
-"""What answers call themselves. aiohttp's own name would tell its version and Python's to everybody."""
+"""The server's name in responses. aiohttp's own would reveal its version and Python's."""
 
 
 def bytes_answer(
     body: bytes, content_type: str, *, status: int = 200, headers: Pairs = ()
 ) -> web.Response:
-    """A body that is ready."""
+    """Return a response with a body that is ready."""
     return web.Response(
         body=body, status=status, headers=[("Content-Type", content_type), *headers]
     )
@@ -27,17 +27,17 @@ def bytes_answer(
 def json_answer(
     value: object, *, content_type: str = JSON_TYPE, status: int = 200, headers: Pairs = ()
 ) -> web.Response:
-    """A value as compact JSON."""
+    """Return a response with a value as compact JSON."""
     return bytes_answer(orjson.dumps(value), content_type, status=status, headers=headers)
 
 
 def empty_answer(status: int = 204, headers: Pairs = ()) -> web.Response:
-    """No body."""
+    """Return a response without a body."""
     return web.Response(status=status, headers=list(headers))
 
 
 def error_answer(error: MilenaError, *, topic_missing_code: int) -> web.Response:
-    """The envelope ``{"error_code", "message"}`` of an error, and what is told beside."""
+    """Return an error's response: the envelope ``{"error_code", "message"}``, and further fields of the error."""
     status = row_of(error).status
     return json_answer(
         error_envelope(error, topic_missing_code=topic_missing_code),
@@ -47,7 +47,7 @@ def error_answer(error: MilenaError, *, topic_missing_code: int) -> web.Response
 
 
 def error_envelope(error: MilenaError, *, topic_missing_code: int) -> dict[str, object]:
-    """The envelope itself."""
+    """Return the envelope of an error."""
     error_code = row_of(error).error_code
     if isinstance(error, TopicNotFoundError):
         error_code = topic_missing_code
@@ -58,5 +58,5 @@ def error_envelope(error: MilenaError, *, topic_missing_code: int) -> dict[str, 
 
 
 def printable(text: str) -> str:
-    """The text without what UTF-8 cannot hold: header bytes that were no text arrive as lone surrogates."""
+    """Return the text without characters that UTF-8 lacks: undecodable header bytes arrive as lone surrogates."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,7 +1,7 @@
-"""Compressed bodies (``Content-Encoding``): unpacked in steps, and never beyond what a body may be.
+"""Compressed bodies (``Content-Encoding``): unpacked in steps, within the bound on a body.
 
-Unpacking is not left to the HTTP parser: it unpacks as bytes come, also those of a body that was refused already, and a
-few kilobytes that stand for hundreds of megabytes would hold up everybody.
+The HTTP parser does not unpack them. It would unpack bytes as they arrive, even those of a refused body. A few
+kilobytes that expand to hundreds of megabytes would delay all requests.
 """
 
 import zlib
@@ -11,17 +11,17 @@ from milena.model.errors import MalformedRequestError, UnsupportedMediaTypeError
 from milena.model.turns import Steps
 
 STEP_BYTES = 1 << 20
-"""Unpacked in one step, some two milliseconds."""
+"""The bytes that one step unpacks, some two milliseconds."""
 
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 _WINDOWS = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": _ZLIB}
 
 
 def window_of(coding: str) -> int | None:
-    """How zlib is to be set up for a content coding; None when the body is as it is.
+    """Return zlib's window setting for a content coding, or None: the body has none.
 
     Raises:
-        UnsupportedMediaTypeError: a coding that is not taken, or several.
+        UnsupportedMediaTypeError: the coding is not supported, or there are several.
     """
     if not coding:
         return None
@@ -37,18 +37,18 @@ def window_of(coding: str) -> int | None:
 
 
 def unpack(body: bytes, window: int, account: Callable[[int], None]) -> Steps[bytes]:
-    """The body as it was before it was compressed.
+    """Unpack a body in steps.
 
     Args:
         body: the compressed bytes.
-        window: what ``window_of`` said.
-        account: told how many bytes there are so far; what it raises ends the work.
+        window: the result of ``window_of``.
+        account: gets the number of bytes so far. An error that it raises ends the work.
 
     Raises:
-        MalformedRequestError: it is not exactly one whole stream of this coding.
+        MalformedRequestError: the body is not exactly one complete stream of this coding.
     """
     if window == _ZLIB and body[:1] and body[0] & 0x0F != zlib.DEFLATED:
-        # Without the header that the standard demands: many clients send it so.
+        # Without the header that the standard requires: many clients send it in this form.
         window = _RAW
     stream = zlib.decompressobj(window)
     plain = bytearray()

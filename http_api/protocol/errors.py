@@ -1,10 +1,12 @@
 """The one table from typed errors to HTTP: status and ``error_code`` of each concrete class.
 
-An ``error_code`` either is the status itself (what HTTP alone can say: 400, 404, 405, 412, 413, 415, 422, 500) or has
-five digits that begin with the status. Numbers that Confluent's REST proxy uses keep its meaning: 40002 is its word
-for "Kafka refused the request", which several of our classes share; 40401 to 40403 say that a topic or partition does
-not exist, and which of them a missing topic gets depends on the endpoint (``Route.topic_missing_code``). The others
-are ours. Clients that want to know the class itself read the ``Milena-Error`` header: the class's stable ``code``.
+An ``error_code`` is one of two things. It is the status itself, if HTTP alone can express the error: 400, 404, 405,
+412, 413, 415, 422, 500. Otherwise it has five digits that start with the status.
+
+Numbers of Confluent's REST proxy keep their meaning. 40002 means "Kafka refused the request", and several of our
+classes share it. 40401 to 40403 mean that a topic or partition does not exist. The number for a missing topic depends
+on the endpoint (``Route.topic_missing_code``). The other numbers are Milena's own. A client that needs the class itself
+reads the ``Milena-Error`` header: the class's stable ``code``.
 """
 
 import math
@@ -16,7 +18,7 @@ from milena.model.errors import InvalidRequestError, MilenaError, NotFoundError
 
 
 class InvalidFieldError(InvalidRequestError):
-    """A JSON body that is well-formed, but lacks a field, has an unknown one, or one out of its range."""
+    """A JSON body is well-formed, but lacks a field, or has an unknown field or a value out of range."""
 
     code: ClassVar[str] = "invalid_field"
 
@@ -32,7 +34,7 @@ class MethodNotAllowedError(InvalidRequestError):
 
 
 class UnreadableRecordError(InvalidRequestError):
-    """A record that was asked for as JSON, and is not JSON."""
+    """A record was requested as JSON or text, and has another format."""
 
     code: ClassVar[str] = "unreadable_record"
 
@@ -44,14 +46,14 @@ class BodyTimeoutError(InvalidRequestError):
 
 
 class ResourceNotFoundError(NotFoundError):
-    """A name below an existing thing that it does not have."""
+    """A resource does not have the named part."""
 
     code: ClassVar[str] = "resource_not_found"
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """One class of errors as an answer."""
+    """The status and ``error_code`` of one class of errors."""
 
     status: int
     error_code: int
@@ -148,22 +150,25 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
 }
 
 UNLISTED_ERROR = ErrorRow(500, 50002)
-"""A class between root and leaves that somebody raised all the same: Confluent's "Kafka error"."""
+"""The row of a class between root and leaves, if it is raised by mistake: Confluent's "Kafka error"."""
 
 RETRY_AFTER_S = "1"
-"""With 429 and 503. Elections and the end of a burst both take about a second."""
+"""Sent with 429 and 503 (seconds). Elections and the end of a burst both take about a second."""
 
 _RETRY_STATUSES = frozenset({429, 503})
 
 _UNAUTHENTICATED = 401
 CHALLENGE = 'Bearer realm="milena", Basic realm="milena", charset="UTF-8"'
-"""With 401: how to come with credentials. Source: RFC 7235, RFC 6750, RFC 7617."""
+"""Sent with 401: the supported kinds of credentials. Source: RFC 7235, RFC 6750, RFC 7617."""
 SCRIPT_CHALLENGE = 'Bearer realm="milena"'
-"""The same to a script in a browser, which would open a box of its own for Basic, over the page that asks for them."""
+"""Sent with 401 to a script in a browser.
+
+For Basic the browser would open its own dialog over the page that asks for credentials.
+"""
 
 
 def row_of(error: MilenaError) -> ErrorRow:
-    """The error's row; a subclass without one of its own has its parent's."""
+    """Return the error's row. A subclass without a row has its parent's."""
     for kind in type(error).__mro__:
         row = ERROR_TABLE.get(kind)
         if row is not None:
@@ -191,13 +196,13 @@ _KAFKA_CODES: dict[type[MilenaError], int] = {
 """Error → Kafka's own number, from the table of error codes in its protocol guide."""
 
 _KAFKA_UNKNOWN = -1
-"""UNKNOWN_SERVER_ERROR: may be retried or not."""
+"""UNKNOWN_SERVER_ERROR: a retry may or may not help."""
 _KAFKA_RETRIABLE = 5
-"""What else did not write anything, and may later: LEADER_NOT_AVAILABLE is what every client retries."""
+"""All other errors that wrote nothing and may succeed later: every client retries LEADER_NOT_AVAILABLE."""
 
 
 def kafka_code_of(error: MilenaError) -> int:
-    """Kafka's number for an error, by which its clients know whether to retry."""
+    """Return Kafka's number for an error, by which its clients know whether to retry."""
     for kind in type(error).__mro__:
         code = _KAFKA_CODES.get(kind)
         if code is not None:
@@ -207,13 +212,13 @@ def kafka_code_of(error: MilenaError) -> int:
 
 def _retry_after(error: MilenaError) -> str:
     if isinstance(error, e.QuotaExceededError):
-        # Whole seconds: rounded up, so that who waits as long is let in.
+        # Whole seconds, rounded up: a client that waits this long is accepted.
         return str(math.ceil(error.retry_after_s))
     return RETRY_AFTER_S
 
 
 def error_headers(error: MilenaError, status: int) -> list[tuple[str, str]]:
-    """Headers of an answer that is this error, beside its content type."""
+    """Return the headers of this error's response, without its content type."""
     headers = [("Milena-Error", error.code)]
     if status in _RETRY_STATUSES:
         headers.append(("Retry-After", _retry_after(error)))

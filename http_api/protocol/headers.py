@@ -1,7 +1,7 @@
-"""Headers that leave in doubt what a request says: they are refused before anything else is read of it.
+"""Headers that make a request ambiguous: it is refused before anything else of it is read.
 
-One header with two values means one thing to a proxy and another to the server behind it. So a header that is no list
-may come twice only with one value.
+A header with two values may mean one thing to a proxy and another to the server behind it. So a header that is not a
+list may be repeated only with the same value.
 """
 
 from aiohttp.http import HttpVersion, HttpVersion11
@@ -33,7 +33,7 @@ SINGLE = frozenset(
         "x-request-id",
     }
 )
-"""Headers that hold one value."""
+"""Headers that have one value."""
 
 LISTS = frozenset(
     {
@@ -52,11 +52,11 @@ LISTS = frozenset(
         "x-forwarded-proto",
     }
 )
-"""Headers that may come on several lines, which are one list: ``joined`` reads them."""
+"""Headers that may arrive on several lines, which form one list: ``joined`` reads them."""
 
 
 def joined(headers: CIMultiDictProxy[str], name: str) -> str:
-    """The value of a header; that of several lines as one list, if it may be one; empty when absent."""
+    """Return the value of a header. Several lines of a list become one; an absent header is empty."""
     if name not in headers:
         return ""
     values = headers.getall(name)
@@ -64,10 +64,10 @@ def joined(headers: CIMultiDictProxy[str], name: str) -> str:
 
 
 def check_headers(version: HttpVersion, headers: CIMultiDictProxy[str]) -> None:
-    """Refuse what may be read in two ways.
+    """Refuse headers that can be read in two ways.
 
     Raises:
-        MalformedRequestError: a header came with two values, or it is not known where the body ends.
+        MalformedRequestError: a header came with two values, or the end of the body is ambiguous.
     """
     if len({name.lower() for name in headers}) != len(headers):
         for name in sorted(SINGLE):

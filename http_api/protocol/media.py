@@ -1,10 +1,11 @@
-"""Media types: what a ``Content-Type`` or ``Accept`` header asks for.
+"""Media types in ``Content-Type`` and ``Accept`` headers.
 
-Lenient where the dialects differ: ``application/json``, a missing header, ``v1`` and versionless names are taken.
-``Accept`` lists with q-values are read as RFC 9110 says. Old clients differ from it in details, which are taken too:
-``*`` for ``*/*`` and ``q=.2`` (Java's ``HttpURLConnection`` sends both), ``q=1.``, more than three digits, quotes.
-Results are cached by the header's text, because a client sends the same few headers with each of its requests. The
-HTTP parser bounds the size of a header.
+The module is lenient where the dialects differ: ``application/json``, a missing header, ``v1`` and versionless names
+are accepted. ``Accept`` lists with q-values follow RFC 9110. Old clients differ from it in details, which are accepted
+too: ``*`` for ``*/*`` and ``q=.2`` (Java's ``HttpURLConnection`` sends both), ``q=1.``, more than three digits, quotes.
+
+Results are cached by the header's text, because a client sends the same few headers with each of its requests. The HTTP
+parser bounds the size of a header.
 """
 
 import re
@@ -40,14 +41,14 @@ T = TypeVar("T")
 
 _WILDCARDS = ("application/*", "*/*")
 _QUALITY = re.compile(r"0?\.[0-9]+|0\.?|1(\.0*)?")
-"""From 0 to 1; RFC 9110 demands the 0 in front of the point, and allows three digits behind it."""
+"""A number from 0 to 1. RFC 9110 requires the 0 before the point, and allows three digits after it."""
 _CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii")
-"""Of bodies that are read as UTF-8; US-ASCII is a part of that."""
+"""Charsets of bodies that are read as UTF-8; US-ASCII is a part of UTF-8."""
 
 
 @unique
 class RecordFormat(StrEnum):
-    """How records are written in a body."""
+    """The format of records in a body."""
 
     JSON = "json"
     BINARY = "binary"
@@ -60,7 +61,7 @@ class RecordFormat(StrEnum):
 
 @unique
 class StreamFraming(StrEnum):
-    """How records are told apart in an answer that is written while it is made."""
+    """The framing of records in a streaming response."""
 
     LINES = NDJSON_TYPE
     EVENTS = EVENTS_TYPE
@@ -68,7 +69,7 @@ class StreamFraming(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MediaRange:
-    """One member of an ``Accept`` list; ``rank`` is its quality, then how narrow it is, then its place."""
+    """One member of an ``Accept`` list. ``rank`` compares quality first, then how narrow it is, then its place."""
 
     name: str
     quality: float
@@ -76,12 +77,12 @@ class MediaRange:
 
     @property
     def rank(self) -> tuple[float, int, int]:
-        """Greater is wanted more."""
+        """A sort key: the greatest is preferred."""
         return (self.quality, 2 - self.name.count("*"), -self.place)
 
 
 def parse_accept(header: str) -> list[MediaRange]:
-    """The members of an ``Accept`` list, most wanted first; those with ``q=0`` come last and mean "never".
+    """Return the members of an ``Accept`` list, the preferred one first. Those with ``q=0`` ("never") come last.
 
     Raises:
         NotAcceptableError: a quality that is not a number from 0 to 1.
@@ -97,7 +98,7 @@ def parse_accept(header: str) -> list[MediaRange]:
 
 
 def _parse_type(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Return the name of a media type, and the parameters behind it without their quotes."""
+    """Return the name of a media type, and its parameters without their quotes."""
     name, *parameters = _split(text, ";")
     pairs = (parameter.partition("=") for parameter in parameters)
     return name.strip(), [(name.strip(), value.strip().strip("\"'")) for name, _, value in pairs]
@@ -133,12 +134,12 @@ def _quality(parameters: list[tuple[str, str]]) -> float:
 def _choose(
     accept: str, named: Callable[[str], T | None], offered: Iterable[tuple[str, T]]
 ) -> T | None:
-    """Return what a client wants most of what can be made; None if it wants nothing of it.
+    """Return the client's preferred type of those that the server can make; None if the client accepts none.
 
     Args:
         accept: the header; empty means anything.
-        named: what a name that the client gives stands for; None if that cannot be made.
-        offered: what is made for a wildcard, by names that the client may exclude with ``q=0``; the best comes first.
+        named: returns the type for a name in the header; None if the server cannot make it.
+        offered: the types for a wildcard, by names that the client may exclude with ``q=0``; the best comes first.
     """
     ranges = parse_accept(accept if accept.strip() else "*/*")
     never = {media.name for media in ranges if media.quality == 0}
@@ -165,7 +166,7 @@ def _is_kafka(name: str) -> re.Match[str] | None:
 
 @lru_cache(maxsize=512)
 def metadata_type(accept: str) -> str:
-    """The content type of an answer that holds no records: JSON under the name that was asked for.
+    """Return the content type of a response without records: JSON under the requested name.
 
     Raises:
         NotAcceptableError: nothing in the list is JSON.
@@ -187,16 +188,16 @@ def _metadata_type_named(name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class RecordsType:
-    """How records are to be answered.
+    """The format of records in a response.
 
-    ``format`` None: JSON, with an error in the place of a record that is none. ``framing`` None: one body, made whole.
+    ``format`` None: JSON, with an error in place of a record that is not JSON. ``framing`` None: one complete body.
     """
 
     format: RecordFormat | None
     content_type: str
     framing: StreamFraming | None = None
     is_any: bool = False
-    """The client does not mind."""
+    """Whether the client accepts any format."""
 
 
 _ANY_RECORDS = RecordsType(None, "", is_any=True)
@@ -218,10 +219,10 @@ _RECORDS_BY_NAME = {
 
 @lru_cache(maxsize=512)
 def records_type(accept: str) -> RecordsType:
-    """The format of an answer that holds records.
+    """Return the format of a response with records.
 
     Raises:
-        NotAcceptableError: nothing in the list is a format of ours.
+        NotAcceptableError: nothing in the list is a supported format.
     """
     offered = ((JSON_V2_TYPE, _ANY_RECORDS), (JSON_TYPE, _RECORDS_BY_NAME[JSON_TYPE]))
     chosen = _choose(accept, _records_type_named, offered)
@@ -244,10 +245,10 @@ _PLAIN_CONSUMERS_TYPES = {format_: RecordsType(format_, JSON_TYPE) for format_ i
 
 @lru_cache(maxsize=512)
 def consumer_records_type(accept: str, own: RecordFormat) -> RecordsType:
-    """How records of a consumer that was made for the format ``own`` are to be answered.
+    """Return the type of responses to a consumer that was created for the format ``own``.
 
     Raises:
-        NotAcceptableError: nothing in the list is that format, or a stream, which holds records of either.
+        NotAcceptableError: nothing in the list is that format, or a stream, which takes records of either.
     """
     anyhow = replace(_CONSUMERS_TYPES[own], is_any=True)
     offered = ((anyhow.content_type, anyhow), (JSON_TYPE, _PLAIN_CONSUMERS_TYPES[own]))
@@ -271,7 +272,7 @@ def consumer_records_type(accept: str, own: RecordFormat) -> RecordsType:
 
 @lru_cache(maxsize=512)
 def framing_type(accept: str) -> StreamFraming:
-    """The framing of an answer that is a stream whatever its client says: NDJSON, if the client does not mind.
+    """Return the framing of a response that is always a stream: NDJSON, if the client accepts any.
 
     Raises:
         NotAcceptableError: nothing in the list is a stream.
@@ -291,10 +292,10 @@ def framing_type(accept: str) -> StreamFraming:
 
 
 def stream_type(type_: RecordsType, is_following: bool | None) -> RecordsType:
-    """The media type of a stream: NDJSON when the client wants to follow and does not mind how.
+    """Return the type of a stream: NDJSON if the client wants to follow and accepts any format.
 
     Raises:
-        MalformedRequestError: it does mind, and the type has an end.
+        MalformedRequestError: the client wants to follow, and names a type that has an end.
     """
     if not is_following or type_.framing is not None:
         return type_
@@ -324,7 +325,7 @@ _PRODUCED_BY_EMBEDDED = {
 
 @lru_cache(maxsize=512)
 def produce_format(content_type: str) -> RecordFormat:
-    """The format of records in a request's body; JSON when nothing is said, binary for ``vnd.kafka.v2+json``.
+    """Return the format of records in a request's body: JSON without a type, binary for ``vnd.kafka.v2+json``.
 
     Raises:
         UnsupportedMediaTypeError: any other type.
@@ -357,17 +358,17 @@ def produce_format(content_type: str) -> RecordFormat:
 
 @lru_cache(maxsize=512)
 def names_record_format(content_type: str) -> bool:
-    """Whether a type that ``produce_format`` takes says how records are written; what is JSON, or nothing, does not."""
+    """Return whether a type that ``produce_format`` accepts names the format of records. JSON and no type do not."""
     return content_type.lower().partition(";")[0].strip() not in ("", JSON_TYPE)
 
 
 @lru_cache(maxsize=512)
 def check_json_type(content_type: str) -> None:
-    """Nothing, if a body of this type may be read as JSON.
+    """Refuse a body that may not be read as JSON.
 
     Raises:
-        UnsupportedMediaTypeError: it may not. A browser's forms and plain text are refused on purpose: pages of other
-            origins may send those without asking.
+        UnsupportedMediaTypeError: the type is not JSON. Browsers' forms and plain text are refused on purpose: pages of
+            other origins may send these without a preflight.
     """
     name, parameters = _parse_type(content_type.lower())
     _check_charset(parameters)

@@ -1,4 +1,4 @@
-"""Absolute URLs of answers, as the client sees this server: ``Forwarded``, ``X-Forwarded-*``, then ``Host``."""
+"""Absolute URLs in responses, from the client's view: ``Forwarded``, ``X-Forwarded-*``, then ``Host``."""
 
 import re
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
 
 
 def base_url(request: web.BaseRequest) -> str:
-    """``scheme://host[/prefix]`` without a trailing slash.
+    """Return ``scheme://host[/prefix]`` without a trailing slash.
 
     Raises:
-        MalformedRequestError: one of the headers holds no host, scheme or path.
+        MalformedRequestError: a header has no valid host, scheme or path.
     """
     headers = request.headers
     forwarded = _forwarded(headers.get("Forwarded", ""))
@@ -33,7 +33,7 @@ def base_url(request: web.BaseRequest) -> str:
 
 
 def host_of(headers: Mapping[str, str]) -> str | None:
-    """``host[:port]`` as the client sees this server, unchecked."""
+    """Return ``host[:port]`` from the client's view of this server, unchecked."""
     forwarded = _forwarded(headers.get("Forwarded", ""))
     return forwarded.get("host") or _first(headers.get("X-Forwarded-Host")) or headers.get("Host")
 
@@ -43,11 +43,11 @@ def _first(header: str | None) -> str | None:
 
 
 def _forwarded(header: str) -> dict[str, str]:
-    """The parameters of the first, outermost element of a ``Forwarded`` header."""
+    """Return the parameters of the first, outermost element of a ``Forwarded`` header."""
     pairs = (part.partition("=") for part in header.split(",", maxsplit=1)[0].split(";"))
     return {name.strip().lower(): value.strip().strip('"') for name, _, value in pairs if value}
 
 
 def path_of(*parts: str | int) -> str:
-    """``/a/b/c`` with each part percent-encoded."""
+    """Return ``/a/b/c`` with each part percent-encoded."""
     return "".join("/" + quote(str(part), safe="") for part in parts)
