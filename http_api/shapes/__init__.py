@@ -1,1 +1,1 @@
-"""JSON Schemas of what the API takes and gives: handlers read names of fields here, ``describing.openapi`` the rest."""
+"""JSON Schemas of requests and responses: handlers read field names here, and ``serving.openapi`` the rest."""

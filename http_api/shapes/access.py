@@ -1,4 +1,4 @@
-"""Requests and answers about access: the mode, users, tokens and access control entries."""
+"""Requests and responses about access: the mode, users, tokens and access control entries."""
 
 from http_api.shapes.blocks import (
     Schema,

@@ -1,7 +1,7 @@
 """Building blocks of JSON Schemas (draft 2020-12, which OpenAPI 3.1 uses).
 
-A named schema is a ``Shape``; it stands in others as the object itself and becomes a ``$ref`` when the document is
-made. Nothing here knows of a route.
+A named schema is a ``Shape``. Other schemas contain the object itself, which becomes a ``$ref`` when the document is
+made. This module does not depend on routes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A schema with a name of its own. ``example`` is valid under it, or None when its fields show enough."""
+    """A schema with its own name. ``example`` is valid under it, or None if its fields show enough."""
 
     name: str
     schema: "Schema"
@@ -21,7 +21,7 @@ class Shape:
 
     @property
     def fields(self) -> frozenset[str]:
-        """Names of the fields of an object."""
+        """The names of an object's fields."""
         properties = self.schema["properties"]
         assert isinstance(properties, Mapping), (self.name, properties)
         return frozenset(properties)
@@ -30,7 +30,7 @@ class Shape:
 SchemaPart = Json | Shape | Mapping[str, "SchemaPart"] | Sequence["SchemaPart"]
 Schema = Mapping[str, SchemaPart]
 Part = Schema | Shape
-"""What stands where JSON Schema wants a schema."""
+"""A value in a place where JSON Schema expects a schema."""
 
 
 def text(description: str = "", **more: SchemaPart) -> Schema:
@@ -44,7 +44,7 @@ def integer(description: str = "", **more: SchemaPart) -> Schema:
 
 
 def count(description: str = "", *, least: int = 0) -> Schema:
-    """A whole number that has a least value."""
+    """A whole number with a minimum."""
     return integer(description, minimum=least)
 
 
@@ -54,17 +54,17 @@ def number(description: str = "") -> Schema:
 
 
 def boolean(description: str = "") -> Schema:
-    """True or false."""
+    """A boolean."""
     return _described({"type": "boolean"}, description)
 
 
 def anything(description: str = "") -> Schema:
-    """Any JSON."""
+    """Any JSON value."""
     return _described({}, description)
 
 
 def nothing(description: str = "") -> Schema:
-    """Null, always: a field that other servers fill."""
+    """Always null: a field that other servers fill."""
     return _described({"type": "null"}, description)
 
 
@@ -84,12 +84,12 @@ def choice(*words: str, description: str = "") -> Schema:
 
 
 def constant(word: str) -> Schema:
-    """This word."""
+    """A constant word."""
     return {"type": "string", "const": word}
 
 
 def nullable(part: Part) -> Schema:
-    """A schema that takes null, too."""
+    """A schema that accepts null too."""
     if isinstance(part, Shape):
         return {"anyOf": [part, {"type": "null"}]}
     kind = part["type"]
@@ -97,7 +97,7 @@ def nullable(part: Part) -> Schema:
     assert isinstance(kinds, list), kinds
     words = part.get("enum")
     assert words is None or isinstance(words, list | tuple), words
-    # A list of words is all that there may be, whatever the type says.
+    # An ``enum`` excludes every other value, even null of an allowed type.
     more: Schema = {} if words is None else {"enum": [*words, None]}
     return {**part, "type": [*kinds, "null"], **more}
 
@@ -108,7 +108,7 @@ def listing(items: Part, description: str = "", **more: SchemaPart) -> Schema:
 
 
 def mapping(values: Part, description: str = "") -> Schema:
-    """An object whose names are not known beforehand."""
+    """An object whose field names are not known in advance."""
     return _described({"type": "object", "additionalProperties": values}, description)
 
 
@@ -118,7 +118,7 @@ def fields(
     *,
     is_closed: bool = False,
 ) -> Schema:
-    """An object. ``is_closed``: unknown fields are refused, as in every request; answers may get more fields."""
+    """An object. ``is_closed``: unknown fields are refused, as in every request. Responses may get more fields."""
     schema: dict[str, SchemaPart] = {
         "type": "object",
         "properties": {**required, **(optional or {})},

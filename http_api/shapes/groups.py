@@ -1,4 +1,4 @@
-"""Consumer groups and REST consumers: bodies of requests, and answers."""
+"""Consumer groups and REST consumers: bodies of requests, and responses."""
 
 from http_api.shapes.blocks import (
     TOTAL,

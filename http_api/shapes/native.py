@@ -1,4 +1,4 @@
-"""Answers of the endpoints of our own."""
+"""Responses of Milena's own endpoints."""
 
 from http_api.shapes import v2
 from http_api.shapes.blocks import (

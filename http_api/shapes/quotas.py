@@ -1,4 +1,4 @@
-"""Requests and answers about quotas."""
+"""Requests and responses about quotas."""
 
 from http_api.shapes.blocks import Shape, count, fields, integer, listing, nullable, text
 from milena.model.quotas import EVERY, QuotaKey

@@ -1,4 +1,4 @@
-"""Bodies of requests. Their field names are those that the handlers take: whatever else comes is refused."""
+"""Bodies of requests. Handlers accept exactly these field names, and refuse any other."""
 
 from collections.abc import Mapping
 

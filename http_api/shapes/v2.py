@@ -1,4 +1,4 @@
-"""Answers of the v2 dialect."""
+"""Responses of the v2 dialect."""
 
 from http_api.shapes.blocks import (
     Part,

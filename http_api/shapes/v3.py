@@ -1,4 +1,4 @@
-"""Answers of the v3 dialect: items, lists of them, and links."""
+"""Responses of the v3 dialect: items, lists of them, and links."""
 
 from collections.abc import Mapping
 
@@ -29,7 +29,7 @@ ROOT = Shape("V3Root", fields({"clusters": LINK}))
 
 
 def _item(kind: str, own: Mapping[str, Part], *links: str) -> Shape:
-    """``links`` with a question mark may be null."""
+    """Return the shape of an item. ``links`` with a question mark may be null."""
     return Shape(
         kind,
         fields(
