@@ -1,1 +1,1 @@
-"""The console: a page on every node that asks the API as any other client does."""
+"""The console: a page on every node that calls the API like any other client."""

@@ -1,7 +1,7 @@
-"""The files of the console, and how browsers are told to treat them.
+"""The files of the console, and their headers for browsers.
 
-They are no endpoints: the table of routes and the API's description know nothing of them, and the dispatcher asks for
-them only where no endpoint is. All are read once and found by their whole name, so that no path leads out of the folder
+They are not endpoints: neither the table of routes nor the API's description has them. The dispatcher asks for them
+only if no endpoint matches. All files are read once and found by their full name. So no path leads out of the folder,
 and no request waits for the disk.
 """
 
@@ -20,12 +20,12 @@ from http_api.protocol.answers import Pairs, bytes_answer, empty_answer
 from http_api.protocol.headers import joined
 
 ROOT = "/console"
-"""The page is at this path with a slash behind it: its files lie beside it, whatever a proxy puts in front."""
+"""The path of the page, with a slash after it. Its files are relative to it, even behind a proxy with a prefix."""
 
 _INDEX = "index.html"
 _MISSING = "missing.html"
 _TO_ROOT = b"{to_root}"
-"""In the page for what is not there: the way back, as far as the path that was asked for is deep."""
+"""A placeholder in the page for missing files: the relative path to the root, as deep as the requested path."""
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -49,7 +49,7 @@ _POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""Scripts, styles and answers come from this node alone, and text never becomes markup."""
+"""Scripts, styles and responses come from this node alone, and text never becomes markup."""
 
 SAFETY: Pairs = (
     ("Content-Security-Policy", _POLICY),
@@ -58,7 +58,10 @@ SAFETY: Pairs = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-"""With every answer. Strict-Transport-Security is left to whoever ends TLS: it would hold for a host's other ports."""
+"""Sent with every response. Strict-Transport-Security is left to the proxy that ends TLS.
+
+It would hold for the host's other ports too.
+"""
 
 _ALLOWED = ("Allow", "GET, HEAD, OPTIONS")
 
@@ -67,7 +70,7 @@ _ALLOWED = ("Allow", "GET, HEAD, OPTIONS")
 class _File:
     body: bytes
     packed: bytes
-    """As gzip."""
+    """The body as gzip."""
     content_type: str
     tag: str
 
@@ -79,7 +82,7 @@ class ConsoleFiles:
         self._files = {name: _file(name, body) for name, body in bodies.items()}
 
     def answer(self, request: web.BaseRequest) -> web.Response | None:
-        """The answer to a request that no endpoint takes; None: its path is not the console's either."""
+        """Return the response to a request that no endpoint takes; None: its path is not the console's either."""
         path = request.rel_url.raw_path
         if path != ROOT and not path.startswith(f"{ROOT}/"):
             return None
@@ -87,7 +90,7 @@ class ConsoleFiles:
             status = 204 if request.method == "OPTIONS" else 405
             return empty_answer(status, [_ALLOWED, *SAFETY])
         if path == ROOT:
-            # Relative, for only the browser knows what stands before this path.
+            # Relative, because only the browser knows a proxy's prefix of this path.
             return empty_answer(302, [("Location", f"{ROOT[1:]}/"), *SAFETY])
         return self._read(path.removeprefix(f"{ROOT}/") or _INDEX, request)
 
@@ -96,7 +99,7 @@ class ConsoleFiles:
         if found is None:
             return self._missing(name)
         headers = [
-            # One tag for both forms: of what is only ever read as a whole, they mean the same.
+            # One weak tag for both forms: the files are only read completely, so the forms are equivalent.
             ("ETag", f"W/{found.tag}"),
             ("Cache-Control", "no-cache"),
             ("Vary", "Accept-Encoding"),
@@ -126,13 +129,13 @@ def _file(name: str, body: bytes) -> _File:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Whether a client said so without conditions, as browsers do."""
+    """Return whether a client accepts gzip without conditions, as browsers do."""
     return "gzip" in {word.strip() for word in accepted.split(",")}
 
 
 @cache
 def console_files() -> ConsoleFiles:
-    """Those of this package."""
+    """Return the files of this package."""
     return ConsoleFiles(dict(_read(files("http_api.console") / "static", "")))
 
 
