@@ -1,20 +1,20 @@
-"""How a voter's directory begins, and how a lost one is told from a new one.
+"""The states of a voter's directory, and how a lost directory is distinguished from a new one.
 
-A voter may take part from the start only if no vote and no acknowledgement of its own can have been forgotten. An
-empty directory does not say which it is: new, or lost. So the first boot of a cluster goes through stages, each
-written before it is announced:
+A voter may take part at once only if it cannot have forgotten a vote or an acknowledgement. An empty directory may be
+new or lost. So the first start of a cluster goes through states. Each is written before it is announced:
 
-    EMPTY     nothing here
-    FOUNDING  every other voter was reached, and each was EMPTY or FOUNDING; this one has not taken part yet
-    MEMBER    every other voter was FOUNDING or MEMBER, or one was MEMBER; takes part
-    LEARNER   was EMPTY and met a MEMBER or LEARNER: the cluster exists, so this directory was lost; neither
-              votes nor counts until it has proved that it caught up, then MEMBER
+    EMPTY     the directory holds nothing
+    FOUNDING  every other voter was reached, and each was EMPTY or FOUNDING; this voter has not taken part yet
+    MEMBER    every other voter was FOUNDING or MEMBER, or one was MEMBER; this voter takes part
+    LEARNER   this voter was EMPTY and met a MEMBER or LEARNER: the cluster exists, so this directory was lost.
+              It neither votes nor counts until it has proved that it caught up. Then it is MEMBER.
 
-Why this is safe: a node that is FOUNDING has never taken part, so it may begin with an empty log. A MEMBER exists
-only after every voter was FOUNDING. A voter that is EMPTY while another is MEMBER was FOUNDING once and lost that.
+This is safe for three reasons. A FOUNDING node has never taken part, so it may start with an empty log. A MEMBER
+exists only after every voter was FOUNDING. So a voter that is EMPTY while another is MEMBER was FOUNDING once, and
+lost that.
 
-At most a minority may be LEARNER at once: if a majority of directories is lost, acknowledged commands may be lost
-with them, and the cluster stays without a leader rather than going on with less.
+At most a minority may be LEARNER at the same time. If a majority of directories is lost, acknowledged commands may be
+lost with them. The cluster then stays without a leader.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ _FOUNDED: Final = frozenset({BootstrapState.FOUNDING, BootstrapState.MEMBER})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterRecord:
-    """A directory's mark of itself. ``voters``: ids of all voters, sorted."""
+    """The record in a directory of its node and state. ``voters``: ids of all voters, sorted."""
 
     node_id: int
     voters: tuple[int, ...]
@@ -46,7 +46,7 @@ class VoterRecord:
 
 
 def next_state(own: BootstrapState, others: Mapping[int, BootstrapState | None]) -> BootstrapState:
-    """Where to go from ``own``; ``others``: each other voter's state, None while it is not reached."""
+    """Return the state that follows ``own``. ``others``: each other voter's state, None while it is not reached."""
     states = set(others.values())
     if own is BootstrapState.EMPTY:
         if states & _ESTABLISHED:
@@ -58,7 +58,7 @@ def next_state(own: BootstrapState, others: Mapping[int, BootstrapState | None])
 
 
 def load_record(files: Files, directory: str) -> VoterRecord | None:
-    """Read the mark that was written last; None when none was.
+    """Read the record that was written last; None if there is none.
 
     Raises:
         CorruptLogError: the file is damaged.
@@ -91,7 +91,7 @@ def _parse_record(path: str, fields: object) -> VoterRecord:
 
 
 def store_record(files: Files, directory: str, record: VoterRecord) -> None:
-    """Write the record durably; one that is there as it is needs no room on the disk."""
+    """Write the record durably. An unchanged record is not written, so it needs no room on a full disk."""
     if load_record(files, directory) == record:
         return
     body: bytes = msgpack.packb(
@@ -104,7 +104,7 @@ def store_record(files: Files, directory: str, record: VoterRecord) -> None:
 def check_directory(
     files: Files, directory: str, *, node_id: int, voters: tuple[int, ...]
 ) -> BootstrapState:
-    """The state that a directory is in, for a node with these ids.
+    """Return the state of a directory, for a node with these ids.
 
     Raises:
         StartupError: the directory belongs to another node or other voters, or lost its record.
@@ -126,7 +126,7 @@ def check_directory(
             f"{directory} was made with voters {list(record.voters)}, but this node was started with "
             f"{list(voters)}: voter ids never change, addresses may"
         )
-    # A killed process may have left the record's name in the page cache alone. Others are about to be told of it:
-    # a power cut must not take it back.
+    # A killed process may have left the record's name only in the page cache. This state is announced to the others
+    # next, so a power cut must not undo it.
     files.sync_directory(directory)
     return record.state

@@ -4,24 +4,29 @@ Inputs: ``connected``, ``disconnected``, ``receive``, ``propose``, ``barrier`` a
 a ``MessageSender``, the log through a ``Wal``, calls of a ``StateMachine``. Time and chance are injected, so
 production and the simulation run this same class.
 
-What whoever drives a core owes it, as etcd's raft asks of its users:
+The driver of a core has these duties, as users of etcd's raft have:
 
-1. Call it from one thread. Nothing here is locked.
-2. After anything came in (messages, connections, commands), ``advance``; what came in together, by one call.
-3. Then hand over the answers that it gave, before ``sync``: nobody who has one waits for the disk of the next.
-4. Then ``sync``, always, and before the next ``advance``. ``tick`` is both, where no answers are between.
-5. Wake it at ``next_due``, with nothing new as well: elections, heartbeats and news hang on it.
-6. Stop the process on whatever it raises. A log that could not be written promises nothing any more.
+1. Call the core from one thread. Nothing here is locked.
+2. After any input (messages, connections, commands), call ``advance``. Inputs that arrive together share one call.
+3. Then deliver the responses that the core gave, before ``sync``. No response waits for the sync of later entries.
+4. Then call ``sync``, always, and before the next ``advance``. ``tick`` calls both, if no responses are delivered.
+5. Call the core at ``next_due`` even without input: elections, heartbeats and news of commits depend on it.
+6. Stop the process if the core raises. A log that could not be written keeps no promises.
 
-The order inside ``advance`` is the contract. It flushes what came in has left behind (a sync before whatever promises
-to be on disk, then the messages) → syncs what must not be counted before it is on disk → commits → applies and answers
-→ sends appends → takes new commands; once more while the log grows; and flushes.
+The order inside ``advance`` is the contract:
 
-A follower so acknowledges before it applies, and its leader waits for its disk alone. Where the commit index moved and
-nothing else is to be sent, the next append tells it, or an append without entries a moment later (``NEWS_SECONDS``):
-a busy cluster sends half as many messages. Who forwarded a command to this leader is told at once.
+1. Flush the messages that the inputs caused. A message that promises that something is on disk waits for a sync.
+2. Sync the entries that must not be counted before they are on disk.
+3. Commit, apply and respond, send appends, take new commands. Repeat this step while the log grows.
+4. Flush again.
 
-What is left out: changes of membership, read leases, log entries above the append batch size.
+A follower thus acknowledges before it applies, and its leader waits only for the follower's disk.
+
+If the commit index moved and nothing else is to be sent, the next append carries the news. Without a next append, an
+append without entries carries it after ``NEWS_SECONDS``. This halves the messages of a busy cluster. A node that
+forwarded a command to this leader gets the news at once.
+
+Not implemented: changes of membership, read leases, log entries above the append batch size.
 """
 
 import logging
@@ -52,21 +57,21 @@ _FROM_ANYONE: Final = frozenset({"next_node_idx", "apply_command"})
 """Messages that an observer may send; all others only voters may."""
 
 NEWS_SECONDS: Final = 0.002
-"""How long the news that the commit index moved may wait for entries to travel with: about one commit."""
+"""How long the news that the commit index moved may wait for entries to travel with. About the time of one commit."""
 
 _TO_VOTERS: Final = frozenset(
     {"request_vote", "response_vote", "pre_vote", "pre_vote_reply", "timeout_now"}
 )
-"""Messages that an observer has no answer to."""
+"""Messages that an observer does not respond to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreConfig:
-    """How one node takes part. Times in seconds.
+    """The settings of one node. Times in seconds.
 
     ``voters``: ids of all voters; a node that is not among them is an observer. ``incarnation``: larger than
-    at any former start of this node. ``leader_fallback_s``: a leader without answers of a majority for so long
-    steps down; more than it takes to send and load a snapshot, where that is needed for a majority.
+    at any former start of this node. ``leader_fallback_s``: a leader steps down after so long without responses
+    of a majority. If a majority needs a snapshot, the value must be longer than sending and loading it takes.
     """
 
     node_id: int
@@ -83,8 +88,8 @@ class CoreConfig:
 class RaftCore:
     """One node.
 
-    Invariants: ``applied_index`` ≤ ``commit_index`` ≤ last index of the log; none of the first two ever falls.
-    Owned by one thread. Whatever a method raises must stop the process.
+    Invariants: ``applied_index`` ≤ ``commit_index`` ≤ last index of the log; the first two never fall.
+    Owned by one thread. Any exception of a method must stop the process.
     """
 
     def __init__(
@@ -118,9 +123,10 @@ class RaftCore:
         self._advanced_at = clock()
         self._has_forwarded = False
         self._awaited_index = 0
-        """Somebody on another node waits until it knows that all up to here is committed."""
+        """Another node waits for the news that all entries up to this index are committed."""
         self._is_learner = is_learner and self._is_voter
-        # A candidacy that our former self voted for must be over before this one may vote.
+        # The lost directory may hold a vote for a campaign that is still in progress. This node must not vote a second
+        # time in it, so the campaign must be over before this node may prove itself and vote.
         self._proof_due = clock() + config.election_timeout_s[1]
         self._proof: bytes | None = None
         self._proofs = 0
@@ -135,6 +141,8 @@ class RaftCore:
             heartbeat=config.heartbeat_s,
             leader_fallback=config.leader_fallback_s,
         )
+        # Guard "reqid": the library counts requests from 1 at each start, so a late response to a request of the former
+        # process would be taken for one of this process. 31 + 32 bits fit the integers that ``messages`` allows.
         incarnation = config.incarnation % (1 << _INCARNATION_BITS)
         self._library.start_requests_at(incarnation << _REQUEST_BITS)
         self._replicator = Replicator(
@@ -177,6 +185,7 @@ class RaftCore:
         }
         if snapshots.meta is not None:
             self._installer.load()
+            # The log does not store a commit index. A snapshot holds committed entries only, so its index is safe.
             self._library.commit_index = snapshots.meta.index
 
     def _check_log(self, snapshots: SnapshotStore) -> None:
@@ -191,7 +200,7 @@ class RaftCore:
 
     @property
     def library(self) -> Library:
-        """The library's node, for tests that put it into a state."""
+        """The library's node, for tests that prepare its state."""
         return self._library
 
     @property
@@ -201,7 +210,7 @@ class RaftCore:
 
     @property
     def is_learner(self) -> bool:
-        """A voter that lost its directory and has not proved that it caught up."""
+        """Whether this node is a voter that lost its directory and has not proved that it caught up."""
         return self._is_learner
 
     @property
@@ -216,7 +225,7 @@ class RaftCore:
         return Role.CANDIDATE if self._library.is_candidate else Role.FOLLOWER
 
     def status(self) -> QuorumStatus:
-        """A view of now."""
+        """Return the current view."""
         library = self._library
         return QuorumStatus(
             role=self.role,
@@ -227,7 +236,9 @@ class RaftCore:
         )
 
     def next_due(self) -> float:
-        """When ``tick`` is needed if nothing else happens, on the clock."""
+        """Return when ``tick`` is needed if nothing else happens, on the clock."""
+        # Counted from the last tick, not from now: the timer asks again before it ticks, and a core that is always due
+        # "a heartbeat from now" would never be ticked.
         latest = self._advanced_at + self._config.heartbeat_s
         if self._library.is_leader:
             return min(self._library.heartbeat_due, latest)
@@ -238,14 +249,14 @@ class RaftCore:
     # -- inputs
 
     def connected(self, node_id: int) -> None:
-        """The one live connection to this node is up."""
+        """Note that the one live connection to this node is up."""
         self._outbox.forget(node_id)
         if node_id not in self._config.voters:
             self._observers.add(node_id)
         self._library.connected(node_id)
 
     def disconnected(self, node_id: int) -> None:
-        """It is gone, and whatever was on its way with it."""
+        """Note that the connection to this node is gone, with all messages in flight."""
         self._outbox.forget(node_id)
         self._observers.discard(node_id)
         self._library.disconnected(node_id)
@@ -256,9 +267,11 @@ class RaftCore:
     def _on_leader_unreachable(self) -> None:
         self._library.fail_forwarded()
         self._library.forget_leader()
-        # Most likely its process died: ask the others soon. They refuse if they still hear it.
+        # Most likely the leader's process died, so do not wait for the election timeout. If the leader lives, the
+        # others still hear it and refuse the pre-vote. The random delay keeps followers from asking at one moment.
         soon = self._clock() + self._config.heartbeat_s * (0.5 + self._rng.random())
         self._pre_vote.deadline = min(self._pre_vote.deadline, soon)
+        # So that this node does not refuse the pre-vote of another follower that lost the leader, too.
         self._heard_at = -_NEVER
 
     def receive(self, node_id: int, message: Message) -> None:
@@ -273,17 +286,18 @@ class RaftCore:
         handler(node_id, message)
 
     def propose(self, command: bytes, callback: Callback) -> int | None:
-        """Have a command committed and applied; the callback gets the response or the failure.
+        """Submit a command to be committed and applied. The callback gets the response or the failure.
 
         Returns:
-            A ticket for ``withdraw``; None when the callback was called already.
+            A ticket for ``withdraw``; None if the callback was called already.
         """
         return self._submit(COMMAND + command, callback)
 
     def barrier(self, callback: Callable[[int, Failure | None], None]) -> int | None:
-        """Commit a no-op; the callback gets the index applied here, or the failure. Ticket as ``propose``."""
+        """Commit a no-op; the callback gets the index applied here, or the failure. Return as ``propose`` does."""
 
         def on_result(_: bytes | None, failure: Failure | None) -> None:
+            # The library calls back before it counts the no-op as applied.
             callback(self._library.applied_index + 1, failure)
 
         return self._submit(NO_OP, on_result)
@@ -295,11 +309,11 @@ class RaftCore:
         return ticket
 
     def withdraw(self, ticket: int) -> bool:
-        """Take back a command that has not left the queue; False when it has: its fate is unknown."""
+        """Take back a command that is still queued. Return False if it has left the queue: its fate is unknown."""
         return self._library.queue.withdraw(ticket)
 
     def transfer_leadership(self) -> bool:
-        """Ask the most caught-up voter to take over; False when none is caught up right now."""
+        """Ask the most caught-up voter to take over. Return False if no voter is caught up now."""
         return self._library.is_leader and self._library.transfer_leadership()
 
     def force_compaction(self) -> None:
@@ -307,14 +321,15 @@ class RaftCore:
         self._snapshotter.force()
 
     def tick(self) -> None:
-        """Do all that is due."""
+        """Do all work that is due, syncs included."""
         self.advance()
         self.sync()
 
     def advance(self) -> None:
-        """Do all that is due but the sync that nobody waits for. ``sync`` must follow, soon."""
+        """Do all work that is due, except the sync that no message or response waits for. ``sync`` must follow soon."""
         self._advanced_at = self._clock()
         self._maybe_ask()
+        # Before commands are applied: a leader that waits for this acknowledgement waits for the disk only.
         self._outbox.flush()
         self._sync_before_counting()
         library = self._library
@@ -330,10 +345,11 @@ class RaftCore:
         self._outbox.flush()
 
     def _has_settled(self, commit_index: int, last_index: int) -> bool:
-        """Whether a tick that began with these indexes has left nothing to do; sees to it that news are sent."""
+        """Return whether a tick that started with these indexes left nothing to do; schedule news of commits."""
         library = self._library
         end = self._wal.entries[-1][1]
         has_grown = end != last_index
+        # The forwarded commands are in the log only now, after the tick that took them from the queue.
         if library.is_leader and self._has_forwarded:
             self._awaited_index, self._has_forwarded = end, False
         if not library.is_leader:
@@ -341,21 +357,25 @@ class RaftCore:
         if not has_grown and library.commit_index == commit_index:
             return True
         if self._majority == 1:
+            # A single voter commits with its own copy alone, and the next round of the library counts it.
             self._sync_before_counting()
             library.send_soon()
             return False
         if has_grown or commit_index < self._awaited_index:
+            # Sent here, because the library sends before it takes commands. Another of its rounds would cost more.
+            # The new entries cannot be counted in this call: no follower can have acknowledged them yet.
             library.send_now()
             return not library.queue
+        # An append of its own for each commit would double the messages: each follower acknowledges it.
         library.send_by(self._clock() + NEWS_SECONDS)
         return True
 
     def sync(self) -> None:
-        """Sync what was recorded and promised to nobody: a leader's own entries, while the others sync theirs."""
+        """Sync the recorded entries that no message promises: a leader's own, while the followers sync theirs."""
         self._wal.sync()
 
     def _sync_before_counting(self) -> None:
-        """This node counts its own copy of every entry."""
+        """Sync the log of a leader: the library counts the leader's own copy of every entry."""
         if self._library.is_leader:
             self._wal.sync()
 
@@ -388,6 +408,7 @@ class RaftCore:
         command, index, _ = entry
         if command[:1] == COMMAND:
             return self._machine.apply(index, command[1:])
+        # Compared as a whole: the proof of another learner, or of an earlier start of this node, proves nothing.
         if self._is_learner and command == self._proof:
             self._become_member()
         return None
@@ -398,6 +419,9 @@ class RaftCore:
         """See ``Hooks``."""
         end = self._wal.entries[-1][1]
         previous = self._previous_index
+        # Guard "hint": on a mismatch the library goes back by one entry a round trip. Committed entries match the log
+        # of every leader (Raft paper, 5.4), so the leader may continue behind them. If this log is too short, its end
+        # is the hint.
         if reset and (previous is None or previous <= end):
             next_index = self._library.commit_index + 1
         self._outbox.put(
@@ -413,7 +437,9 @@ class RaftCore:
         )
 
     def election_deadline(self) -> float:
-        """See ``Hooks``: the library sees the deadline only once it may campaign."""
+        """Return the deadline of ``Hooks``. It is never reached before a majority approved the campaign."""
+        # Guard "prevote": the library has no pre-votes. A follower that hears no leader would raise its term again and
+        # again, and depose a working leader when it is connected again (Ongaro's dissertation, 9.6).
         if self._is_learner:
             return _NEVER
         may_campaign = self._pre_vote.is_approved or self._library.is_transfer_pending
@@ -435,7 +461,7 @@ class RaftCore:
     # -- elections
 
     def _maybe_ask(self) -> None:
-        """Ask the others whether they would vote for us, when no leader was heard for long."""
+        """Ask the others whether they would vote for this node, if it has not heard a leader for long."""
         now = self._clock()
         if not self._is_voter or self._is_learner:
             return
@@ -456,6 +482,8 @@ class RaftCore:
     def _on_pre_vote(self, node_id: int, message: Message) -> None:
         _, index, term = self._wal.entries[-1]
         theirs = (_int(message, "last_log_term"), _int(message, "last_log_index"))
+        # A node that heard a leader within the least election timeout refuses. One that alone lost the leader must not
+        # disturb the others (Raft paper, end of section 6). The logs are compared as for a vote (5.4.1).
         is_quiet = self._clock() - self._heard_at >= self._config.election_timeout_s[0]
         would_vote = not self._library.is_leader and not self._is_learner and is_quiet
         self._outbox.put(
@@ -469,17 +497,20 @@ class RaftCore:
         )
 
     def _on_pre_vote_reply(self, node_id: int, message: Message) -> None:
-        # Terms are ignored in the question and adopted from the answer: a newer log at a lower term must win.
+        # ``_on_pre_vote`` ignores the asker's term, and the asker adopts the term of the reply. Otherwise a node with a
+        # newer log at a lower term could never win.
         if _int(message, "term") > self._library.term:
             self._adopt(_int(message, "term"))
         if message["ok"]:
             self._pre_vote.on_support(node_id, _int(message, "round"), self._majority)
 
     def _on_request_vote(self, node_id: int, message: Message) -> None:
+        # Guard "learner": the lost directory may hold a vote of this term.
         if not self._is_learner:
             self._library.receive(node_id, message)
 
     def _on_vote(self, node_id: int, message: Message) -> None:
+        # Guard "votes": the library counts messages. Two votes of one node would make a leader of a minority.
         if self._votes.is_new(_int(message, "term"), node_id):
             self._library.receive(node_id, message)
 
@@ -492,6 +523,8 @@ class RaftCore:
     def _on_append(self, node_id: int, message: Message) -> None:
         term = self._library.term
         if _int(message, "term") < term:
+            # Guard "stepdown": the library ignores an append of a lower term silently. This node would stay out for
+            # good: the others hear their leader, so they refuse its pre-votes, and never learn its higher term.
             self.on_acknowledge(node_id, reset=False, next_index=1, success=False)
             return
         self._heard_at = self._clock()
@@ -499,21 +532,27 @@ class RaftCore:
             self._installer.on_piece(node_id, message)
             return
         self._library.receive(node_id, self._trimmed(message))
+        # ``_trimmed`` may have set it, for this message only.
         self._library.keep_tail(keep=False)
         if self._library.term != term or message["entries"]:
             self._answer_orphans()
 
     def _trimmed(self, message: Message) -> Message:
-        """The part of the message that is new here, and no commit beyond what it verifies."""
+        """Return the part of the message that is new here, with no commit index beyond what the message verifies."""
         entries = cast("list[Entry]", message["entries"])
         trimmed = dict(message)
+        # Guard "trim": the library truncates behind ``prevLogIdx`` at each append. A late append would cut off entries
+        # that were acknowledged. A follower must truncate on conflict only (Raft paper, figure 2, AppendEntries 3).
         known = matching_count(entries, self._wal.entries)
         if known and entries[known - 1][1] >= self._wal.entries[0][1]:
             _, trimmed["prevLogIdx"], trimmed["prevLogTerm"] = entries[known - 1]
             trimmed["entries"] = entries[known:]
         self._drop_without_room(trimmed)
         rest = cast("list[Entry]", trimmed["entries"])
+        # Without new entries there is no conflict. The library would truncate all the same.
         self._library.keep_tail(keep=not rest)
+        # Guard "cap": the library commits up to the end of its log. Entries behind the last one of this message may
+        # conflict with the leader's (Raft paper, figure 2, AppendEntries 5).
         matched = cast("int | None", trimmed["prevLogIdx"])
         end = 0 if matched is None else matched + len(rest)
         trimmed["commit_index"] = min(_int(message, "commit_index"), end)
@@ -521,7 +560,7 @@ class RaftCore:
         return trimmed
 
     def _drop_without_room(self, message: Message) -> None:
-        """On a full disk take no entries: what is not taken is not acknowledged, and is sent again."""
+        """Take no entries on a full disk. They are not acknowledged, so the leader sends them again."""
         entries = cast("list[Entry]", message["entries"])
         size = sum(len(command) for command, _, _ in entries)
         if entries and not self._wal.has_room(size, count=len(entries)):
@@ -532,21 +571,27 @@ class RaftCore:
         if term > library.term:
             self._adopt(term)
             return
+        # Guard "ackterm": the library's acknowledgements have no term. One of an earlier term may be about entries that
+        # were replaced since, and must not count for the entries of this term.
         if term != library.term or not library.is_leader:
             return
         answer = dict(message)
         answered_before = library.response_time(node_id)
         next_before = library.next_index(node_id)
         if answer["learner"]:
+            # A learner is sent entries but counts for no commit: as a reset, its success moves the next index alone.
             answer["success"], answer["reset"] = False, answer["success"] or answer["reset"]
         elif answer["reset"]:
+            # Guard "nextback": a late refusal names a position that the follower has passed since.
             matched = library.match_index(node_id) + 1
             answer["next_node_idx"] = max(_int(answer, "next_node_idx"), matched)
         library.receive(node_id, answer)
         if answer["learner"]:
+            # Learners must not keep a leader in office that a majority of members does not hear.
             library.set_response_time(node_id, answered_before)
         if answer["success"]:
             library.set_next_index(node_id, max(next_before, library.next_index(node_id)))
+        # Neither success nor reset: the response to a snapshot piece, whose "index" is the bytes received, plus one.
         is_progress = not answer["success"] and not answer["reset"]
         self._replicator.on_answer(node_id, _int(answer, "next_node_idx") - 1 if is_progress else 0)
 
@@ -556,7 +601,7 @@ class RaftCore:
         self._has_forwarded = True
         self._library.receive(node_id, message)
 
-    # -- commands that will never be answered
+    # -- commands that the library would never respond to
 
     def _on_command_response(self, node_id: int, message: Message) -> None:
         self._library.receive(node_id, message)
@@ -570,8 +615,11 @@ class RaftCore:
         first, last = log[0][1], log[-1][1]
 
         def is_lost(index: int, term: int) -> bool:
+            # Applying an entry removes its callbacks. One that is left was passed over by an installed snapshot.
             if index <= library.applied_index:
                 return True
+            # An entry of the current term that is not here may still be in flight: the response to a forwarded command
+            # can arrive before the append. At an older term it was truncated, or never came.
             here = log[index - first][2] if index <= last else None
             return term != here and term < library.term
 
@@ -580,7 +628,7 @@ class RaftCore:
     # -- a voter that lost its directory
 
     def _maybe_prove(self) -> None:
-        """Propose an entry of our own: once it is applied here, everything acknowledged before is here too."""
+        """Propose an entry of this node. Once it is applied here, all entries acknowledged before are here, too."""
         now = self._clock()
         if self._library.leader_id is None or now < self._proof_due:
             return
@@ -591,7 +639,7 @@ class RaftCore:
         self._submit(self._proof, lambda _response, _failure: None)
 
     def _become_member(self) -> None:
-        # The vote of this term may have been given before the directory was lost.
+        # The lost directory may hold a vote of this term. A vote for itself keeps this node from voting again in it.
         self._library.set_term(self._library.term, self._config.node_id)
         self._wal.sync()
         self._is_learner = False

@@ -1,10 +1,10 @@
-"""Turns a core: one thread with a loop of its own, one pump, one timer.
+"""Drives a core: one thread with its own event loop, one pump, one timer.
 
-Whatever happens to the core is followed by a tick, and what arrives together (in one read of a socket, in one hand-over
-of requests) by one: it is synced and sent together. ``tick`` does so at once, ``kick`` in the loop's next turn. Each
-turn of a loop gives up the interpreter's lock, and may have to wait for it while the data loop works: there are as few
-on a commit's way as can be. Between events a timer wakes the core when something is due,
-and not before: an idle cluster costs next to nothing.
+A tick follows every input of the core. Inputs that arrive together, in one read of a socket or one batch of requests,
+share one tick, so they are synced and sent together. ``tick`` runs it at once, ``kick`` in the loop's next turn. Each
+turn of a loop releases the interpreter's lock and may have to wait for it while the data loop works, so a commit takes
+as few turns as possible. Between inputs a timer wakes the core only when something is due: an idle cluster costs almost
+nothing.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _TICK_SECONDS_MIN: Final = 0.001
-"""A core that says it is due now, after a tick, is asked again this much later: no spinning."""
+"""A core that is due again right after a tick is ticked this much later, so that it does not spin."""
 
 
 class LoopThread:
@@ -43,7 +43,7 @@ class LoopThread:
             self.loop.close()
 
     def call(self, callback: Callable[[], object]) -> bool:
-        """Run on the loop, from any thread; False when it has stopped."""
+        """Run a callback on the loop, from any thread; return False if the loop has stopped."""
         try:
             self.loop.call_soon_threadsafe(callback)
         except RuntimeError:
@@ -51,11 +51,11 @@ class LoopThread:
         return True
 
     async def run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
-        """Await a coroutine on this loop from another one."""
+        """Run a coroutine on this loop and await it from another loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     async def stop(self) -> None:
-        """Stop the loop and wait for the thread, off the caller's loop."""
+        """Stop the loop, and wait for the thread without blocking the caller's loop."""
         if not self._thread.is_alive():
             return
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -65,7 +65,7 @@ class LoopThread:
 class Driver:
     """Ticks one core. Owned by the quorum's loop.
 
-    ``on_tick``: called after every tick. ``on_fatal``: the core raised; nothing of it may be used again.
+    ``on_tick``: called after every ``advance``. ``on_fatal``: called if the core raised, which must not be used again.
     """
 
     def __init__(
@@ -82,49 +82,49 @@ class Driver:
         self._is_scheduled = False
         self._timer: asyncio.Handle | None = None
         self._timer_due = 0.0
-        """Kept here: what uvloop gives for a moment that is almost over does not know when it is."""
+        """When the timer fires. uvloop's handle of a timer that is almost due does not have that time."""
         self._executor = concurrent.futures.ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="quorum-snapshot"
         )
 
     @property
     def core(self) -> RaftCore | None:
-        """The core, while it may be used."""
+        """The core; None before ``start`` and after it stopped."""
         return self._core
 
     def start(self, core: RaftCore) -> None:
-        """Begin to tick."""
+        """Start to tick this core."""
         self._core = core
         self.kick()
 
     def stop(self) -> RaftCore | None:
-        """Tick no more; returns the core, to be closed."""
+        """Stop ticking; return the core, which the caller closes."""
         core, self._core = self._core, None
         if self._timer is not None:
             self._timer.cancel()
         return core
 
     def close(self) -> None:
-        """Wait for work in the background."""
+        """Wait for the snapshot job in progress."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def tick(self) -> None:
-        """Tick now: all that came together has been done to the core."""
+        """Tick now. The core must have all inputs that arrived together."""
         self._pump()
 
     def kick(self) -> None:
-        """Tick soon."""
+        """Tick in the loop's next turn."""
         if not self._is_scheduled and self._core is not None:
             self._is_scheduled = True
             self._loop.call_soon(self._pump)
 
     def guarded(self, action: Callable[[RaftCore], None]) -> None:
-        """Do something to the core, then tick; what it raises is fatal."""
+        """Run an action on the core, then tick in the next turn. An exception is fatal."""
         self.do(action)
         self.kick()
 
     def do(self, action: Callable[[RaftCore], None]) -> None:
-        """Do something to the core, of which more comes at once, and then a tick; what it raises is fatal."""
+        """Run an action on the core. The caller ticks after the last of several actions. An exception is fatal."""
         if self._core is None:
             return
         try:
@@ -154,7 +154,7 @@ class Driver:
             core.advance()
             self._on_tick()
             self._arm(core)
-            # What was sent is with the kernel: the others sync at the same time.
+            # The kernel has the messages already, so the other nodes sync at the same time.
             core.sync()
         except BaseException as error:  # noqa: BLE001  # whatever it is, this core must not go on
             self._fail(error)
@@ -174,7 +174,7 @@ class Driver:
         if core is None:
             return
         if core.next_due() > self._loop.time():
-            # What it was armed for has been done on the way.
+            # A tick in the meantime did what the timer was set for.
             self._arm(core)
         else:
             self.kick()

@@ -1,10 +1,10 @@
 """The bytes between two nodes: preface, mutual handshake, authenticated frames. Sans I/O.
 
 Both channels of the peer port speak it: Raft messages (``Channel.RAFT``) and the node's data channel
-(``Channel.DATA``). Whoever owns the socket moves bytes in and out; nothing here reads a clock or a socket.
+(``Channel.DATA``). The owner of the socket moves the bytes; nothing here reads a clock or a socket.
 
-Preface, 8 bytes in the clear, sent once by the dialer before anything else (TLS included), so that a listener
-knows whose connection it is:
+Preface: 8 bytes in the clear. The dialer sends it once, before anything else (TLS included), so that a listener knows
+the channel:
 
     offset  size  meaning
     0       4     b"MLNA"
@@ -19,12 +19,12 @@ Handshake, each message framed by a u16 length (big-endian):
     dialer   → proof(dialer)           HMAC-SHA256 over the whole transcript, keyed by the cluster secret
     acceptor → proof(acceptor)
 
-A hello is msgpack: who I am, whom I want, and a fresh nonce. Keys are derived from the secret and both hellos,
-one a direction, so a recorded or reflected handshake proves nothing, and an identity cannot be swapped under
-a proof. The dialer proves itself first: a stranger who dials learns nothing that depends on the secret. An
-empty secret is allowed (loopback, or TLS underneath): identities are exchanged all the same.
-Refusals (another cluster, another node than the one dialled) are judged by ``finish`` only after both proofs,
-so a stranger cannot make a node believe in a foreign cluster.
+A hello is msgpack: the sender's identity, the node that it wants, and a fresh nonce. The secret and both hellos give
+one key per direction. So a recorded or reflected handshake proves nothing, and an identity cannot be swapped under a
+proof. The dialer proves itself first: a stranger that dials learns nothing that depends on the secret. An empty secret
+is allowed (loopback, or TLS underneath); identities are exchanged all the same. ``finish`` refuses another cluster, or
+another node than the dialled one, only after both proofs. So a stranger cannot pretend that this node belongs to
+another cluster.
 
 Frame, all integers big-endian:
 
@@ -34,9 +34,9 @@ Frame, all integers big-endian:
     8       16    HMAC-SHA256, cut to 16, over: sequence number u64, header_bytes, body_bytes, header
     24      ..    header, then body
 
-The sequence number counts frames of one direction and is not sent: a dropped, repeated or reordered frame
-fails its check. The body is left out of the check: record batches carry their own CRC and hashing them again
-would cost more than sending them. What must not be forged belongs into the header.
+The sequence number counts the frames of one direction and is not sent: a dropped, repeated or reordered frame fails its
+check. The check does not cover the body: record batches carry their own CRC, and hashing them again would cost more
+than sending them. A field that must not be forged belongs in the header.
 """
 
 import hashlib
@@ -58,13 +58,13 @@ FRAME_PREFIX_BYTES: Final = 24
 MAC_BYTES: Final = 16
 
 HEADER_BYTES_MAX: Final = 16 << 20
-"""Default bound of a frame's header. A Raft append of 4 MiB plus one command of 1 MiB fits three times."""
+"""Default bound of a frame's header. It is three times a Raft append of 4 MiB plus one command of 1 MiB."""
 
 BODY_BYTES_MAX: Final = 64 << 20
 """Default bound of a frame's body."""
 
 _BLOCK_BYTES: Final = 64
-"""Of SHA-256."""
+"""Block size of SHA-256."""
 _HELLO_BYTES_MAX: Final = 4096
 _NONCE_BYTES: Final = 16
 _ANY_NODE: Final = -1
@@ -80,7 +80,7 @@ class PeerProtocolError(Exception):
 
 
 class PeerRefusedError(PeerProtocolError):
-    """The peer proved who it is, and is not one to talk to; the message names what differs."""
+    """The peer proved its identity and is refused; the message names the difference."""
 
     def __init__(self, message: str, peer: "PeerIdentity") -> None:
         super().__init__(message)
@@ -89,7 +89,7 @@ class PeerRefusedError(PeerProtocolError):
 
 @unique
 class Channel(StrEnum):
-    """Purpose of a connection."""
+    """The purpose of a connection."""
 
     RAFT = "R"
     DATA = "D"
@@ -97,7 +97,7 @@ class Channel(StrEnum):
 
 @unique
 class HandshakeRole(StrEnum):
-    """Which end of the connection this is."""
+    """The end of a connection that a node has."""
 
     DIALER = "dialer"
     ACCEPTOR = "acceptor"
@@ -105,9 +105,9 @@ class HandshakeRole(StrEnum):
 
 @unique
 class BootstrapState(IntEnum):
-    """How far a voter's directory has come; see ``raft_quorum`` for the rules.
+    """The state of a voter's directory; see ``bootstrap`` for the rules.
 
-    ``NONE``: not a voter, or a channel that does not care.
+    ``NONE``: not a voter, or a channel that does not use the state.
     """
 
     NONE = 0
@@ -119,10 +119,10 @@ class BootstrapState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerIdentity:
-    """Who one end of a connection says, and proves by the secret, that it is.
+    """The identity that one end of a connection claims, and proves by the secret.
 
-    ``cluster_id`` is empty until it is known. ``voters``: the voter ids that it was started with, sorted;
-    empty when it does not know them.
+    ``cluster_id`` is empty until it is known. ``voters``: the voter ids with which the node was started, sorted;
+    empty if it does not know them.
     """
 
     node_id: int
@@ -134,12 +134,12 @@ class PeerIdentity:
 
 
 def encode_preface(channel: Channel) -> bytes:
-    """The first 8 bytes that a dialer sends."""
+    """Return the first 8 bytes that a dialer sends."""
     return PREFACE_MAGIC + bytes([PROTOCOL_VERSION]) + channel.value.encode() + b"\0\0"
 
 
 def decode_preface(preface: bytes) -> Channel:
-    """Which channel a dialer wants.
+    """Return the channel that a dialer wants.
 
     Raises:
         PeerProtocolError: not a preface, or one of another protocol version.
@@ -157,7 +157,7 @@ def decode_preface(preface: bytes) -> Channel:
 
 
 class _FrameMac:
-    """HMAC-SHA256 of one key, cut to ``MAC_BYTES``; the key is hashed once and not for every frame (RFC 2104)."""
+    """HMAC-SHA256 of one key, cut to ``MAC_BYTES``. The key is hashed once, not for every frame (RFC 2104)."""
 
     __slots__ = ("_inner", "_outer")
 
@@ -187,7 +187,7 @@ class FrameEncoder:
     def encode(
         self, header: bytes, body: Iterable[bytes | bytearray | memoryview] = ()
     ) -> list[bytes | bytearray | memoryview]:
-        """The chunks of one frame, to be written in order; body chunks are passed on uncopied."""
+        """Return the chunks of one frame, to be written in order. The body's chunks are not copied."""
         chunks = list(body)
         body_bytes = sum(map(len, chunks))
         covered = _COVERED.pack(self._sequence, len(header), body_bytes) + header
@@ -197,7 +197,7 @@ class FrameEncoder:
 
 
 class FrameDecoder:
-    """Takes one direction's bytes in any cut and gives whole, checked frames."""
+    """Turns one direction's bytes, cut anywhere, into whole, checked frames."""
 
     __slots__ = ("_body_max", "_buffer", "_header_max", "_mac", "_need", "_sequence")
 
@@ -217,11 +217,11 @@ class FrameDecoder:
 
     @property
     def is_between_frames(self) -> bool:
-        """Nothing of a next frame has come."""
+        """Whether no part of a next frame has arrived."""
         return not self._buffer
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[bytes, bytes]]:
-        """Take more bytes; returns the frames that they complete, as (header, body).
+        """Take more bytes; return the frames that they complete, as (header, body).
 
         Raises:
             PeerProtocolError: a length above its bound or a wrong check; the connection must be closed.
@@ -231,7 +231,7 @@ class FrameDecoder:
             self._check_sizes(header_bytes, body_bytes)
             body_at = FRAME_PREFIX_BYTES + header_bytes
             if body_at + body_bytes == len(data):
-                # One whole frame, as nearly always where nobody sends much.
+                # One whole frame: the usual case on a quiet connection. It needs no buffer.
                 header = data[FRAME_PREFIX_BYTES:body_at]
                 self._check(header, body_bytes, mac)
                 return [(header, data[body_at:])]
@@ -273,7 +273,7 @@ class FrameDecoder:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A finished handshake. ``leftover``: bytes that came behind it, to be fed to the decoder first."""
+    """A finished handshake. ``leftover``: bytes behind it, which the decoder must get first."""
 
     peer: PeerIdentity
     encoder: FrameEncoder
@@ -284,8 +284,8 @@ class Session:
 class Handshake:
     """One end of one handshake.
 
-    Drive it: send ``outgoing()``; until ``is_complete``, feed what arrives to ``receive`` and send
-    ``outgoing()`` again; then send ``outgoing()`` a last time and call ``finish``.
+    Its owner first sends ``outgoing()``. Until ``is_complete``, it passes arriving bytes to ``receive`` and sends
+    ``outgoing()`` again. Then it sends ``outgoing()`` a last time and calls ``finish``.
     """
 
     def __init__(
@@ -300,9 +300,9 @@ class Handshake:
         nonce: bytes | None = None,
     ) -> None:
         self.verifies_id = verifies_id
-        """Whether the peer's certificate must be one of the node that it says it is."""
+        """Whether the peer's certificate must name the node that the peer claims to be."""
         self.certified_ids: frozenset[int] = frozenset()
-        """The nodes that its certificate names; whoever owns the connection says so before anything is received."""
+        """The nodes that the peer's certificate names. The connection's owner sets it before the first ``receive``."""
         self._role = role
         self._identity = identity
         self._secret = secret
@@ -322,22 +322,22 @@ class Handshake:
 
     @property
     def is_complete(self) -> bool:
-        """Both ends have proved that they know the secret."""
+        """Whether both ends have proved that they know the secret."""
         return self._complete
 
     @property
     def peer(self) -> PeerIdentity | None:
-        """Who the other end says that it is, once it has said so; proved only when complete."""
+        """The identity that the other end claims; None before its hello. It is proved once ``is_complete``."""
         return self._peer
 
     def outgoing(self) -> bytes:
-        """Bytes that must be sent now; empty when none."""
+        """Take the bytes that must be sent now; may be empty."""
         data = bytes(self._outgoing)
         self._outgoing.clear()
         return data
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the peer, in any cut.
+        """Take bytes of the peer, cut anywhere.
 
         Raises:
             PeerProtocolError: malformed, the peer does not know the secret, or its certificate is another node's.
@@ -355,7 +355,7 @@ class Handshake:
     def finish(
         self, *, header_bytes_max: int = HEADER_BYTES_MAX, body_bytes_max: int = BODY_BYTES_MAX
     ) -> Session:
-        """The session, when the peer is one to talk to.
+        """Return the session, unless the peer must be refused.
 
         Raises:
             PeerRefusedError: another cluster, another node than the one wanted, or this node itself.
@@ -417,7 +417,7 @@ class Handshake:
     def _on_hello(self, hello: bytes) -> None:
         peer, wanted = _decode_hello(hello)
         if self.verifies_id and peer.node_id not in self.certified_ids:
-            # Nothing else that it says is looked at, nor is anything proved to it.
+            # Refused before the peer's other fields are read, and before this node proves anything to it.
             raise PeerProtocolError(_not_certified(peer.node_id, self.certified_ids))
         self._peer, self._wanted = peer, wanted
         is_dialer = self._role is HandshakeRole.DIALER

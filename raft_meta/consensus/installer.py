@@ -1,7 +1,7 @@
-"""The follower's side of a snapshot: pieces into a file, the file checked, made durable, installed.
+"""The follower's side of a snapshot: it writes the pieces to a file, checks the file, and installs it.
 
-The library sees no more of it than a heartbeat. Order, which is the contract: verify the whole file → sync it →
-rename it over the old one → restore the state → align the log → only then acknowledge.
+The library sees each piece as a heartbeat only. The order is the contract: verify the whole file → sync it → rename it
+over the old one → restore the state → align the log → only then acknowledge.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ _FIRST: Final = 1
 
 
 class Acknowledge(Protocol):
-    """Answers the leader."""
+    """The function that responds to the leader."""
 
     def __call__(self, node_id: int, *, reset: bool, next_index: int | None, success: bool) -> None:
-        """As the library's acknowledgement."""
+        """Send an acknowledgement with these fields; see ``Hooks.on_acknowledge``."""
 
 
 class Installer:
@@ -47,6 +47,7 @@ class Installer:
 
     def on_piece(self, node_id: int, message: Message) -> None:
         """Take an append that carries a piece, or None while the leader has none to send."""
+        # Guard "chunkcommit": a piece verifies no entry of this log, so the library must not commit by it.
         self._library.receive(node_id, {**message, "serialized": None, "commit_index": 0})
         piece = message["serialized"]
         if piece is None:
@@ -76,7 +77,7 @@ class Installer:
             self._wal.restart_with(kept)
 
     def _take(self, node_id: int, piece: Chunk) -> bool:
-        """Store a piece; True when it was the last one of a transfer."""
+        """Store a piece; return True if it was the last one of a transfer."""
         data, is_first, is_last, transfer_id, offset = piece
         if is_first:
             self._drop_incoming()
@@ -115,7 +116,8 @@ class Installer:
             self._drop_incoming()
             return
         if meta.index <= self._library.commit_index:
-            # Never backwards; what is committed here is in every later leader's log.
+            # Guard "snapback": this node must not go backwards. The leader may continue behind the commit index,
+            # because entries committed here are in the log of every later leader.
             self._drop_incoming()
             next_index = self._library.commit_index + 1
             self._acknowledge(node_id, reset=False, next_index=next_index, success=True)

@@ -1,12 +1,12 @@
 """pysyncobj behind clean, typed names: the only file that knows the library's private ones.
 
-What is used of it: elections, the log-matching check, the commit rule, the command queue and forwarding. What
-is replaced, by overriding: everything that touches a disk, a socket, a clock, pickle or snapshots. The version is
-pinned and checked, because name-mangled privates are used; another one needs the whole simulation again.
+Milena uses the library's elections, log-matching check, commit rule, command queue and forwarding. It overrides
+everything that touches a disk, a socket, a clock, pickle or snapshots. The version is pinned and checked, because
+this module uses name-mangled privates. Another version needs the whole simulation again.
 
-The library reads time and makes its poller and journal from module globals. They are replaced while a core is
-built (``_patched``); the clock is one for the process (``use_clock``), because the library has no other way. A core
-must be given the same clock.
+The library reads time from a module global, and makes its poller and journal by module globals. ``_patched`` replaces
+the last two while a core is built. The clock is one for the process (``use_clock``), because the library offers no
+other way. A core must get the same clock.
 """
 
 import itertools
@@ -31,28 +31,28 @@ from raft_meta.consensus.wal import Wal
 REQUIRED_VERSION: Final = "0.3.17"
 
 COMMAND: Final = b"\x00"
-"""First byte of an entry that goes to the state machine."""
+"""First byte of an entry for the state machine."""
 
 NO_OP: Final = b"\x01"
-"""First byte of an entry that does not: a leader's first, a barrier, a learner's proof."""
+"""First byte of an entry that the state machine does not get: a leader's first, a barrier, a learner's proof."""
 
 COMMAND_BYTES_MAX: Final = 1 << 20
-"""Largest command. Below the append batch size, so that no entry is ever cut in pieces."""
+"""Largest command. It is below the append batch size, so no entry is ever cut in pieces."""
 
 QUEUE_LENGTH_MAX: Final = 20_000
 QUEUE_BYTES_MAX: Final = 64 << 20
 
 _build_lock = threading.Lock()
 
-# The library's own clock is the raw one, which drifts from the one that event loops wait by.
+# The library's own clock is the raw one. It drifts from the clock by which event loops wait.
 _syncobj.monotonicTime = time.monotonic  # noqa: TID251  # the clock of every event loop
 
 
 @unique
 class Failure(IntEnum):
-    """Why a command failed; the library's own codes, which travel between nodes.
+    """Why a command failed: the library's own codes, which travel between nodes.
 
-    All but ``LEADER_CHANGED`` and ``UNKNOWN_OUTCOME`` are definite: it was never applied.
+    All except ``LEADER_CHANGED`` and ``UNKNOWN_OUTCOME`` are definite: the command was never applied.
     """
 
     QUEUE_FULL = 1
@@ -65,24 +65,25 @@ class Failure(IntEnum):
 
     @property
     def is_definite(self) -> bool:
-        """The command was not applied and never will be."""
+        """Whether the command was not applied and never will be."""
         return self not in {Failure.LEADER_CHANGED, Failure.UNKNOWN_OUTCOME}
 
 
 Callback = Callable[[bytes | None, Failure | None], None]
-"""Takes a response, or the failure. Must never raise: the library would apply the entry twice."""
+"""Takes a response, or the failure. Must never raise: the library would apply the entry twice, because it counts the
+entry as applied only after the callback."""
 
 _LibraryCallback = Callable[[object, int], None]
 
 
 class Hooks(Protocol):
-    """Questions and orders of the library to the core."""
+    """The calls of the library into the core."""
 
     def on_send(self, node_id: int, message: Message) -> None:
-        """Send, unless the connection is gone."""
+        """Send the message, unless the connection is gone."""
 
     def on_apply(self, entry: Entry) -> bytes | None:
-        """Apply a committed entry; returns the response."""
+        """Apply a committed entry; return the response."""
 
     def has_room(self, command: bytes) -> bool:
         """Whether the leader may add this command to its log."""
@@ -90,29 +91,29 @@ class Hooks(Protocol):
     def on_acknowledge(
         self, node_id: int, *, reset: bool, next_index: int | None, success: bool
     ) -> None:
-        """Answer the leader's append."""
+        """Acknowledge or refuse the leader's append."""
 
     def on_send_entries(self) -> None:
-        """Send every connected node what it lacks, or a heartbeat."""
+        """Send every connected node the entries that it lacks, or a heartbeat."""
 
     def on_tick_end(self) -> None:
-        """Compact, when it is time to."""
+        """Compact the log if that is due."""
 
     def election_deadline(self) -> float:
-        """When to campaign."""
+        """Return when to campaign, on the library's clock."""
 
     def on_election_deadline(self, deadline: float) -> None:
-        """The library moved the deadline."""
+        """Note that the library moved the deadline."""
 
     def election_timeout(self) -> float:
-        """A random election timeout in seconds."""
+        """Return a random election timeout in seconds."""
 
 
 def check_version() -> None:
     """Refuse to run on another version of the library.
 
     Raises:
-        StartupError: it is not the one that was checked.
+        StartupError: the installed version is not ``REQUIRED_VERSION``.
     """
     if VERSION != REQUIRED_VERSION:
         raise StartupError(
@@ -122,7 +123,7 @@ def check_version() -> None:
 
 @contextmanager
 def use_clock(clock: Callable[[], float]) -> Iterator[None]:
-    """Run the library on another clock (seconds, monotonic), in this whole process."""
+    """Run the library on another clock (seconds, monotonic) in the whole process."""
     previous = _syncobj.monotonicTime
     _syncobj.monotonicTime = clock
     try:
@@ -132,7 +133,7 @@ def use_clock(clock: Callable[[], float]) -> Iterator[None]:
 
 
 def library_clock() -> float:
-    """The clock that the library reads now: that of event loops, which some of them read once a turn."""
+    """Return the time on the clock that the library reads now. By default it is the clock of event loops."""
     return cast("float", _syncobj.monotonicTime())
 
 
@@ -142,8 +143,9 @@ class _NoPoller:
 
 
 class _Outlet(Transport):  # type: ignore[misc]  # the library ships no types
-    """The library's transport: hands messages out, and gives the library's callbacks a home."""
+    """The library's transport: passes messages to the hooks, and stores the library's callbacks."""
 
+    # The library's tick applies entries but neither elects nor sends while its transport is not ready.
     ready = True
 
     def __init__(self, hooks: Hooks) -> None:
@@ -166,6 +168,7 @@ class _Journal:
         self._wal.append((command, index, term))
 
     def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802
+        # The library truncates at every append that is not at its log's end, conflict or not (guard "trim").
         entries = self._wal.entries
         if not self.keeps_tail and position < len(entries):
             self._wal.truncate_from(entries[position][1])
@@ -180,13 +183,13 @@ class _Journal:
         return self._wal.voted_for
 
     def setRaftCommitIndex(self, _index: int) -> None:  # noqa: N802
-        """Not stored: a restart begins at the snapshot and learns the rest from the leader."""
+        """Ignore the index: a restart begins at the snapshot and learns the rest from the leader."""
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
         return 1
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
-        """Nothing is due."""
+        """Do nothing: the log is synced by the core."""
 
     def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
         return self._wal.entries[item]
@@ -196,10 +199,10 @@ class _Journal:
 
 
 class CommandQueue:
-    """Commands on their way to the log or to the leader. Bounded in number and bytes.
+    """The commands that wait for the log or for the leader. Bounded in number and bytes.
 
-    ``put_nowait`` and ``get_nowait`` are what the library calls. ``refuse``: is asked about each command that
-    leaves, and answers it when it may not.
+    The library calls ``put_nowait`` and ``get_nowait``. ``refuse``: is called with each command that leaves the queue.
+    If the command may not enter the log, it responds to the command and returns True.
     """
 
     def __init__(self, refuse: Callable[[bytes, object], bool]) -> None:
@@ -209,7 +212,7 @@ class CommandQueue:
         self.bytes = 0
 
     def put(self, command: bytes, callback: object) -> int | None:
-        """Append; returns a ticket for ``withdraw``, or None when the queue is full."""
+        """Append a command; return a ticket for ``withdraw``, or None if the queue is full."""
         if len(self._items) >= QUEUE_LENGTH_MAX or self.bytes + len(command) > QUEUE_BYTES_MAX:
             return None
         ticket = next(self._tickets)
@@ -218,7 +221,7 @@ class CommandQueue:
         return ticket
 
     def withdraw(self, ticket: int) -> bool:
-        """Take a command back; False when it has left already."""
+        """Take a command back; return False if it has left already."""
         item = self._items.pop(ticket, None)
         if item is None:
             return False
@@ -226,12 +229,21 @@ class CommandQueue:
         return True
 
     def put_nowait(self, item: tuple[bytes, object]) -> None:
-        """The library's ``put``."""
+        """Append a command of the library, one that another node forwarded.
+
+        Raises:
+            queue.Full: the queue is full.
+        """
         if self.put(*item) is None:
             raise queue.Full
 
     def get_nowait(self) -> tuple[bytes, object]:
-        """The oldest command."""
+        """Remove and return the oldest command that may enter the log.
+
+        Raises:
+            queue.Empty: no command is left.
+        """
+        # Asked here, the last step before the log: a command that waited for a leader may meet a full disk only now.
         while self._items:
             ticket = next(iter(self._items))
             command, callback = self._items.pop(ticket)
@@ -245,7 +257,7 @@ class CommandQueue:
 
 
 class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
-    """The library's node with its hooks turned outwards. Method names are mangled privates of the library."""
+    """The library's node, which calls the hooks. Method names are mangled privates of the library."""
 
     _is_built = False
 
@@ -258,7 +270,7 @@ class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
 
     @property
     def _SyncObj__raftElectionDeadline(self) -> float:  # noqa: N802
-        # The library reads every attribute of itself while it is built, before the core can answer.
+        # The library's constructor reads all its attributes, to find methods. The core is not complete at that time.
         return self._hooks.election_deadline() if self._is_built else float("inf")
 
     @_SyncObj__raftElectionDeadline.setter
@@ -269,12 +281,14 @@ class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
         return self._hooks.election_timeout()
 
     def _SyncObj__onSetCodeVersion(self, _version: int) -> None:  # noqa: N802
-        """Nothing has versions here but the commands themselves."""
+        """Ignore the version: only the commands themselves have versions."""
 
     def _SyncObj__parseChangeClusterRequest(self, _command: bytes) -> None:  # noqa: N802
-        """Membership never changes, and nothing is unpickled."""
+        """Find no request: membership never changes, and the library would unpickle the command."""
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> bytes | None:  # noqa: N802
+        # The library would unpickle the command and call a method of itself. It passes neither index nor term, and
+        # counts the entry as applied only after this call.
         index = self.raftLastApplied + 1
         log = self._SyncObj__raftLog
         return self._hooks.on_apply((command, index, log[index - log[0][1]][2]))
@@ -289,6 +303,7 @@ class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
         self._hooks.on_acknowledge(node.id, reset=reset, next_index=nextNodeIdx, success=success)
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
+        # ``Replicator`` says why the library's own sender is not used.
         conf = self.conf
         self._SyncObj__newAppendEntriesTime = _syncobj.monotonicTime() + conf.appendEntriesPeriod
         self._hooks.on_send_entries()
@@ -299,7 +314,8 @@ class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
 
 @contextmanager
 def _patched(wal: Wal) -> Iterator[None]:
-    """The library builds its journal and poller itself; hand it ours."""
+    """Make the library build its core with our journal and poller."""
+    # They are module globals: two quorums of one process must not build at the same time.
     with _build_lock:
         journal, poller = _syncobj.createJournal, _syncobj.createPoller
         _syncobj.createJournal = lambda *_: _Journal(wal)
@@ -313,7 +329,7 @@ def _patched(wal: Wal) -> Iterator[None]:
 class Library:
     """One node of the library, under clean names. Nodes are named by their ids.
 
-    Owned by one thread. What is raised inside ``Hooks.on_apply`` comes out of ``tick``.
+    Owned by one thread. ``tick`` raises what ``Hooks.on_apply`` raises.
     """
 
     def __init__(
@@ -329,7 +345,9 @@ class Library:
     ) -> None:
         check_version()
         conf = SyncObjConf(
+            # The driver ticks, on the quorum's thread.
             autoTick=False,
+            # Otherwise the library sends after each command and each tick that applied something.
             appendEntriesUseBatch=True,
             appendEntriesPeriod=heartbeat,
             raftMinTimeout=election_timeout[0],
@@ -337,7 +355,9 @@ class Library:
             leaderFallbackTimeout=leader_fallback,
             connectionTimeout=max(3.5, election_timeout[1]),
             dynamicMembershipChange=False,
+            # Commands stay in the queue without a leader, where ``withdraw`` still finds them.
             commandsWaitLeader=True,
+            # ``Snapshotter`` compacts. The library would count entries, and pickle its own state.
             logCompactionMinEntries=10**9,
             logCompactionMinTime=10**9,
             password=None,
@@ -352,6 +372,7 @@ class Library:
                 conf,
             )
         self._hooks = hooks
+        # The library's own queue is bounded in number only, and takes nothing back.
         self.queue = CommandQueue(self._refuse)
         self._core._SyncObj__commandsQueue = self.queue
 
@@ -364,12 +385,12 @@ class Library:
 
     @property
     def is_leader(self) -> bool:
-        """This node believes that it leads."""
+        """Whether this node believes that it leads. Another leader may exist at a newer term."""
         return bool(self._state == _syncobj._RAFT_STATE.LEADER)
 
     @property
     def is_candidate(self) -> bool:
-        """This node campaigns."""
+        """Whether this node campaigns."""
         return bool(self._state == _syncobj._RAFT_STATE.CANDIDATE)
 
     @property
@@ -393,7 +414,7 @@ class Library:
 
     @property
     def applied_index(self) -> int:
-        """Highest index that was applied."""
+        """Index of the last entry that was applied."""
         return cast("int", self._core._SyncObj__raftLastApplied)
 
     @applied_index.setter
@@ -402,24 +423,24 @@ class Library:
 
     @property
     def is_transfer_pending(self) -> bool:
-        """The leader told this node to campaign at once."""
+        """Whether the leader told this node to campaign at once."""
         return cast("bool", self._core._SyncObj__transferInProgress)
 
     @property
     def heartbeat_due(self) -> float:
-        """When the leader sends next, on the library's clock."""
+        """When the leader sends next, at the latest, on the library's clock."""
         return cast("float", self._core._SyncObj__newAppendEntriesTime)
 
     def send_soon(self) -> None:
-        """Let the next tick send instead of waiting for the heartbeat: batching without added latency."""
+        """Make the next tick send instead of waiting for the heartbeat. This batches without adding latency."""
         self._core._SyncObj__newAppendEntriesTime = 0
 
     def send_now(self) -> None:
-        """Send every connected node what it lacks, outside of a tick."""
+        """Send every connected node the entries that it lacks, outside of a tick."""
         self._core._SyncObj__sendAppendEntries()
 
     def send_by(self, moment: float) -> None:
-        """Let a tick at this moment send, if none does earlier; on the library's clock."""
+        """Make a tick at this moment send if no earlier tick does; on the library's clock."""
         core = self._core
         core._SyncObj__newAppendEntriesTime = min(core._SyncObj__newAppendEntriesTime, moment)
 
@@ -428,58 +449,58 @@ class Library:
         self._core._SyncObj__setCurrentTerm(term, voted_for)
 
     def step_down(self) -> None:
-        """Become a follower of nobody yet."""
+        """Become a follower that knows no leader."""
         self._core._SyncObj__setState(_syncobj._RAFT_STATE.FOLLOWER)
         self._core._SyncObj__raftLeader = None
 
     def keep_tail(self, *, keep: bool) -> None:
-        """While True, the library's truncations do nothing: the message at hand conflicts with no entry."""
+        """Make the library's truncations do nothing while ``keep`` is True: the message conflicts with no entry."""
         self._core._SyncObj__raftLog.keeps_tail = keep
 
     # -- what the leader knows of the others
 
     def next_index(self, node_id: int) -> int:
-        """The index to be sent to the node next."""
+        """Return the index that is sent to the node next."""
         return cast("int", self._core._SyncObj__raftNextIndex[self._node(node_id)])
 
     def set_next_index(self, node_id: int, index: int) -> None:
-        """Set what is sent to the node next."""
+        """Set the index that is sent to the node next."""
         self._core._SyncObj__raftNextIndex[self._node(node_id)] = index
 
     def match_index(self, node_id: int) -> int:
-        """The highest index that the node is known to hold on disk."""
+        """Return the highest index that the node is known to hold on disk."""
         return cast("int", self._core._SyncObj__raftMatchIndex[self._node(node_id)])
 
     def response_time(self, node_id: int) -> float | None:
-        """When the node last answered this leader."""
+        """Return when the node last responded to this leader, on the library's clock; None for never."""
         times = cast("dict[Node, float]", self._core._SyncObj__lastResponseTime)
         return times.get(self._node(node_id))
 
     def set_response_time(self, node_id: int, moment: float | None) -> None:
-        """Set it back, for an answer that must not count."""
+        """Reset the time of the last response, after a response that must not count. None changes nothing."""
         if moment is not None:
             self._core._SyncObj__lastResponseTime[self._node(node_id)] = moment
 
     def connected_ids(self) -> list[int]:
-        """Voters and observers with a connection, in a fixed order."""
+        """Return the voters and observers that are connected, sorted, so that a simulated run repeats."""
         nodes = cast("set[Node]", self._core._SyncObj__connectedNodes)
         return sorted(node.id for node in nodes)
 
     # -- inputs
 
     def receive(self, node_id: int, message: Message) -> None:
-        """Hand over a checked message."""
+        """Pass a checked message to the library."""
         self._core._SyncObj__onMessageReceived(self._node(node_id), message)
 
     def connected(self, node_id: int) -> None:
-        """A connection to the node is up."""
+        """Note that a connection to the node is up."""
         if node_id in self._nodes:
             self._core._SyncObj__onNodeConnected(self._nodes[node_id])
         else:
             self._core._SyncObj__onReadonlyNodeConnected(Node(node_id))
 
     def disconnected(self, node_id: int) -> None:
-        """The connection to the node is gone."""
+        """Note that the connection to the node is gone."""
         if node_id in self._nodes:
             self._core._SyncObj__onNodeDisconnected(self._nodes[node_id])
         else:
@@ -490,11 +511,11 @@ class Library:
         self._core.doTick(0)
 
     def campaign_as_leader(self) -> None:
-        """Become leader of the current term without a vote. For tests of what follows."""
+        """Become leader of the current term without a vote. For tests only."""
         self._core._SyncObj__onBecomeLeader()
 
     def transfer_leadership(self) -> bool:
-        """Tell the most caught-up follower to campaign; False when none is caught up."""
+        """Tell the most caught-up follower to campaign; return False if no follower is caught up."""
         outcomes: list[int] = []
         self._core.transferLeadership(None, lambda _, outcome: outcomes.append(outcome))
         return outcomes == [0]
@@ -502,29 +523,33 @@ class Library:
     # -- commands
 
     def submit(self, command: bytes, callback: Callback) -> int | None:
-        """Queue a command (with its kind byte); returns a ticket, or None when the queue is full."""
+        """Queue a command (with its kind byte); return a ticket, or None if the queue is full."""
         return self.queue.put(command, _adapted(callback))
 
     def _refuse(self, command: bytes, callback: object) -> bool:
+        # Only the leader's disk counts here: a follower forwards the command and writes nothing.
         if not self.is_leader or self._hooks.has_room(command):
             return False
         self._core._SyncObj__callErrCallback(int(Failure.REQUEST_DENIED), callback)
         return True
 
     def start_requests_at(self, number: int) -> None:
-        """First request id of this incarnation, less one."""
+        """Set the counter of request ids: the first id of this incarnation, less one."""
         self._core._SyncObj__commandsLocalCounter = number
 
     def fail_forwarded(self) -> None:
-        """The leader is out of reach: the fate of what was forwarded to it is unknown."""
+        """Fail all forwarded commands as ``LEADER_CHANGED``: the leader is out of reach, their fate is unknown."""
         self._core._SyncObj__onLeaderChanged()
 
     def forget_leader(self) -> None:
-        """Queue commands until a leader shows up."""
+        """Queue commands until a leader is known."""
         self._core._SyncObj__raftLeader = None
 
     def fail_waiting(self, is_lost: Callable[[int, int], bool]) -> None:
-        """Answer "unknown" for commands that wait for an (index, term) which is lost to this node."""
+        """Fail the commands that wait for a lost (index, term), as ``UNKNOWN_OUTCOME``.
+
+        ``is_lost``: whether this node will never apply an entry with this index and term.
+        """
         waiting = cast(
             "dict[int, list[tuple[int, _LibraryCallback]]]",
             self._core._SyncObj__commandsWaitingCommit,
@@ -541,7 +566,7 @@ class Library:
 
     @property
     def is_anything_waiting(self) -> bool:
-        """Some command waits for an index to be applied."""
+        """Whether any command waits for an index to be applied."""
         return bool(self._core._SyncObj__commandsWaitingCommit)
 
     def _node(self, node_id: int) -> Node:

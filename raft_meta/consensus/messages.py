@@ -1,8 +1,8 @@
-"""The Raft messages as bytes: a positional msgpack array a message, with whitelisted types and checked fields.
+"""The Raft messages as bytes: one positional msgpack array per message, with listed types and checked fields.
 
-The core (``core``) speaks in dicts whose keys the library chose; they stop here. A message is one array,
-``[code, field, ...]``, in the order of the table below. Nothing that arrives can name another type, leave a
-field out or put a value of another type or sign into one: the core never sees a malformed message.
+The core (``core``) uses dicts whose keys the library chose; only this module converts them. A message is one array,
+``[code, field, ...]``, in the order of the table below. A message with another type, a missing field, or a value of
+another type or sign is refused: the core never sees a malformed message.
 
 Entries travel as ``[command, index, term]`` and must be consecutive.
 """
@@ -95,7 +95,7 @@ _POSITION: Final = (
     ("last_log_term", _check_int),
 )
 
-# code → (type, fields in wire order). Two codes of one type are its two shapes.
+# code → (type, fields in wire order). A type with two codes has two shapes.
 _TABLE: Final[dict[int, tuple[str, tuple[tuple[str, _Check], ...]]]] = {
     1: ("request_vote", _POSITION),
     2: ("response_vote", (_TERM,)),
@@ -145,9 +145,9 @@ MESSAGE_TYPES: Final = frozenset(name for name, _ in _TABLE.values())
 
 
 def encode_message(message: Message) -> bytes:
-    """The bytes of a message of ours.
+    """Encode a message of this node.
 
-    A shape that the table does not know is a fault of this program: it fails an assertion.
+    A shape that is not in the table is a fault of this program: it fails an assertion.
     """
     code, fields = _shape(message["type"], tuple(message))
     values = [message[field] for field in fields]
@@ -159,7 +159,7 @@ def encode_message(message: Message) -> bytes:
 
 @lru_cache(maxsize=64)
 def _shape(name: object, keys: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
-    """Code and fields in wire order of a message with these keys; this program makes few orders of keys."""
+    """Return code and fields in wire order of a message with these keys. The program uses few orders of keys."""
     shape = (name, frozenset(keys) - {"type"})
     assert shape in _BY_SHAPE, f"no message of shape {shape}"
     return _BY_SHAPE[shape]
@@ -172,10 +172,10 @@ def _flatten(chunk: object) -> Sequence[object]:
 
 
 def decode_message(data: bytes) -> Message:
-    """A peer's message, checked.
+    """Decode and check a peer's message.
 
     Raises:
-        PeerProtocolError: not a message of ours; the connection must be closed.
+        PeerProtocolError: not a valid message; the connection must be closed.
     """
     try:
         fields = msgpack.unpackb(data, raw=False, max_map_len=0, max_ext_len=0)

@@ -1,9 +1,9 @@
-"""Messages on their way out, and the rule that the disk comes first.
+"""Outgoing messages, and the rule that promises wait for the disk.
 
-Nothing leaves while the core works; ``flush`` sends what it left behind. A vote, a campaign or an acknowledgement
-promises what is on disk, so the log is synced before they leave: one sync for all that came in together.
-A leader's appends promise nothing: they leave before its own sync, so that its disk and the followers' work at
-the same time; the core syncs before it counts itself.
+Nothing leaves while the core works; ``flush`` sends the messages that it produced. A vote, a campaign or an
+acknowledgement promises that something is on disk, so the log is synced before it leaves. One sync serves all inputs
+that arrived together. A leader's appends promise nothing. They leave before its own sync, so that its disk and the
+followers' disks work at the same time. The core syncs before it counts its own copy.
 """
 
 from typing import Final, Protocol
@@ -18,10 +18,10 @@ class MessageSender(Protocol):
     """The live connections."""
 
     def send(self, node_id: int, message: Message) -> None:
-        """Send, or drop when there is no connection."""
+        """Send the message, or drop it if there is no connection."""
 
     def is_congested(self, node_id: int) -> bool:
-        """Whether more should not be sent to this node for now."""
+        """Whether so many bytes wait for this node that it should get heartbeats only."""
 
 
 class Outbox:
@@ -33,15 +33,15 @@ class Outbox:
         self._messages: list[tuple[int, Message]] = []
 
     def put(self, node_id: int, message: Message) -> None:
-        """Send at the next flush."""
+        """Queue a message for the next flush."""
         self._messages.append((node_id, message))
 
     def forget(self, node_id: int) -> None:
-        """Drop what waits for a node whose connection changed."""
+        """Drop the messages for a node whose connection changed."""
         self._messages = [item for item in self._messages if item[0] != node_id]
 
     def flush(self) -> None:
-        """Sync if anything promises to have been, and send."""
+        """Sync the log if any message promises that it is synced, then send all messages."""
         if not self._messages:
             return
         messages, self._messages = self._messages, []

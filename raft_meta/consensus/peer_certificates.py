@@ -1,4 +1,4 @@
-"""Which nodes a peer's certificate is for: those that its alternative names name."""
+"""The nodes that a peer's certificate names, by its alternative names."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _ID_NAMES: Final = {
 
 
 def certified_ids(shown: object) -> frozenset[int]:
-    """The node ids in a verified certificate, as ``ssl`` shows it: DNS ``node-ID`` or URI ``milena:node:ID``."""
+    """Return the node ids in a verified certificate, as ``ssl`` shows it: DNS ``node-ID`` or URI ``milena:node:ID``."""
     if not isinstance(shown, Mapping):
         return frozenset()
     names = cast("tuple[tuple[str, str], ...]", shown.get("subjectAltName", ()))

@@ -1,7 +1,7 @@
-"""The quorum as the rest of a node sees it, whatever library does consensus.
+"""The quorum as the rest of a node sees it, independent of the library that does consensus.
 
-A ``Quorum`` owns a thread with an event loop of its own, so that its syncs never stall the data path. Its coroutines
-may be awaited from any loop. The state machine and the listener are called on the quorum's thread.
+A ``Quorum`` owns a separate thread and event loop, so that its syncs never stall the data path. Its coroutines may be
+awaited from any loop. The state machine and the listener are called on the quorum's thread.
 """
 
 import socket
@@ -24,7 +24,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """Where the quorum stands, as far as this node knows. ``leader_id``: node id of the Raft leader, or None."""
+    """The state of the quorum, as far as this node knows. ``leader_id``: node id of the Raft leader, or None."""
 
     role: Role
     leader_id: int | None
@@ -37,16 +37,16 @@ class StateMachine(Protocol):
     """Target of the log; called on the quorum's thread only."""
 
     def apply(self, index: int, command: bytes) -> bytes:
-        """Apply one committed command; returns the response for whoever proposed it.
+        """Apply one committed command; return the response for its proposer.
 
-        May raise nothing but what must stop the process.
+        Any exception must stop the process.
         """
 
     def publish(self) -> None:
-        """What was applied, or restored, may be shown: whoever waits for an answer of it has been handed that."""
+        """Show the applied or restored state to readers. The responses of its commands were delivered before."""
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """A frozen view of the state now. The callable packs it in chunks, on any thread, later."""
+        """Freeze the present state. The returned callable packs it in chunks later, on any thread."""
 
     def restore(self, chunks: Iterable[bytes]) -> None:
         """Replace the whole state.
@@ -60,32 +60,32 @@ class Quorum(Protocol):
     """The metadata quorum."""
 
     def status(self) -> QuorumStatus:
-        """A recent view; safe from any thread."""
+        """Return a recent view; safe from any thread."""
 
     async def propose(self, command: bytes, *, timeout_ms: int) -> bytes:
-        """Commit a command; returns ``StateMachine.apply``'s response, from any node.
+        """Commit a command, from any node; return the response of ``StateMachine.apply``.
 
         Raises:
-            NoQuorumError: it was certainly not applied.
-            FateUnknownError: it may have been, or may yet be, applied.
+            NoQuorumError: the command was certainly not applied.
+            FateUnknownError: the command may have been applied, or may still be applied later.
             RequestTooLargeError: above 1 MiB.
         """
 
     async def barrier(self, *, timeout_ms: int) -> int:
-        """Wait until this node has applied all that was committed when it was called; returns that index.
+        """Wait until this node has applied every command committed before the call; return the applied index.
 
         Raises:
-            NoQuorumError: no majority answered in time.
+            NoQuorumError: no majority responded in time.
         """
 
     async def transfer_leadership(self, *, timeout_ms: int) -> bool:
-        """Hand Raft leadership to an up-to-date voter; True when this node does not lead any more."""
+        """Transfer Raft leadership to an up-to-date voter; return True once this node does not lead any more."""
 
     def accept(self, connection: socket.socket) -> None:
-        """Take over an accepted socket of which the preface (channel kind Raft) has been read. Any thread."""
+        """Take an accepted socket whose preface (channel kind Raft) has been read. Any thread."""
 
     def last_contact_ms(self, node_id: int) -> int | None:
-        """Monotonic ms when the voter was last heard of on the Raft channel; None: never. Any thread."""
+        """Return when the voter was last heard on the Raft channel, in monotonic ms; None for never. Any thread."""
 
     async def stop(self) -> None:
         """Sync, close and end the thread."""

@@ -1,13 +1,13 @@
-"""The quorum of a node: a Raft core, its thread, its connections and its directory, put together.
+"""The quorum of a node: a Raft core with its thread, its connections and its directory.
 
-Implements ``quorum.Quorum``. Everything but ``propose``, ``barrier``, ``status`` and the like runs on one thread of
-its own, so that syncing the log never stalls the data path. The files of one directory:
+Implements ``quorum.Quorum``. Everything except the public methods runs on a separate thread, so that syncing the log
+never stalls the data path. The files of one directory:
 
-    voter               which node and voters it belongs to, and how far it has come (``bootstrap``)
+    voter               its node, its voters and its state (``bootstrap``)
     wal                 the log (``wal``)
     snapshot            the state up to some index (``snapshot``)
 
-A voter takes part only after ``bootstrap`` says so; an observer at once.
+A voter takes part only after ``bootstrap`` allows it; an observer takes part at once.
 """
 
 import asyncio
@@ -52,9 +52,9 @@ _RUNNING: Final = frozenset({BootstrapState.NONE, BootstrapState.MEMBER, Bootstr
 class QuorumConfig:
     """How a node takes part in the metadata quorum.
 
-    ``voters``: id → (peer host, peer port) of the 1, 3 or 5 voters. A ``node_id`` that is not among them makes
-    an observer. ``cluster_id``: empty until it is known. ``seed``: of the election timeouts. ``incarnation``:
-    larger than at any former start of this node.
+    ``voters``: id → (peer host, peer port) of the 1, 3 or 5 voters. A node whose ``node_id`` is not among them is
+    an observer. ``cluster_id``: empty until it is known. ``seed``: of the random election timeouts and backoffs.
+    ``incarnation``: larger than at any former start of this node.
     """
 
     node_id: int
@@ -70,7 +70,7 @@ class QuorumConfig:
     ssl_server: ssl.SSLContext | None = None
     ssl_client: ssl.SSLContext | None = None
     verifies_id: bool = False
-    """A peer's certificate must be one of the node that it says it is."""
+    """Whether a peer's certificate must name the node that the peer claims to be."""
 
     @property
     def voter_ids(self) -> tuple[int, ...]:
@@ -86,9 +86,9 @@ class QuorumConfig:
 class RaftQuorum:
     """See ``quorum.Quorum``.
 
-    ``on_role_change`` is called on the quorum's thread whenever role, leader or term changed. ``on_fatal`` is
-    called there at most once and must stop the process: the disk failed or an invariant broke, and nothing of
-    this object may be used again.
+    ``on_role_change`` is called on the quorum's thread after each change of role, leader or term. ``on_fatal`` is
+    called there at most once and must stop the process: the disk failed or an invariant broke. This object must not
+    be used afterwards.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class RaftQuorum:
     # -- life
 
     async def start(self) -> None:
-        """Recover the directory and start the thread; dials the peers, binds nothing.
+        """Recover the directory, start the thread, and dial the peers. No socket is bound.
 
         Raises:
             StartupError: the directory belongs to another node or other voters.
@@ -229,11 +229,11 @@ class RaftQuorum:
     # -- the quorum's interface
 
     def status(self) -> QuorumStatus:
-        """A recent view; any thread."""
+        """Return a recent view; any thread."""
         return self._status
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """From now on refuse peers of another cluster. Any thread."""
+        """Refuse peers of another cluster from now on. Any thread."""
         self._cluster_id = cluster_id
 
     async def propose(self, command: bytes, *, timeout_ms: int) -> bytes:
@@ -279,7 +279,7 @@ class RaftQuorum:
         self._transport.accept(connection)
 
     def _close_arriving(self) -> None:
-        """Close connections that were handed over and not taken before the thread ended."""
+        """Close connections that were passed to the thread but not taken before it ended."""
         while self._arriving:
             self._arriving.pop().close()
 
@@ -303,7 +303,7 @@ class RaftQuorum:
         """See ``transport.Events``."""
         self._was_connected = True
         self._driver.guarded(lambda core: core.connected(peer.node_id))
-        # The state may have moved on since the handshake began.
+        # The state may have changed since the handshake started.
         self._transport.send(peer.node_id, {"type": "bootstrap", "state": int(self._bootstrap)})
         self._on_peer_state(peer.node_id, peer.bootstrap)
 
@@ -331,12 +331,13 @@ class RaftQuorum:
         _log.error("peer refused peer_id=%d reason=%r", error.peer.node_id, str(error))
         if self._is_stranger(error.peer):
             self._strangers.add(error.peer.node_id)
-        # One voter may have gone astray; a majority, and none to talk to since the start: then this node has.
+        # One wrong voter may be that voter's mistake. If a majority is wrong and no peer was ever connected, the
+        # mistake is this node's.
         if not self._was_connected and len(self._strangers) > len(self._config.voters) // 2:
             self._after_fatal(StartupError(f"most voters are not this node's: {error}"))
 
     def _is_stranger(self, peer: PeerIdentity) -> bool:
-        """Whether a voter of ours is one of another cluster, or of other voters, for good."""
+        """Return whether a configured voter belongs to another cluster, or to other voters. Neither ever changes."""
         if peer.node_id not in self._config.voters:
             return False
         is_foreign = bool(self._cluster_id) and peer.cluster_id not in {"", self._cluster_id}
@@ -354,7 +355,7 @@ class RaftQuorum:
                 self._after_fatal(error)
 
     def _advance(self) -> None:
-        """Go as far as the others' states allow."""
+        """Enter as many states as the others' states allow."""
         if self._driver.core is not None or self._bootstrap in _RUNNING:
             return
         while (state := next_state(self._bootstrap, self._peer_states)) is not self._bootstrap:
@@ -364,7 +365,7 @@ class RaftQuorum:
 
     def _enter(self, state: BootstrapState) -> None:
         if self._bootstrap is BootstrapState.FOUNDING:
-            # From MEMBER on a missing log is a lost one, so it is there before.
+            # A MEMBER without a log has lost it and is refused at the start, so the log must exist before MEMBER does.
             Wal(self._files, f"{self._config.directory}/wal").close()
         self._store(state)
         self._bootstrap = state
@@ -378,7 +379,7 @@ class RaftQuorum:
         store_record(self._files, config.directory, record)
 
     def _log_missing(self) -> None:
-        """While the cluster is not founded, name the voters that hold it up."""
+        """Log the voters that are still missing, again and again, while the cluster is not founded."""
         if self._driver.core is not None or not self._is_started:
             return
         missing = [voter for voter, state in self._peer_states.items() if state is None]
@@ -407,7 +408,7 @@ class RaftQuorum:
                 self._status.term,
             )
             self._on_role_change(self._status)
-        # In this order, so that the caller's loop can let who waits go first.
+        # In this order, so that the caller's loop can resume the callers before it handles the new image.
         self._requests.deliver()
         self._machine.publish()
 

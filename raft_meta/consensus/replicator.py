@@ -1,8 +1,8 @@
-"""The leader's side of replication: entries to those who are near, snapshot pieces to those who are not.
+"""The leader's side of replication: entries, or a snapshot for a node that needs entries that the log has dropped.
 
 Replaces the library's own sender, which spins while a snapshot is being made, has no flow control and cuts long
-entries with pickle. Entries are pipelined: ``next_index`` moves when they are sent, and back when the follower says
-that it does not match. A snapshot is sent in pieces with a window of unanswered bytes.
+entries with pickle. Entries are pipelined: ``next_index`` moves forward when they are sent, and back when the follower
+reports a mismatch. A snapshot is sent in pieces, with a window of unacknowledged pieces.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from raft_meta.consensus.snapshot import OutgoingTransfer, SnapshotStore
 from raft_meta.consensus.wal import Wal
 
 BATCHES_A_ROUND: Final = 4
-"""How many batches one node gets before the others have their turn."""
+"""How many batches one node gets in a round before the other nodes get theirs."""
 
 WINDOW_PIECES: Final = 16
-"""Unanswered snapshot pieces: 4 MiB at 256 KiB a piece, more than a local network holds in flight."""
+"""Unacknowledged snapshot pieces: 4 MiB at 256 KiB a piece, more than a local network holds in flight."""
 
 _STALL_SECONDS: Final = 2.0
-"""A transfer that makes no progress for so long is begun anew."""
+"""A transfer without progress for so long starts again."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Sending:
 
 
 class Replicator:
-    """Decides what each connected node is sent. Owned by the core."""
+    """Decides which messages each connected node gets. Owned by the core."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Replicator:
 
     @property
     def is_sending_snapshot(self) -> bool:
-        """Some node is being sent a snapshot."""
+        """Whether any node is being sent a snapshot."""
         return bool(self._sending)
 
     def send_all(self) -> None:
-        """One round: every connected node gets entries, pieces or a heartbeat."""
+        """Send one round: every connected node gets entries, pieces or a heartbeat."""
         for node_id in self._library.connected_ids():
             if self._library.next_index(node_id) <= self._wal.entries[0][1]:
                 self._send_pieces(node_id)
@@ -76,7 +76,7 @@ class Replicator:
                 self._send_entries(node_id)
 
     def on_answer(self, node_id: int, received_bytes: int) -> None:
-        """The node answered; ``received_bytes`` of a transfer, when it is receiving one."""
+        """Note a response of the node. ``received_bytes``: of its transfer; 0 if the response names none."""
         sending = self._sending.get(node_id)
         if sending is not None and received_bytes > sending.answered_bytes:
             sending.answered_bytes = received_bytes

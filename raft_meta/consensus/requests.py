@@ -1,8 +1,8 @@
-"""Commands between a caller's loop and the quorum's: handed over in batches, answered exactly once.
+"""Commands between a caller's loop and the quorum's: passed in batches, each with exactly one outcome.
 
-A request lives until its deadline. A definite failure (no leader yet, the leader changed before it took the command,
-a full queue) is repeated inside until then, since nothing was applied. What left this node and was not answered is
-*unknown*, never failed; a command that never left the queue is certainly not applied.
+A request lives until its deadline. Until then a definite failure is retried here, because nothing was applied: no
+leader yet, a leader that changed before it took the command, a full queue. A command that left this node without a
+response is *unknown*, never failed. A command that never left the queue is certainly not applied.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _RETRY_SECONDS: Final = 0.02
 
 
 class Request:
-    """One proposal or barrier (``command`` is None). Made on the caller's loop, used on the quorum's."""
+    """One proposal, or a barrier (``command`` is None). Created on the caller's loop, used on the quorum's."""
 
     __slots__ = ("command", "deadline", "future", "is_answered", "loop", "ticket", "timeout_ms")
 
@@ -37,7 +37,7 @@ _Outcome = bytes | int | MilenaError
 
 
 class Requests:
-    """All requests of one node that are not answered yet."""
+    """The requests of one node that have no outcome yet."""
 
     def __init__(self, thread: LoopThread, driver: Driver) -> None:
         self._thread = thread
@@ -45,16 +45,16 @@ class Requests:
         self._arriving: deque[Request] = deque()
         self._is_waking = False
         self._open: dict[Request, None] = {}
-        """In the order in which they came, so that a simulated run repeats."""
+        """In the order of arrival, so that a simulated run repeats."""
         self._answers: dict[asyncio.AbstractEventLoop, list[tuple[Request, _Outcome]]] = {}
         self._is_closed = False
 
     async def ask(self, request: Request) -> bytes | int:
-        """Hand a request over and wait for its outcome. Any loop.
+        """Pass a request to the quorum and wait for its outcome. Any loop.
 
         Raises:
-            NoQuorumError: it was certainly not applied.
-            FateUnknownError: it may have been applied.
+            NoQuorumError: the command was certainly not applied.
+            FateUnknownError: the command may have been applied.
         """
         self._arriving.append(request)
         if not self._is_waking:
@@ -142,17 +142,17 @@ class Requests:
         self._answers.setdefault(request.loop, []).append((request, outcome))
 
     def deliver(self) -> None:
-        """Hand over what was answered: one wake-up a loop, however many answers."""
+        """Deliver all new outcomes to their callers, with one wake-up for each loop."""
         if not self._answers:
             return
         answers, self._answers = self._answers, {}
         for loop, batch in answers.items():
-            # A caller whose loop has closed does not wait any more.
+            # If a caller's loop has closed, the caller does not wait any more.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(_settle, batch)
 
     def close(self) -> None:
-        """Answer all that is open: unknown, if it left this node."""
+        """End all open requests: with an unknown fate if the command left this node."""
         self._is_closed = True
         for request in list(self._open):
             is_out = request.ticket is not None and request.command is not None

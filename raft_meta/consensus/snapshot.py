@@ -9,10 +9,10 @@ A snapshot file is a run of records, all integers big-endian:
     9       ..    payload
 
 The head's payload is msgpack ``[version, [command, index, term], [command, index, term]]``: the last entry that
-the state contains, and the one before it. The end's is msgpack ``[number of chunks]``. Chained CRCs make every
-cut, splice, swap and flipped bit visible; a file is used only after it was read to its end record.
+the state contains, and the entry before it. The end's is msgpack ``[number of chunks]``. Chained CRCs detect every
+cut, splice, swap and flipped bit. A file is used only after it was read up to its end record.
 
-A file becomes *the* snapshot by rename, after its bytes were synced; the names:
+A rename makes a file *the* snapshot, after its bytes were synced. The names:
 
     snapshot             the current one
     snapshot.local       being written by this node
@@ -48,7 +48,7 @@ TransferId = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMeta:
-    """Where a snapshot stands: the last entry that it contains, and the one before."""
+    """The position of a snapshot: the last entry that it contains, and the entry before."""
 
     last: Entry
     previous: Entry
@@ -103,9 +103,9 @@ def write_snapshot(files: Files, path: str, meta: SnapshotMeta, chunks: Iterable
 
 
 class SnapshotReader:
-    """Reads one snapshot file, checking as it goes.
+    """Reads and checks one snapshot file.
 
-    Every method raises ``CorruptLogError`` when the file is not whole and unharmed as far as it was read.
+    Every method raises ``CorruptLogError`` if the part of the file that it read is cut or damaged.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -123,7 +123,7 @@ class SnapshotReader:
         self._file.close()
 
     def read_meta(self) -> SnapshotMeta:
-        """The head alone."""
+        """Read the head only."""
         kind, payload, _, _ = self._record(0, 0)
         if kind != _HEAD:
             raise self._corrupt("it has no head")
@@ -139,13 +139,13 @@ class SnapshotReader:
         return meta
 
     def verify(self) -> SnapshotMeta:
-        """Read to the end; what was verified can be read again without surprise."""
+        """Read and check the file up to its end; return its head."""
         for _ in self.chunks():
             pass
         return self.read_meta()
 
     def chunks(self) -> Iterator[bytes]:
-        """The chunks of the state, in order."""
+        """Yield the chunks of the state, in order."""
         kind, _, position, crc = self._record(0, 0)
         count = 0
         while True:
@@ -183,7 +183,7 @@ def _entry(fields: object) -> Entry:
 
 
 class OutgoingTransfer:
-    """One snapshot on its way to one node; holds the file it started with, whatever replaces it."""
+    """A transfer of one snapshot to one node. It keeps its file open, even if a newer snapshot replaces that file."""
 
     def __init__(self, file: File, transfer_id: TransferId, *, piece_bytes: int) -> None:
         self._file = file
@@ -194,11 +194,11 @@ class OutgoingTransfer:
 
     @property
     def offset(self) -> int:
-        """How many bytes were taken."""
+        """Bytes that ``next_piece`` has returned."""
         return self._offset
 
     def next_piece(self) -> Chunk:
-        """The next piece; the last one says so."""
+        """Return the next piece; the last piece is marked as last."""
         start = self._offset
         data = self._file.pread(self._piece_bytes, start)
         self._offset += len(data)
@@ -210,7 +210,7 @@ class OutgoingTransfer:
 
 
 class IncomingTransfer:
-    """One snapshot arriving from one node."""
+    """A transfer of one snapshot from one node."""
 
     def __init__(self, files: Files, path: str, node_id: int, transfer_id: TransferId) -> None:
         files.remove(path)
@@ -223,12 +223,12 @@ class IncomingTransfer:
         """Append the next piece.
 
         Raises:
-            DiskFullError: the transfer must be given up.
+            DiskFullError: the transfer must be abandoned.
         """
         self.received_bytes += self._file.pwritev([data], self.received_bytes)
 
     def sync(self) -> None:
-        """Make it durable."""
+        """Make the received bytes durable."""
         self._file.sync()
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ class IncomingTransfer:
 
 
 class SnapshotStore:
-    """The snapshot files of one directory. Owned by one thread, ``write_snapshot`` excepted."""
+    """The snapshot files of one directory. Owned by one thread; ``write_snapshot`` may run on another."""
 
     def __init__(self, files: Files, directory: str, *, piece_bytes: int = PIECE_BYTES) -> None:
         self.files = files
@@ -247,7 +247,8 @@ class SnapshotStore:
         self._piece_bytes = piece_bytes
         files.remove(self.local_path)
         files.remove(self.incoming_path)
-        # A rename that a killed process did not live to sync has been seen; it must not be taken back later.
+        # A killed process may not have synced its last rename. This process sees its effect, so a power cut must not
+        # undo it later.
         files.sync_directory(directory)
         self.meta: SnapshotMeta | None = None
         self.size_bytes = 0
@@ -255,10 +256,10 @@ class SnapshotStore:
             self._look()
 
     def read(self) -> tuple[SnapshotMeta, list[bytes]]:
-        """The current snapshot, wholly checked before any of it is used.
+        """Read the current snapshot and check it as a whole.
 
         Raises:
-            CorruptLogError: it is not whole; the process must stop rather than run empty.
+            CorruptLogError: the file is not whole; the process must stop rather than run with an empty state.
         """
         reader = SnapshotReader(self.files, self.path)
         try:
@@ -272,14 +273,14 @@ class SnapshotStore:
         self._look()
 
     def open_outgoing(self, transfer_id: TransferId) -> OutgoingTransfer | None:
-        """A transfer of the current snapshot; None when there is none."""
+        """Start a transfer of the current snapshot; None if there is no snapshot."""
         if self.meta is None:
             return None
         file = self.files.open(self.path)
         return OutgoingTransfer(file, transfer_id, piece_bytes=self._piece_bytes)
 
     def open_incoming(self, node_id: int, transfer_id: TransferId) -> IncomingTransfer:
-        """A new file to receive into; what was received before is gone."""
+        """Start a new file for a transfer; the bytes of an earlier one are removed."""
         return IncomingTransfer(self.files, self.incoming_path, node_id, transfer_id)
 
     def verify_incoming(self) -> SnapshotMeta:

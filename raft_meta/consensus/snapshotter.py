@@ -1,6 +1,6 @@
-"""Keeps the log short: writes a snapshot in the background, then drops the entries that it holds.
+"""Keeps the log short: writes a snapshot in the background, then drops the entries that the snapshot contains.
 
-Judged by bytes, not by a count of entries: a large state with small commands must not be rewritten every few
+The log's bytes decide, not the number of entries: a large state with small commands must not be rewritten every few
 seconds. A failed attempt (a full disk) changes nothing and is repeated later.
 """
 
@@ -18,11 +18,11 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 10.0
 _PATIENCE: Final = 4
-"""A transfer that is still going on when the log has grown to so many times its bound does not stop us."""
+"""A transfer in progress no longer prevents a snapshot once the log has grown to so many times its bound."""
 
 
 class Background(Protocol):
-    """Runs a job elsewhere, then ``done`` on the core's thread with what the job raised."""
+    """Runs a job elsewhere, then ``done`` on the core's thread with the job's exception, or None."""
 
     def __call__(
         self, job: Callable[[], None], done: Callable[[BaseException | None], None]
@@ -60,7 +60,7 @@ class Snapshotter:
         self._is_forced = True
 
     def maybe_compact(self, *, is_sending_snapshot: bool) -> None:
-        """Start a snapshot when the log is long enough."""
+        """Start a snapshot if the log is long enough."""
         if self._is_running or not self._is_due(is_sending_snapshot):
             return
         self._is_forced = False

@@ -1,12 +1,12 @@
-"""The live connections of the Raft channel: who dials whom, what a session may carry, when it ends.
+"""The live connections of the Raft channel: which node dials, what a session may carry, when it ends.
 
-Runs on the quorum's loop. Of two voters the one with the higher id dials; observers dial every voter. So a pair has
-one dialer, which keeps one connection; when it dials again the acceptor drops the older one at once and ignores
-what that one still delivers: two live connections would reorder messages.
+Runs on the quorum's loop. The voter with the higher id dials the other; observers dial every voter. So each pair has
+one dialer, which keeps one connection. When it dials again, the acceptor drops the older connection at once and ignores
+data that still arrives on it: two live connections would reorder messages.
 
-Names are resolved at every dial (addresses change). A session ends when the peer closes, breaks the protocol, or the
-kernel gives up on unanswered bytes (``TCP_USER_TIMEOUT``), so that a healed network is dialled anew instead of
-waiting for a retransmission timer that has backed off for minutes.
+Names are resolved at every dial, because addresses change. A session ends if the peer closes it or breaks the protocol.
+It also ends if the kernel gives up on unacknowledged bytes (``TCP_USER_TIMEOUT``). After a network failure the node
+then dials again, and does not wait for a retransmission timer that has backed off for minutes.
 """
 
 import asyncio
@@ -37,22 +37,22 @@ _log = logging.getLogger(__name__)
 CONNECT_SECONDS_MAX: Final = 2.0
 HANDSHAKE_SECONDS_MAX: Final = 2.0
 CONGESTED_BYTES: Final = 8 << 20
-"""Bytes waiting for one peer above which it gets heartbeats only."""
+"""A peer with more bytes than this waiting for it gets heartbeats only."""
 
 OPENING_MAX: Final = 64
-"""Connections in their handshake at a time; what comes beyond is closed."""
+"""Connections in their handshake at the same time; further connections are closed."""
 
 _FRAME_BYTES_MAX: Final = 16 << 20
 FRAME_SECONDS_MAX: Final = 20.0
-"""From the first byte of a frame to its last: 16 MiB over 7 Mbit/s. A frame whose length was damaged takes in all that
-comes after it, heartbeats as well; its session looks alive, and nothing is heard on it."""
+"""Longest time from the first byte of a frame to its last: 16 MiB at 7 Mbit/s. A frame with a damaged length swallows
+all bytes behind it, heartbeats included: its session looks alive, but no message arrives on it."""
 
 _COMPLAINT_SECONDS: Final = 10.0
 _COMPLAINTS_MAX: Final = 100
 _UNANSWERED_MS_MAX: Final = 3000
 _BACKOFF_SECONDS: Final = (0.05, 1.0)
 _TCP_THIN_LINEAR_TIMEOUTS: Final = 16
-"""Linux's number of the option, which Python has no name for. Source: linux/tcp.h."""
+"""Linux's number of the option, for which Python has no name. Source: linux/tcp.h."""
 
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
 
@@ -61,24 +61,27 @@ class Events(Protocol):
     """Listener of the transport; called on the quorum's loop."""
 
     def on_connected(self, peer: PeerIdentity) -> None:
-        """A session with this peer is live; any older one is gone."""
+        """Called when a session with this peer is live; any older one is gone."""
 
     def on_disconnected(self, node_id: int) -> None:
-        """The session with this peer is gone."""
+        """Called when the session with this peer is gone."""
 
     def on_message(self, node_id: int, message: Message) -> None:
-        """A message of the live session."""
+        """Called with each message of the live session."""
 
     def on_read(self) -> None:
-        """All messages that came together have been told."""
+        """Called after ``on_message`` has had all messages that arrived together."""
 
     def on_refused(self, error: PeerRefusedError) -> None:
-        """A peer proved who it is, and was refused."""
+        """Called when a peer proved its identity and was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportConfig:
-    """Whom to reach and how. ``voters``: id → (host, port); ``identity``: who this node is, asked at each dial."""
+    """The peers and how to reach them.
+
+    ``voters``: id → (host, port). ``identity``: returns this node's identity; called for each connection.
+    """
 
     voters: dict[int, tuple[str, int]]
     secret: bytes
@@ -86,7 +89,7 @@ class TransportConfig:
     ssl_server: ssl.SSLContext | None
     ssl_client: ssl.SSLContext | None
     verifies_id: bool = False
-    """A peer's certificate must be one of the node that it says it is."""
+    """Whether a peer's certificate must name the node that the peer claims to be."""
 
 
 class Transport:
@@ -99,7 +102,7 @@ class Transport:
         self._node_id = config.identity().node_id
         self._live: dict[int, _PeerConnection] = {}
         self._opening: dict[_PeerConnection, None] = {}
-        """In the order in which they came, so that a simulated run repeats."""
+        """In the order of arrival, so that a simulated run repeats."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._contact_ms: dict[int, int] = {}
         self._complaints: dict[str, float] = {}
@@ -108,7 +111,7 @@ class Transport:
     # -- life
 
     def start(self) -> None:
-        """Begin to dial."""
+        """Start to dial."""
         is_voter = self._node_id in self._config.voters
         for node_id in self._config.voters:
             if node_id != self._node_id and (not is_voter or self._node_id > node_id):
@@ -125,12 +128,12 @@ class Transport:
         self._live.clear()
 
     def accept(self, connection: socket.socket) -> None:
-        """Take over an accepted socket behind its preface."""
+        """Take an accepted socket whose preface has been read."""
         if self._is_closed or len(self._opening) >= OPENING_MAX:
             connection.close()
             return
         task = self._spawn(self._open(connection, None))
-        # A task that is cancelled before its first step never gets to close its socket.
+        # A task that is cancelled before its first step never closes its socket.
         task.add_done_callback(lambda _: connection.close())
 
     def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -142,22 +145,22 @@ class Transport:
     # -- sessions
 
     def send(self, node_id: int, message: Message) -> None:
-        """Send on the live session; drop when there is none."""
+        """Send on the live session; drop the message if there is none."""
         connection = self._live.get(node_id)
         if connection is not None:
             connection.send(encode_message(message))
 
     def is_congested(self, node_id: int) -> bool:
-        """Whether much waits to be sent to this node."""
+        """Whether more than ``CONGESTED_BYTES`` wait to be sent to this node."""
         connection = self._live.get(node_id)
         return connection is not None and connection.waiting_bytes > CONGESTED_BYTES
 
     def connected_ids(self) -> list[int]:
-        """Peers with a live session, sorted."""
+        """Return the peers with a live session, sorted."""
         return sorted(self._live)
 
     def last_contact_ms(self, node_id: int) -> int | None:
-        """Monotonic ms when the peer was last heard of. Any thread."""
+        """Return when the peer was last heard, in monotonic ms; None for never. Any thread."""
         return self._contact_ms.get(node_id)
 
     # -- called by connections
@@ -166,7 +169,7 @@ class Transport:
         """Make a finished handshake the live session of its pair.
 
         Raises:
-            PeerRefusedError: it is not one to talk to.
+            PeerRefusedError: the peer was started with other voters.
         """
         peer = session.peer
         self._check(peer)
@@ -193,30 +196,30 @@ class Transport:
     def on_frames(
         self, connection: "_PeerConnection", node_id: int, headers: Sequence[bytes]
     ) -> None:
-        """Checked frames that came together."""
+        """Take checked frames that arrived together."""
         if self._live.get(node_id) is not connection:
             return
         self._contact_ms[node_id] = int(asyncio.get_running_loop().time() * 1000)
         try:
             for header in headers:
-                # What one of them brings about may have ended the session.
+                # Handling an earlier message may have ended the session.
                 if self._live.get(node_id) is connection:
                     self._events.on_message(node_id, decode_message(header))
         finally:
             self._events.on_read()
 
     def on_refused(self, error: PeerRefusedError) -> None:
-        """A peer of another cluster, or under a wrong address."""
+        """Report a peer of another cluster or of other voters, or one under a wrong address."""
         if self._is_news(str(error)):
             self._events.on_refused(error)
 
     def on_broken(self, error: PeerProtocolError) -> None:
-        """A peer broke the protocol, or does not know the secret."""
+        """Log a peer that broke the protocol, or does not know the secret."""
         if self._is_news(str(error)):
             _log.warning("raft connection refused reason=%r", str(error))
 
     def _is_news(self, reason: str) -> bool:
-        """Peers dial every second; the same complaint is worth a line now and then."""
+        """Return whether to report this reason now. Peers dial every second, so each is reported every 10 s at most."""
         now = asyncio.get_running_loop().time()
         if now - self._complaints.get(reason, -_COMPLAINT_SECONDS) < _COMPLAINT_SECONDS:
             return False
@@ -226,7 +229,7 @@ class Transport:
         return True
 
     def on_closed(self, connection: "_PeerConnection", node_id: int | None) -> None:
-        """The connection is gone."""
+        """Forget a connection that is gone."""
         self._opening.pop(connection, None)
         if node_id is not None and self._live.get(node_id) is connection:
             del self._live[node_id]
@@ -241,7 +244,7 @@ class Transport:
         backoff = least
         while not self._is_closed:
             try:
-                # NB: not wait_for, which in 3.11 swallows a cancellation that comes with the result.
+                # Not wait_for: in Python 3.11 it swallows a cancellation that arrives together with the result.
                 async with asyncio.timeout(CONNECT_SECONDS_MAX):
                     dialled = await self._dial(node_id)
                 await self._open(dialled, node_id)
@@ -274,7 +277,7 @@ class Transport:
         raise failure or OSError(f"{host} has no address")
 
     async def _open(self, opened: socket.socket, dialled_id: int | None) -> None:
-        """Run a connection to its end."""
+        """Run a connection until it ends."""
         config, loop = self._config, asyncio.get_running_loop()
         handshake = Handshake(
             HandshakeRole.ACCEPTOR if dialled_id is None else HandshakeRole.DIALER,
@@ -339,7 +342,7 @@ class _PeerConnection(asyncio.Protocol):
         self._loop = loop
         self._deadline = loop.call_later(HANDSHAKE_SECONDS_MAX * 2, self.abort)
         self._unfinished: asyncio.TimerHandle | None = None
-        """Set while a frame has begun to come and is not whole."""
+        """Set while a frame has arrived in part."""
         self.closed: asyncio.Future[None] = loop.create_future()
 
     @property
@@ -348,12 +351,12 @@ class _PeerConnection(asyncio.Protocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send(self, header: bytes) -> None:
-        """Send one frame; every field that matters is in the header, which is authenticated."""
+        """Send one frame. The whole message is in the header, because only the header is authenticated."""
         if self._session is not None and self._transport is not None:
             self._transport.writelines(self._session.encoder.encode(header))
 
     def abort(self) -> None:
-        """Close at once; what is not sent yet is lost."""
+        """Close at once; bytes that are not sent yet are lost."""
         self._is_aborted = True
         self._deadline.cancel()
         self._stop_watching()
@@ -363,7 +366,7 @@ class _PeerConnection(asyncio.Protocol):
             self.closed.set_result(None)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Other loops' transports act like asyncio's without being any.
+        # Transports of other loops have asyncio's interface, but are no subclasses of it.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=CONGESTED_BYTES)
         if self._handshake.verifies_id:
@@ -394,7 +397,7 @@ class _PeerConnection(asyncio.Protocol):
             self.closed.set_result(None)
 
     def _maybe_complain(self) -> None:
-        """Name a peer that hangs up on our proof: it cannot say why."""
+        """Log a peer that closes the connection after our proof. The protocol lets it give no reason."""
         peer = self._handshake.peer
         if peer is not None and not self._handshake.is_complete and not self._is_aborted:
             self._owner.on_broken(
@@ -404,7 +407,7 @@ class _PeerConnection(asyncio.Protocol):
             )
 
     def _shake(self, data: bytes) -> bytes:
-        """Feed the handshake; returns what came behind it."""
+        """Feed the handshake; return the bytes behind it."""
         self._handshake.receive(data)
         self._write_handshake()
         if not self._handshake.is_complete:
@@ -451,7 +454,7 @@ def _tune(connection: socket.socket) -> None:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if sys.platform == "linux":
-        # On a lossy network each retry must not wait twice as long as the one before: elections are at stake.
+        # On a lossy network the kernel doubles the wait at each retry. Heartbeats that wait so long cause elections.
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_THIN_LINEAR_TIMEOUTS, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:

@@ -1,18 +1,19 @@
 """The durable Raft log: entries, hard state (term and vote) and truncations, in one checksummed file.
 
-Everything is written in *groups*. A group is what was recorded since the last ``sync``, and it is written and
-synced as one; the next group is written only after that sync returned. Hence the rule that recovery rests on:
+Everything is written in *groups*. A group holds all records since the last ``sync``. It is written and synced as one,
+and the next group is written only after that sync returned. Recovery relies on that:
 
-- A bad group with nothing valid behind it is the torn tail of a crash: nobody was told of it, it is cut.
-- A bad group with a valid one behind it had been synced: votes or acknowledgements rest on it. That is
-  damage, and the node refuses to start (``CorruptLogError``).
+- A bad group with no valid group behind it is the torn tail of a crash. No message was sent that rests on it, so it is
+  cut.
+- A bad group with a valid group behind it was synced before: votes or acknowledgements rest on it. That is damage, and
+  the node refuses to start (``CorruptLogError``).
 
 Group, all integers big-endian; zeros behind the last group are preallocated room, not a group:
 
     offset  size  meaning
     0       4     b"MWAL"
     4       4     payload_bytes
-    8       8     sequence: 1 for the first group of a file, then one more each
+    8       8     sequence: 1 for the first group of a file, then one more for each group
     16      4     CRC-32C over payload_bytes, sequence and payload
     20      ..    payload: msgpack arrays back to back
 
@@ -22,9 +23,9 @@ Group, all integers big-endian; zeros behind the last group are preallocated roo
     [2, index]                    the entry of this index and all later ones are gone
     [3, term, vote|nil]           hard state
 
-Compaction writes a new file beside the old one and renames it over (``drop_before``): the suffix that is kept
-was acknowledged, so it is never rewritten in place. Room is preallocated in steps and a reserve is kept back from
-proposals (``has_room``), so that a full disk refuses proposals while votes, terms and leadership go on.
+Compaction writes a new file beside the old one and renames it over the old one (``drop_before``). The suffix that it
+keeps was acknowledged, so it is never rewritten in place. Room is preallocated in steps, and proposals may not use a
+reserve (``has_room``). So a full disk refuses proposals, while votes, terms and leadership continue.
 
 A failed sync (``DiskFailedError``) leaves the log unusable: the process must stop.
 """
@@ -43,7 +44,7 @@ from raft_meta.consensus.messages import Entry
 FORMAT_VERSION: Final = 1
 
 ROOM_STEP_BYTES: Final = 4 << 20
-"""How far the file grows at a time. Four of the largest commands."""
+"""How far the file grows at a time: by four of the largest commands."""
 
 RESERVE_BYTES: Final = 1 << 20
 """Room that proposals may not use: some 30,000 changes of term on a disk that stays full."""
@@ -52,7 +53,7 @@ _MAGIC: Final = b"MWAL"
 _GROUP: Final = struct.Struct(">4sIQI")
 _CHECKED: Final = struct.Struct(">IQ")
 _RECORD_OVERHEAD: Final = 32
-"""More than the msgpack framing of one entry: array, kind, bytes header, two integers of up to 9 bytes."""
+"""An upper bound of the msgpack framing of one entry: array, kind, bytes header, two integers of up to 9 bytes."""
 
 _VERSION, _ENTRY, _TRUNCATE, _HARD_STATE = range(4)
 _FIRST_INDEX: Final = 1
@@ -61,8 +62,8 @@ _FIRST_INDEX: Final = 1
 class Wal:
     """The log, in memory and on disk.
 
-    Invariants: ``entries`` are consecutive in index; what ``is_dirty`` says is not yet on disk is lost by a
-    crash as a whole or from some record on, never in the middle. Owned by one thread.
+    Invariants: ``entries`` are consecutive in index. A crash loses records that are not yet on disk (``is_dirty``) as
+    a whole, or from some record on, never in the middle. Owned by one thread.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class Wal:
         self._allocated = self._file.size()
         self._cut_bytes = self._cut_tail()
         self.has_room(0)
-        # What a killed process wrote but did not sync has been read; it must not vanish in a later power cut.
+        # ``_load`` may have read bytes that a killed process wrote but did not sync. A later power cut must not remove
+        # them.
         self._file.sync()
         files.sync_directory(path.rpartition("/")[0] or ".")
         self._is_new = self._end == 0
@@ -106,7 +108,7 @@ class Wal:
 
     @property
     def is_new(self) -> bool:
-        """Nothing was there when it was opened."""
+        """Whether the file was missing or empty when it was opened."""
         return self._is_new
 
     @property
@@ -116,25 +118,25 @@ class Wal:
 
     @property
     def size_bytes(self) -> int:
-        """How much of the file is used; what compaction is judged by."""
+        """Bytes of the file in use, records that are not written yet included. Compaction decides by it."""
         return self._end + self._pending_bytes
 
     @property
     def is_dirty(self) -> bool:
-        """Something was recorded that is not on disk yet."""
+        """Whether any record is not on disk yet."""
         return bool(self._pending)
 
     def position_of(self, entry: Entry) -> int | None:
-        """Where the entry of this index and term stands in ``entries``; None when it is not there."""
+        """Return the position in ``entries`` of the entry with this index and term; None if it is not there."""
         position = entry[1] - self.entries[0][1] if self.entries else -1
         if 0 <= position < len(self.entries) and self.entries[position][1:] == entry[1:]:
             return position
         return None
 
     def has_room(self, command_bytes: int, *, count: int = 1, is_urgent: bool = False) -> bool:
-        """Whether ``count`` commands of this size together may be added; grows the file when it can.
+        """Return whether ``count`` commands of this size together may be added; grow the file for them if possible.
 
-        ``is_urgent``: half the reserve may be used, for what reads and rejoining voters need.
+        ``is_urgent``: half the reserve may be used, for the entries that reads and rejoining voters need.
         """
         reserve = self._reserve // 2 if is_urgent else self._reserve
         added = _GROUP.size + command_bytes + _RECORD_OVERHEAD * count
@@ -161,21 +163,21 @@ class Wal:
         """Drop the entry of this index and all later ones."""
         if not self.entries or index > self.entries[-1][1]:
             return
-        # The index that was asked for, not the first one here: on a full disk the file may begin before.
+        # The index of the call, not the first one of ``entries``: after a full disk the file may begin before that.
         self._record(_TRUNCATE, index)
         del self.entries[max(0, index - self.entries[0][1]) :]
 
     def set_hard_state(self, term: int, voted_for: int | None) -> None:
-        """Term and vote. They must be synced before any message that rests on them leaves."""
+        """Record term and vote. They must be synced before any message that rests on them leaves."""
         if (term, voted_for) != (self.term, self.voted_for):
             self.term, self.voted_for = term, voted_for
             self._record(_HARD_STATE, term, voted_for)
 
     def sync(self) -> None:
-        """Write and sync all that was recorded, as one group.
+        """Write and sync all new records, as one group.
 
         Raises:
-            DiskFailedError: stop the process.
+            DiskFailedError: a write or sync failed; stop the process.
             DiskFullError: not even the reserve was left; stop the process.
         """
         if self._failed:
@@ -196,10 +198,10 @@ class Wal:
         self._pending_bytes = 0
 
     def drop_before(self, index: int) -> None:
-        """Forget the entries below ``index``, durably and at once; what is recorded so far is synced with it.
+        """Forget the entries below ``index``, durably and at once. This syncs all new records, too.
 
-        On a full disk the file stays as it is: opened again it gives the older entries too, which the snapshot
-        that replaces them covers. Until the next rewrite the file may so begin before ``entries`` does.
+        On a full disk the file does not change. If it is opened again, it also has the older entries, which the
+        snapshot that replaces them covers. So until the next rewrite the file may begin before ``entries`` does.
         """
         if self.entries:
             del self.entries[: max(0, index - self.entries[0][1])]
@@ -208,7 +210,7 @@ class Wal:
     def restart_with(self, entries: Iterable[Entry]) -> None:
         """Replace all entries at once, durably; on a full disk by records at the end of the old file."""
         kept = list(entries)
-        # From the very first: what ``drop_before`` forgot may still be in the file, and nothing may stay before a gap.
+        # From index 1: the file may still have entries that ``drop_before`` forgot, and none may stay before a gap.
         self._record(_TRUNCATE, _FIRST_INDEX)
         self.entries = []
         for entry in kept:
@@ -280,7 +282,7 @@ class Wal:
     # -- recovery
 
     def _load(self) -> int:
-        """Replay the file; returns where its last good group ends."""
+        """Replay the file; return where its last good group ends."""
         content = self._file.pread(self._file.size(), 0)
         position = 0
         while (end := self._load_group(content, position)) is not None:
@@ -339,7 +341,10 @@ class Wal:
             candidate = content.find(_MAGIC, candidate + 1)
 
     def _cut_tail(self) -> int:
-        """Overwrite a torn group with zeros; its blocks stay ours, which a full disk would not give back."""
+        """Overwrite a torn group with zeros; return how many bytes it had.
+
+        Truncating would free blocks that a full disk might not give back.
+        """
         tail = self._file.pread(self._allocated - self._end, self._end)
         torn = len(tail.rstrip(b"\0"))
         if torn:
@@ -359,7 +364,7 @@ def _group(sequence: int, records: list[bytes]) -> list[bytes]:
 
 
 def _read_group(content: bytes, position: int) -> tuple[int, memoryview] | None:
-    """(sequence, payload) of the group at ``position``; None when there is no whole, unharmed one."""
+    """Return (sequence, payload) of the group at ``position``; None if no whole, undamaged group is there."""
     start = position + _GROUP.size
     if start > len(content):
         return None
