@@ -1,7 +1,7 @@
-"""When a log's recovery point moves, and which checkpoint still counts once it was written.
+"""When a log's recovery point moves, and which checkpoint still counts after it was written.
 
-A checkpoint is begun and finished by the owner's thread; in between, its ticket may run on any. What cuts the log in
-the meantime takes the lock, which a ticket holds while it writes, and makes older tickets void (``void``).
+The owner's thread creates and finishes a checkpoint's ticket. In between, the ticket may run on any thread. A cut of
+the log in the meantime takes the lock, which the ticket holds while it writes, and makes older tickets void (``void``).
 """
 
 import threading
@@ -19,9 +19,9 @@ class Checkpointing:
     """The checkpoints of one log.
 
     Invariants:
-        - a ticket of an older generation writes nothing, and counts for nothing;
-        - the recovery point of a log with remains stays where it is;
-        - the newest snapshot of the writers below the high watermark is kept, and all above.
+        - a ticket of an older generation writes nothing and does not count;
+        - the recovery point of a log with remains does not move;
+        - the newest writers' snapshot below the high watermark is kept, and so are all snapshots above it.
     """
 
     __slots__ = (
@@ -43,26 +43,26 @@ class Checkpointing:
         lock: threading.Lock,
         scanned_bytes: int,
     ) -> None:
-        """``lock`` keeps tickets apart from the owner's changes of the same files; ``scanned_bytes``: by recovery."""
+        """Start from recovery: ``scanned_bytes`` are its bytes. ``lock`` separates tickets from the owner's changes."""
         self._replica = replica
         self._state = state
         self._flushing = flushing
         self._lock = lock
         self._generations = Generations()
-        # Where the log ended when its index files and snapshot were written last; -1 when they do not fit any more.
+        # Log end when the index files and the snapshot were last written; -1 if they do not match the log any more.
         self._hinted_end_offset = NO_OFFSET if scanned_bytes else state.end_offset
         self.appended_bytes = scanned_bytes
-        """Since the last checkpoint that moved the recovery point: appends count themselves in."""
+        """Bytes since the last checkpoint that moved the recovery point; each append adds its own."""
 
     def begin(
         self, high_watermark: int, *, due_bytes: int, is_clean: bool = False
     ) -> CheckpointTicket | None:
-        """A ticket for a checkpoint; None when it would say nothing new.
+        """Return a ticket for a checkpoint; None if the checkpoint would change nothing.
 
         Args:
-            high_watermark: of the partition, as far as this replica knows.
-            due_bytes: the recovery point moves once so much was appended, and whenever a segment waits to be sealed;
-                0 = in any case.
+            high_watermark: the partition's, as far as this replica knows.
+            due_bytes: the recovery point moves once this many bytes were appended (0: always), and whenever a segment
+                waits to be sealed.
             is_clean: the log is being closed.
         """
         state = self._state
@@ -72,13 +72,13 @@ class Checkpointing:
         has_moved = state.end_offset != self._hinted_end_offset or bool(unsealed)
         plan = None
         if is_due and has_moved and not state.has_remains:
-            # What an older ticket has not written by now is out of date.
+            # The new plan covers everything that an older ticket has not written yet.
             self.void()
             plan = self._plan()
         checkpoint = Checkpoint(
             recovery_point=stored.recovery_point if plan is None else state.end_offset,
             log_start_offset=state.start_offset,
-            # It never falls but through a truncation, which lowers it in the file.
+            # Only a truncation lowers the high watermark, and it does so in the file.
             high_watermark=max(stored.high_watermark, min(high_watermark, state.end_offset)),
             is_clean=is_clean,
         )
@@ -100,7 +100,7 @@ class Checkpointing:
         )
 
     def finish(self, ticket: CheckpointTicket) -> None:
-        """Count in a checkpoint that has run."""
+        """Count a checkpoint that has run."""
         sealed = ticket.sealed
         ticket.release()
         if not ticket.is_done or ticket.generation != self._generations.current:
@@ -112,7 +112,7 @@ class Checkpointing:
             self._remove_old_snapshots()
 
     def _remove_old_snapshots(self) -> None:
-        """Keep the newest snapshot below the high watermark, which a truncation may need, and all above."""
+        """Keep all snapshots above the high watermark, and the newest one below it, which a truncation may need."""
         replica = self._replica
         limit = min(replica.checkpoint.high_watermark, replica.checkpoint.recovery_point)
         below = [offset for offset in replica.offsets_of(SNAPSHOT_SUFFIX) if offset <= limit]
@@ -120,7 +120,7 @@ class Checkpointing:
             replica.files.remove(replica.path(offset_name(offset, SNAPSHOT_SUFFIX)))
 
     def run(self, high_watermark: int, *, due_bytes: int = 0, is_clean: bool = False) -> None:
-        """A whole checkpoint on this thread; see ``begin``.
+        """Run a whole checkpoint on this thread; see ``begin``.
 
         Raises:
             DiskFailedError: stop the process.
@@ -131,13 +131,13 @@ class Checkpointing:
             self.finish(ticket)
 
     def void(self) -> None:
-        """No ticket that was begun before counts any more. With the lock, unless none can be writing."""
+        """Make all older tickets void. Hold the lock, unless no ticket can be writing."""
         self._generations.current += 1
 
     def note_cut(self) -> None:
-        """The log's end was cut: its index files and snapshot do not fit any more."""
+        """Note that the log's end was cut: its index files and snapshot do not match any more."""
         self._hinted_end_offset = NO_OFFSET
 
     def note_restart(self, offset: int) -> None:
-        """The log is empty, at ``offset``, with a snapshot that fits."""
+        """Note that the log is empty, at ``offset``, with a snapshot that matches."""
         self._hinted_end_offset = offset

@@ -1,12 +1,12 @@
-"""How a log loses its end, or all of it: truncation, a new beginning, and the end before damage.
+"""How a log loses its end, or all of it: truncation, a restart at another offset, and an end before damage.
 
-    truncate_to    what a follower has beyond its leader goes
-    restart_at     everything goes: the leader's log begins further on
-    begin_with     the same for a log that has no batch yet, whose first one begins below the log start
-    give_up_from   the log ends before damage; what lies behind it stays until the log grows again: ``remains``
+    truncate_to    cuts what a follower has beyond its leader's log
+    restart_at     drops everything, because the leader's log starts further on
+    begin_with     replaces an empty log's segment, because its first batch begins below the log start
+    give_up_from   ends the log before damage; the bytes behind it stay until the log grows again (``remains``)
 
-Steps that cross files are announced in the meta file first, and recovery goes on with them. What concerns the folder
-alone is in ``replica_folder`` and ``truncation``.
+The meta file announces a step that changes several files before the first of them changes. Recovery finishes the step.
+Work on the folder alone is in ``storage.replica.folder`` and ``truncation``.
 """
 
 import threading
@@ -33,9 +33,9 @@ class Cutting:
     """The cuts of one log.
 
     Invariants:
-        - checkpoints and a compaction that are under way are void before the first step;
+        - checkpoints and a compaction in progress are void before the first step;
         - the recovery point on disk is lowered before anything is cut;
-        - a cut that cannot be ended stops the process: recovery begins at the same place.
+        - a cut that fails halfway stops the process: recovery continues at the same place.
     """
 
     __slots__ = ("_checkpointing", "_compaction", "_flushing", "_lock", "_replica", "_state")
@@ -50,7 +50,7 @@ class Cutting:
         *,
         lock: threading.Lock,
     ) -> None:
-        """``lock`` keeps a checkpoint and a compaction under way apart from changes of the same files."""
+        """Take the log's parts; ``lock`` keeps checkpoints and compaction apart from changes of the same files."""
         self._replica = replica
         self._state = state
         self._flushing = flushing
@@ -64,14 +64,14 @@ class Cutting:
         """Cut everything at and above ``offset``, durably; see ``PartitionLog.truncate_to``.
 
         Raises:
-            DiskFailedError: stop the process; also where what is left is damaged, which the next start finds.
+            DiskFailedError: stop the process. Also raised if the kept part is damaged; the next start finds the damage.
         """
         try:
             self._cut(offset)
         except CorruptLogError as error:
-            # Going on after half of it, the log would answer retries by records that it has no more. Recovery reads
-            # what the cut has to read, from the same place on, and knows what to do with a damaged copy: where an
-            # index tells it of batches, it would not read them, and the next cut would end here again.
+            # After half a cut, the log would answer retries with records that it no longer has. Recovery reads the same
+            # bytes from the same place and can handle a damaged copy. It skips batches that an index describes, so the
+            # index goes too. Otherwise the next cut would fail here again.
             kept, _ = self._state.table.split_at(offset)
             with self._lock:
                 self._checkpointing.void()
@@ -88,14 +88,14 @@ class Cutting:
             return
         self._compaction.void_above(offset)
         if offset < state.start_offset:
-            # The segments that would tell the writers' state there are gone: what is newer goes, that is all.
+            # The segments that hold the writers' state at that offset are gone. Only newer state can be dropped.
             state.writers.forget_from(offset)
             self._empty_at(offset, state.writers)
             return
         offset = min(offset, state.end_offset)
         end_offset = self._end_after_cut(offset)
         if end_offset < state.start_offset:
-            # The log start lies in the middle of the first batch, which goes.
+            # The log start lies in the middle of the first batch, which is cut.
             writers = writers_at(self._replica, state.table, end_offset)
             self._empty_at(state.start_offset, writers)
             return
@@ -104,16 +104,16 @@ class Cutting:
             self._truncate(offset)
 
     def _end_after_cut(self, offset: int) -> int:
-        """Base offset of the batch that holds ``offset``, or the log end."""
+        """Return the base offset of the batch that holds ``offset``, or the log end."""
         kept, _ = self._state.table.split_at(offset)
         return kept[-1].locate(offset)[1]
 
     def _empty_at(self, offset: int, writers: WriterState) -> None:
-        """Drop every batch and go on at ``offset`` with what is known of the writers."""
+        """Drop all batches and restart at ``offset`` with the known state of the writers."""
         self.restart_at(offset, encode_snapshot(writers.freeze(offset)))
 
     def _truncate(self, offset: int) -> None:
-        """The steps of a truncation. When it crosses segments the meta file says so first: recovery goes on with it."""
+        """Run the steps of a truncation; if it crosses segments, the meta file announces it to recovery."""
         state, replica = self._state, self._replica
         kept, dropped = state.table.split_at(offset)
         end_offset = kept[-1].locate(offset)[1]
@@ -137,26 +137,26 @@ class Cutting:
             state.has_remains = False
             replica.store_meta(replace(replica.meta, change=None))
 
-    # A new beginning.
+    # A restart at another offset.
 
     def restart_at(self, offset: int, producer_snapshot: bytes | None) -> None:
-        """Drop everything and begin, empty, at ``offset``; see ``PartitionLog.restart_at``.
+        """Drop all batches and restart the empty log at ``offset``; see ``PartitionLog.restart_at``.
 
         Raises:
             CorruptLogError: the snapshot is damaged; nothing has changed.
-            DiskFullError: nothing has changed, or the next start goes on with it.
+            DiskFullError: nothing has changed, or the next start finishes the restart.
             DiskFailedError: stop the process.
         """
         writers = WriterState()
         if producer_snapshot is not None:
             writers.install(decode_snapshot(producer_snapshot))
-        # An empty log has batches of none.
+        # An empty log has no batch of any transaction.
         writers.transactions = Transactions()
         self._compaction.void_all()
         state, replica = self._state, self._replica
         with self._lock:
             self._checkpointing.void()
-            # Always written: one of this name that was here before tells of another log.
+            # Write it even if a snapshot with this name exists: that one describes the log from before.
             write_snapshot(replica, writers, offset)
             change = Change(ChangeKind.RESTART, offset)
             replica.store_meta(replace(replica.meta, change=change))
@@ -170,9 +170,9 @@ class Cutting:
         self._flushing.note_restart(offset)
 
     def begin_with(self, header: BatchHeader, batch: Buffer) -> Segment:
-        """Let an empty log begin with a batch that begins below the log start; it lies in the segment, uncounted.
+        """Start an empty log with a batch that begins below the log start; its segment does not count the batch yet.
 
-        Until the checkpoint is lowered, recovery takes the new segment for one that retention left behind.
+        Until the checkpoint is lowered, recovery treats the new segment as one that retention left behind.
 
         Raises:
             DiskFullError: nothing has changed.
@@ -194,7 +194,7 @@ class Cutting:
         state.epochs.clear()
         self._checkpointing.note_cut()
         state.table.replace_all(segment)
-        # Not where the batch begins: what lies below the log start counts for nobody, stored or not.
+        # The log end, not the batch's base offset: bytes below the log start do not count as stored or missing.
         self._flushing.note_truncation(state.end_offset)
         self._flushing.note_name()
         empty.remove()
@@ -204,7 +204,7 @@ class Cutting:
     # Damage.
 
     def give_up_from(self, damage: Damage) -> None:
-        """End before the damage and be damaged; nothing is cut until the log grows again.
+        """End the log before the damage and mark it damaged; nothing is cut until the log grows again.
 
         Raises:
             DiskFailedError: stop the process.
@@ -221,7 +221,7 @@ class Cutting:
             try:
                 last.end_before(position, offset)
             except CorruptLogError as error:
-                # More rots at the same time: recovery sorts it out, now that it will look at every byte.
+                # A second place is damaged. Recovery handles that: it checks every byte of a damaged replica.
                 raise DiskFailedError(f"cannot give up a part of {state.name}: {error}") from error
             state.table.drop_last(kept)
             state.epochs.truncate_to(offset)
@@ -233,7 +233,7 @@ class Cutting:
         self._checkpointing.note_cut()
 
     def drop_remains(self) -> None:
-        """Cut what lies behind the damage, now that the log changes again.
+        """Cut the bytes behind the damage, because the log changes again.
 
         Raises:
             DiskFailedError: stop the process.
@@ -246,7 +246,7 @@ class Cutting:
         try:
             self._truncate(self._state.end_offset)
         except CorruptLogError as error:
-            # More has rotted, before the damage: nobody would look there again, but recovery does.
+            # A second place, before the damage, is damaged too. Only recovery would look there again.
             raise DiskFailedError(f"cannot restore {self._state.name}: {error}") from error
 
     def mark_sound(self) -> None:
@@ -259,6 +259,6 @@ class Cutting:
         with self._lock:
             if self._state.has_remains:
                 self._drop_remains()
-            # What was lost is lost: the next start must not find the replica suspect for it again.
+            # The lost records stay lost. The next start must not find the replica suspect again because of them.
             replica.lower_checkpoint(self._state.end_offset)
             replica.store_meta(replace(replica.meta, health=ReplicaHealth.SOUND))

@@ -1,7 +1,7 @@
-"""Flushing: which part of a log is not durable yet, and when it should become so.
+"""Flushing: which part of a log is not durable yet, and when it is synced.
 
-A strict log (``flush.messages=1``) is always due, so that every append is synced before it is acknowledged; what is
-appended while a sync is under way goes with the next one. A relaxed log is due by count or by time.
+A strict log (``flush.messages=1``) is always due, so every append is synced before it is acknowledged. Appends during a
+sync belong to the next one. A relaxed log is due by count or by time.
 """
 
 from storage.log.tickets import SyncTicket
@@ -16,8 +16,8 @@ class Flushing:
 
     Invariants:
         - everything below ``synced_end`` is durable;
-        - every segment that reaches above ``synced_end`` is in ``_unsynced`` or in the ticket under way;
-        - at most one ticket is under way.
+        - every segment that reaches above ``synced_end`` is in ``_unsynced`` or in the ticket in flight;
+        - at most one ticket is in flight.
     """
 
     __slots__ = (
@@ -46,18 +46,18 @@ class Flushing:
         self._since_ms: int | None = None
 
     def note_append(self, segment: Segment, records: int, data_bytes: int) -> None:
-        """Batches of so many bytes were written into ``segment``."""
+        """Note that batches of ``data_bytes`` bytes were written into ``segment``."""
         if segment not in self._unsynced:
             self._unsynced.append(segment)
         self._records += records
         self._data_bytes += data_bytes
 
     def note_name(self) -> None:
-        """A segment was created or removed: the folder must be synced with the next batch."""
+        """Note that a segment was created or removed; the next ticket also syncs the folder."""
         self._has_names = True
 
     def is_due(self, config: LogConfig, now_ms: int) -> bool:
-        """Whether a sync should begin."""
+        """Whether a sync is due."""
         if not self._unsynced and not self._has_names:
             return False
         if config.is_strict:
@@ -70,7 +70,7 @@ class Flushing:
         )
 
     def begin(self, log_end_offset: int) -> SyncTicket | None:
-        """A ticket for all that is unsynced; None when nothing is, or while another one is under way."""
+        """Return a ticket for everything unsynced; None if all is synced or another ticket is in flight."""
         if self._ticket is not None or not (self._unsynced or self._has_names):
             return None
         self._ticket = SyncTicket(
@@ -84,19 +84,19 @@ class Flushing:
         return self._ticket
 
     def finish(self, ticket: SyncTicket) -> None:
-        """Count in a ticket that has run."""
+        """Count a ticket that has run."""
         ticket.release()
         if ticket is self._ticket:
             self._ticket = None
             self.synced_end = max(self.synced_end, ticket.end_offset)
 
     def ticket_for_all(self, log_end_offset: int) -> SyncTicket:
-        """A ticket that covers also what another one may be syncing."""
+        """Return a ticket that also covers what another ticket may be syncing."""
         unsynced = self._table.above(self.synced_end)
         return SyncTicket(self._replica, unsynced, log_end_offset, has_names=True)
 
     def sync_all(self, log_end_offset: int) -> None:
-        """Sync everything now, on this thread. A ticket under way stays so: another thread may be in the middle of it.
+        """Sync everything now, on this thread. A ticket in flight stays valid: another thread may be running it.
 
         Raises:
             DiskFailedError: stop the process.
@@ -109,19 +109,19 @@ class Flushing:
         self.note_all_synced(log_end_offset)
 
     def note_synced(self, end_offset: int) -> None:
-        """A checkpoint synced everything below ``end_offset``; names of newer segments may still be unsynced."""
+        """Note that a checkpoint synced everything below ``end_offset``; names of newer segments may be unsynced."""
         self.synced_end = max(self.synced_end, end_offset)
         self._unsynced = [
             segment for segment in self._unsynced if segment.next_offset > self.synced_end
         ]
 
     def note_all_synced(self, end_offset: int) -> None:
-        """Everything is durable, up to the log end."""
+        """Note that everything is durable, up to the log end."""
         self.synced_end = end_offset
         self._reset()
 
     def note_truncation(self, end_offset: int) -> None:
-        """The log ends at ``end_offset`` now; a ticket under way means no more than that."""
+        """Note that the log now ends at ``end_offset``; a ticket in flight covers no more than that."""
         self.synced_end = min(self.synced_end, end_offset)
         if self._ticket is not None:
             self._ticket.end_offset = min(self._ticket.end_offset, end_offset)
@@ -129,7 +129,7 @@ class Flushing:
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
 
     def note_restart(self, offset: int) -> None:
-        """The log is empty, at ``offset``, and all of that is durable."""
+        """Note that the log is empty, at ``offset``, and that this is durable."""
         if self._ticket is not None:
             self._ticket.end_offset = offset
         self.synced_end = offset

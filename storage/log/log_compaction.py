@@ -1,7 +1,7 @@
-"""How far one log is compacted, what is to be done, and the run that does it.
+"""How far one log is compacted, what remains to be done, and the run that does it.
 
-Drawn out of ``partition_log``, whose thread alone calls all of this. It decides when a run may begin and takes over
-what a slice of it has finished; what is removed is ``compaction``'s to say, and how ``compaction_run``'s.
+Only the thread of ``partition_log`` calls this module. It decides when a run may start, and it takes over the result of
+each slice. ``compaction.policy`` decides what is removed, and ``compaction.run`` does the work.
 """
 
 import threading
@@ -25,9 +25,9 @@ class LogCompaction:
     """The compaction of one log.
 
     Invariants:
-        - at most one run is under way;
-        - only closed segments whose bytes and indexes are durable, and whose records are committed, are given to it;
-        - nothing at or above ``clean_end`` was compacted in the log as it is now.
+        - at most one run is in progress;
+        - a run gets only closed segments whose bytes and indexes are durable and whose records are committed;
+        - nothing at or above ``clean_end`` of the current log was compacted.
     """
 
     __slots__ = ("_dirty_since", "_flushing", "_lock", "_mark", "_replica", "_run", "_table")
@@ -41,7 +41,7 @@ class LogCompaction:
         lock: threading.Lock,
         log_end_offset: int,
     ) -> None:
-        """``lock`` keeps a run apart from the owner's own changes of the same files."""
+        """Read the mark from the folder; ``lock`` keeps a run apart from the owner's changes of the same files."""
         self._replica = replica
         self._table = table
         self._flushing = flushing
@@ -54,7 +54,7 @@ class LogCompaction:
 
     @property
     def clean_end(self) -> int:
-        """Everything below it was compacted."""
+        """Offset below which the log is compacted."""
         return self._mark.clean_end
 
     def need(
@@ -77,7 +77,7 @@ class LogCompaction:
         return assess(survey, config, now_ms)
 
     def _compactable(self, high_watermark: int) -> list[Segment]:
-        """Closed segments whose bytes and indexes are durable, and whose records are committed."""
+        """Return the closed segments whose bytes and indexes are durable and whose records are committed."""
         limit = min(
             high_watermark, self._flushing.synced_end, self._replica.checkpoint.recovery_point
         )
@@ -89,7 +89,7 @@ class LogCompaction:
         return segments
 
     def _find_dirty_since(self, bounds: Bounds, config: LogConfig) -> int | None:
-        """When the first batch that was not compacted was appended; looked up once, and only when it matters."""
+        """Return the append time of the first batch that is not compacted; None if no lag limit needs it."""
         if config.max_compaction_lag_ms is None:
             return None
         start = max(self._mark.clean_end, bounds.start)
@@ -111,7 +111,7 @@ class LogCompaction:
         tombstone_end: int,
         aborted: Mapping[Identity, AbortedRange],
     ) -> CompactionRun | None:
-        """A run, if one is due and none is under way; none of a replica that cannot be trusted."""
+        """Start a run if one is due and none is in progress; a replica that is not sound gets none."""
         if self._run is not None or self._replica.meta.health is not ReplicaHealth.SOUND:
             return None
         need = self.need(
@@ -140,7 +140,7 @@ class LogCompaction:
         return self._run
 
     def note(self, run: CompactionRun) -> None:
-        """Take over what a step has done."""
+        """Take over the result of a step."""
         if run is not self._run:
             return
         swap, run.swap = run.swap, None
@@ -152,26 +152,26 @@ class LogCompaction:
             self._run = None
 
     def void(self) -> None:
-        """End a run, because the segments that it works on are about to change."""
+        """End the run, because the segments that it works on are about to change."""
         run = self._run
         if run is not None:
             run.void()
             self.note(run)
 
     def void_dropping(self) -> None:
-        """End a run that may drop tombstones or markers, because a replica may be about to copy the log."""
+        """End a run that may drop tombstones or markers, because a replica may soon copy the log."""
         if self._run is not None and self._run.tombstone_end:
             self.void()
 
     def void_above(self, offset: int) -> None:
-        """The same, because everything at and above ``offset`` is about to be cut."""
+        """End the run, because everything at and above ``offset`` is about to be cut."""
         self.void()
         if offset < self._mark.clean_end:
-            # What comes in the place of what was compacted was not.
+            # New batches will replace some that were compacted, and they are not compacted.
             self._forget()
 
     def void_all(self) -> None:
-        """The same, because the log begins anew; the mark's file goes with all others of the folder."""
+        """End the run, because the log restarts; the mark's file is removed with the folder's other files."""
         self.void()
         self._mark = NOTHING_COMPACTED
 

@@ -1,25 +1,25 @@
 """One partition's log on one node: ordered segments, appended at the end, read anywhere, cut at both ends.
 
-The owner's thread alone calls what changes the log. ``read`` and its kin may run on other threads at the same time,
-and so may ``run`` of the tickets that take the waiting for the disk off the owner.
+Only the owner's thread calls methods that change the log. Other threads may call the ``read`` methods at the same time.
+They may also call ``run`` of the tickets, so that the owner does not wait for the disk.
 
-    append            memory and page cache; durable after the next sync ticket was finished
-    begin_sync        group commit: one ticket covers whatever was appended since the last
+    append            writes to memory and page cache; durable once the next sync ticket is finished
+    begin_sync        group commit: one ticket covers everything that was appended since the last ticket
     begin_checkpoint  moves the recovery point now and then, and keeps the high watermark for the next start
-    begin_compaction  removes records that a later one of the same key has replaced, slice by slice
+    begin_compaction  removes, slice by slice, records that a later record of the same key has replaced
 
-This is its one face, and the way of an append and a read; what else happens to a log has a module each, and all work
-on one ``log_state``:
+This class is the only interface of a log. It implements appends and reads. Each other operation has its own module, and
+all of them work on one ``LogState``:
 
-    flushing        what is not durable yet
+    flushing        the part that is not durable yet
     checkpointing   when the recovery point moves, and which checkpoints count
-    rolling         when a new segment is begun
-    cutting         how the end is lost: truncation, a new beginning, damage
-    log_start       how the beginning is lost: retention, an explicit log start
-    log_compaction  what lies between
+    rolling         when a new segment starts
+    cutting         how the log loses its end: truncation, a restart at another offset, damage
+    start           how the log loses its beginning: retention, an explicit log start
+    log_compaction  compaction of the closed segments
 
-Who may append, what the high watermark is, and what a full disk or a suspect replica means for the cluster is not
-decided here. There is no clock: callers pass ``now_ms``.
+Other layers decide who may append, what the high watermark is, and what a full disk or a suspect replica means for the
+cluster. There is no clock: callers pass ``now_ms``.
 """
 
 import threading
@@ -66,11 +66,11 @@ from storage.state.transactions import Transactions
 __all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
 
 _Stamped = tuple[BatchHeader, tuple[Buffer, ...]]
-"""A batch where its leader puts it, in pieces."""
+"""A batch with the header that its leader gave it, and its bytes in pieces."""
 
 
 class PartitionLog:
-    """The log of one replica; see the module.
+    """The log of one replica; see the module docstring.
 
     Invariants:
         - ``log_start_offset <= synced_end_offset <= log_end_offset``;
@@ -87,11 +87,11 @@ class PartitionLog:
         recovered: RecoveredLog,
         memory: UncommittedMemory,
     ) -> None:
-        """Used by ``open``."""
+        """Take the parts that ``open`` has prepared; call ``open`` instead."""
         self._replica = replica
         self._config = config
         self.recovery: RecoveryReport = recovered.report
-        """Findings of ``open``, or of a scrub since then; the present verdict is ``health``."""
+        """Findings of ``open``, or of a later scrub; ``health`` is the current verdict."""
         lock = self._lock = threading.Lock()
         table = self._table = SegmentTable(recovered.segments, recovered.unsealed)
         state = self._state = LogState(
@@ -139,22 +139,22 @@ class PartitionLog:
         now_ms: int,
         memory: UncommittedMemory | None = None,
     ) -> "PartitionLog":
-        """Open the replica in ``directory``: create it, or recover what is there.
+        """Open the replica in ``directory``: create it, or recover the existing one.
 
-        Create the replica here first and list it in the manifest then; on deletion the other way round. A crash in
-        between leaves files that nobody counts on, not a listed replica without files.
+        Create the replica here first, then list it in the manifest. Delete in the opposite order. A crash in between
+        then leaves files that the manifest does not list, never a listed replica without files.
 
         Args:
             files: the file system.
-            directory: the replica's folder; its parents are made when they are missing.
+            directory: the replica's folder; missing parents are created.
             config: settings.
-            topic_id: must match what the folder says.
-            topic_name: likewise.
-            partition: likewise.
-            is_listed: whether the manifest says that the replica was created before: without files it is damaged.
+            topic_id: must match the folder's meta file.
+            topic_name: must match the folder's meta file.
+            partition: must match the folder's meta file.
+            is_listed: whether the manifest lists the replica. A listed replica without files is damaged.
             was_clean: whether the node stopped in order.
             now_ms: wall clock.
-            memory: for large batches that are not committed, shared with other logs; None: its own.
+            memory: memory for large uncommitted batches, shared with other logs; None: this log gets its own.
 
         Raises:
             CorruptLogError: the folder belongs to another partition.
@@ -169,13 +169,15 @@ class PartitionLog:
             index_interval_bytes=config.index_interval_bytes,
             is_listed=is_listed,
         )
+        # A clean checkpoint stays on the disk after this start, until the next checkpoint replaces it. After a crash it
+        # would vouch for bytes that nothing has synced. Only the node's own mark says how the node stopped.
         if not was_clean:
             replica.checkpoint = replace(replica.checkpoint, is_clean=False)
         log = cls(replica, config, recover(replica), memory or UncommittedMemory())
         log._state.writers.expire(now_ms)
         return log
 
-    # What it is.
+    # Properties.
 
     @property
     def topic_name(self) -> str:
@@ -199,7 +201,7 @@ class PartitionLog:
 
     @property
     def config(self) -> LogConfig:
-        """Settings; assign others at any time."""
+        """Settings; may be replaced at any time."""
         return self._config
 
     @config.setter
@@ -209,12 +211,12 @@ class PartitionLog:
 
     @property
     def clean_end_offset(self) -> int:
-        """Everything below it was compacted."""
+        """Offset below which the log is compacted."""
         return self._compaction.clean_end
 
     @property
     def health(self) -> ReplicaHealth:
-        """Whether the replica can be trusted; kept across restarts until ``mark_sound``."""
+        """Verdict about the replica; it survives restarts until ``mark_sound``."""
         return self._replica.meta.health
 
     @property
@@ -229,27 +231,27 @@ class PartitionLog:
 
     @property
     def synced_end_offset(self) -> int:
-        """Everything below it is durable."""
+        """Offset below which everything is durable."""
         return self._flushing.synced_end
 
     @property
     def stored_end_offset(self) -> int:
-        """End (exclusive) of what may be acknowledged here: the synced end when strict, the log end when relaxed."""
+        """End (exclusive) of what may be acknowledged: the synced end if strict, the log end if relaxed."""
         return self._flushing.synced_end if self._config.is_strict else self._state.end_offset
 
     @property
     def high_watermark_checkpoint(self) -> int:
-        """The high watermark that was checkpointed last."""
+        """High watermark of the last checkpoint."""
         return self._replica.checkpoint.high_watermark
 
     @property
     def recovery_point(self) -> int:
-        """Where recovery would begin to scan."""
+        """Offset from which recovery would scan."""
         return self._replica.checkpoint.recovery_point
 
     @property
     def last_epoch(self) -> int:
-        """Leader epoch of the last batch, -1 without one."""
+        """Leader epoch of the last batch; -1 in an empty log."""
         return self._state.epochs.last_epoch
 
     @property
@@ -259,7 +261,7 @@ class PartitionLog:
 
     @property
     def segment_count(self) -> int:
-        """Segments, the active one included."""
+        """Number of segments, including the active one."""
         return len(self._table.segments)
 
     def mark_sound(self) -> None:
@@ -284,13 +286,13 @@ class PartitionLog:
         now_ms: int,
         headers: Sequence[BatchHeader] | None = None,
     ) -> tuple[int, ...]:
-        """Stamp and append batches, in one write; returns the base offset of each.
+        """Stamp and append batches in one write; return the base offset of each.
 
         Args:
-            batches: validated before; any stamp that they carry is replaced.
+            batches: validated by the caller; any stamp that they carry is replaced.
             leader_epoch: of this leader.
-            now_ms: wall clock, the append time.
-            headers: their headers, if the caller has decoded them already.
+            now_ms: wall clock; becomes the append time.
+            headers: the decoded headers of the batches, if the caller has them.
 
         Raises:
             StaleLeaderEpochError: the log holds batches of a later epoch.
@@ -304,6 +306,7 @@ class PartitionLog:
             headers = [decode_header(batch) for batch in batches]
         self._require_sizes(headers)
         stamped = self._stamped(batches, headers, leader_epoch=leader_epoch, now_ms=now_ms)
+        # Most appends are one small batch. A plan costs more than such an append itself, so the common case skips it.
         if len(stamped) == 1 and self._is_next(stamped[0][0]):
             self._append_one(*stamped[0])
         else:
@@ -318,7 +321,7 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
     ) -> list[_Stamped]:
-        """Batches as they will lie at the log's end, one behind the other."""
+        """Return the batches as they will lie at the log's end, one after the other."""
         stamped: list[_Stamped] = []
         offset = self._state.end_offset
         for batch, header in zip(batches, headers, strict=True):
@@ -328,12 +331,15 @@ class PartitionLog:
             placed = header.stamped(
                 base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
             )
+            # The producer's part is not copied: only the stamp in front of it differs from what the client sent.
             stamped.append((placed, (stamp, memoryview(batch)[STAMP_BYTES:])))
             offset = placed.next_offset
         return stamped
 
     def _append_one(self, header: BatchHeader, chunks: tuple[Buffer, ...]) -> None:
-        """The short way for one batch that goes on where the log ends."""
+        """Append one batch that continues the log (``_is_next``), without a plan."""
+        # Joining copies the batch. A small copy is cheaper than the read that each follower would make right after this
+        # append; a large one is not, so its pieces stay in memory as they are until the batch is committed.
         if header.batch_bytes > TAIL_BYTES_MAX:
             self._append_next(header, chunks)
             self._state.uncommitted.keep(header, chunks)
@@ -347,6 +353,7 @@ class PartitionLog:
         for header, chunks in stamped:
             plan.add(header, *chunks)
         self._append(plan)
+        # A span never crosses the end of a segment, so the tail holds the last segment's part only.
         if sum(header.batch_bytes for header, _ in stamped) <= TAIL_BYTES_MAX:
             self._state.tail = tail_of(plan.runs[-1])
         else:
@@ -354,10 +361,10 @@ class PartitionLog:
                 self._state.uncommitted.keep(header, chunks)
 
     def append_as_follower(self, data: Buffer) -> int:
-        """Append whole batches as the leader sent them; returns the new log end.
+        """Append whole batches as the leader sent them; return the new log end.
 
         Raises:
-            CorruptBatchError: they are damaged, do not begin at the log end, or do not follow each other.
+            CorruptBatchError: they are damaged, do not start at the log end, or leave a gap.
             DiskFullError: nothing was appended.
             DiskFailedError: stop the process.
         """
@@ -365,6 +372,7 @@ class PartitionLog:
         if len(found) == 1 and self._is_next(found[0][1]):
             self._append_next(found[0][1], (data,))
             return self._state.end_offset
+        # Two batches from a leader do not start at this log's end and are still right: see ``succession``.
         data = fit_filler(data, found, self._state.end_offset)
         has_straddler = is_straddling(found, self._state.start_offset, self._state.end_offset)
         check_succession(
@@ -372,8 +380,10 @@ class PartitionLog:
             offset=found[0][1].base_offset if has_straddler else self._state.end_offset,
             last_epoch=self._state.epochs.last_epoch,
         )
+        # Only now, when the batches are known to be good, may an append change the disk.
         if self._state.has_remains:
             self._cutting.drop_remains()
+        # Remains carry names of offsets that this append is about to use, so they are cut first.
         view = memoryview(data)
         if has_straddler:
             _, first = found.pop(0)
@@ -384,14 +394,14 @@ class PartitionLog:
         for _, header in found:
             plan.add(header)
         for run in plan.runs:
-            # They came in one piece, and go out so.
+            # The batches arrived as one buffer. One piece per segment keeps the write free of copies.
             run.chunks.append(view[: run.total_bytes])
             view = view[run.total_bytes :]
         self._append(plan)
         return self._state.end_offset
 
     def _is_next(self, header: BatchHeader) -> bool:
-        """Whether a batch goes on where the log ends, and nothing has to be decided or made for it."""
+        """Whether a batch continues the log and needs no new segment, new epoch or cut."""
         state = self._state
         return (
             header.base_offset == state.end_offset
@@ -401,7 +411,10 @@ class PartitionLog:
         )
 
     def _append_next(self, header: BatchHeader, chunks: Sequence[Buffer]) -> None:
-        """The short way, on which a lone writer waits: what an append of one such batch comes to."""
+        """Append one batch for which ``_is_next`` holds; a single writer waits for this path.
+
+        It does what a plan with this batch would do. The epoch table needs no entry: the batch has the last epoch.
+        """
         state, segment, config = self._state, self._active, self._config
         state.tail = NO_TAIL
         segment.write(
@@ -411,16 +424,20 @@ class PartitionLog:
         )
         self._count_in(segment, header)
         self._checkpointing.appended_bytes += header.batch_bytes
+        # The end moves last. A reader on another thread takes the end as its bound, and must then find the batch in the
+        # segment's index.
         state.end_offset = segment.next_offset
         self._flushing.note_append(segment, header.record_count, header.batch_bytes)
 
     def _require_leader_epoch(self, leader_epoch: int) -> None:
-        """A leader of this epoch may append now."""
+        """Refuse an append of a leader with a stale epoch, or to a damaged replica."""
         self._require_undamaged()
         if leader_epoch < self._state.epochs.last_epoch:
             raise StaleLeaderEpochError(
                 f"leader epoch {leader_epoch} is older than epoch {self._state.epochs.last_epoch} of the log"
             )
+        # This log now assigns offsets itself. State of batches that it never got would answer retries for offsets that
+        # other batches take.
         self._forget_foreign_state()
 
     def _require_sizes(self, headers: Sequence[BatchHeader]) -> None:
@@ -439,12 +456,13 @@ class PartitionLog:
             )
 
     def _forget_foreign_state(self) -> None:
-        """Drop what an installed snapshot says of batches that this log never got, now that it goes its own way."""
+        """Drop producer state of batches that this log never got; it came with a leader's snapshot (``restart_at``)."""
         if self._state.writers.covers_offset > self._state.end_offset:
             self._state.writers.forget_from(self._state.end_offset)
 
     def _append(self, plan: AppendPlan) -> None:
-        """Write all of an append, and let it count then."""
+        """Write all batches of an append; count them only after every write succeeded."""
+        # A full disk raises in ``write``, which takes back what it wrote. The log is then as before.
         self._state.tail = NO_TAIL
         plan.write()
         for run in plan.runs:
@@ -477,22 +495,22 @@ class PartitionLog:
     # Syncing.
 
     def needs_sync(self, now_ms: int) -> bool:
-        """Whether ``begin_sync`` is due: always when strict and something is unsynced, else by count or time."""
+        """Whether ``begin_sync`` is due: a strict log whenever something is unsynced, others by count or time."""
         return self._flushing.is_due(self._config, now_ms)
 
     def begin_sync(self) -> SyncTicket | None:
-        """A ticket for all that is unsynced; None when nothing is, or while another one is under way."""
+        """Return a ticket for everything unsynced; None if all is synced or another ticket is in flight."""
         return self._flushing.begin(self._state.end_offset)
 
     def finish_sync(self, ticket: SyncTicket) -> int:
-        """Count in a ticket that has run; returns the synced end."""
+        """Count a ticket that has run; return the synced end."""
         self._flushing.finish(ticket)
         return self._flushing.synced_end
 
     def sync(self) -> int:
-        """Sync everything now, on this thread; returns the synced end.
+        """Sync everything now, on this thread; return the synced end.
 
-        A ticket that is under way stays so: another thread may be in the middle of it.
+        A ticket in flight stays valid, because another thread may be running it.
 
         Raises:
             DiskFailedError: stop the process.
@@ -503,10 +521,10 @@ class PartitionLog:
     # Reading.
 
     def read_span(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> bytes:
-        """Whole batches from the one that holds ``offset``, as they lie in the file; none at the log end.
+        """Return whole batches from the one that holds ``offset``, as they lie in the file; none at the log end.
 
-        At least one batch, and otherwise no more than ``max_bytes``; none that begins at or above ``end_offset``
-        (the log end when it is None). Never reaches across a segment: read on where it ended.
+        The result has at least one batch, and otherwise at most ``max_bytes``. It has no batch that starts at or above
+        ``end_offset`` (None: the log end). It never crosses the end of a segment: continue reading at its end.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.
@@ -520,7 +538,7 @@ class PartitionLog:
     def read_span_cached(
         self, offset: int, *, max_bytes: int, end_offset: int | None = None
     ) -> bytes | None:
-        """The same from the page cache alone: None when the disk would have to be read.
+        """Read as ``read_span`` does, but from the page cache only; None if the disk would have to be read.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.
@@ -540,7 +558,7 @@ class PartitionLog:
             and len(tail.span) <= max_bytes
             and (end_offset is None or end_offset >= tail.next_offset)
         ):
-            # What all followers ask for right after an append.
+            # All followers ask for exactly this, right after an append.
             return tail.span
         return read_span(
             self._table,
@@ -552,9 +570,10 @@ class PartitionLog:
         )
 
     def read_uncommitted(self, offset: int, *, max_bytes: int, end_offset: int) -> list[Buffer]:
-        """Batches appended as leader from ``offset`` on, without a copy; none where ``read_span`` must be asked.
+        """Return batches that were appended as leader, from ``offset`` on, without a copy.
 
-        Whole batches, one after the other in chunks, up to ``max_bytes`` and ``end_offset``.
+        The chunks are whole batches in order, up to ``max_bytes`` and ``end_offset``. If the list is empty, use
+        ``read_span``.
         """
         state = self._state
         if not state.uncommitted or offset < state.start_offset:
@@ -562,7 +581,7 @@ class PartitionLog:
         return state.uncommitted.find(offset, max_bytes=max_bytes, end_offset=end_offset)
 
     def forget_uncommitted(self, below: int | None = None) -> None:
-        """Drop appends below from memory: they were committed, or (None) nobody will ask for any."""
+        """Drop appends below ``below`` from memory, because they are committed; None: drop all, no reader is left."""
         uncommitted = self._state.uncommitted
         if not uncommitted:
             return
@@ -574,13 +593,13 @@ class PartitionLog:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, is_uncommitted: bool = False
     ) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one.
+        """Return offset and timestamp of the first record with a timestamp >= ``timestamp_ms``; None without one.
 
-        It may read a whole segment: a record late in time, aborted or compacted away, hides that the others are older.
-        Safe in any thread.
+        The search may read a whole segment: a late record that was aborted or compacted away still raises the segment's
+        highest timestamp. Safe on any thread.
 
         Args:
-            timestamp_ms: since 1970.
+            timestamp_ms: milliseconds since 1970.
             is_uncommitted: find records of aborted transactions, too.
 
         Raises:
@@ -588,21 +607,22 @@ class PartitionLog:
             CorruptLogError: the bytes on the disk are not batches.
         """
         self._require_undamaged()
+        # Safe on any thread: transactions are only added to this mapping. Forgetting some puts a new one in its place.
         aborted = {} if is_uncommitted else self.transactions.aborted
         return find_by_timestamp(self._table, self._state.bounds(), timestamp_ms, aborted=aborted)
 
     # Epochs and writers.
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The largest leader epoch <= ``epoch`` and the offset where it ends (exclusive); (-1, -1) without one."""
+        """Return the largest leader epoch <= ``epoch`` and its end (exclusive); (-1, -1) without one."""
         return self._state.epochs.end_of(epoch, self._state.end_offset)
 
     def epoch_at(self, offset: int) -> int:
-        """Leader epoch of the batch that holds ``offset``; -1 below the log start."""
+        """Return the leader epoch of the batch that holds ``offset``; -1 below the log start."""
         return self._state.epochs.epoch_at(offset)
 
     def producer_check(self, header: BatchHeader, now_ms: int) -> Verdict:
-        """Whether a batch may be appended, after all that were, synced or not.
+        """Judge whether a batch may be appended after all batches so far, synced or not.
 
         Raises:
             StaleProducerEpochError: a later epoch of the producer has written.
@@ -612,76 +632,81 @@ class PartitionLog:
         return self._state.writers.producers.check(header, now_ms)
 
     def last_sequence(self, producer_id: int) -> int | None:
-        """The last sequence that a producer has written here; None: nothing that is remembered."""
+        """Return the last sequence that a producer wrote here; None if none is remembered."""
         entry = self._state.writers.producers.get(producer_id)
         if entry is None or entry.batches[-1].last_sequence == NO_SEQUENCE:
             return None
         return entry.batches[-1].last_sequence
 
     def producer_epoch(self, producer_id: int) -> int:
-        """The epoch under which a producer may write here at the least; -1: nothing is remembered of it."""
+        """Return the lowest epoch under which a producer may write here; -1 if none is remembered."""
         entry = self._state.writers.producers.get(producer_id)
         return -1 if entry is None else entry.producer_epoch
 
     @property
     def transactions(self) -> Transactions:
-        """Those that the log has batches of, as of its end; to be looked at only."""
+        """Transactions with batches in the log, as of its end; read only."""
         return self._state.writers.transactions
 
     def idempotency_lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
-        """The entry of an idempotency key, within its window."""
+        """Return the entry of an idempotency key within its window."""
         self._forget_foreign_state()
         return self._state.writers.idempotency.lookup(key_hash, now_ms)
 
     def has_key(self, key_hash: bytes, now_ms: int) -> bool:
-        """Whether an idempotency key is known, if only from a leader whose batches this log is still to get.
+        """Whether an idempotency key is known, even if only from a leader's batches that this log does not have yet.
 
-        Of a follower only this may be asked: a lookup is the leader's, who forgets what its own log does not say.
+        Use this on a follower. ``idempotency_lookup`` is for the leader, because it forgets state of batches that the
+        log does not have.
         """
         return self._state.writers.idempotency.lookup(key_hash, now_ms) is not None
 
     def check_key_room(self, now_ms: int, *, coming: int) -> None:
-        """Refuse one more idempotency key, behind so many that are on their way.
+        """Refuse one more idempotency key if the memory for keys is full.
+
+        Args:
+            now_ms: wall clock.
+            coming: keys that are already accepted but not appended yet.
 
         Raises:
-            TooManyRequestsError: all that are remembered are of the last minutes.
+            TooManyRequestsError: all remembered keys are only a few minutes old.
         """
         self._state.writers.idempotency.check_room(now_ms, coming=coming)
 
     def producer_snapshot(self, high_watermark: int) -> bytes:
-        """The writers' state of what is committed, for a follower that starts above offset 0.
+        """Encode the writers' state below the high watermark, for a follower that starts above offset 0.
 
-        What lies above the high watermark may yet be cut here. The follower has no batch to cut then, and would answer
-        a retry by what its new log never had.
+        Batches above the high watermark may still be cut here. The follower has no such batch to cut, and would answer
+        a retry with a batch that its log never had.
         """
         writers = WriterState()
         writers.install(self._state.writers.freeze(self._state.end_offset))
         writers.forget_from(high_watermark)
-        # The follower's log tells it of transactions: each one's marker lies behind its records, and the log start
-        # never passes an open one.
+        # The follower learns of transactions from its log: each marker lies behind its records, and the log start never
+        # passes an open transaction.
         writers.transactions = Transactions()
         return encode_snapshot(writers.freeze(high_watermark))
 
     # Cutting the end.
 
     def truncate_to(self, offset: int) -> None:
-        """Cut everything at and above ``offset``, durably; a batch that holds it goes as a whole.
+        """Cut everything at and above ``offset``, durably; a batch that holds ``offset`` is cut as a whole.
 
         Raises:
-            DiskFailedError: stop the process; also where what is left is damaged, which the next start finds.
+            DiskFailedError: stop the process. Also raised if the kept part is damaged; the next start finds the damage.
         """
         self._cutting.truncate_to(offset)
 
     def restart_at(self, offset: int, producer_snapshot: bytes | None = None) -> None:
-        """Drop everything and begin, empty, at ``offset``, where the leader's log starts.
+        """Drop all batches and restart the empty log at ``offset``, where the leader's log starts.
 
         Args:
             offset: the new log start and log end.
-            producer_snapshot: the leader's ``producer_snapshot``.
+            producer_snapshot: result of the leader's ``producer_snapshot``.
 
         Raises:
             CorruptLogError: the snapshot is damaged; nothing has changed.
-            DiskFullError: nothing has changed, or the next start goes on with it.
+            DiskFullError: nothing has changed, or the next start finishes the restart.
             DiskFailedError: stop the process.
         """
         self._cutting.restart_at(offset, producer_snapshot)
@@ -689,10 +714,10 @@ class PartitionLog:
     # Cutting the beginning.
 
     def advance_log_start(self, offset: int) -> None:
-        """Make ``offset`` the first readable one, durably; segments wholly below it go.
+        """Make ``offset`` the first readable one, durably, and remove segments wholly below it.
 
         Raises:
-            OffsetOutOfRangeError: above the log end; ``restart_at`` is for that.
+            OffsetOutOfRangeError: above the log end; use ``restart_at`` for that.
             DiskFailedError: stop the process.
         """
         if offset <= self._state.start_offset:
@@ -704,7 +729,7 @@ class PartitionLog:
         self._log_start.advance(offset)
 
     def maybe_apply_retention(self, now_ms: int, high_watermark: int) -> int:
-        """Forget segments that are too old or too many, below the high watermark; returns the log start.
+        """Remove segments below the high watermark that are too old or exceed the size limit; return the log start.
 
         Raises:
             DiskFailedError: stop the process.
@@ -721,7 +746,7 @@ class PartitionLog:
     # Rolling by age, and compaction.
 
     def maybe_roll(self, now_ms: int) -> None:
-        """Begin a new segment when the active one is old enough; on a full disk some other time.
+        """Start a new segment if the active one is old enough; on a full disk, leave it for a later call.
 
         Raises:
             DiskFailedError: stop the process.
@@ -729,7 +754,7 @@ class PartitionLog:
         self._rolling.roll_by_age(self._config.roll_ms, now_ms)
 
     def close_segment(self, offset: int) -> None:
-        """Begin a new segment if the active one holds ``offset``; on a full disk some other time.
+        """Start a new segment if the active one holds ``offset``; on a full disk, leave it for a later call.
 
         Raises:
             DiskFailedError: stop the process.
@@ -739,11 +764,11 @@ class PartitionLog:
     def compaction_need(
         self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
     ) -> CompactionNeed:
-        """Estimate what a compaction would do now, and whether it should be begun.
+        """Estimate what a compaction would do now, and whether it is due.
 
         Args:
             now_ms: wall clock.
-            high_watermark: nothing at or above it is touched; the last stable offset, where there are transactions.
+            high_watermark: nothing at or above it is touched; with transactions, pass the last stable offset.
             tombstone_end: every replica has everything below it.
         """
         return self._compaction.need(
@@ -757,9 +782,10 @@ class PartitionLog:
     def begin_compaction(
         self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
     ) -> CompactionRun | None:
-        """A compaction, if one is due; ``step`` it on any thread, and call ``note_compaction`` after each step.
+        """Start a compaction if one is due. Call ``step`` on any thread, and ``note_compaction`` after each step.
 
-        Only one at a time, and none of a replica that cannot be trusted: what it lacks may be found elsewhere.
+        At most one run is in progress. A replica that is not sound gets none, because other replicas may have what it
+        lacks.
         """
         if self._state.has_remains:
             return None
@@ -773,11 +799,11 @@ class PartitionLog:
         )
 
     def end_dropping(self) -> None:
-        """End a compaction that may drop tombstones or markers: what comes before them may be copied from now on."""
+        """End a run that may drop tombstones or markers, because a replica may soon copy the records before them."""
         self._compaction.void_dropping()
 
     def note_compaction(self, run: CompactionRun) -> None:
-        """Take over what a step has done."""
+        """Take over the result of a step."""
         self._compaction.note(run)
         self._state.writers.transactions.forget_below(self._compaction.clean_end)
 
@@ -786,9 +812,9 @@ class PartitionLog:
     def begin_scrub(
         self, offset: int, *, again: Damage | None = None, is_near: bool = False
     ) -> SegmentScrub | None:
-        """A scrub of the first segment above ``offset`` that is sealed below the recovery point; None without one.
+        """Return a scrub of the first segment above ``offset`` that is sealed below the recovery point, or None.
 
-        ``is_near``: only from a little before ``offset`` until some way behind it.
+        ``is_near``: check only from a little before ``offset`` to some way behind it.
         """
         if self.health is ReplicaHealth.DAMAGED:
             return None
@@ -797,12 +823,12 @@ class PartitionLog:
         return scrub_above(self._table, offset, limit, again=again, near=near)
 
     def begin_look(self, offset: int, *, is_near: bool = False) -> SegmentScrub | None:
-        """A scrub of what is written by now of the segment that holds ``offset``, sealed or not; None without one.
+        """Return a scrub of the written part of the segment that holds ``offset``, sealed or not; None without one.
 
         ``is_near``: as for ``begin_scrub``.
 
-        Where it is not sealed, damage that is found is a reason to close it, and to scrub it then: what is cut and
-        written anew meanwhile may look like damage.
+        If the segment is not sealed, close it when damage is found, and scrub it again. A cut and a new write in the
+        meantime may look like damage.
         """
         is_there = self.log_start_offset <= offset < self._state.end_offset
         if self.health is ReplicaHealth.DAMAGED or not is_there:
@@ -810,11 +836,11 @@ class PartitionLog:
         return scrub_of(self._table.find(offset), near=offset if is_near else None)
 
     def is_current(self, damage: Damage) -> bool:
-        """Whether the segment in which it was found is still the same part of the log."""
+        """Whether the segment with this damage is still the same part of the log."""
         return is_current(self._table, damage)
 
     def give_up_from(self, damage: Damage) -> None:
-        """End before the damage and be damaged, as recovery would have it; nothing is cut until the log grows again.
+        """End the log before the damage and mark it damaged, as recovery would; cut nothing until the log grows again.
 
         Raises:
             DiskFailedError: stop the process.
@@ -826,11 +852,11 @@ class PartitionLog:
     # Checkpoints and the end.
 
     def checkpoint(self, high_watermark: int, *, is_forced: bool = False) -> None:
-        """Store the high watermark and, when enough was appended, move the recovery point; all on this thread.
+        """Store the high watermark and, if enough was appended, move the recovery point; all on this thread.
 
         Args:
-            high_watermark: of the partition, as far as this replica knows.
-            is_forced: move the recovery point to the log end, however little was appended.
+            high_watermark: the partition's, as far as this replica knows.
+            is_forced: move the recovery point to the log end, even if little was appended.
 
         Raises:
             DiskFailedError: stop the process.
@@ -840,7 +866,7 @@ class PartitionLog:
     def begin_checkpoint(
         self, high_watermark: int, *, is_forced: bool = False
     ) -> CheckpointTicket | None:
-        """The same as a ticket, for any thread; None when it would say nothing new."""
+        """Return a checkpoint as a ticket, for any thread; None if it would change nothing."""
         return self._checkpointing.begin(
             high_watermark, due_bytes=self._due_bytes(is_forced=is_forced)
         )
@@ -849,7 +875,7 @@ class PartitionLog:
         return 0 if is_forced else self._config.checkpoint_bytes
 
     def finish_checkpoint(self, ticket: CheckpointTicket) -> None:
-        """Count in a checkpoint that has run."""
+        """Count a checkpoint that has run."""
         self._checkpointing.finish(ticket)
 
     def close(self, *, is_clean: bool) -> None:
@@ -869,7 +895,7 @@ class PartitionLog:
         self._table.close()
 
     def delete(self) -> None:
-        """Close and remove the replica's folder; take it off the manifest first.
+        """Close the log and remove the replica's folder; remove it from the manifest first.
 
         Raises:
             DiskFailedError: stop the process.
@@ -880,7 +906,7 @@ class PartitionLog:
             self._checkpointing.void()
             self._table.close()
             replica = self._replica
-            # Without its meta file the rest is taken for leftovers, whatever of it survives a crash.
+            # A crash may leave some of these files. Without the meta file, the next start treats them as leftovers.
             replica.files.remove(replica.path(META_NAME))
             replica.files.sync_directory(replica.directory)
             replica.files.remove_tree(replica.directory)

@@ -1,7 +1,7 @@
-"""Reads of a log, by offset and by time; on the owner's thread or any other.
+"""Reads of a log, by offset and by time, on the owner's thread or any other.
 
-A reader takes the log's bounds and its table of segments once, at the beginning. What the owner does to them
-afterwards does not matter to it: appends come after its end, a removed segment stays open while it is pinned.
+A reader takes the log's bounds and its table of segments once, at the start. Later changes by the owner do not affect
+it: appends lie above its end, and a removed segment stays open while it is pinned.
 """
 
 from collections.abc import Mapping
@@ -19,25 +19,25 @@ from storage.state.transactions import AbortedRange, Identity, is_aborted
 
 _COUNTS = Struct(">Hii")
 _COUNTS_POSITION = 35
-"""Of a batch's header: attributes, record_count and last_offset_delta."""
+"""Attributes, record_count and last_offset_delta of a batch's header."""
 _SIZE = Struct(">I31xHi")
-"""Of a batch's header: batch_bytes, attributes and record_count."""
+"""Batch_bytes, attributes and record_count of a batch's header."""
 _PLACE = Struct(">7xq26xi")
-"""Of a batch's header: base_offset and last_offset_delta."""
+"""Base_offset and last_offset_delta of a batch's header."""
 
 _SEARCH_BYTES = 1 << 20
-"""What a search by time reads at once."""
+"""Bytes that a search by time reads at once."""
 
 
 class Bounds(NamedTuple):
-    """Range to read: from ``start`` (inclusive) to ``end`` (exclusive). ``name`` is for messages."""
+    """The readable range, from ``start`` (inclusive) to ``end`` (exclusive). ``name`` is for messages."""
 
     start: int
     end: int
     name: str
 
     def out_of_range(self, offset: int) -> OffsetOutOfRangeError:
-        """The error for an offset that is not between them."""
+        """Return the error for an offset outside of the range."""
         return OffsetOutOfRangeError(
             f"offset {offset} of {self.name} is out of range: the log goes from {self.start} to {self.end}"
         )
@@ -52,18 +52,18 @@ def read_span(
     end_offset: int | None,
     is_cached: bool,
 ) -> bytes | None:
-    """Whole batches from the one that holds ``offset``, as they lie in one segment's file.
+    """Return whole batches from the one that holds ``offset``, as they lie in one segment's file.
 
     Args:
         table: the log's segments.
-        bounds: what may be read.
-        offset: where to begin.
-        max_bytes: the most bytes; one batch comes back in any case.
-        end_offset: batches that begin at or above it are left out; None = ``bounds.end``.
-        is_cached: read from the page cache, or return None.
+        bounds: the readable range.
+        offset: where to start.
+        max_bytes: the limit of bytes; one batch is returned in any case.
+        end_offset: batches that start at or above it are left out; None = ``bounds.end``.
+        is_cached: read from the page cache only, and return None if the disk would have to be read.
 
     Raises:
-        OffsetOutOfRangeError: outside of the bounds.
+        OffsetOutOfRangeError: the offset is outside of the bounds.
         CorruptLogError: the bytes on the disk are not batches.
     """
     if not bounds.start <= offset <= bounds.end:
@@ -83,7 +83,7 @@ def read_span(
 
 
 def _pin(table: SegmentTable, bounds: Bounds, offset: int) -> tuple[Segment, File]:
-    """The segment that holds ``offset``, and its file."""
+    """Return the segment that holds ``offset``, pinned, and its file."""
     segment = table.find(offset)
     while True:
         try:
@@ -91,18 +91,18 @@ def _pin(table: SegmentTable, bounds: Bounds, offset: int) -> tuple[Segment, Fil
         except FileNotFoundError:
             found = table.find(offset)
             if found is segment:
-                # Retention removed it after the bounds were taken.
+                # Retention removed the segment after the bounds were taken.
                 raise bounds.out_of_range(offset) from None
-            # Compaction put another one in its place.
+            # Compaction replaced it with another segment.
             segment = found
 
 
 def first_with_records(span: bytes, start: int, end: int) -> int | None:
-    """Base offset of the first batch with a record in [start, end); None where compaction has left none.
+    """Return the base offset of the first batch with a record in [start, end); None if compaction left none.
 
     Args:
-        span: what ``read_span`` gave for ``start``.
-        start: the least offset.
+        span: result of ``read_span`` for ``start``.
+        start: the lowest offset.
         end: exclusive.
 
     Raises:
@@ -110,7 +110,7 @@ def first_with_records(span: bytes, start: int, end: int) -> int | None:
     """
     attributes, count, last_offset_delta = _COUNTS.unpack_from(span, _COUNTS_POSITION)
     if count == last_offset_delta + 1 and not attributes & CONTROL_BIT:
-        # Nearly always, and on the way of every fetch: the first batch is whole.
+        # Almost every fetch takes this branch: the first batch has all its records.
         return start
     for position, header in iterate_headers(span):
         if header.record_count and not header.is_control:
@@ -121,15 +121,15 @@ def first_with_records(span: bytes, start: int, end: int) -> int | None:
 
 
 def tally_span(span: bytes, start: int, end: int) -> tuple[int, int]:
-    """How many records of a span lie in [start, end), and where the span ends.
+    """Return how many records of a span lie in [start, end), and the offset where the span ends.
 
-    Of a first batch that compaction thinned out, a few more count. It is on the way of every fetch, and so goes from
-    frame to frame, at a tenth of what a header costs, and checks nothing. What cannot be a batch ends it, and there are
-    never more records than offsets.
+    Every fetch calls this. It reads only the sizes in each header and checks nothing, which costs a tenth of decoding
+    the header. If compaction thinned out the first batch, the count may be a few records too high. The walk stops at
+    the first bytes that cannot be a batch. The count never exceeds the number of offsets.
 
     Args:
-        span: what ``read_span`` gave for ``start``.
-        start: the least offset.
+        span: result of ``read_span`` for ``start``.
+        start: the lowest offset.
         end: exclusive.
     """
     count = position = at = 0
@@ -150,7 +150,7 @@ def tally_span(span: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def end_of_span(span: bytes) -> int:
-    """The offset after the last batch of a span, which has one.
+    """Return the offset after the last batch of a span that has at least one.
 
     Raises:
         CorruptBatchError: the bytes are not batches.
@@ -162,11 +162,11 @@ def end_of_span(span: bytes) -> int:
 
 
 def without_aborted(span: bytes, aborted: Mapping[Identity, AbortedRange]) -> bytes:
-    """The same batches, with an empty one in the place of each that belongs to an aborted transaction.
+    """Replace each batch of an aborted transaction with an empty batch; return the span.
 
     Args:
         span: batches below the last stable offset.
-        aborted: the log's aborted transactions, as they were when the batches were read or before.
+        aborted: the log's aborted transactions, taken when the batches were read or earlier.
 
     Raises:
         CorruptBatchError: the bytes are not batches.
@@ -195,13 +195,13 @@ def find_by_timestamp(
     *,
     aborted: Mapping[Identity, AbortedRange],
 ) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record that is not older than ``timestamp_ms``; None without one.
+    """Return offset and timestamp of the first record with a timestamp >= ``timestamp_ms``; None without one.
 
     Args:
         table: the log's segments.
-        bounds: what may be read.
-        timestamp_ms: since 1970.
-        aborted: transactions whose records are passed over.
+        bounds: the readable range.
+        timestamp_ms: milliseconds since 1970.
+        aborted: transactions whose records are skipped.
 
     Raises:
         CorruptLogError: the bytes on the disk are not batches.
@@ -217,7 +217,7 @@ def find_by_timestamp(
         except FileNotFoundError:
             if table.segments == segments:
                 raise bounds.out_of_range(segments[0].base_offset) from None
-            # Compaction put other segments in the place of some.
+            # Compaction replaced some of the segments.
             continue
         return None
 
@@ -231,7 +231,7 @@ def _search(
 ) -> tuple[int, int] | None:
     index = segment.load_index()
     entry = index.floor_by_timestamp(timestamp_ms)
-    # A segment without batches has no entry, and its greatest timestamp is -1: not below a time before 1970.
+    # A segment without batches has no entry. Its highest timestamp, -1, may be above a time before 1970.
     first = index.offsets[entry] if entry >= 0 else segment.base_offset
     offset = max(first, bounds.start)
     end_offset = min(segment.next_offset, bounds.end)

@@ -1,7 +1,6 @@
-"""When a log goes on in a new segment, besides the append for which the active one has no room.
+"""When a log continues in a new segment, apart from an append for which the active one has no room.
 
-By age, however small the active segment is; because what it holds is to be looked at or forgotten, which happens to
-closed ones alone.
+A segment rolls by age, however small it is, because retention and compaction work on closed segments only.
 """
 
 from contextlib import suppress
@@ -19,7 +18,7 @@ class Rolling:
 
     Invariants:
         - the new segment begins at the log end, and its name is synced with the next batch;
-        - a log with remains is not rolled but by an append, which has dropped them.
+        - a log with remains rolls only by an append, which has dropped the remains.
     """
 
     __slots__ = ("_age", "_flushing", "_replica", "_state")
@@ -31,14 +30,14 @@ class Rolling:
         self._age = SegmentAge()
 
     def push(self, segment: Segment) -> None:
-        """A new segment takes over; the last one is sealed by the next checkpoint."""
+        """Make a new segment the active one; the next checkpoint seals the one before."""
         state = self._state
         state.tail = NO_TAIL
         state.table.push(segment, state.writers.freeze(state.end_offset))
         self._flushing.note_name()
 
     def try_roll(self) -> None:
-        """Begin a new segment at the log end, unless the active one is empty; on a full disk some other time.
+        """Start a new segment at the log end, unless the active one is empty; on a full disk, leave it for later.
 
         Raises:
             DiskFailedError: stop the process.
@@ -48,7 +47,7 @@ class Rolling:
                 self.push(self._replica.new_segment(self._state.end_offset))
 
     def roll_by_age(self, roll_ms: int | None, now_ms: int) -> None:
-        """The same once the first batch of the active segment is ``roll_ms`` old; None: never.
+        """Call ``try_roll`` if the first batch of the active segment is ``roll_ms`` old; None: never.
 
         Raises:
             DiskFailedError: stop the process.
@@ -60,7 +59,7 @@ class Rolling:
             self.try_roll()
 
     def close_segment(self, offset: int) -> None:
-        """The same if the active segment holds ``offset``.
+        """Call ``try_roll`` if the active segment holds ``offset``.
 
         Raises:
             DiskFailedError: stop the process.
@@ -70,7 +69,7 @@ class Rolling:
 
 
 class SegmentAge:
-    """The age of a log's active segment: counted from its first batch, which is read once for each segment."""
+    """The age of a log's active segment, counted from its first batch, which is read once per segment."""
 
     __slots__ = ("_segment", "_since_ms")
 
@@ -82,14 +81,14 @@ class SegmentAge:
         """Whether the first batch of ``segment``, which has one, was appended ``roll_ms`` ago."""
         if self._segment is not segment:
             self._segment, self._since_ms = segment, _first_append_ms(segment, now_ms)
-        # Of the future where a clock was ahead: such a segment must not stay open until then.
+        # The time lies in the future if a clock was ahead. The segment must not stay open until then.
         return now_ms > 0 and abs(now_ms - self._since_ms) >= roll_ms
 
 
 def _first_append_ms(segment: Segment, now_ms: int) -> int:
-    """When the first batch was appended; counted from now where that cannot be read.
+    """Return when the first batch was appended; the current time if the batch cannot be read.
 
-    A damaged batch is for those who read it to report, and no reason to stop.
+    Readers report a damaged batch. It is no reason to stop here.
     """
     try:
         return next(segment.headers_from(0))[1].append_time_ms

@@ -1,6 +1,6 @@
-"""How a log loses its beginning: its start moves up, durably, and the segments below it go.
+"""How a log loses its beginning: its start moves up, durably, and the segments below it are removed.
 
-``retention`` says how far, pure; what is forgotten here was asked for, by a caller or by age and size.
+``segments.retention`` computes how far retention moves it (pure). A caller may also name the new start.
 """
 
 import threading
@@ -20,8 +20,8 @@ class LogStart:
     """The beginning of one log.
 
     Invariants:
-        - the log start in the checkpoint moves before a segment goes, and never passes the synced end;
-        - a segment goes only once it is sealed: what the writers' state took from it is in a snapshot then.
+        - the log start in the checkpoint moves before a segment is removed, and never passes the synced end;
+        - a segment is removed only after it is sealed: a snapshot then has the writers' state that came from it.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class LogStart:
         *,
         lock: threading.Lock,
     ) -> None:
-        """``lock`` keeps a checkpoint under way apart from a change of the same file."""
+        """Take the log's parts; ``lock`` keeps a checkpoint in progress apart from a change of the same file."""
         self._replica = replica
         self._state = state
         self._flushing = flushing
@@ -62,10 +62,10 @@ class LogStart:
         """
         state, replica = self._state, self._replica
         if offset > self._flushing.synced_end:
-            # Else a power cut could leave a log that ends below its start.
+            # Otherwise a power cut could leave a log that ends below its start.
             self._flushing.sync_all(state.end_offset)
         if offset == state.end_offset:
-            # On a full disk the last segment stays for now; its records are out of reach all the same.
+            # On a full disk the last segment stays for now. Its records can no longer be read in any case.
             self._rolling.try_roll()
         with self._lock:
             replica.store_checkpoint(
@@ -79,12 +79,12 @@ class LogStart:
         self.drop_forgettable()
 
     def drop_forgettable(self) -> None:
-        """Drop segments below the log start, but none that is not sealed.
+        """Remove segments below the log start that are sealed.
 
-        What the writers' state took from a segment outlives it in the snapshot that is made when it is sealed.
+        Sealing writes a snapshot, which keeps the writers' state that came from the segment.
         """
         if self._count_forgettable():
-            # A run may have put other segments in their place.
+            # A run may have replaced some of the segments.
             self._compaction.void()
             self._state.table.drop_first(self._count_forgettable())
 
@@ -98,7 +98,7 @@ class LogStart:
         return forgettable(summaries, self._state.start_offset)
 
     def retained(self, config: LogConfig, *, now_ms: int, high_watermark: int) -> int:
-        """Where the log should start by age and size; nothing goes that a replica in sync may still need."""
+        """Return where the log should start by age and size; records that an in-sync replica may need stay."""
         return retained_start(
             [segment.summary for segment in self._state.table.segments],
             now_ms=now_ms,

@@ -1,8 +1,8 @@
-"""A log's memory of itself: where it begins and ends, its segments, epochs and writers.
+"""A log's state in memory: where it starts and ends, its segments, epochs and writers.
 
-One object, because each of those who change a log changes several of these at once: an append (``partition_log``), a
-roll (``rolling``), a cut (``cutting``) and a new log start (``log_start``). Which of its states are sound is what the
-invariants of ``PartitionLog`` say; here are no steps and no files.
+Each operation changes several parts at once, so they are one object. The operations are an append (``partition_log``),
+a roll (``rolling``), a cut (``cutting``) and a new log start (``start``). The invariants of ``PartitionLog`` say which
+states are valid. This module has no steps and no files.
 """
 
 from storage.log.reader import Bounds
@@ -14,18 +14,18 @@ from storage.state.producer_state import WriterState
 
 
 class LogState:
-    """See the module. The owner's thread alone assigns; readers on others look at the bounds, the table and the tail.
+    """The state of one log. Only the owner's thread assigns; other threads read the bounds, the table and the tail.
 
     Attributes:
-        name: of the partition, for messages.
+        name: the partition's name, for messages.
         table: the segments.
         epochs: where each leader epoch begins.
-        writers: what is known of producers and idempotency keys at the log end.
+        writers: known producers and idempotency keys at the log end.
         start_offset: first readable offset.
         end_offset: next offset to be written.
         has_remains: files of a damaged replica lie behind the log end and must go before it grows.
-        tail: the last append, for those who ask for it right away.
-        uncommitted: the last large ones, likewise.
+        tail: the last small append, for the followers that ask for it right after it.
+        uncommitted: the last large appends, for the same reason.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class LogState:
         has_remains: bool,
         memory: UncommittedMemory,
     ) -> None:
-        """``log_start_offset``: of the checkpoint; the log may begin above it."""
+        """Take the log's parts; the log may start above ``log_start_offset``, which is the checkpoint's."""
         self.name = name
         self.table = table
         self.epochs = epochs
@@ -63,10 +63,10 @@ class LogState:
         self.uncommitted = Uncommitted(memory)
 
     def forget_appended(self) -> None:
-        """The log was cut: what was appended last may be there no more."""
+        """Forget the last appends, because the log was cut and may no longer have them."""
         self.tail = NO_TAIL
         self.uncommitted.forget()
 
     def bounds(self) -> Bounds:
-        """The range of offsets that may be read now."""
+        """Return the range of offsets that may be read now."""
         return Bounds(self.start_offset, self.end_offset, self.name)

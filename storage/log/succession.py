@@ -1,8 +1,8 @@
-"""Succession: batches of a leader must go on where the follower's log ends. Pure.
+"""Succession: a leader's batches must continue where the follower's log ends. Pure.
 
-Two things are not as they seem. Compaction on the leader may have joined what the follower has with what it misses into
-one filler, which is fitted here. And an empty log may begin with a batch that reaches below its start: the one in whose
-middle the leader's log starts; see ``PartitionLog.append_as_follower``.
+Two cases differ. Compaction on the leader may have merged batches that the follower has with batches that it lacks into
+one filler; ``fit_filler`` cuts off its front. An empty log may start with a batch that begins below the log start,
+because the leader's log starts in the middle of that batch; see ``PartitionLog.append_as_follower``.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,15 @@ from milena.model.errors import CorruptBatchError
 
 
 def fit_filler(data: Buffer, found: list[tuple[int, BatchHeader]], log_end_offset: int) -> Buffer:
-    """Let a filler that begins below our log end begin there: the leader joined what we have with what we miss.
+    """Cut off the part of a filler that lies below the log end; the leader merged known with missing batches.
 
     Args:
-        data: the batches.
-        found: their positions and headers; the first is replaced when it had to be fitted.
-        log_end_offset: of the follower's log.
+            data: the batches.
+            found: positions and headers of the batches; the first one is replaced if it had to be fitted.
+            log_end_offset: of the follower's log.
+
+    Returns:
+        The batches to append.
     """
     if not found or not found[0][1].is_filler:
         return data
@@ -38,7 +41,7 @@ def fit_filler(data: Buffer, found: list[tuple[int, BatchHeader]], log_end_offse
 
 
 def is_straddling(found: Sequence[tuple[int, BatchHeader]], start: int, end: int) -> bool:
-    """Whether a log from ``start`` to ``end``, an empty one, is to begin with a batch around its start."""
+    """Whether an empty log at ``start`` == ``end`` must start with a batch around its start."""
     if not found or start != end:
         return False
     first = found[0][1]
@@ -48,10 +51,10 @@ def is_straddling(found: Sequence[tuple[int, BatchHeader]], start: int, end: int
 def check_succession(
     found: Sequence[tuple[int, BatchHeader]], *, offset: int, last_epoch: int
 ) -> None:
-    """Offsets leave no gap, and leader epochs do not fall.
+    """Check that offsets leave no gap and that leader epochs do not fall.
 
     Raises:
-        CorruptBatchError: otherwise.
+        CorruptBatchError: they do.
     """
     epoch = max(last_epoch, 0)
     for _, header in found:

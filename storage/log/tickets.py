@@ -1,7 +1,7 @@
 """Disk work that a log hands out, so that its owner need not wait for the disk.
 
-The owner's thread begins a ticket and finishes it; ``run`` may happen on any thread in between, while the owner goes
-on appending. A ticket holds pins, so that no file is closed under it, and nothing else of the log's state.
+The owner's thread creates a ticket and finishes it. ``run`` may run on any thread in between, while the owner continues
+to append. A ticket holds pins, which keep its files open. It holds nothing else of the log's state.
 """
 
 import threading
@@ -16,10 +16,10 @@ from storage.state.producer_state import WriterSnapshot, encode_snapshot
 
 
 class SyncTicket:
-    """Makes durable what was written until it was begun.
+    """A sync of everything that was written before the ticket was created.
 
-    ``end_offset`` (exclusive) is what will be synced; a truncation in the meantime lowers it. ``data_bytes``: of the
-    batches that were appended since the last one, as far as it is known.
+    ``end_offset`` (exclusive) is the end of what will be synced; a truncation in the meantime lowers it. ``data_bytes``
+    counts the bytes of batches appended since the last ticket, as far as known.
     """
 
     __slots__ = ("_directory", "_files", "_pinned", "data_bytes", "end_offset")
@@ -40,7 +40,7 @@ class SyncTicket:
         self.data_bytes = data_bytes
 
     def run(self) -> None:
-        """Sync the files, older ones first, and then the names of new ones.
+        """Sync the files, older ones first, and then the names of new files.
 
         Raises:
             DiskFailedError: stop the process.
@@ -51,7 +51,7 @@ class SyncTicket:
             self._files.sync_directory(self._directory)
 
     def release(self) -> None:
-        """Give up the pins; fine when it was done before."""
+        """Release the pins; a second call does nothing."""
         for segment, _ in self._pinned:
             segment.unpin()
         self._pinned = []
@@ -59,7 +59,7 @@ class SyncTicket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPlan:
-    """Content of a checkpoint that moves the recovery point, frozen when it was begun."""
+    """Content of a checkpoint that moves the recovery point, frozen when the ticket was created."""
 
     sync: SyncTicket
     sealed: tuple[tuple[Segment, WriterSnapshot], ...]
@@ -70,12 +70,12 @@ class CheckpointPlan:
 
 
 class CheckpointTicket:
-    """Moves the recovery point, and stores the high watermark.
+    """A checkpoint that moves the recovery point and stores the high watermark.
 
-    The recovery point passes a segment only after its bytes, index, time index, the epoch table and a snapshot of the
-    writers' state are durable; hence the order of ``run``. ``lock`` keeps it apart from the owner's own changes of the
-    same files; ``generation`` tells it that a truncation or a newer
-    checkpoint came first, and that what it was about to write is void.
+    The recovery point passes a segment only after the segment is durable: its bytes, index, time index, the epoch table
+    and a snapshot of the writers' state. This determines the order of ``run``. ``lock`` keeps the ticket apart from the
+    owner's own changes of the same files. ``generation`` tells the ticket that a truncation or a newer checkpoint came
+    first, and that its content is void.
     """
 
     __slots__ = (
@@ -112,11 +112,11 @@ class CheckpointTicket:
 
     @property
     def sealed(self) -> tuple[Segment, ...]:
-        """The rolled segments that it seals; empty once it was released."""
+        """The rolled segments that it seals; empty after ``release``."""
         return tuple(segment for segment, _ in self._pinned)
 
     def run(self) -> None:
-        """Write it all.
+        """Write the checkpoint, unless it is void.
 
         Raises:
             DiskFailedError: stop the process.
@@ -125,7 +125,7 @@ class CheckpointTicket:
             if self.generation != self._generations.current:
                 return
             stored = self._replica.checkpoint
-            # The log start may have advanced since the ticket was begun, the recovery point may have moved.
+            # Since the ticket was created, the log start may have advanced and the recovery point may have moved.
             checkpoint = replace(
                 self.checkpoint,
                 recovery_point=stored.recovery_point,
@@ -138,7 +138,7 @@ class CheckpointTicket:
                     self.is_done = True
                     checkpoint = replace(checkpoint, recovery_point=self.checkpoint.recovery_point)
                 except DiskFullError:
-                    # The rest is replaced in place: it needs no room, and matters more on a full disk.
+                    # The checkpoint file is replaced in place: it needs no room, and it matters more on a full disk.
                     checkpoint = replace(checkpoint, is_clean=False)
             self._replica.store_checkpoint(checkpoint)
 
@@ -159,7 +159,7 @@ class CheckpointTicket:
             files.write_atomically(self._replica.path(name), encode_snapshot(snapshot))
 
     def release(self) -> None:
-        """Give up the pins; fine when it was done before."""
+        """Release the pins; a second call does nothing."""
         if self._plan is not None:
             self._plan.sync.release()
         for segment, _ in self._pinned:
@@ -168,7 +168,7 @@ class CheckpointTicket:
 
 
 class Generations:
-    """A counter that a truncation and a newer checkpoint raise: checkpoints of an older generation are void."""
+    """A counter that truncations and newer checkpoints raise; checkpoints of an older generation are void."""
 
     __slots__ = ("current",)
 

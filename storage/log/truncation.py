@@ -1,4 +1,4 @@
-"""Parts of a truncation that need the replica's folder alone: which files go, and what is known of writers then."""
+"""Parts of a truncation that need only the replica's folder: removing files, and rebuilding the writers' state."""
 
 from storage.replica.folder import ReplicaFiles, load_writers
 from storage.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_name
@@ -7,12 +7,12 @@ from storage.state.producer_state import WriterState
 
 
 def remove_above(replica: ReplicaFiles, *, end_offset: int, last_base_offset: int) -> None:
-    """Remove the files of segments and snapshots that the log no longer reaches; the highest first.
+    """Remove the files of segments and snapshots above the log's new end, the highest first.
 
     Args:
         replica: the folder.
-        end_offset: the new log end; a snapshot above it tells of what is cut.
-        last_base_offset: of the last segment that is left.
+        end_offset: the new log end; a snapshot above it describes batches that are cut.
+        last_base_offset: base offset of the last segment that stays.
     """
     for base_offset in reversed(replica.offsets_of(LOG_SUFFIX)):
         if base_offset > last_base_offset:
@@ -23,9 +23,9 @@ def remove_above(replica: ReplicaFiles, *, end_offset: int, last_base_offset: in
 
 
 def writers_at(replica: ReplicaFiles, table: SegmentTable, end_offset: int) -> WriterState:
-    """The writers' state below ``end_offset``, from the newest snapshot on.
+    """Return the writers' state below ``end_offset``, rebuilt from the newest snapshot.
 
-    Forgetting the batches above is not the same: they may have pushed out what was there before.
+    Forgetting the batches above is not enough: they may have replaced older entries, which must come back.
     """
     writers, offset = load_writers(replica, end_offset)
     start = max(offset, table.bases[0])

@@ -1,18 +1,18 @@
-"""Recovery: how much of a partition log is left after the process went away, and whether it can be trusted.
+"""Recovery: how much of a partition log is left after the process ended, and whether it can be trusted.
 
-Below the recovery point everything was synced, its indexes too: segments there are taken as their indexes describe
-them, unless the replica is known to be damaged. From the recovery point on every batch is checked: both checksums, the
-offset that must follow, an epoch that must not fall. The log ends at the first batch that fails.
+Everything below the recovery point was synced, including the indexes. Recovery takes segments there as their indexes
+describe them, unless the replica is known to be damaged. From the recovery point on, it checks every batch: both
+checksums, the expected offset, and an epoch that does not fall. The log ends at the first batch that fails.
 
     zeros to the end of the file                          the end: the file was preallocated
-    anything else, or batches in a segment further on     cut, and the replica is suspect: a torn tail and a
+    other bytes, or batches in a later segment            cut, and the replica is suspect: a torn tail and a
                                                           damaged acknowledged batch look the same
-    a batch that fails below the recovery point           the replica is damaged; nothing is cut, since what
-                                                          lies behind may be all that is left of the data
+    a batch that fails below the recovery point           the replica is damaged; nothing is cut, because the
+                                                          bytes behind it may be all that is left of the data
 
-Indexes, the epoch table and the snapshots of the writers' state are hints and are made again from the log when they
-do not match. The verdict is durable before the first byte is cut, and a change of several steps that was begun is
-finished first (so is a swap of segments by compaction), so recovery may itself be cut short at any point.
+Indexes, the epoch table and the snapshots of the writers' state are hints. Recovery rebuilds them from the log if they
+do not match it. The verdict is durable before the first byte is cut. Recovery first finishes a change of several steps
+and a swap of segments by compaction, if one was interrupted. So recovery itself may be interrupted at any point.
 """
 
 from collections.abc import Iterator
@@ -62,11 +62,11 @@ class RecoveryReport:
     """Report of a recovery.
 
     Attributes:
-        health: of the replica; stays until the owner of the log declares it sound.
-        reason: why it is not sound; empty when it is.
-        cut_bytes: bytes that were cut and were not zeros.
+        health: of the replica; it stays until the owner of the log declares the replica sound.
+        reason: why the replica is not sound; empty if it is.
+        cut_bytes: bytes that were cut, without zeros.
         scanned_bytes: bytes whose checksums were verified.
-        was_clean: the log was closed in order, so there was nothing to scan.
+        was_clean: the log was closed in order, so nothing had to be scanned.
     """
 
     health: ReplicaHealth = ReplicaHealth.SOUND
@@ -78,10 +78,10 @@ class RecoveryReport:
 
 @dataclass(slots=True, kw_only=True)
 class RecoveredLog:
-    """Parts that the log goes on with; ``segments`` are never empty, and the last one takes appends.
+    """Parts of a recovered log. ``segments`` is never empty, and the last segment takes appends.
 
     ``unsealed``: segments that were rolled but not sealed, oldest first, and the writers' state after each.
-    ``has_remains``: files of a damaged replica lie behind the last segment's end and must go before it grows.
+    ``has_remains``: files of a damaged replica lie behind the log end; they must be removed before the log grows.
     """
 
     segments: list[Segment]
@@ -93,7 +93,7 @@ class RecoveredLog:
 
 
 def recover(replica: ReplicaFiles) -> RecoveredLog:
-    """Recover the log in the replica's folder, which has been created before.
+    """Recover the log in the replica's folder, which must exist.
 
     Raises:
         DiskFailedError: stop the process.
@@ -102,11 +102,11 @@ def recover(replica: ReplicaFiles) -> RecoveredLog:
 
 
 class _DamageError(Exception):
-    """Bytes below the recovery point are not what they were."""
+    """Bytes below the recovery point differ from those that were written."""
 
 
 class _Recovery:
-    """One run of recovery; see the module."""
+    """One run of recovery; see the module docstring."""
 
     def __init__(self, replica: ReplicaFiles) -> None:
         self._replica = replica
@@ -117,7 +117,7 @@ class _Recovery:
         self._has_epochs = False
         self._writers = WriterState()
         self._writers_offset = 0
-        # Set while a truncation is finished: batches that end above it do not count.
+        # Set while recovery finishes a truncation: batches that end above this offset do not count.
         self._end_max: int | None = None
         self._scanned_bytes = 0
         self._cut_bytes = 0
@@ -128,6 +128,7 @@ class _Recovery:
     def run(self) -> RecoveredLog:
         replica = self._replica
         was_clean = replica.checkpoint.is_clean
+        # A lost checkpoint may have said that the log reaches further. The end that is found cannot be trusted then.
         if not replica.checkpoint.is_whole and replica.checkpoint.recovery_point == NO_OFFSET:
             self._judge(ReplicaHealth.SUSPECT, "the checkpoint is lost")
         try:
@@ -136,11 +137,12 @@ class _Recovery:
             self._is_damaged = True
             self._judge(ReplicaHealth.DAMAGED, str(damage))
         if not self._segments:
-            # Every segment is missing, or the first ones are: what is there begins above the log start.
+            # All segments are missing, or the first ones are: the first one left starts above the log start.
             self._segments.append(replica.new_segment(replica.log_start_offset))
             self._files.sync_directory(replica.directory)
         self._settle(was_clean=was_clean)
         last = self._segments[-1]
+        # Appends extend the index, and preallocate from the end of the file.
         last.load_index()
         last.allocated_bytes = last.file.size()
         return RecoveredLog(
@@ -158,11 +160,14 @@ class _Recovery:
             has_remains=self._is_damaged,
         )
 
-    # The order of things.
+    # Steps, in order.
 
     def _recover(self) -> None:
+        # A file is written as .tmp and renamed when it is whole, so a crash leaves only unfinished files under this
+        # name.
         self._remove_temporary_files()
         finish_swaps(self._replica)
+        # Swaps are finished before the segments are listed: until its last rename, a swap leaves a gap.
         change = self._replica.meta.change
         if change is not None and change.kind is ChangeKind.RESTART:
             self._restart_at(change.offset)
@@ -175,6 +180,7 @@ class _Recovery:
         first = self._trust(bases, point)
         self._scan(bases[first:], point)
         self._check_end()
+        # The announcement goes last. A crash before this repeats the truncation, which changes nothing then.
         if change is not None:
             write_truncated_epochs(self._replica, self._epochs)
             self._replica.store_meta(replace(self._replica.meta, change=None))
@@ -191,29 +197,32 @@ class _Recovery:
         self._writers, _ = load_writers(self._replica, offset)
 
     def _resume_truncation(self, offset: int) -> None:
-        """Go on with a truncation any of whose steps may have been done."""
+        """Continue a truncation; any of its steps may be done already."""
         replica = self._replica
         self._end_max = offset
         replica.lower_checkpoint(offset)
+        # Highest first: a crash in between leaves a log without a gap. The first segment stays, since a log has one.
         bases = replica.offsets_of(LOG_SUFFIX)
         for base_offset in reversed(bases[1:]):
             if base_offset >= offset:
                 replica.remove_segment(base_offset)
 
     def _remaining_bases(self) -> list[int]:
-        """Base offsets of the segments, without those that are wholly below the log start."""
+        """Return the base offsets of the segments, without segments wholly below the log start."""
         replica = self._replica
         bases = replica.offsets_of(LOG_SUFFIX)
         if not bases:
             raise _DamageError("the files of the replica are gone")
         if not replica.checkpoint.is_whole:
+            # One slot of the checkpoint is damaged, and the log start may be stale: keep every segment.
             return bases
         log_start_offset = replica.log_start_offset
-        # Segments above the recovery point are read once more: the writers' state needs them.
+        # Segments above the recovery point are read first even if they are below the log start, because no snapshot has
+        # their writers' state yet.
         dispensable = min(log_start_offset, replica.checkpoint.recovery_point)
         if len(bases) > 1 and bases[1] <= dispensable:
-            # A killed process may have left names in the page cache that no disk has yet: a power cut
-            # must not keep what is removed below, and take what was made.
+            # After a kill, the page cache may show names that are not on the disk. Sync them first: a power cut must
+            # not keep the removals below and undo the creations.
             self._files.sync_directory(replica.directory)
         while len(bases) > 1 and bases[1] <= dispensable:
             replica.remove_segment(bases.pop(0))
@@ -225,28 +234,31 @@ class _Recovery:
 
     def _recovery_point(self, bases: list[int]) -> int:
         if not self._replica.checkpoint.is_whole:
-            # A truncation may have lowered the point in the part of the file that is damaged.
+            # The damaged slot may have been a truncation that lowered the point. Check everything.
             return bases[0]
         return max(self._replica.checkpoint.recovery_point, bases[0])
 
     # Hints.
 
     def _load_hints(self, bases: list[int], point: int) -> None:
-        """The epoch table and the writers' state as they were at the recovery point."""
+        """Load the epoch table and the writers' state as of the recovery point, as far as they are on the disk."""
         self._writers, self._writers_offset = load_writers(self._replica, point)
         log_start_offset = max(bases[0], self._replica.log_start_offset)
         epochs = read_epochs(self._replica)
         epochs.truncate_to(point)
+        # A table that starts above the log start is incomplete. Half a table would give a follower a wrong common
+        # prefix.
         self._has_epochs = point <= log_start_offset or epochs.epoch_at(log_start_offset) >= 0
         self._epochs = epochs if self._has_epochs else LeaderEpochs()
 
     def _replay(self, segment: Segment) -> None:
-        """Make up for an epoch table or a snapshot that does not reach as far as the recovery point."""
+        """Read a segment's batches if the epoch table or the snapshot does not reach its end."""
         if self._has_epochs and self._writers_offset >= segment.next_offset:
             return
         try:
             start = 0
             if self._has_epochs:
+                # A missing epoch table needs every batch of the segment; a missing snapshot needs only those behind it.
                 start, _ = segment.locate(max(self._writers_offset, segment.base_offset))
             for _, header in segment.headers_from(start):
                 self._scanned_bytes += header.batch_bytes
@@ -257,12 +269,13 @@ class _Recovery:
     # Below the recovery point.
 
     def _trust(self, bases: list[int], point: int) -> int:
-        """Take the segments that end at or below the recovery point; returns how many."""
+        """Take the segments that end at or below the recovery point; return their number."""
         count = 0
         for base_offset, next_offset in pairwise(bases):
             if next_offset > point:
                 break
             segment = self._trusted(base_offset, next_offset)
+            # A node may have thousands of these segments: none keeps its index in memory or its file open.
             self._replay(segment)
             segment.drop_index()
             segment.let_go()
@@ -270,7 +283,7 @@ class _Recovery:
         return count
 
     def _trusted(self, base_offset: int, next_offset: int) -> Segment:
-        """A segment below the recovery point, as its index describes it."""
+        """Return a segment below the recovery point, as its index describes it."""
         segment = self._blank(base_offset)
         self._segments.append(segment)
         summary = self._read_summary(base_offset)
@@ -278,7 +291,7 @@ class _Recovery:
         if summary is None or (summary.base_offset, summary.next_offset) != wanted:
             self._rebuild(segment, next_offset)
         elif self._is_known_damaged:
-            # Where the damage lies was known to the process that found it alone.
+            # The damage was found while the node ran, and only that process knew where. Check every batch.
             self._rebuild(segment, next_offset)
         elif segment.file.size() < summary.size_bytes:
             self._keep_prefix(segment, f"{summary.size_bytes} bytes were expected")
@@ -299,7 +312,7 @@ class _Recovery:
             file.close()
 
     def _rebuild(self, segment: Segment, next_offset: int) -> None:
-        """Make the lost index of a segment again, from its log file."""
+        """Rebuild the lost index of a segment from its log file."""
         file = segment.file
         try:
             for header in self._checked(file, 0, file.size(), segment.base_offset):
@@ -312,18 +325,19 @@ class _Recovery:
             reason = str(error)
         if segment.next_offset != next_offset:
             self._keep_prefix(segment, reason)
-        # A full disk must not keep the node from starting: the index is made again next time.
+        # A full disk must not keep the node from starting. The next start rebuilds the index again.
         with suppress(DiskFullError):
             for path, content in segment.encode_indexes():
                 self._files.write_atomically(path, content)
 
     def _keep_prefix(self, segment: Segment, reason: str) -> NoReturn:
-        """Let the log end before the damage in ``segment``, without touching a byte of what follows."""
+        """End the log before the damage in ``segment``; leave all bytes behind it unchanged."""
         segment.adopt(
             SegmentSummary(segment.base_offset, segment.base_offset, 0, NO_TIMESTAMP),
             SegmentIndex(),
         )
         file = segment.file
+        # The index may be what is wrong, so only checked batches count here, from the start of the file.
         with suppress(CorruptLogError):
             for header in self._checked(file, 0, file.size(), segment.base_offset):
                 _add(segment, header)
@@ -332,20 +346,22 @@ class _Recovery:
     # From the recovery point on.
 
     def _scan(self, bases: list[int], point: int) -> None:
-        """Check everything from the recovery point on; ``bases`` begin with the segment that holds it."""
+        """Check everything from the recovery point on; ``bases`` start with the segment that holds it."""
         for number, base_offset in enumerate(bases):
             if number:
                 rolled = self._segments[-1]
+                # Retention may drop this segment only with a snapshot of the state after it. The next checkpoint writes
+                # it.
                 self._unsealed[rolled] = self._writers.freeze(rolled.next_offset)
             is_next = not self._segments or base_offset == self._segments[-1].next_offset
             if not is_next or not self._scan_segment(base_offset, point):
-                # ``number`` itself is kept when it was scanned, and is the last to be.
+                # If this segment was scanned, it is kept and is the last one. Otherwise it is the first to be cut.
                 self._cut_segments(bases[number + is_next :])
                 break
         self._unsealed.pop(self._segments[-1], None)
 
     def _scan_segment(self, base_offset: int, point: int) -> bool:
-        """Take in the sound batches of one segment; False when what follows it must go."""
+        """Count the sound batches of one segment; False if everything behind it must be cut."""
         segment = self._blank(base_offset)
         self._segments.append(segment)
         self._adopt_index(segment, point)
@@ -356,6 +372,7 @@ class _Recovery:
         self._replay(segment)
         try:
             for header in self._checked(file, segment.size_bytes, size, segment.next_offset):
+                # A truncation that was interrupted ends here, inside of the segment. These batches are sound but cut.
                 if self._end_max is not None and header.next_offset > self._end_max:
                     segment.cut_leftovers()
                     return False
@@ -367,7 +384,7 @@ class _Recovery:
         return True
 
     def _adopt_index(self, segment: Segment, point: int) -> None:
-        """Take over what its index says of the batches below the recovery point."""
+        """Take from the index the batches below the recovery point."""
         if segment.base_offset >= point or self._is_known_damaged:
             return
         try:
@@ -382,7 +399,8 @@ class _Recovery:
         if summary.next_offset == point:
             segment.adopt(summary, index)
         elif summary.next_offset > point:
-            # The log was cut back to the recovery point since: what lies behind it may be other batches.
+            # The log was cut back to the recovery point, and the index is older. Batches behind the point may differ
+            # from it. The last entry below the point is still right, because a cut lowers the point first.
             entry = index.floor(point - 1)
             offset = index.offsets[entry]
             segment.adopt(
@@ -393,12 +411,14 @@ class _Recovery:
             )
 
     def _end_segment(self, segment: Segment, size: int, error: CorruptLogError) -> bool:
-        """Judge the first bytes that are no batch: True when they are the end, as zeros are."""
+        """Judge the first bytes that are not a batch; True if they are zeros, the normal end of a preallocated file."""
         if segment.next_offset < self._replica.checkpoint.recovery_point:
+            # Synced bytes are wrong, so this is not a torn write: keep everything (``_DamageError``).
             self._keep_prefix(segment, str(error))
         cut = size - segment.size_bytes - _leading_zeros(segment.file, segment.size_bytes, size)
         if not cut:
             return True
+        # A torn tail was never acknowledged. A damaged batch may have been. The bytes do not show which one this is.
         self._judge(
             ReplicaHealth.SUSPECT, f"cut at offset {segment.next_offset}: {error}", cut_bytes=cut
         )
@@ -406,13 +426,16 @@ class _Recovery:
         return False
 
     def _cut_segments(self, bases: list[int]) -> None:
-        """Remove segments that do not follow on what was found sound."""
+        """Remove segments that do not continue the sound part of the log."""
+        # An end below the recovery point means damage. Then nothing may be removed.
         self._check_end()
         end_offset = self._segments[-1].next_offset
         cut = sum(map(self._content_bytes, bases))
+        # Cutting batches is expected while a truncation is finished. Otherwise it may lose acknowledged records.
         if cut and self._end_max is None:
             reason = self._reason or f"no segment begins at offset {end_offset}"
             self._judge(ReplicaHealth.SUSPECT, reason, cut_bytes=cut)
+        # Highest first: a crash in between leaves a log without a gap.
         for base_offset in reversed(bases):
             self._replica.remove_segment(base_offset)
 
@@ -435,12 +458,12 @@ class _Recovery:
     # At the end.
 
     def _settle(self, *, was_clean: bool) -> None:
-        """Judge the end of the log, and make durable what readers are about to see."""
+        """Judge the end of the log, and make durable everything that readers are about to see."""
         replica = self._replica
         self._judge_end()
         end_offset = self._segments[-1].next_offset
         if not was_clean:
-            # After a kill the page cache holds what the disk may not have; a cut, too.
+            # After a kill, the page cache may hold bytes that are not on the disk. A cut is not on the disk either.
             for segment in self._segments:
                 if segment.next_offset >= replica.checkpoint.recovery_point:
                     segment.file.sync()
@@ -450,13 +473,14 @@ class _Recovery:
             self._renew_checkpoint(first_offset)
         self._epochs.advance_start(max(replica.log_start_offset, first_offset))
         if self._is_damaged:
+            # Nothing on the disk is removed. Only the state in memory must match the shorter log.
             self._epochs.truncate_to(end_offset)
             self._writers.forget_from(end_offset)
         else:
             self._remove_snapshots_above(end_offset)
 
     def _renew_checkpoint(self, first_offset: int) -> None:
-        """Replace a checkpoint that may have been out of date: nothing that it covered can be relied on."""
+        """Replace a checkpoint that may have been stale, with one that claims only what recovery found."""
         stored = self._replica.checkpoint
         self._replica.store_checkpoint(
             Checkpoint(
@@ -473,6 +497,7 @@ class _Recovery:
         if self._is_damaged:
             return
         if end_offset < high_watermark:
+            # Committed records are missing, even if the scan found no bad byte.
             self._judge(
                 ReplicaHealth.SUSPECT,
                 f"the log ends at offset {end_offset}, below its high watermark {high_watermark}",
@@ -480,7 +505,8 @@ class _Recovery:
         elif not self._reason and replica.meta.health is not ReplicaHealth.SOUND:
             self._reason = "not restored since an earlier start found it so"
         if end_offset < replica.log_start_offset:
-            # The batch in whose middle the log starts was never synced: the log is as empty as it was before it.
+            # The log starts in the middle of a batch that was never synced. The log is empty, as it was before that
+            # batch. The restart removes every snapshot but the one at its offset, so this one must exist first.
             with suppress(DiskFullError):
                 write_snapshot(replica, self._writers, replica.log_start_offset)
             restart = Change(ChangeKind.RESTART, replica.log_start_offset)
@@ -488,7 +514,7 @@ class _Recovery:
             self._restart_at(replica.log_start_offset)
 
     def _remove_snapshots_above(self, end_offset: int) -> None:
-        """Snapshots above the recovery point belong to a checkpoint that was never finished."""
+        """Remove snapshots above the recovery point: they belong to a checkpoint that never finished."""
         replica = self._replica
         point = max(replica.checkpoint.recovery_point, self._segments[0].base_offset)
         for offset in replica.offsets_of(SNAPSHOT_SUFFIX):
@@ -496,7 +522,7 @@ class _Recovery:
                 self._files.remove(replica.path(offset_name(offset, SNAPSHOT_SUFFIX)))
 
     def _judge(self, health: ReplicaHealth, reason: str, *, cut_bytes: int = 0) -> None:
-        """Take down a verdict, durably, before anything is done about it."""
+        """Store a verdict, durably, before recovery acts on it."""
         self._reason = reason
         self._cut_bytes += cut_bytes
         meta = self._replica.meta
@@ -507,7 +533,11 @@ class _Recovery:
     def _checked(
         self, file: File, position: int, end: int, next_offset: int
     ) -> Iterator[BatchHeader]:
-        """Batches that follow each other; a batch out of its place is as bad as a damaged one."""
+        """Yield batches that follow each other; a batch in the wrong place counts as damaged.
+
+        Raises:
+            CorruptLogError: at the first batch that is damaged or in the wrong place.
+        """
         epoch = max(self._epochs.epoch_at(next_offset - 1), 0)
         for _, header in scan_batches(file, position, end):
             if header.base_offset != next_offset:
@@ -518,13 +548,14 @@ class _Recovery:
             next_offset, epoch = header.next_offset, header.leader_epoch
 
     def _note(self, header: BatchHeader) -> None:
+        # The table may already have the epoch of a batch that is read again for the writers' state alone.
         if self._epochs.last_epoch < header.leader_epoch:
             self._epochs.assign(header.leader_epoch, header.base_offset)
         if header.base_offset >= self._writers_offset:
             self._writers.record(header, header.base_offset, header.append_time_ms)
 
     def _blank(self, base_offset: int) -> Segment:
-        """A segment of which nothing is known yet."""
+        """Return a segment with no known batches."""
         return Segment(
             self._files,
             self._replica.directory,
@@ -540,7 +571,7 @@ def _add(segment: Segment, header: BatchHeader) -> None:
 
 
 def _leading_zeros(file: File, position: int, end: int) -> int:
-    """How many bytes from ``position`` on are zero."""
+    """Return the number of zero bytes from ``position`` on."""
     start = position
     while position < end:
         chunk = file.pread(min(len(_ZEROS), end - position), position)
