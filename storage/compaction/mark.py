@@ -1,8 +1,8 @@
-"""How far a log was compacted, and what its writers had written up to there; a small file in the replica's folder.
+"""How far a log was compacted, and the writers' state at that offset; a small file in the replica's folder.
 
-It only spares work: without it, or when it does not fit the log any more, the whole log counts as new and the next run
-finds out again. The writers' state in it is that of the batches below ``clean_end``: a run goes on from there to learn
-which batches retries may refer to.
+The file only saves work. If it is missing or does not match the log, the whole log counts as new for the next run. The
+writers' state covers the batches below ``clean_end``. A run continues from it to learn which batches retries may refer
+to.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ _NO_HORIZON = -1
 
 
 class CompactionMark(NamedTuple):
-    """Everything below ``clean_end`` was compacted; the tombstones kept there may all go from ``horizon_ms`` on."""
+    """Everything below ``clean_end`` is compacted; its tombstones may all be removed from ``horizon_ms`` on."""
 
     clean_end: int = 0
     horizon_ms: int | None = None
@@ -27,7 +27,7 @@ NOTHING_COMPACTED = CompactionMark()
 
 
 def read_mark(replica: ReplicaFiles) -> tuple[CompactionMark, WriterState]:
-    """The mark and the writers' state at it; of nothing when there is no file that can be trusted."""
+    """Return the mark and the writers' state at it; both are empty if there is no valid file."""
     writers = WriterState()
     try:
         content = replica.files.read_bytes(replica.path(COMPACTION_NAME))
@@ -45,7 +45,7 @@ def read_mark(replica: ReplicaFiles) -> tuple[CompactionMark, WriterState]:
 
 
 def write_mark(replica: ReplicaFiles, mark: CompactionMark, writers: WriterState) -> None:
-    """Replace the file, durably; on a full disk it goes, and the next run begins anew.
+    """Replace the file, durably. On a full disk, remove it; the next run then starts from the beginning.
 
     Raises:
         DiskFailedError: stop the process.

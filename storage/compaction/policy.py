@@ -1,27 +1,27 @@
 """Which records of a log compaction keeps, and when a log is worth compacting. Pure: no files, no clock.
 
-A compacted log keeps the last record of each key. A run looks at the log in two passes:
+A compacted log keeps the last record of each key. A run reads the log in two passes:
 
-    dirty part  (what was appended since the last run)   key → its last offset: ``KeyMap``
-    all of it   (up to where the map reaches)            each batch is kept, rewritten or dropped: ``BatchSieve``
+    dirty part  (appended since the last run)         key → its last offset: ``KeyMap``
+    whole log   (up to where the map reaches)         each batch is kept, rewritten or dropped: ``BatchSieve``
 
-What never changes: offsets, the order of records, leader epochs, and that batches follow each other without a gap.
-The place of removed batches is taken by empty ones (*fillers*), neighbours joined into one within a leader epoch, so
-that a log with a million dead records costs a reader one header. A batch whose records are all gone keeps its header
-while somebody may still retry it: the last batches of an idempotent producer, and idempotency keys in their window.
-What a log says of its writers is thus the same before and after.
+A run never changes offsets, the order of records, or leader epochs, and batches still follow each other without a gap.
+Empty batches (*fillers*) replace removed batches. Neighbouring fillers of one leader epoch merge into one, so a log
+with a million dead records costs a reader one header. A batch without remaining records keeps its header while a retry
+may refer to it: the last batches of an idempotent producer, and idempotency keys in their window. So the log says the
+same about its writers as before.
 
-A record without a value (a *tombstone*) says that its key is gone. It stays for ``delete_retention_ms`` after the run
-that saw it first, which writes that time into its batch (the *delete horizon*), and goes in a later run. Other
-replicas must have it by then, or they would never hear of the deletion: hence ``tombstone_end``, the offset below
-which every replica has everything.
+A record without a value (a *tombstone*) deletes its key. It stays for ``delete_retention_ms`` after the first run that
+saw it. That run writes the time into its batch (the *delete horizon*), and a later run removes it. Every replica must
+have the tombstone before that, or it would never learn of the deletion. ``tombstone_end`` is the offset below which
+every replica has everything.
 
-Records without a key, of a time when the topic was not compacted, are all kept.
+Records without a key are all kept. They are from a time when the topic was not compacted.
 
-Transactions are decided below where a run ends (the last stable offset). Batches of an aborted one are dropped; those
-of a committed one lose what says that they belong to it, and are judged as any others. Its marker, behind them, says
-nothing then that the log does not; like a tombstone it goes once every replica has it. A batch that came
-under idempotency keys, and its marker, stay as they are for as long as one of the keys does.
+All transactions are decided below the end of a run, which is at most the last stable offset. Batches of an aborted
+transaction are dropped. Batches of a committed one lose the mark that they belong to it, and are judged as any others.
+The marker behind them then adds nothing. Like a tombstone, it is removed after every replica has it. A batch with
+idempotency keys, and its marker, stay unchanged for as long as one of the keys does.
 
 Source: KIP-58 (minimum lag), KIP-354 (maximum lag), KIP-534 (delete horizon).
 """
@@ -42,7 +42,7 @@ from storage.state.producer_state import PRODUCER_EXPIRY_MS, WriterState
 from storage.state.transactions import AbortedRange, Identity, is_aborted
 
 KEYS_MAX = 250_000
-"""Keys that are kept in mind at a time: about 40 MB. A dirty part with more is compacted in several passes."""
+"""Keys in memory at a time: about 40 MB. A dirty part with more keys is compacted in several passes."""
 
 _DIGEST_BYTES = 16
 _LAST_OFFSET_DELTA_MAX = (1 << 31) - 1
@@ -54,8 +54,8 @@ class KeyMap:
     """Key → offset of its last record, within [``start``, ``end``) of the log.
 
     Invariants:
-        - at most ``keys_max`` keys, and those of one batch more;
-        - every record with a key below ``end`` and not below ``start`` was counted.
+        - at most ``keys_max`` keys, plus those of one batch;
+        - every record with a key in [``start``, ``end``) was counted.
     """
 
     __slots__ = ("_keys_max", "_offsets", "end")
@@ -74,22 +74,27 @@ class KeyMap:
         return len(self._offsets) >= self._keys_max
 
     def add(self, header: BatchHeader, columns: RecordColumns | None) -> None:
-        """Count in the next batch; None for one without records of users."""
+        """Count the next batch; ``columns`` is None if it has no user records."""
+        # Batches come in order, so a later record of a key replaces an earlier one.
         if columns is not None and columns.keys is not None:
             self._offsets.update(
                 zip(_digests(columns.keys), offsets_of(header, columns), strict=True)
             )
-            # No key is no key of its own.
+            # Records without a key all share the entry None, and none of them replaces another.
             self._offsets.pop(None, None)
         self.end = header.next_offset
 
     def lasts(self, keys: Sequence[bytes | None]) -> Iterator[int]:
-        """The offset of each key's last record, -1 where there is none."""
+        """Return the offset of each key's last record; -1 for a key that the map does not have."""
         return map(self._offsets.get, _digests(keys), repeat(-1))
 
 
 def _digests(keys: Sequence[bytes | None]) -> Sequence[bytes | None]:
-    """A key itself when that is shorter than a digest: it cannot be taken for one then."""
+    """Return a digest of each long key, and each short key itself.
+
+    The map's memory then does not depend on the length of keys. A short key cannot equal a digest: it is shorter.
+    """
+    # Most topics have short keys only. This check takes one call in C for the whole batch.
     if max(map(len, filter(None, keys)), default=0) < _DIGEST_BYTES:
         return keys
     return [
@@ -103,7 +108,7 @@ def _digests(keys: Sequence[bytes | None]) -> Sequence[bytes | None]:
 def records_to_count(
     buffer: Buffer, header: BatchHeader, position: int, aborted: Mapping[Identity, AbortedRange]
 ) -> RecordColumns | None:
-    """The records of a batch that compaction judges; None when it has none that count.
+    """Return the records that compaction judges; None if the batch has none.
 
     Raises:
         CorruptBatchError: the payload is not columns of records.
@@ -115,16 +120,16 @@ def records_to_count(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SieveRules:
-    """Grounds on which a batch is judged.
+    """Rules by which a batch is judged.
 
     Attributes:
-        keys: where each key of the dirty part was written last.
-        writers: what retries may refer to, as of ``keys.end``.
+        keys: last offset of each key in the dirty part.
+        writers: state of the writers as of ``keys.end``; retries may refer to its batches.
         now_ms: wall clock.
-        delete_retention_ms: how long tombstones stay from now on.
-        tombstone_end: tombstones and markers at and above it stay: some replica may not have them yet.
-        aborted: transactions of which nothing counts.
-        answers: offsets of the markers that hold the first answer of an idempotency key.
+        delete_retention_ms: how long a tombstone stays after this run first saw it.
+        tombstone_end: tombstones and markers at and above it stay, because some replica may not have them yet.
+        aborted: transactions whose batches do not count.
+        answers: offsets of the markers that hold the first response for an idempotency key.
     """
 
     keys: KeyMap
@@ -146,7 +151,7 @@ class Kept:
 
 @dataclass(slots=True)
 class SieveCounts:
-    """Count of what was dropped, and until when the latest of the tombstones that were kept must stay."""
+    """Count of dropped records, and the latest delete horizon of the tombstones that were kept."""
 
     records: int = 0
     horizon_ms: int | None = None
@@ -154,7 +159,7 @@ class SieveCounts:
 
 @dataclass(slots=True)
 class _Hole:
-    """Removed batches that follow each other, of one leader epoch."""
+    """Removed batches of one leader epoch that follow each other."""
 
     base_offset: int
     last_offset: int
@@ -164,9 +169,9 @@ class _Hole:
 
 
 class BatchSieve:
-    """Takes the batches of a run of segments in order, and gives those that are left.
+    """A filter that takes the batches of some segments in order and returns those that remain.
 
-    ``take`` every batch, then ``end``. Together, what they give covers the same offsets as what was taken.
+    Call ``take`` for every batch, then ``end``. The returned batches cover the same offsets as the batches taken.
     """
 
     def __init__(self, rules: SieveRules, counts: SieveCounts) -> None:
@@ -174,20 +179,23 @@ class BatchSieve:
         self._counts = counts
         self._hole: _Hole | None = None
         self.is_changed = False
-        """Whether anything was left out or made anew."""
+        """Whether any batch was left out or rewritten."""
 
     def take(self, buffer: Buffer, header: BatchHeader, position: int) -> list[Kept]:
-        """The next batch; what is given is final.
+        """Take the next batch; return batches that are final.
 
         Raises:
             CorruptBatchError: its payload is not columns of records.
         """
         whole = memoryview(buffer)[position : position + header.batch_bytes]
+        # An old filler joins the hole around it. Otherwise each run would add fillers next to those of the last run.
         if header.is_filler:
             return self._widen(header)
         if header.base_offset >= self._rules.keys.end:
-            # Neither its keys nor its writers are known yet.
+            # The map does not have its keys, and the writers' state does not have its batch.
             return self._keep(Kept(header, whole))
+        # Before the records are judged: a batch that answers a retry stays even if later records replaced all of its
+        # own.
         if self._is_answer(header):
             return self._keep(Kept(header, whole))
         columns = records_to_count(buffer, header, position, self._rules.aborted)
@@ -198,10 +206,10 @@ class BatchSieve:
         return self._keep(Kept(header, whole))
 
     def _is_answer(self, header: BatchHeader) -> bool:
-        """Whether it is the batch of a committed request that has its key, or the marker that tells what that wrote.
+        """Whether a batch belongs to a committed request with an idempotency key, or is the marker of that request.
 
-        A retry is answered from both, by every log that has them: neither goes, nor changes, without the other. Keys
-        of a session's writes (``owner`` below 0) are of no use after its end.
+        Every log that has both answers a retry from both, so neither is removed or changed without the other. Keys of a
+        session's writes (``owner`` below 0) have no use after the session's end.
         """
         found = header.transaction
         if isinstance(found, Marker):
@@ -214,20 +222,23 @@ class BatchSieve:
         )
 
     def _is_dispensable(self, header: BatchHeader) -> bool:
-        """Whether a batch of which no record counts may go."""
+        """Whether a batch without records that count may be removed."""
         if is_aborted(header, self._rules.aborted):
-            # Retries of it are refused by its marker.
+            # The marker of the transaction refuses retries of this batch.
             return True
+        # A replica that has the records but not the marker would keep the transaction open for ever.
         if header.marker is not None and header.base_offset >= self._rules.tombstone_end:
             return False
         return not header.record_count and not self._is_remembered(header)
 
     def end(self) -> list[Kept]:
-        """The rest, when no batch follows."""
+        """Return the last filler, if there is one; no batch may follow."""
         hole, self._hole = self._hole, None
         return [] if hole is None else [_filler(hole)]
 
     def _sift(self, header: BatchHeader, columns: RecordColumns, whole: Buffer) -> list[Kept]:
+        # A tombstone keeps its horizon from the run that saw it first (KIP-534). A new horizon on each run would keep
+        # it for ever in a log that is compacted often.
         kept, has_tombstone = self._judge(header, columns)
         horizon_ms = header.delete_horizon_ms
         if not has_tombstone:
@@ -237,6 +248,8 @@ class BatchSieve:
         self._note_horizon(horizon_ms)
         count = len(columns.values)
         is_whole = len(kept) == count and horizon_ms == header.delete_horizon_ms
+        # A batch of a committed transaction is rewritten even if it keeps all records. It loses the mark of the
+        # transaction, so that its marker may be removed later.
         if is_whole and not header.is_transactional:
             return self._keep(Kept(header, whole))
         self.is_changed = True
@@ -244,15 +257,17 @@ class BatchSieve:
         if kept:
             chosen = _choose(header, columns, kept)
             return self._keep(_encoded(rewrite_batch(header, chosen, delete_horizon_ms=horizon_ms)))
+        # A retry of this batch must be recognised, and only the header tells the log about it.
         if self._is_remembered(header):
             return self._keep(_encoded(rewrite_batch(header, _EMPTY)))
         return self._drop(header)
 
     def _judge(self, header: BatchHeader, columns: RecordColumns) -> tuple[list[int], bool]:
-        """Positions of the records that stay, and whether a tombstone is among them."""
+        """Return the positions of the records that stay, and whether a tombstone is among them."""
         if columns.keys is None:
             return list(range(len(columns.values))), False
         offsets = offsets_of(header, columns)
+        # A key outside of the dirty part has -1 and stays: the last run already kept only its last record.
         lasts = self._rules.keys.lasts(columns.keys)
         kept = [
             place
@@ -279,6 +294,7 @@ class BatchSieve:
         return kept, has_tombstone
 
     def _may_forget(self, header: BatchHeader, offset: int) -> bool:
+        # Three conditions: the horizon was set by an earlier run, it has passed, and every replica has the tombstone.
         horizon_ms = header.delete_horizon_ms
         rules = self._rules
         return (
@@ -290,7 +306,7 @@ class BatchSieve:
             self._counts.horizon_ms = max(horizon_ms, self._counts.horizon_ms or 0)
 
     def _is_remembered(self, header: BatchHeader) -> bool:
-        """Whether a retry of the batch must be recognised: the header is all that tells of it."""
+        """Whether a retry of the batch must be recognised; its header is the only trace of it."""
         return _is_producers(header, self._rules) or _is_keyed(header, self._rules)
 
     def _keep(self, batch: Kept) -> list[Kept]:
@@ -301,11 +317,12 @@ class BatchSieve:
         return self._widen(header)
 
     def _widen(self, header: BatchHeader) -> list[Kept]:
-        """Let the hole cover the batch too; the hole before it, when they may not be one."""
+        """Extend the hole by a batch; if they may not merge, return the earlier hole and start a new one."""
         hole = self._hole
         if hole is not None and _is_neighbour(hole, header):
-            # Of two fillers one is left.
+            # Two fillers become one.
             self.is_changed = True
+            # The filler keeps the latest times, so that the segment's age and its index by time do not change.
             hole.last_offset = header.last_offset
             hole.append_time_ms = max(hole.append_time_ms, header.append_time_ms)
             hole.timestamp_ms = max(hole.timestamp_ms, header.latest_timestamp_ms)
@@ -322,6 +339,8 @@ class BatchSieve:
 
 
 def _is_neighbour(hole: _Hole, header: BatchHeader) -> bool:
+    # The epoch table is derived from the batches, so a filler must not hide the start of an epoch. The delta to the
+    # last offset has 32 bits in the header.
     return (
         hole.leader_epoch == header.leader_epoch
         and header.last_offset - hole.base_offset <= _LAST_OFFSET_DELTA_MAX
@@ -359,9 +378,10 @@ def _choose(header: BatchHeader, columns: RecordColumns, kept: Sequence[int]) ->
 
 def _is_producers(header: BatchHeader, rules: SieveRules) -> bool:
     entry = rules.writers.producers.get(header.producer_id)
+    # These conditions are those of ``ProducerStates``: an entry that it forgets needs no header in the log.
     return (
         entry is not None
-        # A marker begins the next epoch.
+        # A marker starts the next epoch of its producer (KIP-890).
         and entry.producer_epoch == header.producer_epoch + (header.marker is not None)
         and rules.now_ms - entry.append_time_ms <= 2 * PRODUCER_EXPIRY_MS
         and any(batch.base_offset == header.base_offset for batch in entry.batches)
@@ -376,19 +396,20 @@ def _has_entry(key: IdempotencyExtension, header: BatchHeader, rules: SieveRules
     entry = rules.writers.idempotency.lookup(key.key_hash, rules.now_ms)
     if entry is None or entry.body_hash != key.body_hash:
         return False
+    # Requests with the same key may have written more than this batch: the entry spans all batches of the request.
     first, last = key.span(header.base_offset, header.last_offset)
     return entry.base_offset <= first and last <= entry.last_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSurvey:
-    """A log as the decision to compact sees it.
+    """The facts about a log that decide whether it is compacted.
 
     Attributes:
-        segments: those that are closed, synced and committed, oldest first: all that may be touched at all.
-        clean_end: everything below it was compacted before.
-        dirty_since_ms: when the first batch at or above ``clean_end`` was appended; None when it is not known.
-        horizon_ms: from when on a run could drop the tombstones that the last one kept; None when it kept none.
+        segments: the closed, synced and committed segments, oldest first; compaction touches no others.
+        clean_end: everything below it is compacted.
+        dirty_since_ms: append time of the first batch at or above ``clean_end``; None if not known.
+        horizon_ms: time from which a run can drop the tombstones that the last run kept; None if it kept none.
         tombstone_end: every replica has everything below it.
     """
 
@@ -403,8 +424,8 @@ class LogSurvey:
 class CompactionNeed:
     """Estimate of a run.
 
-    ``dirty_bytes`` lie below ``end_offset``, where it would stop; ``dirty_ratio`` is the part that they are of all
-    bytes below it.
+    ``dirty_bytes`` lie below ``end_offset``, where the run would stop. ``dirty_ratio`` is their share of all bytes
+    below ``end_offset``.
     """
 
     is_due: bool
@@ -414,11 +435,12 @@ class CompactionNeed:
 
 
 def assess(survey: LogSurvey, config: LogConfig, now_ms: int) -> CompactionNeed:
-    """Whether a log should be compacted, and how far."""
+    """Decide whether a log should be compacted, and how far."""
     clean = dirty = 0
     end_offset = survey.segments[0].base_offset if survey.segments else survey.clean_end
     for segment in survey.segments:
         is_clean = segment.next_offset <= survey.clean_end
+        # The first segment that is too young ends the run: a run covers a prefix of the log, without gaps.
         if not is_clean and _is_too_young(segment, config, now_ms):
             break
         if is_clean:
@@ -440,7 +462,7 @@ def assess(survey: LogSurvey, config: LogConfig, now_ms: int) -> CompactionNeed:
 
 
 def _is_too_young(segment: SegmentSummary, config: LogConfig, now_ms: int) -> bool:
-    # Timestamps are the producers': without a lag, one from the future must not hold compaction up.
+    # Timestamps come from producers. Without a minimum lag, one from the future must not stop compaction.
     lag_ms = config.min_compaction_lag_ms
     return lag_ms > 0 and now_ms - segment.max_timestamp_ms < lag_ms
 
@@ -451,7 +473,10 @@ def _is_late(dirty_since_ms: int | None, config: LogConfig, now_ms: int) -> bool
 
 
 def _has_dead_tombstones(survey: LogSurvey, now_ms: int) -> bool:
-    """A run for them alone, once all that the last one kept may go: there is at most one more of these a run."""
+    """Whether all tombstones that the last run kept may be removed.
+
+    A run for tombstones alone waits for the last of them, so each run causes at most one of these.
+    """
     return (
         survey.horizon_ms is not None
         and now_ms >= survey.horizon_ms

@@ -1,13 +1,13 @@
-"""One compaction of one log, in slices that any thread may run while the owner goes on with the log.
+"""One compaction of one log, in slices that any thread may run while the owner continues to use the log.
 
-The owner begins a run and looks at it after each slice (``PartitionLog.note_compaction``): a run changes files, but
-the table of segments is the owner's alone. So a slice that put a new segment in the place of others ends there, and
-the next one waits until the table says so; until then readers have the old files, which stay open.
+The owner starts a run and looks at it after each slice (``PartitionLog.note_compaction``). A run changes files, but
+only the owner changes the table of segments. So a slice that replaced segments ends there, and the next slice waits
+until the table is updated. Until then readers have the old files, which stay open.
 
-    step    read, judge, write; at most about ``slice_bytes``
-    void    the owner is about to cut, restart or close the log: nothing of the run happens any more
+    step    read, judge, write; about ``slice_bytes`` at most
+    void    end the run, because the owner is about to cut, restart or close the log
 
-What a crash leaves is finished or removed by recovery (``segment_swap``).
+After a crash, recovery finishes or removes what a run left (``segment_swap``).
 """
 
 import threading
@@ -36,20 +36,20 @@ from storage.state.producer_state import WriterState
 from storage.state.transactions import AbortedRange, Identity
 
 SLICE_BYTES = 64 << 10
-"""Read and written by one step: two or three milliseconds of a thread, or one batch if that is larger."""
+"""Bytes that one step reads and writes: two or three milliseconds of a thread; one batch if that is larger."""
 
 SYNC_BYTES = 4 << 20
-"""Written between two syncs: a large one would hold up those of the writers on the same disk."""
+"""Bytes between two syncs. A large sync would delay the writers' syncs on the same disk."""
 
 WRITE_BYTES = 256 << 10
 
 SPARE_BYTES = 64 << 20
-"""Room that a run leaves on the disk: it is to make room, not to take the last of it."""
+"""Bytes that a run leaves free on the disk: compaction should make room, not use up the last of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
-    """Bounds and rules that a run was begun with; see ``policy.SieveRules`` for what is not said here.
+    """Bounds and rules of a run; ``policy.SieveRules`` describes the other fields.
 
     All transactions below ``end_offset`` are decided.
     """
@@ -67,18 +67,18 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSwap:
-    """``segment`` lies on the disk in the place of ``old``; the table must hear of it."""
+    """A new segment that lies on the disk in the place of ``old``; the table must be updated."""
 
     old: tuple[Segment, ...]
     segment: Segment
 
 
 class CompactionRun:
-    """See the module.
+    """One run; see the module docstring.
 
     Invariants:
-        - between two steps nothing is half done but one ``.cleaned`` file;
-        - segments are swapped from the oldest on, so that a tombstone never goes before what it deletes.
+        - between two steps, nothing is half done except one ``.cleaned`` file;
+        - segments are swapped from the oldest on, so a tombstone is never removed before the records that it deletes.
     """
 
     def __init__(self, replica: ReplicaFiles, plan: RunPlan, *, log_lock: threading.Lock) -> None:
@@ -90,28 +90,28 @@ class CompactionRun:
         self._clean_end = plan.clean_end
         self._work = self._run()
         self.swap: SegmentSwap | None = None
-        """To be taken over by the owner before the next step."""
+        """Set after a swap; the owner takes it over before the next step."""
         self.mark: CompactionMark | None = None
         """The latest mark on the disk."""
         self.counts = SieveCounts()
         self.bytes_before = 0
         self.bytes_after = 0
-        """Of the segments that were replaced, and of those in their place."""
+        """Bytes of the segments that were replaced (``bytes_before``), and of the new ones."""
         self.is_done = False
         self.is_void = False
-        """It was ended before all of it was done."""
+        """Whether the run was ended before it was complete."""
 
     @property
     def tombstone_end(self) -> int:
-        """Tombstones and markers at and above it stay."""
+        """Offset from which tombstones and markers stay."""
         return self._plan.tombstone_end
 
     def step(self) -> int:
-        """Run a slice; returns the bytes that it read and wrote.
+        """Run a slice; return the bytes that it read and wrote.
 
         Raises:
-            CorruptLogError: the log is damaged; the run is over.
-            DiskFullError: there is no room; the run is over.
+            CorruptLogError: the log is damaged; the run has ended.
+            DiskFullError: there is no room; the run has ended.
             DiskFailedError: stop the process.
         """
         with self._lock:
@@ -126,6 +126,7 @@ class CompactionRun:
                     worked += bytes_
                     if worked >= self._plan.slice_bytes or self.swap is not None:
                         return worked
+            # A generator that raised cannot continue. The next run starts again from the mark.
             except BaseException:
                 self.is_done = True
                 raise
@@ -133,24 +134,28 @@ class CompactionRun:
             return worked
 
     def void(self) -> None:
-        """End it, wherever it is; waits for a step that is under way. A swap that was done stays to be taken over."""
+        """End the run. Wait for a step in progress; a swap that it finished must still be taken over."""
+        # Set without the lock: a step that has not started yet does nothing, so the wait is for one slice at most.
         self.is_void = True
         with self._lock:
             self.is_done = True
             self._work.close()
 
-    # The work, as a generator of bytes read and written.
+    # The work, as a generator of the bytes read and written.
 
     def _run(self) -> Generator[int]:
         mark, writers = read_mark(self._replica)
         if mark.clean_end != self._clean_end:
-            # Nobody knows what its writers wrote below it: all of it is looked at again.
+            # The stored writers' state belongs to another offset. Without it, the whole log is read again.
             self._clean_end, writers = 0, WriterState()
+        # One pass for each ``keys_max`` keys. A pass rewrites only up to where its map reaches, because a record above
+        # that offset may replace any of those below.
         while True:
             keys = KeyMap(
                 max(self._clean_end, self._segments[0].base_offset), keys_max=self._plan.keys_max
             )
             yield from self._collect(keys, writers)
+            # Each pass reads all tombstones below its end, so the last pass has the horizon of all.
             self.counts.horizon_ms = None
             rules = SieveRules(
                 keys=keys,
@@ -169,12 +174,13 @@ class CompactionRun:
                 return
 
     def _collect(self, keys: KeyMap, writers: WriterState) -> Iterator[int]:
-        """Learn where each key and each writer of the dirty part was last, as far as there is room."""
+        """Collect the last offset of each key and the state of each writer in the dirty part, until the map is full."""
         start = keys.end
         for segment in self._segments:
             if segment.next_offset <= start:
                 continue
             with closing(self._open(segment)) as file:
+                # The first batch may start below ``start``. Its writer is in the mark's state already.
                 position = 0 if start <= segment.base_offset else segment.locate(start)[0]
                 for chunk, header, at in read_batches(file, position, segment.size_bytes):
                     keys.add(header, records_to_count(chunk, header, at, self._plan.aborted))
@@ -185,7 +191,7 @@ class CompactionRun:
                         return
 
     def _groups(self, end_offset: int) -> Sequence[tuple[Segment, ...]]:
-        """Neighbours that become one segment, each as large as a segment may be."""
+        """Return neighbouring segments in groups; each group fits into one segment."""
         groups: list[tuple[Segment, ...]] = []
         size = 0
         for segment in self._segments:
@@ -210,18 +216,21 @@ class CompactionRun:
                         worked = cleaned.write(sieve.take(chunk, header, at))
                         yield worked + header.batch_bytes
             yield cleaned.write(sieve.end())
+            # Nothing changed. The unused ``.cleaned`` file is removed by ``close``.
             if not sieve.is_changed and len(group) == 1:
                 return
             yield cleaned.finish()
+            # Until the owner updates the table, readers find the old segments there. They cannot open them any more,
+            # because the names belong to the new segment, so the pins keep the files open.
             with _AllPinned(group):
                 self._swap(group, cleaned.segment)
-                # The owner takes it over while the old ones are pinned: they are never opened again by name.
+                # The owner takes over the swap while the old segments are pinned. They are never opened by name again.
                 yield 0
         self.bytes_before += bytes_before
         self.bytes_after += cleaned.segment.size_bytes
 
     def _open(self, segment: Segment) -> File:
-        """A descriptor of its own: those of the log are for readers, and few."""
+        """Open a separate descriptor: the log's own descriptors are few, and readers need them."""
         return self._replica.files.open(segment.path(LOG_SUFFIX))
 
     def _require_room(self, size: int) -> None:
@@ -233,8 +242,10 @@ class CompactionRun:
 
     def _swap(self, group: tuple[Segment, ...], segment: Segment) -> None:
         indexes = segment.encode_indexes()
+        # Before the swap: from here on nothing opens a file under an old name for one of these segments.
         for old in group:
             old.give_up_names()
+        # A checkpoint writes index files under the same names, and a cut removes segments: neither may run meanwhile.
         with self._log_lock:
             swap_in(self._replica, segment.base_offset, segment.next_offset, indexes)
         segment.drop_index()
@@ -247,7 +258,7 @@ class CompactionRun:
         )
 
     def _store_mark(self, writers: WriterState) -> None:
-        # No batch of these is left.
+        # No batch of these transactions remains.
         writers.transactions.forget_below(self._clean_end)
         mark = CompactionMark(self._clean_end, self.counts.horizon_ms)
         with self._log_lock:
@@ -256,7 +267,7 @@ class CompactionRun:
 
 
 class _AllPinned:
-    """Several segments, open for as long as the block lasts."""
+    """Several segments that stay open for the length of a block."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = segments
@@ -271,7 +282,7 @@ class _AllPinned:
 
 
 class _CleanedSegment:
-    """A segment that is being written under a name that does not count."""
+    """A new segment that is written under a ``.cleaned`` name, which recovery removes."""
 
     def __init__(self, replica: ReplicaFiles, first: Segment, config: LogConfig) -> None:
         self._files = replica.files
@@ -286,7 +297,7 @@ class _CleanedSegment:
         )
 
     def write(self, batches: Sequence[Kept]) -> int:
-        """Add batches; returns their bytes.
+        """Add batches; return their bytes.
 
         Raises:
             DiskFullError: no space.
@@ -294,7 +305,7 @@ class _CleanedSegment:
         total = 0
         for batch in batches:
             _add(self.segment, batch.header)
-            # A copy: the chunk that it was read with is large, and would be kept alive.
+            # Copy the batch: a reference would keep the whole chunk that it was read with alive.
             self._pending.append(bytes(batch.content))
             total += batch.header.batch_bytes
         self._pending_bytes += total
@@ -313,13 +324,13 @@ class _CleanedSegment:
 
     def _open(self) -> File:
         if self._file is None:
-            # Leftovers of a run that failed would be taken for its content.
+            # Content left by a failed run would count as part of this one.
             self._files.remove(self._path)
             self._file = self._files.open(self._path, create=True)
         return self._file
 
     def finish(self) -> int:
-        """Make all of it durable."""
+        """Make all of the segment durable."""
         self._flush()
         self._open().sync()
         return 0

@@ -1,18 +1,18 @@
-"""A node's data directory: whose it is, which replicas it promised to hold, and room set aside for a full disk.
+"""A node's data directory: which node owns it, which replicas it holds, and room reserved for a full disk.
 
     <root>/lock                                held while a process uses the directory
     <root>/identity                            format, directory id, node id, cluster id, broker epoch, clean stop
     <root>/replicas                            the manifest: every replica that was created here
-    <root>/reserve                             preallocated room, given up when the disk is full
+    <root>/reserve                             preallocated room, released when the disk is full
     <root>/topics/<topic-id>/<partition>/      a partition log
 
-The identity is replaced in place (``storage.state.slots``) and needs no room. The manifest grows and is replaced by
-rename. A replica is listed after its files were made and before its first acknowledgement, and taken off before its
-files are removed: a listed replica without files is known to be *damaged* and never mistaken for a new one, and files
-that are not listed are leftovers of a crash that nobody counts on (``unlisted_replicas``).
+The identity is replaced in place (``storage.state.slots``) and needs no room. The manifest grows and is replaced by a
+rename. A replica is listed after its files were made and before its first acknowledgement. It is removed from the list
+before its files are removed. So a listed replica without files is known to be *damaged* and is never taken for a new
+one. Files that are not listed are leftovers of a crash (``unlisted_replicas``).
 
-What is not trusted: a directory of another node or cluster, of a later format, or that fails a checksum. The node
-refuses to start then and says which file and which two values differ.
+The node refuses to start with a directory of another node or cluster, of a later format, or with a failing checksum.
+The error names the file and the two values that differ.
 
 Manifest: ``storage.state.sealed`` with magic "MRM1" over [[topic_id, partition], ...], sorted.
 """
@@ -32,7 +32,7 @@ from storage.state.slots import SlotFile
 FORMAT_VERSION = 1
 
 RESERVE_BYTES = 16 << 20
-"""Enough for a manifest, producer snapshots and indexes to be written while an operator makes room."""
+"""Enough to write a manifest, producer snapshots and indexes while an operator makes room."""
 
 ReplicaKey = tuple[str, int]
 """Topic id and partition number."""
@@ -40,7 +40,7 @@ ReplicaKey = tuple[str, int]
 NO_BROKER_EPOCH = -1
 
 _NOT_USABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EROFS, errno.ENOENT})
-"""How the operating system says that a path is not one to keep data at, which no failed disk says."""
+"""Errors that mean that the path cannot hold data; a failed disk does not report them."""
 
 _IDENTITY_MAGIC = b"MLID"
 _MANIFEST_MAGIC = b"MRM1"
@@ -50,7 +50,7 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @contextmanager
 def _refused_where_not_usable(root: str) -> Iterator[None]:
-    """Make of an operating system's no to the path a refusal to start: nobody's disk has failed."""
+    """Turn an error about the path into a ``StartupError``, because no disk has failed."""
     try:
         yield
     except FileNotFoundError as error:
@@ -69,12 +69,12 @@ class DataDirectory:
     """An open data directory, locked until ``close``. Owned by one thread.
 
     Invariants:
-        - what a method changed is durable when it returns;
-        - the clean-stop marker is set only by the last change of a process, and gone once the next has seen it.
+        - a change is durable when its method returns;
+        - only the last change of a process sets the clean-stop marker, and the next process removes it once it is read.
     """
 
     def __init__(self, files: Files, root: str, lock: Lock) -> None:
-        """Use ``open``."""
+        """Take a locked directory; call ``open`` instead."""
         self._files = files
         self._root = root
         self._lock = lock
@@ -100,18 +100,18 @@ class DataDirectory:
         directory_id: str,
         reserve_bytes: int = RESERVE_BYTES,
     ) -> "DataDirectory":
-        """Open the directory of this node, or make it.
+        """Open the directory of this node, or create it.
 
         Args:
             files: the file system.
-            root: its path.
-            node_id: must be that of the directory if there is one already.
-            directory_id: a fresh unique id, used only when the directory is new.
-            reserve_bytes: room to set aside; less is there when the disk is full already.
+            root: path of the directory.
+            node_id: must be the directory's node id if the directory exists.
+            directory_id: a new unique id, used only for a new directory.
+            reserve_bytes: room to reserve; less is reserved if the disk is full.
 
         Raises:
-            StartupError: it cannot be used, is in use, of another node or format, or damaged.
-            DiskFullError: it is new and the disk is full.
+            StartupError: the directory is unusable, in use, of another node or format, or damaged.
+            DiskFullError: the directory is new and the disk is full.
             DiskFailedError: the disk failed.
         """
         with _refused_where_not_usable(root):
@@ -142,39 +142,39 @@ class DataDirectory:
 
     @property
     def root(self) -> str:
-        """Its path."""
+        """Path of the directory."""
         return self._root
 
     @property
     def directory_id(self) -> str:
-        """Chosen when the directory was made: another id means that its replicas are not those of before."""
+        """Id chosen when the directory was created; another id means other replicas."""
         return self._directory_id
 
     @property
     def node_id(self) -> int:
-        """The node that it belongs to."""
+        """The node that owns the directory."""
         return self._node_id
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster that it belongs to; None until the node has joined one."""
+        """The cluster of the directory; None until the node has joined one."""
         return self._cluster_id
 
     @property
     def broker_epoch(self) -> int:
-        """The last broker epoch that this directory was registered under, or -1."""
+        """The last broker epoch under which the directory was registered; -1 without one."""
         return self._broker_epoch
 
     @property
     def is_new(self) -> bool:
-        """Whether this process made it."""
+        """Whether this process created the directory."""
         return self._is_new
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """Belong to this cluster from now on; nothing to do when it already does.
+        """Bind the directory to this cluster; no change if it already is.
 
         Raises:
-            StartupError: it belongs to another one.
+            StartupError: the directory belongs to another cluster.
         """
         if self._cluster_id == cluster_id:
             return
@@ -187,19 +187,19 @@ class DataDirectory:
         self._store_identity()
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
-        """Remember the epoch of a registration; the broker asks to be unfenced only afterwards."""
+        """Store the epoch of a registration; the broker asks to be unfenced only after this."""
         assert broker_epoch >= self._broker_epoch, (broker_epoch, self._broker_epoch)
         if broker_epoch != self._broker_epoch:
             self._broker_epoch = broker_epoch
             self._store_identity()
 
     def mark_clean_stop(self) -> None:
-        """Every log is synced, checkpointed and closed: the next start may skip the scans."""
+        """Record that every log is synced, checkpointed and closed: the next start may skip the scans."""
         self._is_clean = True
         self._store_identity()
 
     def consume_clean_marker(self) -> bool:
-        """Whether the last process stopped in order; the marker is durably gone when this returns."""
+        """Return whether the last process stopped in order; the marker is durably removed when this returns."""
         was_clean = self._is_clean
         if was_clean:
             self._is_clean = False
@@ -209,18 +209,18 @@ class DataDirectory:
     # Replicas.
 
     def replicas(self) -> frozenset[ReplicaKey]:
-        """The replicas that were created here and not yet removed."""
+        """Return the replicas that were created here and not removed since."""
         return self._replicas
 
     def is_listed(self, topic_id: str, partition: int) -> bool:
-        """Whether the manifest lists this replica: without files it is damaged then, not new."""
+        """Whether the manifest lists this replica; a listed replica without files is damaged, not new."""
         return (topic_id, partition) in self._replicas
 
     def add_replicas(self, replicas: Collection[ReplicaKey]) -> None:
         """List replicas whose files were just made, in one write; they acknowledge nothing before this returns.
 
         Raises:
-            DiskFullError: none is listed.
+            DiskFullError: none of them is listed.
         """
         for topic_id, partition in replicas:
             _check_replica(topic_id, partition)
@@ -230,9 +230,9 @@ class DataDirectory:
             self._replicas = wanted
 
     def remove_replicas(self, replicas: Collection[ReplicaKey]) -> None:
-        """Forget replicas in one write; on a full disk out of the reserve, since it makes room.
+        """Remove replicas from the list in one write. On a full disk the write uses the reserve, since it makes room.
 
-        Their files may be removed once this returned.
+        Their files may be removed after this returned.
         """
         wanted = self._replicas.difference(replicas)
         if wanted != self._replicas:
@@ -243,12 +243,12 @@ class DataDirectory:
             self._replicas = wanted
 
     def partition_directory(self, topic_id: str, partition: int) -> str:
-        """Where the log of this replica lies."""
+        """Return the folder of this replica's log."""
         _check_replica(topic_id, partition)
         return f"{self._root}/topics/{topic_id}/{partition}"
 
     def unlisted_replicas(self) -> list[ReplicaKey]:
-        """Partition folders that the manifest does not list: made or removed when a process died."""
+        """Return partition folders that the manifest does not list; a process died while it created or removed them."""
         topics = f"{self._root}/topics"
         found = [
             (topic_id, int(name))
@@ -262,21 +262,21 @@ class DataDirectory:
     # Room.
 
     def free_bytes(self) -> int:
-        """Space that is left for this process on the file system of the directory."""
+        """Return the free space of the file system, as available to this process."""
         return self._files.free_bytes(self._root)
 
     def has_room(self, wanted_bytes: int = 0) -> bool:
-        """Whether ``wanted_bytes`` can be written and the reserve still be whole."""
+        """Whether ``wanted_bytes`` can be written while the whole reserve is kept or restored."""
         missing = max(self._reserve_bytes - self._reserved_bytes(), 0)
         return self._files.free_bytes(self._root) >= wanted_bytes + missing
 
     def write_with_reserve(self, write: Callable[[], None]) -> None:
-        """Call ``write``; if the disk is full, give the reserve up and call it once more.
+        """Call ``write``; if the disk is full, release the reserve and call it again.
 
-        For small writes that must not fail for want of room: checkpoints, manifests, snapshots.
+        Use it for small writes that must not fail for lack of room: checkpoints, manifests, snapshots.
 
         Raises:
-            DiskFullError: there is no room even so.
+            DiskFullError: there is no room even without the reserve.
         """
         try:
             write()
@@ -286,7 +286,7 @@ class DataDirectory:
             write()
 
     def release_reserve(self) -> bool:
-        """Give the reserved room back to the file system; False when there was none."""
+        """Release the reserved room; False if there was none."""
         if not self._reserved_bytes():
             return False
         self._files.remove(self._reserve_path)
@@ -294,7 +294,7 @@ class DataDirectory:
         return True
 
     def maybe_restore_reserve(self) -> bool:
-        """Set the room aside again; False when there is not enough."""
+        """Reserve the room again; False if there is not enough."""
         if self._reserved_bytes() >= self._reserve_bytes:
             return True
         try:
@@ -324,7 +324,7 @@ class DataDirectory:
     # Files.
 
     def _create(self, node_id: int, directory_id: str) -> None:
-        """Make a new one; the identity comes last, so that a crash before it leaves an empty directory."""
+        """Create the directory. The identity comes last, so a crash before it leaves an empty directory."""
         self._files.make_directory(f"{self._root}/topics")
         self._files.write_atomically(self._manifest_path, _encode_manifest(frozenset()))
         self._node_id = node_id
@@ -333,7 +333,7 @@ class DataDirectory:
         self._store_identity()
 
     def _load(self, node_id: int) -> bool:
-        """Read identity and manifest; False when there is nothing to read."""
+        """Read identity and manifest; False if there are none."""
         path = f"{self._root}/identity"
         try:
             found = self._identity.load()
@@ -343,20 +343,20 @@ class DataDirectory:
             self._require_nothing()
             return False
         self._set_identity(path, found.content)
-        # The damaged slot may have been the newer one, and have taken the marker back.
+        # The damaged slot may have been the newer one, without the marker.
         self._is_clean = self._is_clean and found.is_whole
         if self._node_id != node_id:
             raise StartupError(
                 f"{path} belongs to node {self._node_id}, but this is node {node_id}: "
                 "use the data directory of this node, or the node id of this directory"
             )
-        # After a kill the page cache may show a manifest whose name no disk has yet.
+        # After a kill, the page cache may show a manifest whose name is not on the disk yet.
         self._files.sync_directory(self._root)
         self._replicas = self._load_manifest()
         return True
 
     def _require_nothing(self) -> None:
-        """A directory without identity must be one that a crash left before it held anything."""
+        """Refuse a directory without identity, unless a crash left it before it held anything."""
         topics = f"{self._root}/topics"
         if self._files.exists(topics) and self._files.list_directory(topics):
             raise StartupError(
@@ -429,6 +429,6 @@ def _parse_manifest(listed: object) -> frozenset[ReplicaKey]:
 
 
 def _check_replica(topic_id: str, partition: int) -> None:
-    # Topic ids become folder names; the cluster chooses them, so another form is a fault of ours.
+    # Topic ids become folder names. The cluster chooses them, so another form is an error in this program.
     assert _TOPIC_ID.fullmatch(topic_id), topic_id
     assert partition >= 0, (topic_id, partition)

@@ -1,16 +1,16 @@
-"""The folder of one replica: which files lie in it, and the steps that change several of them.
+"""The folder of one replica: its files, and the steps that change several of them.
 
-    meta                    whose replica it is, its health, a change that was begun (``replica_meta``)
-    checkpoint              recovery point, log start, high watermark (``checkpoint``)
-    leader-epochs           where each epoch begins (``leader_epochs``)
-    <20 digits>.log         batches from this offset on (``segment``)
-    <20 digits>.index       hints, made again from the log when they do not match (``index``)
+    meta                    the replica's partition, its health, a change in progress (``storage.replica.meta``)
+    checkpoint              recovery point, log start, high watermark (``storage.state.checkpoint``)
+    leader-epochs           start offset of each epoch (``storage.state.leader_epochs``)
+    <20 digits>.log         batches from this offset on (``storage.segments.segment``)
+    <20 digits>.index       hints, rebuilt from the log if they do not match (``storage.segments.index``)
     <20 digits>.timeindex
-    <20 digits>.producers   the writers' state after all batches below this offset (``producer_state``)
-    compaction              how far the log was compacted (``compaction_mark``)
-    *.cleaned, *.swap       segments that compaction is putting in the place of others (``segment_swap``)
+    <20 digits>.producers   the writers' state after all batches below this offset (``storage.state.producer_state``)
+    compaction              how far the log was compacted (``storage.compaction.mark``)
+    *.cleaned, *.swap       segments that compaction is about to put in the place of others (``segment_swap``)
 
-Changes here are durable when they return, unless they say otherwise. Nothing here knows what a batch is.
+Changes here are durable when they return, unless their docstring says otherwise. This module knows nothing of batches.
 """
 
 from dataclasses import dataclass, replace
@@ -48,32 +48,32 @@ class ReplicaFiles:
     checkpoint: Checkpoint
     index_interval_bytes: int
     reason: str = ""
-    """Why the replica is not sound, if that was found before recovery began."""
+    """Why the replica is not sound, if this was found before recovery started."""
 
     def path(self, name: str) -> str:
         """The path of a file in the folder."""
         return f"{self.directory}/{name}"
 
     def store_meta(self, meta: ReplicaMeta) -> None:
-        """Replace the meta file, durably, if it says something else."""
+        """Replace the meta file, durably, if the content differs."""
         if meta != self.meta:
             self.meta_file.store(meta)
             self.meta = meta
 
     def store_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint, durably, if it says something else."""
+        """Replace the checkpoint, durably, if the content differs."""
         if checkpoint != self.checkpoint:
             self.checkpoint_file.store(checkpoint)
             self.checkpoint = checkpoint
 
     def offsets_of(self, suffix: str) -> list[int]:
-        """Offsets in the names of the files with this suffix, ascending."""
+        """Return the offsets in the names of the files with this suffix, ascending."""
         names = self.files.list_directory(self.directory)
         offsets = (parse_offset_name(name, suffix) for name in names)
         return [offset for offset in offsets if offset is not None]
 
     def new_segment(self, base_offset: int) -> Segment:
-        """An empty segment whose name is not durable yet."""
+        """Create an empty segment; its name is not durable yet."""
         return Segment.create(
             self.files,
             self.directory,
@@ -87,7 +87,7 @@ class ReplicaFiles:
         self.files.remove(self.path(offset_name(base_offset, LOG_SUFFIX)))
 
     def remove_index(self, base_offset: int) -> None:
-        """Remove the index files of a segment: recovery reads all of its batches then."""
+        """Remove the index files of a segment; recovery then reads all of its batches."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             self.files.remove(self.path(offset_name(base_offset, suffix)))
 
@@ -97,7 +97,7 @@ class ReplicaFiles:
         return self.checkpoint.log_start_offset
 
     def lower_checkpoint(self, offset: int) -> None:
-        """Let the checkpoint claim nothing at or above ``offset`` any more, durably."""
+        """Lower the recovery point and the high watermark to at most ``offset``, durably."""
         checkpoint = self.checkpoint
         if max(checkpoint.recovery_point, checkpoint.high_watermark) > offset:
             lowered = Checkpoint(
@@ -108,10 +108,10 @@ class ReplicaFiles:
             self.store_checkpoint(lowered)
 
     def restart_at(self, offset: int) -> Segment:
-        """Drop everything and begin at ``offset``; returns the only segment.
+        """Drop all batches and restart at ``offset``; return the only segment.
 
-        The meta file announces this change before the first call; here every step may be repeated, and the last one
-        takes the announcement back. A snapshot of the writers' state at ``offset`` stays.
+        The meta file announces this change before the first call. Every step may be repeated, and the last step removes
+        the announcement. A snapshot of the writers' state at ``offset`` stays.
         """
         for base_offset in reversed(self.offsets_of(LOG_SUFFIX)):
             self.remove_segment(base_offset)
@@ -130,7 +130,7 @@ class ReplicaFiles:
 
 
 def read_epochs(replica: ReplicaFiles) -> LeaderEpochs:
-    """The table in the epoch file; empty when there is none that can be trusted."""
+    """Return the table in the epoch file; empty if there is no valid file."""
     try:
         return LeaderEpochs.decode(replica.files.read_bytes(replica.path(EPOCHS_NAME)))
     except (FileNotFoundError, CorruptLogError):
@@ -138,7 +138,7 @@ def read_epochs(replica: ReplicaFiles) -> LeaderEpochs:
 
 
 def write_truncated_epochs(replica: ReplicaFiles, epochs: LeaderEpochs) -> None:
-    """Let the epoch file forget epochs that were cut, durably; on a full disk it goes, and is made again some time."""
+    """Remove cut epochs from the epoch file, durably. On a full disk, remove the file; it is rebuilt later."""
     path = replica.path(EPOCHS_NAME)
     try:
         replica.files.write_atomically(path, epochs.encode())
@@ -148,9 +148,9 @@ def write_truncated_epochs(replica: ReplicaFiles, epochs: LeaderEpochs) -> None:
 
 
 def load_writers(replica: ReplicaFiles, end_offset: int) -> tuple[WriterState, int]:
-    """The state in the newest sound snapshot at or below ``end_offset``, and the snapshot's offset.
+    """Return the state in the newest valid snapshot at or below ``end_offset``, and the snapshot's offset.
 
-    Without one the state is empty, and the offset 0.
+    Without a snapshot, the state is empty and the offset is 0.
     """
     writers = WriterState()
     for offset in reversed(replica.offsets_of(SNAPSHOT_SUFFIX)):
@@ -168,10 +168,10 @@ def load_writers(replica: ReplicaFiles, end_offset: int) -> tuple[WriterState, i
 
 
 def write_snapshot(replica: ReplicaFiles, writers: WriterState, offset: int) -> None:
-    """Write the writers' state as that at ``offset``, durably.
+    """Write the writers' state as the snapshot at ``offset``, durably.
 
     Raises:
-        DiskFullError: no space; what was there before still is.
+        DiskFullError: no space; the previous file is unchanged.
     """
     path = replica.path(offset_name(offset, SNAPSHOT_SUFFIX))
     replica.files.write_atomically(path, encode_snapshot(writers.freeze(offset)))
@@ -185,17 +185,17 @@ def open_replica(
     index_interval_bytes: int,
     is_listed: bool,
 ) -> ReplicaFiles:
-    """The folder of a replica, which is made when it is missing.
+    """Open the folder of a replica; create it if it is missing.
 
     Args:
         files: the file system.
         directory: the folder.
-        wanted: whose it must be.
+        wanted: the partition that the folder must belong to.
         index_interval_bytes: bytes between two entries of the sparse index.
-        is_listed: whether the manifest says that the replica was created before.
+        is_listed: whether the manifest lists the replica.
 
     Raises:
-        CorruptLogError: it belongs to another partition.
+        CorruptLogError: the folder belongs to another partition.
         DiskFullError: no room for a new replica.
     """
     replica = ReplicaFiles(
@@ -229,7 +229,7 @@ def open_replica(
 
 
 def _make_meta(replica: ReplicaFiles, *, is_listed: bool) -> None:
-    """Create the replica, or give a listed one that lost its meta file a new one that tells of the loss."""
+    """Create the replica. A listed one that lost its meta file gets a new one that records the loss."""
     files, directory = replica.files, replica.directory
     is_there = files.exists(directory)
     if is_there and is_listed and replica.offsets_of(LOG_SUFFIX):
@@ -247,5 +247,5 @@ def _make_meta(replica: ReplicaFiles, *, is_listed: bool) -> None:
     segment.let_go()
     replica.checkpoint_file.store(Checkpoint())
     files.sync_directory(directory)
-    # Last, since a folder with a meta file counts as complete.
+    # Last, because a folder with a meta file counts as complete.
     replica.meta_file.store(replica.meta)

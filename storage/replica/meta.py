@@ -1,8 +1,8 @@
-"""Meta file: a replica's folder says whose it is, whether it can be trusted, and what was begun.
+"""Meta file: which partition a replica's folder belongs to, its health, and a change in progress.
 
-The folder is named by ids, so the name of the topic stands here. Health stands here too, since a second crash must
-not make a replica look sound that the first one left suspect. A change that takes several steps (cutting across
-segments, starting again elsewhere) is written here before the first of them: recovery finishes it.
+The folder is named by ids, so the topic's name is stored here. Health is stored here too: a second crash must not make
+a suspect replica look sound. A change of several steps (a cut across segments, a restart at another offset) is written
+here before its first step, and recovery finishes it.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _COLUMNS = 5
 
 @unique
 class ChangeKind(StrEnum):
-    """Changes that take more than one step."""
+    """Changes that take several steps."""
 
     TRUNCATE = "truncate"
     RESTART = "restart"
@@ -31,7 +31,7 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change that was begun: cut everything at and above ``offset``, or drop everything and begin there."""
+    """A change in progress: cut everything at and above ``offset``, or drop everything and restart there."""
 
     kind: ChangeKind
     offset: int
@@ -39,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaMeta:
-    """The content of the meta file. ``change`` is None when nothing is half done."""
+    """The content of the meta file. ``change`` is None if no change is in progress."""
 
     topic_id: str
     topic_name: str
@@ -48,7 +48,7 @@ class ReplicaMeta:
     change: Change | None = None
 
     def encode(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         change = None if self.change is None else [self.change.kind.value, self.change.offset]
         return seal(
             _CONTENT_MAGIC,
@@ -57,10 +57,10 @@ class ReplicaMeta:
 
     @classmethod
     def decode(cls, content: bytes) -> "ReplicaMeta":
-        """Content of a meta file.
+        """Decode the content of a meta file.
 
         Raises:
-            CorruptLogError: damaged.
+            CorruptLogError: the content is damaged.
         """
         topic_id, topic_name, partition, health, change = columns(
             unseal(_CONTENT_MAGIC, content), _COLUMNS
@@ -91,20 +91,20 @@ def _parse_change(value: object) -> Change | None:
 
 
 class MetaFile:
-    """The meta file of one replica, replaced in place: it can be written on a full disk."""
+    """The meta file of one replica. It is replaced in place, so it can be written on a full disk."""
 
     def __init__(self, files: Files, directory: str) -> None:
-        """Touch nothing yet; ``directory`` is the replica's folder."""
+        """Name the file in ``directory``, the replica's folder; no file is opened."""
         self._slots = SlotFile(files, f"{directory}/{META_NAME}", _MAGIC)
 
     def load(self) -> ReplicaMeta | None:
-        """Read the file; None when there is none. Comes before ``store``.
+        """Read the file; None if it does not exist. Call this before ``store``.
 
-        When a part of the file is damaged, this may be one change behind: the replica is suspect then, and a change
-        that was begun is not finished, since it may have been finished long ago.
+        If one slot of the file is damaged, the content may be one change old. The replica is then suspect. A change in
+        progress is dropped, because it may have been finished long ago.
 
         Raises:
-            CorruptLogError: damaged beyond use.
+            CorruptLogError: neither slot is valid.
         """
         found = self._slots.load()
         if found is None:
@@ -118,7 +118,7 @@ class MetaFile:
         """Replace the file durably.
 
         Raises:
-            DiskFullError: only for the first one of a replica.
+            DiskFullError: only for a replica's first meta file.
             DiskFailedError: stop the process.
         """
         self._slots.store(meta.encode())
@@ -128,5 +128,5 @@ _HEALTH_ORDER = (ReplicaHealth.SOUND, ReplicaHealth.SUSPECT, ReplicaHealth.DAMAG
 
 
 def worse(one: ReplicaHealth, other: ReplicaHealth) -> ReplicaHealth:
-    """The worse of two verdicts."""
+    """Return the worse of two verdicts."""
     return max(one, other, key=_HEALTH_ORDER.index)

@@ -1,13 +1,12 @@
-"""One segment in the place of several, across a crash at any point.
+"""Replacing several segments with one, safe at any crash.
 
-    <base>.cleaned        being written; a crash leaves it behind, and recovery removes it
-    <base>-<next>.swap    whole and synced: from this rename on the new segment counts
-    <base>.log            where it ends up, once the others between ``base`` and ``next`` are gone
+    <base>.cleaned        being written; recovery removes what a crash leaves of it
+    <base>-<next>.swap    whole and synced; from this rename on, the new segment counts
+    <base>.log            the final name, given once the other segments between ``base`` and ``next`` are removed
 
-The name of the ``.swap`` file says which segments it replaces, so that whoever finds one can finish what was begun;
-every step may be repeated. The first of the old segments is replaced by the last rename, so there is always a segment
-that begins at ``base``. Index files are removed with the segments they describe, before one of the new segment's may
-be taken for theirs.
+The name of the ``.swap`` file tells recovery which segments it replaces. Every step may be repeated. The last rename
+replaces the first of the old segments, so there is always a segment that starts at ``base``. Index files are removed
+with the segments they describe, before the new segment's index is written under the same name.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ SWAP_SUFFIX = ".swap"
 
 
 def cleaned_path(replica: ReplicaFiles, base_offset: int) -> str:
-    """Where the new segment is written."""
+    """Return the path at which the new segment is written."""
     return replica.path(offset_name(base_offset, CLEANED_SUFFIX))
 
 
@@ -32,13 +31,13 @@ def swap_in(
     next_offset: int,
     indexes: Sequence[tuple[str, bytes]],
 ) -> None:
-    """Put the new segment, which is written and synced, in the place of those in [base_offset, next_offset).
+    """Replace the segments in [base_offset, next_offset) with the new one, which is written and synced.
 
     Args:
         replica: the folder.
-        base_offset: of the new segment, and of the first that it replaces.
-        next_offset: where it ends, and the last that it replaces.
-        indexes: path and content of its index files; they are hints, and left out on a full disk.
+        base_offset: where the new segment and the first replaced one start.
+        next_offset: where the new segment and the last replaced one end.
+        indexes: path and content of its index files. They are hints, and are left out on a full disk.
 
     Raises:
         DiskFailedError: stop the process.
@@ -60,7 +59,7 @@ def _finish(
         if base_offset < replaced < next_offset:
             replica.remove_segment(replaced)
     replica.remove_index(base_offset)
-    # Before the last step: a segment that comes back would overlap with the new one.
+    # Before the last step: a removed segment that comes back would overlap with the new one.
     files.sync_directory(replica.directory)
     with suppress(DiskFullError):
         for path, content in indexes:
@@ -72,7 +71,7 @@ def _finish(
 
 
 def finish_swaps(replica: ReplicaFiles) -> None:
-    """Finish what a crash cut short, and remove what was not whole yet.
+    """Finish swaps that a crash interrupted, and remove segments that were not complete.
 
     Raises:
         DiskFailedError: stop the process.
@@ -82,7 +81,7 @@ def finish_swaps(replica: ReplicaFiles) -> None:
             replica.files.remove(replica.path(name))
         swap = _parse_swap_name(name)
         if swap is not None:
-            # After a kill the name may be in memory alone: a power cut must not take it back while the others go.
+            # After a kill, only the page cache may have this name. A power cut must not undo it and keep the removals.
             replica.files.sync_directory(replica.directory)
             _finish(replica, *swap)
 
@@ -93,7 +92,7 @@ def _swap_path(replica: ReplicaFiles, base_offset: int, next_offset: int) -> str
 
 def _parse_swap_name(name: str) -> tuple[int, int] | None:
     first, _, second = name.partition("-")
-    # ``parse_offset_name`` wants a suffix that is there.
+    # ``parse_offset_name`` expects a suffix.
     base_offset = parse_offset_name(first + SWAP_SUFFIX, SWAP_SUFFIX)
     next_offset = parse_offset_name(second, SWAP_SUFFIX)
     return None if base_offset is None or next_offset is None else (base_offset, next_offset)
