@@ -1,1 +1,1 @@
-"""Decisions of partition replication: leader, follower, in-sync set. Pure."""
+"""Replication of partitions between nodes: fetches, changes of the ISR, and the ends of transactions in logs."""

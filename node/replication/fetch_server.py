@@ -1,9 +1,13 @@
-"""The leader's side of replica fetches: positions count as acknowledgements, news goes out. Runs on the data loop.
+"""The leader's side of replica fetches: take positions as acknowledgements, send news. Runs on the data loop.
 
-A fetch goes through here once: its positions are judged (``_take_position``), which is what writers wait for; then news
-is collected (``_collect``) into rows and bytes within the follower's limit, or the fetch waits in its session
-(``node.replication.follower_session``). Bytes that lie in memory or in the page cache are taken on the loop; a
-partition for which the disk has to be read is *cold*, and only then does a task come into it.
+A fetch takes these steps:
+
+1. ``_take_position`` judges each position of the fetch. Writers wait for this step.
+2. ``_collect`` collects news into rows and bytes, within the follower's limit. If there is none, the fetch waits in its
+   session (``node.replication.follower_session``).
+
+Bytes in memory or in the page cache are read on the loop. A partition that has to be read from the disk is *cold*. Only
+cold partitions need a task.
 """
 
 import logging
@@ -36,7 +40,7 @@ from raft_meta.machine.image import Broker
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_BYTES_MAX = 16 << 20
-"""Of writers' states in one answer, if there is more than one: well below what a frame holds."""
+"""The most bytes of producer snapshots in one response with more than one; well below the size of a frame."""
 
 _CODES = {
     FetchVerdict.STALE_LEADER_EPOCH: FetchCode.STALE_LEADER_EPOCH,
@@ -49,7 +53,7 @@ FindRunner = Callable[[str, int], PartitionRunner | None]
 
 
 class FetchServer:
-    """Answers the fetches of every follower of this node."""
+    """Answers the fetches of all nodes that follow this one."""
 
     def __init__(
         self,
@@ -70,7 +74,7 @@ class FetchServer:
         self._sessions.clear()
 
     def on_wake(self, peer_id: int, header: dict[str, object], body: Buffer) -> Reply:
-        """The follower has new positions to tell: complete its waiting fetch."""
+        """Complete the follower's waiting fetch, because the follower has new positions to send."""
         del header, body
         session = self._sessions.get(peer_id)
         if session is not None:
@@ -80,17 +84,22 @@ class FetchServer:
     def on_fetch(
         self, peer_id: int, header: dict[str, object], body: Buffer
     ) -> Reply | Pending[Reply] | Awaitable[Reply]:
-        """Take positions as acknowledgements, then answer with news, waiting for some.
+        """Take positions as acknowledgements, then respond with news; wait for news if there is none.
 
-        No coroutine: a task for each fetch would cost as much as the fetch, and a turn of the loop before positions
-        count. Who waits for the positions is answered before anything else is done for a fetch that may wait.
+        This is not a coroutine. A task for each fetch would cost as much as the fetch, and positions would count one
+        turn of the loop later. Writers that wait for the positions get their response before a fetch that may wait is
+        processed further.
+
+        Raises:
+            MalformedRequestError: a field of the header is missing or has another type.
+            CorruptLogError: the positions or log starts have the wrong shape.
         """
         del body
         get = header.get
         session_id, is_full, broker_epoch = get("s"), get("full"), get("be")
         forgotten, wait_ms, max_bytes = get("f"), get("w"), get("m")
         refused = get("bad")
-        # Not by a pattern: it would take ten times as long, and writers wait for this.
+        # ``match`` would take ten times as long, and writers wait for this.
         if (
             type(session_id) is not int
             or type(is_full) is not bool
@@ -102,7 +111,7 @@ class FetchServer:
         ):
             raise MalformedRequestError("fetch: the request has the wrong shape")
         positions = parse_positions(get("p"))
-        # All is parsed before anything is taken: half a request must not move a high watermark.
+        # Parse everything before taking anything: half a request must not move a high watermark.
         session = self._session(peer_id, session_id, is_full=is_full)
         if session is None:
             return {"r": [Row(0, FetchCode.UNKNOWN_SESSION).pack()]}, ()
@@ -116,7 +125,8 @@ class FetchServer:
         if refused:
             _doubt(session, refused)
         if wait_ms > 0:
-            # In the next turn: the positions have just released writers, whose next records may be in it already.
+            # Collect in the next turn: the positions have just released writers, and their next records may arrive
+            # in this turn.
             answer: Pending[Reply] = Pending()
             session.arrive(partial(self._go_on, session, answer, wait_ms, max_bytes))
             return answer
@@ -128,7 +138,7 @@ class FetchServer:
     def _go_on(
         self, session: FollowerSession, answer: Pending[Reply], wait_ms: int, max_bytes: int
     ) -> None:
-        """Answer a fetch that may wait, or park it."""
+        """Respond to a fetch that may wait, or park it."""
         may_park = session.may_park()
         if answer.done():
             return
@@ -161,7 +171,8 @@ class FetchServer:
     async def _answer_with_cold(
         self, session: FollowerSession, found: "_Found", wait_ms: int, max_bytes: int
     ) -> Reply:
-        # While the disk is read nothing is parked: news that comes meanwhile must keep the fetch from waiting.
+        # The fetch is not parked while the disk is read, so a wake cannot complete it. The session therefore notes
+        # wakes, and ``may_park`` below refuses to park after one.
         session.notice_wakes()
         for index in found.cold:
             await self._read_cold(session, index, found)
@@ -208,7 +219,7 @@ class FetchServer:
                 brokers=self._brokers(),
             )
         except NotLeaderError:
-            # Our image may be behind the follower's: it asks again until this node has heard of its leadership, or not.
+            # This node's image may be behind the follower's. The follower asks again until the images agree.
             verdict = FetchVerdict.UNKNOWN_LEADER_EPOCH
         followed.is_accepted = verdict is FetchVerdict.ACCEPTED
         if not followed.is_accepted:
@@ -225,16 +236,17 @@ class FetchServer:
     ) -> None:
         if verdict is FetchVerdict.DIVERGING:
             epoch, end = runner.agreed_end(position.last_epoch)
-            # No high watermark: it means nothing to a log that is not a prefix of ours.
+            # Send no high watermark: to a log that is not a prefix of ours it would call other records committed.
             session.rows.append(Row(position.index, FetchCode.DIVERGING, a=epoch, b=end))
         elif verdict is FetchVerdict.BELOW_LOG_START:
             snapshot = runner.log.producer_snapshot(runner.high_watermark)
-            # It holds every writer's state: one may be large, and many partitions may need one at the same time.
+            # A snapshot holds the state of every producer. It may be large, and many partitions may need one at once.
             if (
                 session.bodies
                 and sum(map(len, session.bodies)) + len(snapshot) > SNAPSHOT_BYTES_MAX
             ):
-                session.rows.append(Row(position.index, FetchCode.NOT_LEADER))  # it asks again
+                # After NOT_LEADER the follower retries.
+                session.rows.append(Row(position.index, FetchCode.NOT_LEADER))
                 return
             session.rows.append(
                 Row(
@@ -260,7 +272,7 @@ class FetchServer:
             if followed is None:
                 continue
             if found.room <= 0:
-                # A full answer is followed by the next fetch at once; it begins with those that were left out.
+                # The next fetch follows a full response at once, and starts with the partitions left out here.
                 waiting.append(index)
                 continue
             limit = self._limit(session, followed, index, found)
@@ -274,7 +286,7 @@ class FetchServer:
     def _limit(
         self, session: FollowerSession, followed: FetchedReplica, index: int, found: "_Found"
     ) -> int:
-        """Bytes that may be sent of a partition; it is postponed when that is none."""
+        """Return the bytes of a partition that may be sent; if 0, postpone the partition."""
         state = followed.runner.state
         limit = self._throttle.allowance(state, session.follower, found.room)
         if limit <= 0:
@@ -289,7 +301,7 @@ class FetchServer:
         limit: int,
         found: "_Found",
     ) -> bool:
-        """Collect what is new of a partition; False: the disk would have to be read for it."""
+        """Collect the news of a partition; return False if this needs a read from the disk."""
         if not _is_answerable(followed, index, found):
             return True
         chunks: Sequence[Buffer] | None = ()
@@ -323,7 +335,7 @@ class FetchServer:
         except (OffsetOutOfRangeError, UnavailableError, CorruptLogError) as error:
             _cannot_read(followed, index, found, error)
             return
-        # Meanwhile the leadership may be over, or the follower may have begun anew.
+        # During the read the leadership may have ended, or the follower may have sent another position.
         is_same = session.followed.get(index) is followed and followed.position is position
         if is_same and _is_answerable(followed, index, found):
             self._add(session, followed, index, (data,), found)
@@ -346,7 +358,7 @@ class FetchServer:
             return
         found.rows.append(Row(index, FetchCode.OK, high_watermark, log_start, size))
         if size:
-            # Until its position moves it is owed nothing: these bytes are on their way.
+            # These bytes are in flight, so the follower gets nothing more until its position moves.
             runner.counts.replicated_bytes_out += size
             followed.is_settled = True
             found.chunks += chunks
@@ -355,7 +367,7 @@ class FetchServer:
 
     @staticmethod
     def _in_order(session: FollowerSession) -> list[int]:
-        """Partitions with news; replicas that are only being added come last, after those that writers wait for."""
+        """Return the partitions with news; replicas not in sync come last, because no writer waits for them."""
         found = list(session.news)
         if len(found) < 2:
             return found
@@ -369,9 +381,9 @@ class FetchServer:
 
 
 class _Found:
-    """Rows and data of one answer, and the ``room`` in bytes that is left in it.
+    """Rows and data of one response.
 
-    ``cold``: partitions whose records are to be read from the disk.
+    ``room``: bytes that still fit into the response. ``cold``: partitions whose records must be read from the disk.
     """
 
     __slots__ = ("chunks", "cold", "room", "rows")
@@ -384,7 +396,7 @@ class _Found:
 
 
 def _is_answerable(followed: FetchedReplica, index: int, found: _Found) -> bool:
-    """Whether news of the partition mean anything to the follower; where we lead no more it is told so, once."""
+    """Return whether the follower can use news of the partition; if this node no longer leads it, say so once."""
     runner = followed.runner
     if runner.leader is None or runner.leader_epoch != followed.position.leader_epoch:
         if not followed.is_settled:
@@ -395,7 +407,7 @@ def _is_answerable(followed: FetchedReplica, index: int, found: _Found) -> bool:
 
 
 def _doubt(session: FollowerSession, refused: Sequence[object]) -> None:
-    """Let our copies be looked at that were damaged when they came; nobody will take them otherwise."""
+    """Have this node's copies checked whose records arrived damaged; followers would refuse them forever."""
     for index in refused:
         followed = session.followed.get(index) if isinstance(index, int) else None
         if followed is not None and followed.is_accepted:
@@ -407,7 +419,7 @@ def _doubt(session: FollowerSession, refused: Sequence[object]) -> None:
 
 
 def _cannot_read(followed: FetchedReplica, index: int, found: _Found, error: Exception) -> None:
-    """This one asks again, and is judged anew; the others must not wait for it."""
+    """Make the follower ask again for this partition; the other partitions of the fetch must not wait for it."""
     logger.warning("read for a follower partition=%s: %s", followed.runner.name, error)
     followed.is_settled = True
     found.rows.append(Row(index, FetchCode.NOT_LEADER))
@@ -419,7 +431,7 @@ def _reply(session: FollowerSession, found: _Found) -> Reply:
 
 
 def _may_wait(session: FollowerSession, rows: Sequence[Row]) -> bool:
-    """Whether an answer would tell of nothing but high watermarks, in a session that knew them before."""
+    """Return whether the rows tell nothing but new high watermarks, which may wait for data to travel with."""
     if session.is_urgent:
         return False
     for row in rows:

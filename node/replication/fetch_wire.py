@@ -1,15 +1,24 @@
-"""The replica fetch between brokers: what a follower asks of a leader's node, and what comes back.
+"""The replica fetch between brokers: request and response of a follower's fetch from a leader's node.
 
-One request covers every partition that the follower follows there. It is incremental (KIP-227): a session lives in the
-leader's memory, the follower lists only the positions that changed since its last request, and the leader answers only
-with partitions that have news. A position is sent data for once; the next data follows when the position moved.
+One request covers all partitions that the follower follows there. It is incremental (KIP-227): the leader keeps a
+session in memory. The follower lists only the positions that changed since its last request. The leader answers only
+with partitions that have news. It sends data for a position once; more data follows when the position has moved.
 
-Request header: ``s`` session id, ``full`` whether this begins a session, ``be`` broker epoch of the follower, ``p``
-positions ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``, ``f`` indexes to forget, ``w`` longest
-wait in ms, ``m`` most bytes, ``room`` whether the follower's disk takes more, ``ls`` pairs ``[index, log_start]`` for
-positions whose log starts elsewhere than was told last in this session and leader epoch (absent: an earlier release),
-``bad`` indexes where the records that came last are not whole (absent: none, or an earlier release).
-Response header: ``r`` rows ``[index, code, high_watermark, log_start, bytes, a, b]``; the body holds the rows' bytes
+Request header:
+
+- ``s``: session id
+- ``full``: whether this request starts a session
+- ``be``: broker epoch of the follower
+- ``p``: positions ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``
+- ``f``: indexes to forget
+- ``w``: longest wait in ms
+- ``m``: most bytes
+- ``room``: whether the follower's disk takes more
+- ``ls``: pairs ``[index, log_start]`` of positions whose log start differs from the one sent last in this session and
+  leader epoch. Earlier releases do not send it.
+- ``bad``: indexes whose last records arrived damaged. Absent if there are none; earlier releases do not send it.
+
+Response header: ``r``, rows ``[index, code, high_watermark, log_start, bytes, a, b]``. The body holds the rows' bytes
 one after the other. ``index`` is the follower's own number for the partition.
 """
 
@@ -24,11 +33,11 @@ FETCH_WAKE = "fetch_wake"
 
 @unique
 class FetchCode(IntEnum):
-    """The meaning of a row of the answer."""
+    """The meaning of a row of the response."""
 
     OK = 0
     DIVERGING = 1
-    """a = the leader's greatest epoch <= the one asked for, b = its end offset."""
+    """a = the leader's greatest epoch <= the one of the position, b = its end offset."""
     BELOW_LOG_START = 2
     """a = the leader's log start; the row's bytes are its producer snapshot."""
     STALE_LEADER_EPOCH = 3
@@ -37,15 +46,15 @@ class FetchCode(IntEnum):
     NOT_A_REPLICA = 6
     NOT_LEADER = 7
     UNKNOWN_SESSION = 8
-    """The only row: the leader's node restarted or forgot the session; begin a new one."""
+    """The only row of its response: the leader's node restarted or forgot the session. Start a new session."""
 
 
 @dataclass(slots=True, init=False)
 class Position:
-    """Where a follower is in one partition.
+    """The end of a follower's log in one partition.
 
-    Not frozen, and ``__init__`` is written out, as that of rows is: writers wait while these are made, and what
-    dataclasses generate stays interpreted where this module is compiled.
+    The class is not frozen and writes out ``__init__``, as ``Row`` does. Writers wait while positions are created, and
+    the methods that dataclasses generate stay interpreted when this module is compiled.
     """
 
     index: int
@@ -74,7 +83,7 @@ class Position:
 
 @dataclass(slots=True, init=False)
 class Row:
-    """One partition's part of the answer."""
+    """One partition's part of the response."""
 
     index: int
     code: FetchCode
@@ -103,8 +112,8 @@ class Row:
         self.b = b
 
     def pack(self) -> list[int]:
-        """As it travels."""
-        # msgpack takes the code for the int that it is.
+        """Return the row in the form that travels."""
+        # msgpack packs the code as an int, because ``FetchCode`` is an IntEnum.
         return [
             self.index,
             self.code,
@@ -117,16 +126,16 @@ class Row:
 
 
 def parse_positions(raw: object) -> list[Position]:
-    """Check what a peer sent.
+    """Return the positions that a peer sent.
 
     Raises:
-        CorruptLogError: not a list of positions.
+        CorruptLogError: ``raw`` is not a list of positions.
     """
     if not isinstance(raw, list):
         raise CorruptLogError("fetch: positions are not a list")
     positions = []
     for item in raw:
-        # Not by a pattern: it would take ten times as long, and writers wait for this.
+        # ``match`` would take ten times as long, and writers wait for this.
         if type(item) is not list or [*map(type, item)] != _POSITION_TYPES:
             raise CorruptLogError("fetch: a position has the wrong shape")
         index, topic_id, partition, leader_epoch, offset, last_epoch = item
@@ -138,10 +147,10 @@ _POSITION_TYPES = [int, str, int, int, int, int]
 
 
 def parse_log_starts(raw: object) -> dict[int, int]:
-    """Check what a peer sent; nothing from one of an earlier release.
+    """Return the log starts that a peer sent, by index; empty if the peer has an earlier release.
 
     Raises:
-        CorruptLogError: not a list of pairs.
+        CorruptLogError: ``raw`` is not a list of pairs.
     """
     if raw is None:
         return {}
@@ -158,17 +167,17 @@ def parse_log_starts(raw: object) -> dict[int, int]:
 
 
 def parse_rows(raw: object, body_bytes: int) -> list[Row]:
-    """Check what a peer answered; the rows' sizes must add up to the body.
+    """Return the rows of a peer's response.
 
     Raises:
-        CorruptLogError: not a list of rows, or sizes that do not match the body.
+        CorruptLogError: ``raw`` is not a list of rows, or the rows' sizes do not add up to the body.
     """
     if not isinstance(raw, list):
         raise CorruptLogError("fetch: rows are not a list")
     rows = []
     total = 0
     for item in raw:
-        # Not by a pattern: writers wait for this, and it would take four times as long.
+        # ``match`` would take four times as long, and writers wait for this.
         if type(item) is not list or [*map(type, item)] != _ROW_TYPES:
             raise CorruptLogError("fetch: a row has the wrong shape")
         index, code, high_watermark, log_start, size, a, b = item

@@ -1,30 +1,34 @@
-"""The follower's side of replication: one fetch at a time under way to each leader's node.
+"""The follower's side of replication: a fetcher has one fetch at a time in flight to each leader's node.
 
-A fetch tells positions and asks for what follows them. What it brings is written, then synced, then told with a later
-fetch. A position is thus the stored end, and telling it acknowledges: for each partition the order is always
-write → sync → tell.
+A fetch sends positions and asks for the records that follow them. The follower writes these records, syncs them, and
+sends the new position with a later fetch. A position is therefore the stored end, and sending it acknowledges. For each
+partition the order is always write → sync → send the position.
 
-Writers wait for the way from an answer to the next fetch. So there is no task on it: the answer is taken in the very
-turn of the loop in which it arrives, the next fetch leaves as that turn ends, and what nobody waits for (the leader's
-high watermark, its log start) is adopted in the turn after it. The phases of a fetcher:
+Writers wait from the arrival of a response until the next fetch leaves. No task takes part in that. The response is
+taken in the turn of the loop in which it arrives, and the next fetch leaves at the end of that turn. The leader's high
+watermark and log start are adopted one turn later, because no writer waits for them.
 
-    RESTING  nothing is followed
-    ASKING   a fetch is under way: on the wires, or parked at the leader until there is news
-    HOLDING  the last answer was taken, and the next fetch waits for a sync
-    PAUSED   a task dials, or lets time pass after a failure
+The phases of a fetcher:
+
+    RESTING  no partition is followed
+    ASKING   a fetch is in flight: on the network, or parked at the leader until there is news
+    TAKING   a response is being taken, and no fetch may leave
+    HOLDING  the last response was taken, and the next fetch waits for a sync
+    PAUSED   a task dials, or waits after a failure
     ENDED    not started, or stopped
 
-What is told when:
+When a position is sent:
 
-- Partitions sync side by side, and each is told as soon as it is stored, whatever becomes of the others.
-- Where there is nothing to tell yet and a *short* sync is under way, the next fetch is held until one has ended: its
-  writers wait for just that position, and a fetch ahead of it would cost each of them a round trip.
-- For a *long* sync, of half a megabyte of a replica that catches up, no fetch is held: it leaves without that position,
-  so that records of other partitions can come meanwhile. Only when as much as a whole answer holds is unsynced is the
-  next fetch held.
-- A replica that catches up leaves the disk to others: after a long sync in which short ones were done, it rests as long
-  as that took, and is told, so that it gets more, only then.
-- What there is to tell while a fetch is parked wakes it (``FETCH_WAKE``), once: it comes back, and the next one tells.
+- Partitions sync side by side. Each position is sent as soon as it is stored, independently of the others.
+- If no position is ready and a *short* sync runs, the next fetch waits until one has ended. The writers of that
+  partition wait for this position. A fetch that leaves before it costs each of them a round trip.
+- A *long* sync (more than ``SHORT_SYNC_BYTES``, typically half a megabyte of a replica that catches up) holds no fetch.
+  The fetch leaves without that position, so that records of other partitions can arrive during the sync. The next fetch
+  is held only if as many bytes are unsynced as a whole response may have.
+- A replica that catches up leaves the disk to others. If short syncs ended during its long sync, it rests for as long
+  as its sync took. Only then is its position sent, and the leader sends more of it.
+- If a position becomes ready while a fetch is parked, a single ``FETCH_WAKE`` makes the leader complete that fetch. The
+  next fetch sends the position.
 """
 
 import asyncio
@@ -54,22 +58,24 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = PeerChannel.FETCH
 OFFSET_MAX = 1 << 62
-"""No log gets as far; 64 bits hold what comes behind it, too."""
+"""An offset above that of any log. Offsets that follow it still fit into 64 bits."""
 REFUSED_RETRY_MS = 1_000
-"""After records that could not be taken: a full disk or a damaged batch will mostly be so again, and they are sent anew
-each time."""
+"""The pause after records that could not be taken.
+
+A full disk or a damaged batch usually persists, and the leader sends the records again for each retry.
+"""
 
 ANSWER_MARGIN_MS = 1_000
-"""How long past the agreed wait an answer may take before the connection counts as dead."""
+"""How much longer than the agreed wait a response may take, before the connection counts as dead."""
 
 REST_S_MAX = 0.05
-"""How long a replica that catches up leaves the disk to others after a long sync: as long as that took, and no longer
-than this, as cold reads do. Alone on the disk it does not rest."""
+"""The longest rest of a replica that catches up. After a long sync it leaves the disk to others for as long as the sync
+took, up to this limit; cold reads do the same. A replica that has the disk alone does not rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherSettings:
-    """Bounds of a fetch."""
+    """Limits of a fetch: the longest wait at the leader, and the most bytes of a response."""
 
     wait_ms_max: int
     bytes_max: int
@@ -85,17 +91,17 @@ class _Phase(Enum):
     ENDED = auto()
 
 
-# As module names: looking up a member of an enum costs as much as the rest of a comparison.
+# Module names, because looking up a member of an enum costs as much as the rest of a comparison.
 _RESTING, _ASKING, _TAKING, _HOLDING, _PAUSED, _ENDED = _Phase
 
 
 class LeaderFetcher:
-    """Fetches from one leader's node everything that we follow there.
+    """Fetches all partitions that this node follows at one leader's node.
 
     Invariants:
-        - ``_asked`` is there if and only if the phase is ASKING;
-        - a partition with something to tell is in the changed ones until a fetch has told it;
-        - one that is in there, and not stored, or resting, has somebody who calls back when that is over.
+        - ``_asked`` is set if and only if the phase is ASKING.
+        - A partition whose position must be sent is in ``_followed.changed`` until a fetch has sent it.
+        - A partition in ``_followed.changed`` that is not stored, or that rests, has a callback for the end of that.
     """
 
     def __init__(
@@ -109,7 +115,7 @@ class LeaderFetcher:
         next_session_id: Callable[[], int],
         counts: NodeCounts,
     ) -> None:
-        """``counts``: of all logs of this node."""
+        """``counts``: the counters of all logs of this node."""
         self._counts = counts
         self.leader_id = leader_id
         self._peer = peer
@@ -120,43 +126,43 @@ class LeaderFetcher:
         self._next_session_id = next_session_id
         self._followed = FollowedPartitions()
         self._session_id = 0
-        """0: the next fetch begins a session."""
+        """The id of the session; 0 if the next fetch starts one."""
         self._loop = asyncio.get_running_loop()
         self._phase = _ENDED
         self._asked: Pending[Answer] | None = None
         self._is_woken = False
-        """The fetch under way comes back at once."""
+        """Whether the leader was asked to complete the fetch in flight."""
         self._answer_due_s = 0.0
         self._overdue: asyncio.TimerHandle | None = None
-        """Looks now and then whether an answer is overdue: a timer for each fetch would cost more."""
+        """The timer that checks whether a response is overdue; one timer for each fetch would cost more."""
         self._nudge: asyncio.Handle | None = None
         self._retries = LeaderRetries()
         self._has_news = False
-        """Something is to be followed that was not, or in another epoch: a pause ends."""
+        """Whether a partition, or a new leader epoch of one, is to be followed. It ends a pause."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Start to fetch."""
         self._phase = _RESTING
         self._look_soon()
 
     async def stop(self) -> None:
-        """Ask no more; what was written stays."""
+        """Stop fetching; records that were written stay."""
         self._end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is followed there."""
+        """Whether no partition is followed at this leader."""
         return self._followed.is_empty
 
     @property
     def has_ended(self) -> bool:
-        """Whether it asks for nothing any more, or not yet."""
+        """Whether the fetcher has stopped, or has not started."""
         return self._phase is _ENDED
 
     def follow(self, runner: PartitionRunner) -> None:
-        """Follow a partition, or learn of its new leader epoch."""
+        """Follow a partition, or adopt its new leader epoch."""
         if self._followed.add(runner):
             self._has_news = True
             self._look_soon()
@@ -169,7 +175,7 @@ class LeaderFetcher:
     # -- asking ----------------------------------------------------------------------------------
 
     def _look_soon(self) -> None:
-        """Look in the loop's next turn, once for all that changes in this one."""
+        """Call ``_look`` in the loop's next turn, once for all changes of this turn."""
         if self._nudge is None and self._phase is not _ENDED:
             self._nudge = self._loop.call_soon(self._on_nudge)
 
@@ -178,20 +184,22 @@ class LeaderFetcher:
         self._guard(self._look)
 
     def _look(self) -> None:
-        """Something may be to be told."""
+        """Check whether a position has to be sent, and see that it is."""
         if self._phase is _ASKING:
+            # A second fetch would take the place of the parked one: a follower has one fetch in flight. So wake that.
             if not self._is_woken and (self._followed.forgotten or self._find_stored()):
                 self._wake()
         elif self._phase in (_RESTING, _HOLDING):
+            # Not in TAKING: ``_on_answer`` sends the next fetch itself once the whole response is taken.
             self._go_on()
 
     def _wake(self) -> None:
-        # Its answer says nothing; where that gets lost, so does the fetch's.
+        # The response to a wake is ignored. If it is lost, so is the response to the fetch, which has a time limit.
         answer: Pending[Answer] = Pending()
         self._is_woken = self._peer.ask(self.leader_id, FETCH_WAKE, {}, answer, channel=CHANNEL)
 
     def _go_on(self) -> None:
-        """Send the next fetch, unless it is to be held. None is under way."""
+        """Send the next fetch, unless it has to be held. No fetch may be in flight."""
         followed = self._followed
         if followed.is_empty and not followed.forgotten:
             self._phase = _RESTING
@@ -204,7 +212,8 @@ class LeaderFetcher:
         if not (stored or is_full or followed.forgotten) and self._must_hold():
             self._phase = _HOLDING
             return
-        # Long syncs under way leave that much less room.
+        # Bytes that long syncs have not stored yet count against the next response: unsynced bytes stay at about
+        # ``bytes_max``. The floor lets short records of other partitions through at all times.
         room = max(self._settings.bytes_max - followed.syncing_bytes, SHORT_SYNC_BYTES)
         header: Fields = {
             "s": self._session_id,
@@ -222,7 +231,7 @@ class LeaderFetcher:
         self._send(header)
 
     def _find_stored(self) -> list[Followed]:
-        """Those that have a position to tell; of the others that changed it will be heard when they have."""
+        """Return the partitions with a position to send; see that the other changed ones call back when stored."""
         stored = []
         for followed in self._followed.changed.values():
             if followed.is_resting:
@@ -230,6 +239,7 @@ class LeaderFetcher:
             if followed.is_stored:
                 stored.append(followed)
             elif not followed.is_syncing:
+                # It changed without new data, for example by a truncation: no callback waits for its sync yet.
                 self._await_sync(followed, 0)
         return stored
 
@@ -241,23 +251,29 @@ class LeaderFetcher:
         if data_bytes <= SHORT_SYNC_BYTES:
             synced.add_done_callback(partial(self._on_synced, followed))
         else:
+            # Short syncs are counted for the whole node, not for this leader: all partitions share the disk.
             now_s, others = self._loop.time(), self._counts.short_syncs
             synced.add_done_callback(partial(self._on_long_sync, followed, now_s, others))
         followed.runner.call_when_stored(synced)
 
     def _on_synced(self, followed: Followed, _: Pending[None]) -> None:
-        """Go on with a partition that is stored, or was cut off meanwhile."""
+        """Continue with a partition that is stored, or that was truncated during the sync."""
         self._followed.end_sync(followed)
         if self._followed.short_syncs:
-            # Those that end in the same turn are told together.
+            # Other short syncs may end in the same turn: one fetch sends the positions of all.
             self._look_soon()
         else:
+            # No other short sync can join, so a turn of the loop would only delay the writers.
             self._guard(self._look)
 
     def _on_long_sync(
         self, followed: Followed, began_s: float, others: int, synced: Pending[None]
     ) -> None:
-        """As ``_on_synced``; ``others``: how many short syncs there had been when it began."""
+        """Continue as ``_on_synced`` does, after a rest if others need the disk.
+
+        ``others``: the number of short syncs of this node when this sync started.
+        """
+        # A replica in sync never rests, however large its sync: writers wait for its position.
         if self._counts.short_syncs == others or followed.runner.is_in_sync:
             self._on_synced(followed, synced)
             return
@@ -275,13 +291,14 @@ class LeaderFetcher:
         return followed.short_syncs > 0 or followed.syncing_bytes >= self._settings.bytes_max
 
     def _send(self, header: Fields) -> None:
+        # The header's positions count as sent already. It therefore goes out once dialled, or the session ends.
         if not self._ask(header):
             self._phase = _PAUSED
             self._retries.begin(self._loop.time())
             self._spawn(self._dial(header))
 
     def _ask(self, header: Fields) -> bool:
-        """Send a fetch; False: there is no link that takes it."""
+        """Send a fetch; return False if no link takes it."""
         asked: Pending[Answer] = Pending()
         asked.add_done_callback(self._on_answer)
         if not self._peer.ask(self.leader_id, FETCH, header, asked, channel=CHANNEL):
@@ -309,6 +326,7 @@ class LeaderFetcher:
         if self._phase is not _ASKING:
             return
         if self._loop.time() < self._answer_due_s:
+            # The timer was set for an earlier fetch, which was answered.
             self._overdue = self._loop.call_at(self._answer_due_s, self._on_due)
             return
         ms = self._answer_s_max * 1000
@@ -319,17 +337,17 @@ class LeaderFetcher:
     # -- trouble ---------------------------------------------------------------------------------
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """Take a step from a callback: what it raises begins a new session."""
+        """Take a step from a callback; an exception of the step ends the session."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - sorted by _fail
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Begin a new session in a moment; an unexpected error is reported.
+        """End the session, and start another after a pause; report an unexpected error.
 
-        This is the one place that contains what an answer of the leader makes this loop raise. An error in the middle
-        of a change of a log has stopped the node before (``node.replica.log_changes``).
+        Only this method contains exceptions that a leader's response causes in this loop. An error in the middle of a
+        change of a log has stopped the node before it gets here (``node.replica.log_changes``).
         """
         if not isinstance(error, MilenaError):
             self._report(error, "leader", str(self.leader_id))
@@ -338,18 +356,20 @@ class LeaderFetcher:
         if count:
             logger.info("fetch failed leader=%d times=%d: %s", self.leader_id, count, error)
         self._give_up_asking()
+        # Positions of the lost fetch count as sent, and the leader may not have taken them. Only a full fetch in a new
+        # session makes both sides agree again (KIP-227).
         self._session_id = 0
         self._phase = _PAUSED
         self._has_news = False
         is_unreachable = isinstance(error, PeerUnreachableError)
         pause_ms = self._retries.pause_ms(now_s, is_unreachable=is_unreachable)
         if not isinstance(error, MilenaError):
-            # It will mostly happen again.
+            # An unexpected error usually happens again with the same response.
             pause_ms = max(pause_ms, REFUSED_RETRY_MS)
         self._spawn(self._pause(pause_ms))
 
     async def _pause(self, pause_ms: float) -> None:
-        """In short sleeps: where the leader's node is back, the metadata say so by a new epoch of what it leads."""
+        """Sleep in short steps, and stop early on news: a leader that is back leads under a new epoch."""
         self._peer.disconnect(self.leader_id, CHANNEL)
         while pause_ms > 0 and not self._has_news:
             await self._clock.sleep(min(RETRY_MS, pause_ms))
@@ -390,9 +410,11 @@ class LeaderFetcher:
 
     def _on_answer(self, asked: Pending[Answer]) -> None:
         if asked is not self._asked:
-            return  # it was given up
+            return  # the fetch was given up
         self._asked = None
-        # Whatever comes of what is taken, the next fetch is sent once all of it is.
+        # Appending may reveal that an earlier sync has ended, and its callback would send a fetch at once. ``_go_on``
+        # below would send another, and the first one's response would be dropped. The leader sends data for a position
+        # once, so the partition would stand still. In this phase no fetch leaves.
         self._phase = _TAKING
         try:
             fields, body = asked.result()
@@ -405,13 +427,16 @@ class LeaderFetcher:
             taken = self._take(rows, body)
             self._go_on()
             if taken:
-                # Frames leave at the end of a turn: whatever is done in this one delays the fetch.
+                # Frames leave at the end of a turn, so more work in this turn would delay the fetch.
                 self._loop.call_soon(self._guard, partial(self._advance, taken))
         except Exception as error:  # noqa: BLE001 - sorted by _fail
             self._fail(error)
 
     def _take(self, rows: Sequence[Row], body: bytes) -> list[tuple[Followed, Row]]:
-        """Write what came; returns those whose leader had nothing to object, for ``_advance``."""
+        """Write the records of a response; return the partitions with an OK row, for ``_advance``.
+
+        A failure of one partition does not stop the others of the same response.
+        """
         taken = []
         position = 0
         for row in rows:
@@ -419,6 +444,7 @@ class LeaderFetcher:
             position += row.size
             followed = self._followed.get(row.index)
             if followed is None:
+                # Forgotten since the fetch left. Its data must still be stepped over, as ``position`` was above.
                 continue
             try:
                 if row.code is not FetchCode.OK:
@@ -440,15 +466,18 @@ class LeaderFetcher:
         try:
             followed.runner.append_as_follower(data, leader_epoch=followed.leader_epoch)
         except CorruptLogError:
-            # The leader sends what lies on its disk. It would for ever, if it did not hear that it has to look.
+            # The leader sends the bytes on its disk, and would send these forever. So the next fetch reports the
+            # damage, and the leader's scrubber checks its copy.
             self._followed.refused.append(followed.index)
             raise
         self._followed.changed[followed.index] = followed
+        # A topic with relaxed flushing is stored as soon as it is written.
         if not followed.is_stored:
             self._await_sync(followed, len(data))
 
     def _take_verdict(self, row: Row, followed: Followed, data: bytes) -> None:
-        """The position was not taken, nor was what came with it."""
+        """Act on a row with which the leader refused the position."""
+        # The leader took nothing of the refused position, not even the log start that was sent with it.
         followed.told_start = NO_OFFSET
         runner, epoch = followed.runner, followed.leader_epoch
         match row.code:
@@ -456,12 +485,12 @@ class LeaderFetcher:
                 before = runner.log.log_end_offset
                 runner.truncate_as_follower(leader_epoch=epoch, epoch=row.a, end_offset=row.b)
                 if runner.log.log_end_offset == before:
-                    # The same question would get the same answer at once, for ever.
+                    # The log did not change, so an immediate fetch would get the same response, in an endless loop.
                     self._retry_later(followed)
                     return
             case FetchCode.BELOW_LOG_START:
                 if not 0 <= row.a <= OFFSET_MAX:
-                    # Checked here: in the middle of a restart it would end the node.
+                    # Check it here: in the middle of the restart a bad offset would stop the node.
                     raise CorruptLogError(f"fetch: a log cannot start at offset {row.a}")
                 runner.restart_as_follower(leader_epoch=epoch, log_start=row.a, producers=data)
             case _:
@@ -470,7 +499,7 @@ class LeaderFetcher:
         self._followed.changed[followed.index] = followed
 
     def _advance(self, taken: Sequence[tuple[Followed, Row]]) -> None:
-        """Adopt what the leader says of its log's ends."""
+        """Adopt the leader's high watermark and log start."""
         if self._phase is _ENDED:
             return
         for followed, row in taken:
@@ -484,7 +513,7 @@ class LeaderFetcher:
                 self._on_refused(followed, error)
                 continue
             if has_new_start:
-                # Somebody may wait until it is known that nobody starts below it any more.
+                # A deletion of records at the leader waits until all replicas have reported the new log start.
                 self._tell(followed)
 
     def _tell(self, followed: Followed) -> None:
@@ -494,7 +523,7 @@ class LeaderFetcher:
 
     def _on_refused(self, followed: Followed, error: MilenaError) -> None:
         if isinstance(error, NotLeaderError):
-            return  # our role changed meanwhile; the image tells what to do
+            return  # the role changed since the fetch left; the image decides what to do
         logger.warning("fetch partition=%s: %s", followed.runner.name, error)
         self._retry_later(followed, REFUSED_RETRY_MS)
 
@@ -508,7 +537,7 @@ class LeaderFetcher:
 
 
 class ReplicaFetchers:
-    """All loops of this node; assigns each followed partition to the loop of its leader."""
+    """The fetchers of this node. Assigns each followed partition to the fetcher of its leader."""
 
     def __init__(self, make: Callable[[int], LeaderFetcher]) -> None:
         self._make = make
@@ -517,7 +546,7 @@ class ReplicaFetchers:
         self._is_stopped = False
 
     def assign(self, runner: PartitionRunner, leader_id: int | None) -> None:
-        """Follow ``leader_id`` with the partition, or nobody."""
+        """Follow ``leader_id`` with the partition; if None, follow no leader."""
         if self._is_stopped:
             return
         old = self._assigned.get(runner)
@@ -534,7 +563,7 @@ class ReplicaFetchers:
         fetcher.follow(runner)
 
     async def stop(self) -> None:
-        """End every loop, for good."""
+        """Stop every fetcher permanently."""
         self._is_stopped = True
         await asyncio.gather(*(f.stop() for f in self._fetchers.values()))
         self._fetchers.clear()

@@ -1,6 +1,6 @@
-"""Partitions that this node follows at one leader's node: by number, with what the leader has been told of each. Pure.
+"""The partitions that this node follows at one leader's node, and what the leader knows of each. Pure.
 
-``node.replication.fetcher`` drives it, and says when something is told.
+``node.replication.fetcher`` drives this module: it decides when positions are sent.
 """
 
 from collections.abc import Iterable
@@ -13,42 +13,42 @@ from node.replica.runner import PartitionRunner
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """One partition. ``index``: our number for it in the sessions with this leader."""
+    """One partition. ``index``: this node's number for it in the sessions with the leader."""
 
     index: int
     runner: PartitionRunner
     leader_epoch: int
     told_start: int = NO_OFFSET
-    """Where the leader believes our log to start."""
+    """The log start that was sent last; ``NO_OFFSET`` if the leader knows none."""
     is_syncing: bool = False
-    """Somebody waits until all that is written is stored."""
+    """Whether a callback waits until everything written is stored."""
     syncing_bytes: int = 0
-    """How much of that the last answer brought."""
+    """The bytes of the last response that this sync stores."""
     is_resting: bool = False
-    """Nothing of it is told for a moment, so that no more of it comes: the disk is for others."""
+    """Whether its position is held back for a moment. The leader then sends no more of it, and others use the disk."""
 
     @property
     def is_stored(self) -> bool:
-        """Whether its position may be told: that acknowledges everything below it."""
+        """Whether everything written is stored. Only then may the position be sent, because sending acknowledges."""
         log = self.runner.log
         return log.stored_end_offset >= log.log_end_offset
 
 
 class FollowedPartitions:
-    """All that is followed there.
+    """The partitions that this node follows at one leader's node.
 
     Invariants:
-        - ``changed`` and those that sync are followed, and so is nothing under ``forgotten``;
-        - ``syncing_bytes`` and ``short_syncs`` are sums over those that sync.
+        - Each partition in ``changed``, and each that syncs, is followed. No number in ``forgotten`` is.
+        - ``syncing_bytes`` and ``short_syncs`` are sums over the partitions that sync.
     """
 
     def __init__(self) -> None:
         self.changed: dict[int, Followed] = {}
-        """Those whose position the leader does not know."""
+        """Partitions whose position the leader does not know."""
         self.forgotten: list[int] = []
         """Numbers that the leader may forget."""
         self.refused: list[int] = []
-        """Numbers of those whose records came damaged, which the leader does not know."""
+        """Numbers of partitions whose records arrived damaged, which the leader does not know yet."""
         self.syncing_bytes = 0
         self.short_syncs = 0
         self._by_index: dict[int, Followed] = {}
@@ -57,15 +57,15 @@ class FollowedPartitions:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is followed."""
+        """Whether no partition is followed."""
         return not self._by_index
 
     def get(self, index: int) -> Followed | None:
-        """The partition of a number; None: it is not followed any more."""
+        """Return the partition of a number, or None if it is not followed any more."""
         return self._by_index.get(index)
 
     def add(self, runner: PartitionRunner) -> bool:
-        """Follow a partition, in its present leader epoch; False: that was so before."""
+        """Follow a partition in its present leader epoch; return False if it was followed in that epoch already."""
         followed = self._by_runner.get(runner)
         if followed is None:
             followed = Followed(self._next_index, runner, runner.leader_epoch)
@@ -79,7 +79,7 @@ class FollowedPartitions:
         return True
 
     def remove(self, runner: PartitionRunner) -> bool:
-        """Follow it no more; False: it was not followed."""
+        """Stop following a partition; return False if it was not followed."""
         followed = self._by_runner.pop(runner, None)
         if followed is None:
             return False
@@ -90,45 +90,48 @@ class FollowedPartitions:
         return True
 
     def has(self, followed: Followed) -> bool:
-        """Whether it is followed still."""
+        """Return whether the partition is still followed."""
         return self._by_index.get(followed.index) is followed
 
     # -- syncs -----------------------------------------------------------------------------------
 
     def begin_sync(self, followed: Followed, data_bytes: int) -> None:
-        """Note that it waits for a sync of what an answer brought."""
+        """Note that the partition waits for a sync of ``data_bytes`` from a response."""
         followed.is_syncing, followed.syncing_bytes = True, data_bytes
         self.syncing_bytes += data_bytes
         self.short_syncs += data_bytes <= SHORT_SYNC_BYTES
 
     def end_sync(self, followed: Followed) -> None:
-        """Note that it waits for no sync any more."""
+        """Note that the partition does not wait for a sync any more."""
         if followed.is_syncing:
             followed.is_syncing = False
             self.syncing_bytes -= followed.syncing_bytes
             self.short_syncs -= followed.syncing_bytes <= SHORT_SYNC_BYTES
 
-    # -- what is told ----------------------------------------------------------------------------
+    # -- what is sent ----------------------------------------------------------------------------
 
     def begin_session(self) -> None:
-        """The leader knows nothing of us."""
+        """Mark everything as unknown to the leader."""
         self.changed = dict(self._by_index)
         self.forgotten.clear()
         for followed in self._by_index.values():
             followed.told_start = NO_OFFSET
 
     def take_forgotten(self) -> list[int]:
-        """Numbers that the leader may forget; it is told with this."""
+        """Return the numbers that the leader may forget, and clear them: the caller sends them."""
         forgotten, self.forgotten = self.forgotten, []
         return forgotten
 
     def take_refused(self) -> list[int]:
-        """Of what is still followed, where the records came damaged; it is told with this."""
+        """Return the followed partitions whose records arrived damaged, and clear them: the caller sends them."""
         refused, self.refused = self.refused, []
         return [index for index in refused if index in self._by_index]
 
     def tell_position(self, followed: Followed) -> list[object]:
-        """Where we are in it; the leader knows that from here on."""
+        """Return the position to send, ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``.
+
+        From here on the leader counts as knowing the position.
+        """
         del self.changed[followed.index]
         runner = followed.runner
         log = runner.log
@@ -143,7 +146,10 @@ class FollowedPartitions:
 
     @staticmethod
     def tell_log_starts(those: Iterable[Followed]) -> list[list[int]]:
-        """Pairs for those that the leader does not know; it knows them from here on."""
+        """Return pairs ``[index, log_start]`` of log starts that the leader does not know.
+
+        From here on the leader counts as knowing them.
+        """
         moved = []
         for followed in those:
             start = followed.runner.log.log_start_offset

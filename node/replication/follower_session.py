@@ -1,15 +1,18 @@
 """A follower's session: the replicas that its node follows here, and how long its fetch waits for news.
 
-A session is the leader's memory of one follower (KIP-227). Three things happen to it, in any order, and it decides when
-the follower's one waiting fetch is answered:
+A session is the leader's memory of one follower (KIP-227). It decides when the follower's waiting fetch is answered.
+Three kinds of events happen to it, in any order:
 
     a fetch arrives        ``arrive``, then ``take`` for each position that it names, then ``park`` if there is no news
-    a partition has news   ``on_news``: data goes out in the next turn, a high watermark alone waits for company
+    a partition has news   ``on_news``: data leaves in the next turn, a high watermark alone waits for data
     time passes            the fetch's own limit, the delay of a high watermark, a throttle that lets more through
 
-An example: a leader's log grew by one record. ``on_news`` finds a fetch parked and wakes it; it is answered in the next
-turn with the record and settled. The follower's next fetch tells the new position, which moves the high watermark;
-that news is not urgent, so the fetch parks, and the watermark travels with the next record or five milliseconds later.
+An example:
+
+1. A leader's log grows by one record. ``on_news`` finds a parked fetch and wakes it. The next turn of the loop answers
+   it with the record, and the partition is settled.
+2. The follower's next fetch sends the new position, which moves the high watermark. That news is not urgent, so the
+   fetch is parked. The high watermark travels with the next record, or after five milliseconds.
 """
 
 import asyncio
@@ -27,21 +30,23 @@ if TYPE_CHECKING:
     from milena.disk.files import Buffer
 
 HIGH_WATERMARK_DELAY_S = 0.005
-"""News of the high watermark alone waits this long for data to travel with, also where the fetch that moved it is
-about to be answered: it would otherwise cost every follower a round trip per commit, and nobody but readers of
-followers waits for it."""
+"""How long a new high watermark waits for data to travel with, even if the fetch that moved it is about to be answered.
+
+Without the delay every commit costs every follower a round trip. Only readers of followers wait for the watermark.
+"""
 
 POSTPONE_S_MAX = 1.0
-"""A throttled partition is looked at again after this long at the latest: its bound may have been raised."""
+"""A throttled partition is checked again after this time at the latest, because its limit may have been raised."""
 
 
 @dataclass(slots=True)
 class FetchedReplica:
     """One partition in a session.
 
-    ``is_settled``: answered with data or an error, waiting for a new position. ``is_accepted``: the position lies on
-    our log, so our high watermark means something to the follower: to a log that may have parted from ours it would
-    call records committed that are not.
+    ``is_settled``: the position was answered with data or an error, and the session waits for a new position.
+
+    ``is_accepted``: the position lies on the leader's log, so the follower may get the high watermark. On a log that
+    diverges, the high watermark would call records committed that are not.
     """
 
     runner: PartitionRunner
@@ -66,7 +71,7 @@ class _Parked:
         self._collect = collect
 
     def complete(self) -> None:
-        """Answer with what there is, unless the follower is gone."""
+        """Answer with the news collected now, unless the follower is gone."""
         if self.answer.done():
             return
         try:
@@ -78,7 +83,7 @@ class _Parked:
 
 
 def answer_with(answer: Pending[Reply], found: Reply | Coroutine[None, None, Reply]) -> None:
-    """Pass on what is there, or what a task will find."""
+    """Answer with ``found`` itself, or with the result of a task that runs it."""
     if isinstance(found, tuple):
         answer.set_result(found)
         return
@@ -99,51 +104,50 @@ def _pass_on(answer: Pending[Reply], task: "asyncio.Task[Reply]") -> None:
 
 
 class FollowerSession:
-    """Partitions that one follower's node follows here.
+    """The partitions that one follower's node follows here.
 
     Invariants:
-        At most one fetch is parked: a second one that arrives answers the first with what there is, since a follower
-        that sends another has given the former up.
-        A partition leaves ``news`` by an answer that tells of it, or because the follower knows it all: nothing is
-        lost between two fetches.
-        A settled partition is sent no data until its position moves: the same bytes would only come twice.
-        ``followed`` and ``_indexes`` are each other's inverse, and this is among the watchers of every runner in them.
+        At most one fetch is parked. A second fetch completes the first, because the follower has given that one up.
+        A partition leaves ``news`` only by a response that tells of it, or because the follower knows everything. So
+        nothing is lost between two fetches.
+        A settled partition gets no data until its position moves: the follower would get the same bytes twice.
+        ``followed`` and ``_indexes`` are inverse to each other. The session watches every runner in them.
     """
 
     def __init__(self, follower: int, session_id: int) -> None:
         self.follower = follower
         self._loop = asyncio.get_running_loop()
-        """Kept: to ask for it is a system call, and several are made for each record."""
+        """Kept here, because getting the running loop is a system call, and each record would make several."""
         self.session_id = session_id
         self.has_room = True
         """Whether the follower's disk takes more."""
         self.followed: dict[int, FetchedReplica] = {}
         self._indexes: dict[PartitionRunner, int] = {}
         self.rows: list[Row] = []
-        """Verdicts on positions, to be answered."""
+        """Verdicts on positions, for the next response."""
         self.bodies: list[Buffer] = []
         self.news: set[int] = set()
         self.is_urgent = False
-        """Some of the news must not wait for company."""
+        """Whether some of the news must not wait for data to travel with."""
         self._late_since_s: float | None = None
-        """Since when news of a high watermark alone has waited; None: none does."""
+        """Since when a high watermark has waited for data; None if none waits."""
         self._postponed: set[int] = set()
-        """Throttled: their news waits for ``_resume``."""
+        """Throttled partitions, whose news waits for ``_resume``."""
         self._resume: asyncio.TimerHandle | None = None
         self._parked: _Parked | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        """Rings when the fetch that waits may have waited long enough; one timer for many fetches."""
+        """The timer for the time limit of parked fetches; one timer serves many fetches."""
         self._expiry_s = 0.0
         self._is_arriving = False
-        """A fetch has come, and is answered or parked in the next turn, or when the disk was read for it."""
+        """Whether a fetch has arrived and is not answered or parked yet: until the next turn, or during disk reads."""
         self._is_woken = False
-        """It must not be parked."""
+        """Whether the arriving fetch must not be parked."""
         self._delayed: asyncio.TimerHandle | None = None
 
     def on_news(self, runner: PartitionRunner) -> None:
-        """The partition's log grew, its high watermark moved, or its role changed."""
+        """Take note that the partition's log grew, its high watermark moved, or its role changed."""
         index = self._indexes.get(runner)
-        # Of a postponed one, too, all news is found when it resumes.
+        # A postponed partition needs no note: all its news is found when it resumes.
         if index is None or index in self._postponed:
             return
         followed = self.followed[index]
@@ -151,18 +155,21 @@ class FollowerSession:
         position = followed.position
         has_data = runner.log.log_end_offset > position.offset and not followed.is_settled
         if has_data or runner.leader_epoch != position.leader_epoch:
-            # Writers wait for the data, and a follower of a former epoch for the word that it is over.
+            # Writers wait for the data, and a follower in a former epoch must learn that the epoch is over.
             self.hurry()
         else:
             self._delay()
 
     def hurry(self) -> None:
-        """The news is not to wait any longer."""
+        """Send the news without waiting any longer."""
         self.is_urgent = True
         self.wake()
 
     def _delay(self) -> None:
-        """The news may wait for a while; the timer is left alone when it goes out before, which it mostly does."""
+        """Let the news wait for ``HIGH_WATERMARK_DELAY_S``.
+
+        The news usually leaves earlier, with data. The timer is not cancelled then, because that would cost more.
+        """
         loop = self._loop
         if self._late_since_s is None:
             self._late_since_s = loop.time()
@@ -181,14 +188,14 @@ class FollowerSession:
             self.hurry()
 
     def begin_to_collect(self) -> None:
-        """All that is news by now goes out, unless ``put_back`` says otherwise."""
+        """Count all present news as sent; ``put_back`` revokes this."""
         self.is_urgent = False
         self._late_since_s = None
 
     def rest(self) -> bool:
-        """Whether a fetch that just came may wait since its one position is where our log ends, the commonest case.
+        """Return whether an arriving fetch may wait because its only position is the end of the leader's log.
 
-        News of a high watermark go on to wait for company.
+        This is the most frequent case. A new high watermark continues to wait for data.
         """
         if self.rows or self.is_urgent or len(self.news) != 1:
             return False
@@ -213,37 +220,37 @@ class FollowerSession:
         return True
 
     def put_back(self, rows: Sequence[Row]) -> None:
-        """Nothing but high watermarks, if anything: they wait for company."""
+        """Return rows to the news that hold only high watermarks, to wait for data."""
         if rows:
             self.news.update(row.index for row in rows)
             self._delay()
 
     def wake(self) -> None:
-        """Complete the waiting fetch in the loop's next turn, whatever it has by then."""
+        """Complete the waiting fetch in the loop's next turn, with or without news."""
         parked = self._parked
         if parked is not None:
             self._parked = None
-            # Not now: what else grows in this turn goes out in the same answer.
+            # Not in this turn: other logs that grow in this turn go into the same response.
             self._loop.call_soon(parked.complete)
         elif self._is_arriving:
             self._is_woken = True
 
     def arrive(self, go_on: Callable[[], None]) -> None:
-        """A fetch has come; ``go_on`` is called in the loop's next turn."""
+        """Take note of a fetch that arrived, and call ``go_on`` in the loop's next turn."""
         self.notice_wakes()
         self._loop.call_soon(go_on)
 
     def notice_wakes(self) -> None:
-        """From here on until ``may_park`` asks, while nothing is parked that could be woken."""
+        """Remember wakes until ``may_park`` is called, because no parked fetch could take them."""
         self._is_arriving, self._is_woken = True, False
 
     def may_park(self) -> bool:
-        """Whether nobody called ``wake`` since the fetch came. It has arrived."""
+        """Return whether ``wake`` was not called since the fetch came, and stop remembering wakes."""
         self._is_arriving = False
         return not self._is_woken
 
     def park(self, timeout_ms: int, collect: Collect, answer: Pending[Reply]) -> None:
-        """Leave a fetch until ``wake`` or until the time is up; one that waits already gets its answer."""
+        """Let a fetch wait until ``wake`` or until the time is up; complete a fetch that was parked before."""
         self.wake()
         until_s = self._loop.time() + timeout_ms / 1000
         self._parked = _Parked(answer, collect, until_s)
@@ -267,10 +274,10 @@ class FollowerSession:
             self._expire_at(parked.until_s)
 
     def take(self, runner: PartitionRunner, position: Position) -> FetchedReplica:
-        """Put a partition at a position."""
+        """Set the follower's position in a partition."""
         old = self.followed.get(position.index)
         if old is not None and old.runner is not runner:
-            # The replica was removed and made anew here: what was sent of the former means nothing.
+            # The replica was removed and created again here. Data and watermarks sent of the former one do not count.
             self.forget(position.index)
             old = None
         if old is None:
@@ -278,7 +285,7 @@ class FollowerSession:
             self._indexes[runner] = position.index
             runner.watchers[self] = None
         elif old.position.leader_epoch != position.leader_epoch:
-            # What was sent in an earlier epoch may have met a follower that was between the two.
+            # The follower may have been between the epochs when it got the last response, and have ignored it.
             old.sent_high_watermark = old.sent_log_start = -1
         old.position = position
         old.is_settled = old.is_accepted = False
@@ -286,7 +293,7 @@ class FollowerSession:
         return old
 
     def postpone(self, index: int, delay_s: float) -> None:
-        """Look at the partition again when its throttle lets more through."""
+        """Check the partition again after ``delay_s``, when its throttle lets more through."""
         self._postponed.add(index)
         if self._resume is None:
             self._resume = self._loop.call_later(
@@ -300,7 +307,7 @@ class FollowerSession:
         self.hurry()
 
     def set_room(self, *, has_room: bool) -> None:
-        """Let the leaders of all that is followed know when it changes."""
+        """Tell the leaders of all followed partitions if the room on the follower's disk changed."""
         if has_room is not self.has_room:
             self.has_room = has_room
             for followed in self.followed.values():

@@ -15,16 +15,16 @@ from raft_meta.machine.commands import AlterIsr, IsrChange, IsrMember
 logger = logging.getLogger(__name__)
 
 CHANGES_MAX = 1_000
-"""Per command: a thousand changes are about 100 KB, well below the quorum's bound of 1 MiB."""
+"""The most changes in a command. A thousand are about 100 KB, well below the quorum's limit of 1 MiB."""
 
 PAUSE_MS = 20
-"""After a refused or lost proposal, before the next: a refusal means that our image is behind."""
+"""The pause after a refused or lost proposal. A refusal means that this node's image is behind."""
 
 Proposal = tuple[PartitionRunner, IsrProposal]
 
 
 class IsrProposer:
-    """One queue and one command under way at a time."""
+    """Sends queued proposals, one command at a time."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class IsrProposer:
         self._work = asyncio.Event()
 
     def submit(self, runner: PartitionRunner, proposal: IsrProposal) -> None:
-        """Queue a proposal; the runner hears of its end."""
+        """Queue a proposal; its end is reported to ``runner.on_proposal_done``."""
         self._queue.append((runner, proposal))
         self._work.set()
 
     async def run(self) -> None:
-        """Send what is queued; runs until cancelled."""
+        """Send queued proposals; run until cancelled."""
         while True:
             await self._work.wait()
             batch, self._queue = self._queue[:CHANGES_MAX], self._queue[CHANGES_MAX:]
@@ -75,7 +75,8 @@ class IsrProposer:
             self._finish(batch, [True] * len(batch))
             return False
         except Exception:
-            # Contained where this work is kept going. No leader may wait for an answer that never comes.
+            # The caller that keeps this work running contains the error. Report an unknown fate first: a leader must
+            # not wait for a response that never arrives.
             self._finish(batch, [False] * len(batch))
             raise
         for (runner, proposal), code in zip(batch, answer, strict=True):

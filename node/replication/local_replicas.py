@@ -1,7 +1,8 @@
-"""The replicas that this node holds: makes what the image says so, and removes what it no longer names.
+"""The replicas of this node: create those that the image gives to this broker, and remove the others.
 
-Acts only on images that include this broker's own registration: an older one may still give it leaderships of its
-previous life. Opening and creating logs syncs files, so that happens on worker threads; roles change on the data loop.
+This module acts only on images that include this broker's registration. An older image may still give this broker
+leaderships of its previous process. Logs are opened and created on worker threads, because that syncs files. Roles
+change on the data loop.
 """
 
 import asyncio
@@ -30,10 +31,10 @@ from storage.segments.uncommitted import UncommittedMemory
 logger = logging.getLogger(__name__)
 
 CREATED_AT_ONCE = 64
-"""Replicas made side by side, and listed in one write of the manifest."""
+"""Replicas that are created side by side, and listed in one write of the manifest."""
 RESTING_TICKS = 5
-"""Replicas where nothing is under way are looked at every so many ticks only: what a node with thousands of them costs
-while it idles is mostly this."""
+"""Resting replicas are checked only once in so many ticks. These checks are most of the cost of an idle node with
+thousands of replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +48,14 @@ class OpenedLog:
 
 
 class LocalReplicas:
-    """Every partition runner of this node.
+    """All partition runners of this node.
 
     Invariants:
-        A replica's files are made before the manifest lists it, and the manifest lists it before it serves or
-        acknowledges anything: a listed replica without files is damaged, never new.
-        A replica is taken out only in the turn in which the newest image does not give it to this broker, and follows
-        nobody from the turn on in which that was first so. Whatever it acknowledged was then under leader epochs from
-        before it left, which count for nothing if it is given back.
+        A replica's files are created before the manifest lists it. The manifest lists it before it serves or
+        acknowledges anything. So a listed replica without files is damaged, never new.
+        A replica is taken out only in a turn in which the newest image does not give it to this broker. It follows no
+        leader from the first turn in which that is so. Everything it acknowledged was then under leader epochs from
+        before it left, which do not count if this broker gets the replica again.
     """
 
     def __init__(
@@ -80,33 +81,34 @@ class LocalReplicas:
         self._memory = UncommittedMemory()
         self._opened: dict[PartitionKey, OpenedLog] = {}
         self._leaving: dict[PartitionKey, PartitionLog] = {}
-        """Taken out: they are to go from the manifest, then from the disk, before they may be made anew."""
+        """Logs that were taken out. They leave the manifest, then the disk, before they may be created again."""
         self._image: Image | None = None
         self._applied: Image | None = None
         self._roles = ImageParts("brokers", "topics", "partitions")
         self._places = ImageParts("brokers", "partitions")
-        """What says which replicas there are to be; a registration counts, since older images are not acted on."""
+        """The parts that decide which replicas exist. Registrations count: images from before one are ignored."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._was_clean = False
         self._role_waiters: dict[asyncio.Future[None], None] = {}
         self._ticks = 0
         self._altered: dict[PartitionRunner, None] = {}
-        """Their topic's settings changed: retention is not to wait for its next round."""
+        """Replicas whose topic's settings changed, so that retention does not wait for its next round."""
 
     def __iter__(self) -> Iterator[PartitionRunner]:
         return iter(self.runners.values())
 
     def find(self, topic_id: str, partition: int) -> PartitionRunner | None:
-        """The local replica of a partition."""
+        """Return the local replica of a partition, or None if this node has none."""
         return self.runners.get((topic_id, partition))
 
     async def leading(
         self, topic_id: str, partition: int, leader_epoch: int, *, timeout_ms: float
     ) -> PartitionRunner | None:
-        """The replica once it is in this leader epoch or a later one.
+        """Return the replica once it is in this leader epoch or a later one.
 
-        Who asks may know of a leadership a moment before this node has made the files or seen the image.
+        A caller may know of a leadership a moment before this node has created the files or seen the image. When the
+        time is up, return the replica in its present epoch, or None if this node has none.
         """
         deadline = self._clock.now_ms() + timeout_ms
         while True:
@@ -136,7 +138,8 @@ class LocalReplicas:
         self._was_clean = was_clean
         loop = asyncio.get_running_loop()
         for topic_id, partition in self._directory.unlisted_replicas():
-            # Made or removed while a process died: nobody counts on it.
+            # A process died while it created or removed this replica: the manifest does not list it, so it never
+            # served or no longer serves.
             path = self._directory.partition_directory(topic_id, partition)
             await loop.run_in_executor(self._pool, self._files.remove_tree, path)
         jobs = [
@@ -173,7 +176,7 @@ class LocalReplicas:
         return OpenedLog(topic_id=topic_id, topic=log.topic_name, partition=partition, log=log)
 
     def reports(self) -> tuple[ReplicaReport, ...]:
-        """Reports to the quorum of replicas that did not come back sound."""
+        """Return reports for the quorum about the replicas that were not sound after recovery."""
         return tuple(
             ReplicaReport(
                 topic_id=opened.topic_id,
@@ -189,7 +192,7 @@ class LocalReplicas:
     # -- following the image ---------------------------------------------------------------------
 
     def on_image(self, image: Image) -> None:
-        """A new image: roles of existing replicas change at once, files are made and removed by ``run``."""
+        """Adopt a new image: change the roles of existing replicas now; ``run`` creates and removes files."""
         self._image = image
         if self.broker_epoch < 0 or image.index < self.broker_epoch:
             return
@@ -207,9 +210,9 @@ class LocalReplicas:
             self._work.set()
 
     def _update_settings(self, old: Image, image: Image) -> None:
-        """Only topics changed: nobody's role is another, and of thousands of replicas a few have other settings."""
+        """Apply an image in which only topics changed: no role changes, and few of thousands of replicas do."""
         self._applied = image
-        # In an order that does not hang on hashes, so that a simulated run repeats.
+        # The order must not depend on hashes, so that a simulated run repeats.
         for topic in sorted(_altered_topics(old, image), key=attrgetter("topic_id")):
             for partition in range(topic.partition_count):
                 runner = self.runners.get((topic.topic_id, partition))
@@ -242,15 +245,15 @@ class LocalReplicas:
             brokers=image.brokers,
         )
         me = self._context.broker_id
-        # One that left stays until its files are removed. Under this leader epoch it must say nothing: its leader may
-        # have seen it given back before we do, and would count records that are about to go.
+        # A replica that left stays until its files are removed. It must not fetch under this leader epoch: its leader
+        # may already have an image that gives the replica back, and would count records that are about to be deleted.
         is_follower = (
             runner.role is ReplicaRole.FOLLOWER and state.leader != me and me in state.replicas
         )
         self.fetchers.assign(runner, state.leader if is_follower else None)
 
     async def run(self) -> None:
-        """Create and delete replicas as the image says; runs until cancelled."""
+        """Create and delete replicas as the image says; run until cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()
@@ -286,7 +289,7 @@ class LocalReplicas:
             self._update_roles(self._image or image)
 
     def _is_wanted(self, key: PartitionKey) -> bool:
-        """Whether the newest image gives us a replica."""
+        """Return whether the newest image gives this broker the replica."""
         assert self._image is not None
         state = self._image.partitions.get(key)
         return state is not None and self._context.broker_id in state.replicas
@@ -310,26 +313,27 @@ class LocalReplicas:
     async def _make(
         self, keys: Sequence[PartitionKey], image: Image
     ) -> dict[PartitionKey, PartitionLog]:
-        """New replicas, their files and their lines in the manifest.
+        """Create new replicas: their files and their lines in the manifest.
 
         Raises:
-            DiskFullError: none was made, and nothing is left of them: they may be wanted elsewhere once there is room.
+            DiskFullError: none was created, and no files are left, because another broker may hold them once there is
+                room.
         """
         loop = asyncio.get_running_loop()
         jobs = (
             loop.run_in_executor(self._pool, self._create, image.topics[key[0]], key[1])
             for key in keys
         )
-        # Each is waited for: one that is under way must not meet the next try.
+        # Wait for all of them, even after a failure: a creation in progress must not overlap with the next attempt.
         made = await asyncio.gather(*jobs, return_exceptions=True)
         logs = [log for log in made if isinstance(log, PartitionLog)]
         failures = [error for error in made if isinstance(error, BaseException)]
-        # One that is more than a lack of room ends the node.
+        # An error other than a full disk comes first and is raised: it stops the node.
         failures.sort(key=lambda error: isinstance(error, DiskFullError))
         try:
             if failures:
                 raise failures[0]
-            # One write of the manifest for all of them: it is synced, and a topic may have many partitions.
+            # One write of the manifest for all: each write is synced, and a topic may have many partitions.
             await loop.run_in_executor(self._pool, self._directory.add_replicas, keys)
         except DiskFullError:
             for log in logs:
@@ -357,13 +361,13 @@ class LocalReplicas:
             raise
 
     async def _remove_unwanted(self) -> None:
-        """Take out what the newest image does not give us, then remove its files.
+        """Take out the replicas that the newest image does not give to this broker, then remove their files.
 
-        Files take their time, and what is given back meanwhile may be in sync soon: so all that leaves is taken out in
-        one turn, and nothing is taken out for what an earlier image said.
+        Removing files takes time. Meanwhile the cluster may give a replica back, and it may soon be in sync. So all
+        leaving replicas are taken out in one turn, and none is taken out because of an earlier image.
 
         Raises:
-            DiskFullError: no room for the manifest; what was taken out goes with the next try.
+            DiskFullError: no room for the manifest; the next attempt removes what was taken out.
         """
         closing: list[PartitionRunner] = []
         for key in [k for k in (*self.runners, *self._opened) if not self._is_wanted(k)]:
@@ -381,7 +385,7 @@ class LocalReplicas:
             return
         loop = asyncio.get_running_loop()
         keys = tuple(self._leaving)
-        # One write for all of them, as when they are made.
+        # One write of the manifest for all, as when replicas are created.
         await loop.run_in_executor(self._pool, self._directory.remove_replicas, keys)
         for key in keys:
             await loop.run_in_executor(self._pool, self._leaving[key].delete)
@@ -390,7 +394,7 @@ class LocalReplicas:
     # -- housekeeping ----------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Lag checks and time-based syncs of every replica."""
+        """Run the lag checks and time-based syncs of every replica, and retention where settings changed."""
         image = self._applied
         if image is None:
             return
@@ -404,7 +408,7 @@ class LocalReplicas:
         self._apply_retention(altered)
 
     def on_lease_lost(self) -> None:
-        """This node was cut off from the quorum for as long as a session lasts."""
+        """Tell every replica that this node was cut off from the quorum for the length of a session."""
         for runner in self.runners.values():
             runner.on_lease_lost()
 
@@ -431,7 +435,7 @@ class LocalReplicas:
 
 
 def _altered_topics(old: Image | None, image: Image) -> list[Topic]:
-    """Topics that are new or other ones than before."""
+    """Return the topics that are new or changed."""
     before: Map[str, Topic] = Map() if old is None else old.topics
     if before is image.topics:
         return []

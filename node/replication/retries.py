@@ -1,19 +1,22 @@
-"""How often a leader that fails is tried again, and how often that is logged. Pure: times come from the caller."""
+"""Retries of a leader that fails: their pauses, and how often failures are logged. Pure: times come from the caller."""
 
 RETRY_MS = 50
-"""Between tries of a partition or leader that could not answer; short: a new leader is often a moment behind."""
+"""The pause between attempts of a partition or leader that could not answer. It is short, because a new leader is often
+only a moment behind."""
 
 UNREACHABLE_RETRY_MS_MAX = 200
-"""Between tries of a node that refuses connections; the pauses double until then. What waits for a node that is back is
-its place in the in-sync sets, and with it a rolling restart: with a second here, one of three nodes took 1 to 2 s
-longer."""
+"""The longest pause between attempts to reach a node that refuses connections; the pauses double up to it.
+
+A node that is back rejoins the in-sync sets only after the pause, and a rolling restart waits for that. With a pause of
+1 s, one of three nodes took 1 to 2 s longer.
+"""
 
 LOGGED_EVERY_S = 10.0
-"""At most one line about the failures of a leader in that time, but for the first."""
+"""The shortest time between two log lines about the failures of a leader."""
 
 
 class LeaderRetries:
-    """Of one leader's node, since it last answered."""
+    """The failed attempts to reach one leader's node since its last response."""
 
     __slots__ = ("_log_due_s", "_pause_ms", "_tried_s", "_unlogged", "has_failed")
 
@@ -22,23 +25,23 @@ class LeaderRetries:
         self.restart()
 
     def restart(self) -> None:
-        """It answered: the next failure is a first one."""
+        """Start over after a response: the next failure counts as the first."""
         self.has_failed = False
-        """Since then. Every answer looks at this, and at no more."""
+        """Whether an attempt has failed since the last response. Each response checks only this field."""
         self._unlogged = 0
         self._log_due_s = float("-inf")
         self.hurry()
 
     def hurry(self) -> None:
-        """There is news of it: try as often as at first."""
+        """Reset the pause to its shortest, because there is news of the leader."""
         self._pause_ms = RETRY_MS
 
     def begin(self, now_s: float) -> None:
-        """A connection is tried."""
+        """Note that a connection attempt starts."""
         self._tried_s = now_s
 
     def count(self, now_s: float) -> int:
-        """A try failed. How many did since the last line about it, this one included; 0: write none."""
+        """Count a failed attempt; return the failures since the last log line, or 0 if no line is due."""
         self._unlogged += 1
         if now_s < self._log_due_s:
             return 0
@@ -47,7 +50,7 @@ class LeaderRetries:
         return count
 
     def pause_ms(self, now_s: float, *, is_unreachable: bool) -> float:
-        """The wait until the next try. A connection that took its time to fail has waited already."""
+        """Return the wait until the next attempt; the time that a failed connection took counts as waited."""
         self.has_failed = True
         if not is_unreachable:
             return RETRY_MS

@@ -1,14 +1,14 @@
-"""How fast replicas that are only being added may copy: a budget of bytes that fills with time. Pure."""
+"""The throttle of replicas that a move adds: a budget of bytes that fills with time. Pure."""
 
 BURST_S = 0.25
-"""What may be saved up: a quarter of a second's worth, so that a pause is not followed by a flood."""
+"""The most that the budget saves up, in seconds of its rate, so that no flood follows a pause."""
 
 
 class ByteBudget:
-    """Bytes that may be sent, ``bytes_per_s`` more in every second.
+    """A budget of bytes that may be sent; it grows by ``bytes_per_s`` each second.
 
-    A batch goes out whole or not at all, so a send may overdraw the budget; then nothing is sent until that is made
-    up for, and the rate holds in the long run whatever the size of batches. Times are seconds of one clock.
+    A batch is sent as a whole or not at all, so a send may overdraw the budget. Then nothing is sent until the budget
+    is positive again. In the long run the rate holds for batches of any size. Times are seconds of one clock.
     """
 
     __slots__ = ("_at_s", "_burst", "_left", "bytes_per_s")
@@ -21,7 +21,7 @@ class ByteBudget:
         self._at_s = now_s
 
     def left(self, now_s: float) -> int:
-        """Bytes that may be sent now; none when it is overdrawn."""
+        """Return the bytes that may be sent now; 0 if the budget is overdrawn."""
         earned = max(0.0, now_s - self._at_s) * self.bytes_per_s
         self._left = min(self._burst, self._left + earned)
         self._at_s = max(now_s, self._at_s)
@@ -32,6 +32,6 @@ class ByteBudget:
         self._left -= sent_bytes
 
     def wait_s(self) -> float:
-        """How long until half of a burst may be sent: not every byte is worth a fetch."""
+        """Return the seconds until half of a burst may be sent; a fetch for less is not worth it."""
         wanted = max(1.0, self._burst / 2)
         return max(0.0, wanted - self._left) / self.bytes_per_s

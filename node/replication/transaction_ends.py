@@ -1,4 +1,4 @@
-"""Carries ends of transactions, and of their markers, to the quorum: many in one command."""
+"""Carries ends of transactions and finished markers to the quorum, many in one command."""
 
 import asyncio
 import logging
@@ -41,12 +41,13 @@ from storage.state.transactions import Identity
 logger = logging.getLogger(__name__)
 
 COMMAND_BYTES_MAX = 256 << 10
-"""Well below the quorum's bound of 1 MiB."""
+"""The most bytes of a command, well below the quorum's limit of 1 MiB."""
 QUEUED_MAX = 20_000
-"""Ends that wait; whoever waits for one holds a request."""
+"""The most ends that wait; each holds a request."""
 PROPOSE_TIMEOUT_MS = 5_000
 FINISH_EVERY_MS = 100
-"""Between two commands for finished markers: who waits to see a transaction asks its leaders, who know before."""
+"""The pause before each command for finished markers. A caller that waits to see a transaction asks its leaders, which
+know earlier; only callers beyond ``ASKING_MAX`` of ``sight.py`` wait for these commands."""
 
 _END_BYTES = 40
 _EXTENT_BYTES = 60
@@ -64,7 +65,7 @@ class _QueuedEnd:
 
 
 class TransactionEnds:
-    """Two queues, and one command of each kind under way at a time. Owned by the data loop."""
+    """Two queues, ends and finished markers, each with one command in flight at a time. Owned by the data loop."""
 
     def __init__(
         self,
@@ -83,16 +84,16 @@ class TransactionEnds:
         self._is_closed = False
 
     async def end(self, end: TransactionEnd) -> None:
-        """Return once the transaction is ended as asked; asking again is harmless.
+        """End a transaction, and return once it has ended as requested. Repeating a call is harmless.
 
         Raises:
             StaleProducerEpochError, TransactionNotFoundError: no transaction of this identity is open.
-            TransactionAbortedError, TransactionCommittedError: it was ended otherwise.
-            TooManyTransactionsError, RequestTooLargeError, InvalidRequestError: it is still open.
-            StaleLeaderEpochError: so it is; a partition has another leader than the end names.
-            MilenaError of another kind: by the state machine; a commit was aborted for it.
+            TransactionAbortedError, TransactionCommittedError: the transaction ended with the other outcome.
+            TooManyTransactionsError, RequestTooLargeError, InvalidRequestError: the transaction is still open.
+            StaleLeaderEpochError: the transaction is still open; a partition has another leader than the end names.
+            MilenaError of another kind: the state machine refused the commit and aborted the transaction.
             NoQuorumError, DrainingError: nothing was decided.
-            FateUnknownError: it may be ended.
+            FateUnknownError: the transaction may have ended.
         """
         if self._is_closed:
             raise DrainingError("this node is stopping; the transaction is still open")
@@ -105,11 +106,11 @@ class TransactionEnds:
         await queued.done
 
     def is_finishing(self, key: PartitionKey, identity: Identity) -> bool:
-        """Whether the quorum is about to be told of a marker."""
+        """Return whether a marker is queued to be reported to the quorum."""
         return (key, identity) in self._finished
 
     def finish(self, key: PartitionKey, identity: Identity) -> None:
-        """Say that a marker is committed; repeated until the image says so, too."""
+        """Report to the quorum that a marker is committed; the caller repeats this until the image agrees."""
         if self._is_closed:
             return
         self._finished[key, identity] = None
@@ -132,7 +133,7 @@ class TransactionEnds:
                 refusal = self._typed(error, "transaction-ends")
                 for queued in taken:
                     _settle(queued, refusal)
-        # Before the callback of this task, which whoever was just answered may precede with the next end.
+        # Not in a callback of this task: a caller that was just answered may add the next end before that runs.
         self._ending = None
 
     def _typed(self, error: Exception, task: str) -> MilenaError:
@@ -160,7 +161,7 @@ class TransactionEnds:
                     FinishMarkers(markers=markers), timeout_ms=PROPOSE_TIMEOUT_MS
                 )
             except Exception as error:  # noqa: BLE001 - the queue must not stop with those in it
-                # Whoever looks at the image next finds them there still, and says it again.
+                # The endings are still in the image. The next look at it reports these markers again.
                 refusal = self._typed(error, "transaction-markers")
                 logger.info("finished markers not told, again later: %s", refusal)
                 self._finished.clear()
@@ -170,7 +171,7 @@ class TransactionEnds:
         self._finishing = None
 
     async def close(self) -> None:
-        """Answer who waits."""
+        """Refuse the ends that wait, and stop."""
         self._is_closed = True
         while self._queue:
             _settle(
@@ -178,7 +179,7 @@ class TransactionEnds:
                 DrainingError("this node is stopping; the transaction is still open"),
             )
         if self._finishing is not None:
-            # The next leader says it again.
+            # The next leader reports the markers again.
             self._finishing.cancel()
         tasks = [task for task in (self._ending, self._finishing) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -232,7 +233,7 @@ _WHYS = {
     StaleMemberEpochError.code: "was aborted: its offsets are not the member's to commit any more; heartbeat first",
     GroupNotEmptyError.code: "was aborted: the group has members, and only they commit",
 }
-"""What a refusal says, by its code, which is all that the state machine answers."""
+"""The text of a refusal by its code; the state machine returns only the code."""
 
 
 def _error_of(end: TransactionEnd, code: str) -> MilenaError:

@@ -1,12 +1,14 @@
-"""Ends transactions in the logs that this node leads, as the image says, and those that nobody else ends.
+"""Writes the ends of transactions to the logs that this node leads, and aborts abandoned transactions.
 
-The image decides (``raft_meta.machine.transactions``); a leader writes its decision down where records are read. For
-each transaction that is open in its log and decided in the image it appends a marker; once that is below the high
-watermark, it says so to the quorum, which then forgets what it kept of the commit. A new leader finds what its
-predecessor left undone in its log and in the image. Which records of a log are committed is thus a function of the log
-alone, on every replica.
+The image decides (``raft_meta.machine.transactions``), and leaders write the decision to the logs:
 
-A transaction whose time is over, or whose broker is gone, is aborted.
+1. If a transaction is open in a log and decided in the image, the leader appends a marker.
+2. Once the marker is below the high watermark, the leader reports it to the quorum. The quorum then forgets the ending.
+3. A new leader finds in its log and in the image what its predecessor did not finish.
+
+On every replica, the log alone therefore says which of its records are committed.
+
+A transaction is aborted if its timeout has passed or its broker is gone.
 """
 
 import asyncio
@@ -28,22 +30,23 @@ from storage.state.transactions import Identity, OngoingTransaction
 logger = logging.getLogger(__name__)
 
 LOOK_MS = 500
-"""Between two looks for transactions whose time is over."""
+"""The pause between two searches for transactions whose timeout has passed."""
 
 
 RESTS_FOR = 4
-"""After a look, times what it took: thousands of open transactions must not take the loop from all others."""
+"""The rest after a look, as a multiple of the time that the look took. Thousands of open transactions must not keep the
+loop from other work."""
 
 LATE_MS = 10_000
-"""After its time is over: by then it should have been aborted, and its marker be written."""
+"""How long after its timeout a transaction counts as late: it should have been aborted and its marker written."""
 
 
 class TransactionMarkers:
-    """See the module. Owned by the data loop.
+    """The markers of the logs that this node leads; see the module. Owned by the data loop.
 
     Invariants:
-        Whoever leads here and has an open transaction in its log, or one whose marker is not known to the quorum, is
-        among the attended.
+        A runner that leads is attended if its log has an open transaction, or one whose marker the quorum does not
+        know.
     """
 
     def __init__(
@@ -64,17 +67,18 @@ class TransactionMarkers:
         self._counts = counts
         self._attended: dict[PartitionRunner, None] = {}
         self._awaited: dict[tuple[PartitionKey, Identity], list[asyncio.Future[None]]] = {}
-        """Who wants to hear of markers that are committed."""
+        """Callers that wait until a marker is committed."""
         self._aborting: set[Identity] = set()
         self._since_ms: dict[Identity, int] = {}
-        """Since when each is known to be open: the clock of who led when it began may be ahead of this node's."""
+        """Since when this node has seen each transaction open. The leader that saw it start may have a clock that is
+        ahead of this node's."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen = Image()
         self._is_scheduled = False
         self._rests_until_s = 0.0
 
     def attend(self, runner: PartitionRunner) -> None:
-        """The replica leads, and its log has or is about to have a transaction."""
+        """Attend a replica that leads and whose log has, or is about to have, a transaction."""
         if runner not in self._attended:
             self._attended[runner] = None
             runner.watchers[self] = None
@@ -102,7 +106,7 @@ class TransactionMarkers:
                 self._awaited.pop((key, identity), None)
 
     def on_image(self, image: Image) -> None:
-        """Something may be decided, or led by this node now."""
+        """Check a new image for decided transactions and for partitions that this node leads now."""
         seen, self._seen = self._seen, image
         if image.ending is not seen.ending or image.partitions is not seen.partitions:
             for key in image.ending:
@@ -117,12 +121,12 @@ class TransactionMarkers:
             self._abort_overdue()
 
     def on_news(self, runner: PartitionRunner) -> None:
-        """A log that is attended grew, or its high watermark moved, or its role changed (``ReplicaWatcher``)."""
+        """Schedule a look: an attended log grew, its high watermark moved, or its role changed (``ReplicaWatcher``)."""
         del runner
         self._schedule()
 
     def _schedule(self) -> None:
-        # Not at once: whoever brings news is in the middle of an append, and more of it may come in this turn.
+        # Not now: the caller is in the middle of an append, and more news may arrive in this turn.
         if self._is_scheduled:
             return
         self._is_scheduled = True
@@ -145,14 +149,14 @@ class TransactionMarkers:
         self._rests_until_s = ended_s + RESTS_FOR * (ended_s - began_s)
 
     def _tend(self, runner: PartitionRunner, image: Image) -> bool:
-        """Write what markers are due, and tell which are committed; whether there is more to come."""
+        """Write the markers that are due, and report those that are committed; return whether more may follow."""
         if runner.leader is None or runner.is_closed:
             return False
         key = (runner.topic_id, runner.partition)
         state = image.partitions.get(key)
         if state is None or state.leader_epoch != runner.leader_epoch:
-            # The image is ahead of the replicas for a turn of the loop. What another one has led to its end since is
-            # none of this log's.
+            # The image is ahead of the replicas for a turn of the loop. In the image's epoch another replica may lead,
+            # and may already have ended transactions that this log still has open.
             return True
         opened = runner.log.transactions.open
         for identity in list(opened):
@@ -175,7 +179,7 @@ class TransactionMarkers:
                 if not waiter.done():
                     waiter.set_result(None)
         else:
-            # Its records were acknowledged by every replica in sync, and are in none of them.
+            # All in-sync replicas acknowledged its records, but this leader's log does not have them.
             self._counts.transactions.lost += 1
             logger.error(
                 "committed transaction lost partition=%s producer_id=%d producer_epoch=%d",
@@ -184,21 +188,21 @@ class TransactionMarkers:
             )
         self._ends.finish(key, identity)
 
-    # -- what nobody else ends -------------------------------------------------------------------
+    # -- abandoned transactions ------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look now and then, until cancelled."""
+        """Look for abandoned transactions every ``LOOK_MS``, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_MS)
             self._abort_overdue()
             if self._attended:
-                # Of a marker that the quorum did not hear of, nothing else may come to remind this leader.
+                # Nothing else may remind this leader of a marker whose report did not reach the quorum.
                 self._schedule()
 
     def _abort_overdue(self) -> None:
         image = self._metadata.image
-        # A former leader's clock may have said when it began: it must not be aborted early for that. How long this
-        # leader has seen it is exact.
+        # The start time may come from a former leader's clock, and must not cause an early abort. So the largest
+        # difference of clocks is subtracted. The time for which this leader has seen the transaction is exact.
         latest_ms = self._clock.expiry_ms() - self._clocks_apart_ms
         now_ms = self._clock.now_ms()
         since_ms, self._since_ms = self._since_ms, {}
@@ -245,20 +249,20 @@ class TransactionMarkers:
             )
             self._counts.transactions.expired += 1
         except MilenaError as error:
-            # Ended by another, or tried again with the next look.
+            # Another node ended the transaction, or the next look tries again.
             logger.debug("transaction not aborted: %s", error)
         finally:
             self._aborting.discard(identity)
 
     async def close(self) -> None:
-        """Abort no more."""
+        """Stop aborting transactions."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def _is_under_way(runner: PartitionRunner, identity: Identity) -> bool:
-    """Whether a transaction is open in the log, or its marker is not committed yet."""
+    """Return whether a transaction is open in the log, or its marker is not committed yet."""
     transactions = runner.log.transactions
     if identity in transactions.open:
         return True
@@ -266,13 +270,16 @@ def _is_under_way(runner: PartitionRunner, identity: Identity) -> bool:
 
 
 def _has_marker(runner: PartitionRunner, identity: Identity) -> bool:
-    """Whether the log has the marker of a transaction that is not open in it: it ended its epoch there."""
+    """Return whether the log has the marker of a transaction that is not open in it.
+
+    A marker ends the producer's epoch in the log, so the log knows a later epoch of the producer.
+    """
     producer_id, producer_epoch = identity
     return runner.log.producer_epoch(producer_id) > producer_epoch
 
 
 def _is_abandoned(found: OngoingTransaction, image: Image, open_ms: int) -> bool:
-    """Whether its time is over, or the broker that alone would commit it is not there any more."""
+    """Return whether the transaction's timeout has passed, or its owner is gone, the only broker to commit it."""
     if open_ms >= found.timeout_ms:
         return True
     if found.owner < 0:
