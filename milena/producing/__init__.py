@@ -1,1 +1,1 @@
-"""Records in: batches, sequence numbers, deliveries and their receipts."""
+"""The producer: batches, sequence numbers, deliveries and their receipts."""

@@ -1,13 +1,19 @@
-"""Which records travel together, and when (pure).
+"""Decide which records travel in one batch, and when (pure).
 
-A partition's records gather in its *open batch*. It is sealed when it is full, when the oldest record has waited for
-``linger_ms``, when somebody flushes, or when a record comes that names its offset, which travels alone; sealed batches
-wait in line as *shipments*, of which one at a time is under way for each partition, for requests of several connections
-may overtake each other and sequences must not. A shipment is a batch or, after a refusal for its size, a part of one.
+A partition's records gather in its *open batch*. The batch is sealed when one of these holds:
 
-The buffer counts what is not settled yet, whether open, waiting or under way, so that memory is bounded.
+- it is full;
+- its oldest record has waited for ``linger_ms``;
+- the program flushes;
+- a record that names its offset arrives. That record travels alone.
 
-The caller holds a lock where threads share it.
+Sealed batches wait in line as *shipments*. Each partition has at most one shipment in flight: requests on several
+connections may overtake each other, and sequence numbers must stay in order. A shipment is a batch, or a part of a
+batch that a node refused for its size.
+
+The buffer counts all records without an outcome: open, waiting or in flight. That bounds the memory.
+
+Where threads share an accumulator, the caller holds a lock.
 """
 
 from bisect import bisect_right
@@ -24,18 +30,18 @@ from milena.producing.delivery import RecordBatch
 from milena.producing.sequences import LaneSequence
 
 RECORDS_PER_BATCH_MAX = 16_384
-"""Up to here nodes and readers unpack a batch in one call."""
+"""The most records in a batch. Nodes and readers unpack a batch of this size in one call."""
 
 RECORD_OVERHEAD_BYTES = 16
-"""The most that a record takes in a batch beside its bytes: the value's length 5, the timestamp 9, and a bit."""
+"""The most bytes that a record takes in a batch beside its content: value length 5, timestamp 9, and up to 2 more."""
 
 KEY_OVERHEAD_BYTES = 5
 HEADER_OVERHEAD_BYTES = 11
-"""Lengths of name and value, and that of the pair."""
+"""Lengths of the name and the value, and of the pair."""
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
-    """Bytes that a record takes in a batch before compression, rounded up."""
+    """Return the bytes that a record takes in a batch before compression, rounded up."""
     size = RECORD_OVERHEAD_BYTES
     if value is not None:
         size += len(value)
@@ -50,10 +56,10 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers | None)
 
 @dataclass(slots=True, eq=False)
 class Shipment:
-    """The records [start, stop) of a batch as one batch of the log.
+    """The records [start, stop) of a batch, sent as one batch of the log.
 
-    ``encoded`` and ``stamp`` stay as they are from the first attempt on: what may be in the log is recognised there by
-    them. ``may_be_written`` says that some attempt's result is not known.
+    ``encoded`` and ``stamp`` stay the same from the first attempt on, unless the shipment is renewed: a log recognises
+    a retry by them. ``may_be_written`` is True if the result of some attempt is unknown.
     """
 
     batch: RecordBatch
@@ -66,11 +72,11 @@ class Shipment:
 
     @property
     def record_count(self) -> int:
-        """At least 1."""
+        """The number of records; at least 1."""
         return self.stop - self.start
 
     def halves(self) -> tuple["Shipment", "Shipment"]:
-        """The same records in two, not yet encoded."""
+        """Return two shipments with half of the records each, not yet encoded."""
         assert self.record_count > 1, self.record_count
         middle = (self.start + self.stop) // 2
         return (
@@ -80,9 +86,9 @@ class Shipment:
 
 
 class RecordRows:
-    """Records for one place, in order; keys, if any has one, sizes and places are as many as values.
+    """Records for one place, in order. ``keys`` (unless None), ``sizes`` and ``places`` are as long as ``values``.
 
-    ``places`` are the records' numbers among all that were sent together, ``size_bytes`` is the sum of the sizes.
+    ``places`` are the records' numbers among all that were sent together. ``size_bytes`` is the sum of the sizes.
     """
 
     __slots__ = ("_ends", "keys", "places", "size_bytes", "sizes", "values")
@@ -102,9 +108,12 @@ class RecordRows:
         self._ends: list[int] | None = None
 
     def cut(self, start: int, room_bytes: int, count_max: int) -> tuple[int, int]:
-        """How far the records from ``start`` on fit, one at least: the first that does not, and the others' size."""
+        """Return how far the records from ``start`` on fit: the first that does not, and the size of those before it.
+
+        At least one record always counts as fitting.
+        """
         if start == 0 and self.size_bytes <= room_bytes and len(self.values) <= count_max:
-            # Where all go at once nobody needs the sums, which cost as much as all the rest.
+            # If all records fit at once, the running sums are not needed. They cost as much as the rest of this work.
             return len(self.values), self.size_bytes
         if self._ends is None:
             self._ends = list(accumulate(self.sizes))
@@ -115,16 +124,16 @@ class RecordRows:
 
 
 class MonotonicClock(Protocol):
-    """Clock that tells when a batch was opened."""
+    """The clock that times when a batch was opened."""
 
     def now_ms(self) -> float:
-        """Milliseconds that never run backwards."""
+        """Return milliseconds that never run backwards."""
 
 
 class Lane:
-    """One partition: its open batch, what waits in line, and its sequence.
+    """The state of one partition: its open batch, the shipments in line, and its sequence.
 
-    ``is_busy``: somebody is sending; he looks here again before he stops.
+    While ``is_busy``, a task is sending. It looks at the lane again before it stops.
     """
 
     __slots__ = ("is_busy", "open", "partition", "sequence", "topic", "waiting")
@@ -139,7 +148,7 @@ class Lane:
 
 
 class Accumulator:
-    """All lanes, and what they hold together.
+    """All lanes, and the records that they hold together.
 
     Invariants:
         - ``buffered_bytes`` is the size of all batches in ``unsettled``;
@@ -156,10 +165,10 @@ class Accumulator:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self.buffered_bytes = 0
         self.unsettled: dict[RecordBatch, None] = {}
-        """In the order in which they were opened."""
+        """Batches without an outcome, in the order in which they were opened."""
 
     def lane(self, topic: str, partition: int) -> Lane:
-        """The lane of a partition; the same one every time."""
+        """Return the lane of a partition; the same object every time."""
         key = (topic, partition)
         found = self._lanes.get(key)
         if found is None:
@@ -167,15 +176,15 @@ class Accumulator:
         return found
 
     def lanes(self) -> list[Lane]:
-        """All of them."""
+        """Return all lanes."""
         return list(self._lanes.values())
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether a record fits; one always fits into an empty buffer."""
+        """Return whether a record of this size fits. An empty buffer takes any record."""
         return self.buffered_bytes + size_bytes <= self._buffer_bytes or not self.buffered_bytes
 
     def has_open(self, lane: Lane, size_bytes: int) -> bool:
-        """The lane has an open batch, with room for a record of this size."""
+        """Return whether the lane has an open batch with room for a record of this size."""
         batch = lane.open
         return (
             batch is not None
@@ -192,9 +201,10 @@ class Accumulator:
         timestamp_ms: int,
         size_bytes: int,
     ) -> tuple[RecordBatch, int] | None:
-        """What most records need, in one call: a place in the open batch, which is not full by it.
+        """Add a record to the open batch if there is room for it; return the batch and the record's number.
 
-        None, and nothing is changed, where there is no such place: then ``has_room`` and ``add`` have their say.
+        The batch must stay below full. Most records take this path, so it is one call. If there is no such place, it
+        returns None and changes nothing; the caller then uses ``has_room`` and ``add``.
         """
         batch = lane.open
         if (
@@ -217,9 +227,10 @@ class Accumulator:
         size_bytes: int,
         clock: MonotonicClock,
     ) -> tuple[RecordBatch, int, bool]:
-        """Put a record into the lane's open batch; its batch, its number there, and whether to look at the lane now.
+        """Put a record into the lane's open batch; return the batch, its number there, and whether the lane is due.
 
-        That is when the batch was opened by it, and must be timed, or filled by it. The clock is read then only.
+        The lane is due if the record opened the batch, which must then be timed, or filled it. The clock is read only
+        when a batch is opened.
         """
         batch = lane.open
         if batch is None or not self.has_open(lane, size_bytes):
@@ -237,7 +248,10 @@ class Accumulator:
         timestamp_ms: int,
         clock: MonotonicClock,
     ) -> tuple[DeliveryPart, bool]:
-        """Put records from ``start`` on into the lane's open batch, as many as go in, one at least; as ``add``."""
+        """Put as many records from ``start`` on into the lane's open batch as fit, at least one.
+
+        Return their place, and whether the lane is due, as ``add`` does.
+        """
         batch = lane.open
         if batch is None or not self.has_open(lane, rows.sizes[start]):
             batch = self._open(lane, clock)
@@ -257,7 +271,7 @@ class Accumulator:
         return batch
 
     def _is_due(self, lane: Lane, batch: RecordBatch, first: int) -> bool:
-        """Whether to look at the lane after records from this number on; a full batch is sealed."""
+        """Return whether the lane is due after records from this number on. Seal the batch if it is full."""
         if batch.size_bytes + RECORD_OVERHEAD_BYTES >= self._batch_bytes:
             self.seal(lane)
             return True
@@ -274,7 +288,7 @@ class Accumulator:
         clock: MonotonicClock,
         if_match: int,
     ) -> RecordBatch:
-        """Put a record that is to be at this offset into a batch of its own, in line behind what is open."""
+        """Put a record that must get the offset ``if_match`` into a batch of its own, in line behind the open batch."""
         batch = self._open(lane, clock, if_match)
         batch.add(key, value, headers, timestamp_ms, size_bytes)
         self.buffered_bytes += size_bytes
@@ -282,29 +296,29 @@ class Accumulator:
         return batch
 
     def seal(self, lane: Lane) -> None:
-        """The open batch takes no more records and gets in line."""
+        """Close the open batch for more records, and put it in line."""
         batch, lane.open = lane.open, None
         if batch is not None:
             deadline_ms = batch.opened_ms + self._delivery_timeout_ms
             lane.waiting.append(Shipment(batch, 0, batch.record_count, deadline_ms))
 
     def seal_all(self) -> list[Lane]:
-        """Seal every open batch; the lanes that have something to send."""
+        """Seal every open batch; return the lanes that have something to send."""
         for lane in self._lanes.values():
             self.seal(lane)
         return [lane for lane in self._lanes.values() if lane.waiting]
 
     def due_ms(self, lane: Lane) -> float | None:
-        """When the lane's open batch has waited long enough; None without one."""
+        """Return when the open batch has waited long enough, in monotonic ms; None without an open batch."""
         return None if lane.open is None else lane.open.opened_ms + self._linger_ms
 
     def is_ready(self, lane: Lane, now_ms: float) -> bool:
-        """The lane has something to send now."""
+        """Return whether the lane has something to send now."""
         due_ms = self.due_ms(lane)
         return bool(lane.waiting) or (due_ms is not None and due_ms <= now_ms)
 
     def take(self, lane: Lane, now_ms: float) -> Shipment | None:
-        """Shipment to send next on this lane, None if that can wait."""
+        """Take the shipment to send next on this lane; None if nothing has to be sent yet."""
         if not self.is_ready(lane, now_ms):
             return None
         if not lane.waiting:
@@ -312,11 +326,11 @@ class Accumulator:
         return lane.waiting.popleft()
 
     def put_back(self, lane: Lane, *shipments: Shipment) -> None:
-        """These are the next to send, before all others."""
+        """Put these shipments back in line, in this order, before all others."""
         lane.waiting.extendleft(reversed(shipments))
 
     def settled(self, batch: RecordBatch) -> None:
-        """The batch has all its outcomes; its room is free."""
+        """Free the batch's room in the buffer: all its records have outcomes."""
         if batch in self.unsettled:
             del self.unsettled[batch]
             self.buffered_bytes -= batch.size_bytes

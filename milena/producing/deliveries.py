@@ -1,9 +1,9 @@
-"""Records that were sent together: one handle for all of them, in which each still has an outcome of its own.
+"""Records that were sent together: one handle for all of them, with one outcome for each.
 
-A handle knows which numbers of which batches its records have, and nothing else; receipts are made when somebody looks
-at them. So a record costs nothing here that is not asked about.
+A handle knows only which numbers of which batches its records have. Receipts are made when the program reads them. A
+record whose outcome is not read therefore costs nothing here.
 
-Threads: as in ``milena.producing.delivery``.
+Threads: see ``milena.producing.delivery``.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -14,11 +14,14 @@ from milena.producing.delivery import RecordBatch, until_settled
 from milena.records import Receipt
 
 DeliveriesCallback = Callable[["Deliveries"], None]
-"""Called once, when every record has its outcome, on the loop's thread; must not block."""
+"""A function that is called once, on the loop's thread, when every record has its outcome. It must not block."""
 
 
 class DeliveryPart(NamedTuple):
-    """The records at these places among those that were sent: in this order, the batch's from number ``first`` on."""
+    """A run of records in one batch. The record at ``places[n]`` has number ``first + n`` in the batch.
+
+    Places count the values that were sent together, from 0.
+    """
 
     batch: RecordBatch
     first: int
@@ -26,9 +29,9 @@ class DeliveryPart(NamedTuple):
 
 
 class DeliveryRun(NamedTuple):
-    """Records of one partition with the same outcome: written from ``base_offset`` on (None: not told), or an error.
+    """Records of one partition with the same outcome: an error, or written from ``base_offset`` on (None: unknown).
 
-    ``places`` ascend: which of the values that were sent these are, from 0.
+    ``places`` say which of the sent values these are, from 0, in ascending order.
     """
 
     partition: int
@@ -38,10 +41,10 @@ class DeliveryRun(NamedTuple):
 
 
 class Deliveries:
-    """Records on their way. Await them for their receipts, in the order of the values, or forget them.
+    """Records in flight. Await them for their receipts, in the order of the values, or ignore them.
 
-    Awaiting raises the error of the first record that has one, as ``Producer`` lists them; ``outcomes`` and ``runs``
-    tell of each record. A task that is cancelled while it waits takes nothing back.
+    Awaiting raises the error of the first record that has one; ``Producer`` lists the errors. ``outcomes`` and ``runs``
+    give the outcome of each record. Cancelling a task that waits does not cancel the records.
     """
 
     __slots__ = ("parts",)
@@ -54,12 +57,12 @@ class Deliveries:
 
     @property
     def is_done(self) -> bool:
-        """Every record has its outcome."""
+        """True when every record has its outcome."""
         return all(part.batch.is_settled for part in self.parts)
 
     @property
     def runs(self) -> list[DeliveryRun] | None:
-        """What became of them, partition by partition; None while any is under way."""
+        """The outcomes, partition by partition; None while a record is in flight."""
         if not self.is_done:
             return None
         return [
@@ -70,7 +73,7 @@ class Deliveries:
 
     @property
     def outcomes(self) -> list[Receipt | ClientError] | None:
-        """The receipt or the error of each record, in the order of the values; None while any is under way."""
+        """The receipt or the error of each record, in the order of the values; None while a record is in flight."""
         if not self.is_done:
             return None
         found: dict[int, Receipt | ClientError] = {}
@@ -85,7 +88,7 @@ class Deliveries:
         return self.receipts()
 
     def receipts(self) -> "DeliveryReceipts":
-        """The receipts of records that are done.
+        """Return the receipts of records that are done.
 
         Raises:
             ClientError: the error of the first record that has one.
@@ -98,7 +101,10 @@ class Deliveries:
         return DeliveryReceipts(self)
 
     def when_done(self, callback: DeliveriesCallback) -> None:
-        """Call this when every record has its outcome. To be asked under the producer's lock, which settling needs."""
+        """Call ``callback`` when every record has its outcome.
+
+        The caller holds the producer's lock, which settling needs.
+        """
         left = len(self.parts)
 
         def settled() -> None:
@@ -112,7 +118,7 @@ class Deliveries:
 
 
 class DeliveryReceipts(Sequence[Receipt]):
-    """DeliveryReceipts in the order of the values, each made when it is looked at."""
+    """Receipts in the order of the values. They are made at the first access."""
 
     __slots__ = ("_deliveries", "_made")
 

@@ -1,11 +1,11 @@
-"""A batch from the records' arrival to their receipts, and one record's share in it.
+"""A batch from the arrival of its records to their receipts, and the handle of one record.
 
-A record's handle is the batch and a number; what became of it is looked up there. So a record that nobody waits for
-costs nothing but the handle, and an outcome that nobody asks for is dropped in silence.
+A record's handle is the batch and a number; the outcome is looked up there. A record that no task awaits therefore
+costs only its handle. An outcome that the program does not read is dropped without a log line.
 
-Threads: records are added under the producer's lock; outcomes are set by the loop's thread alone. Anybody may wait:
-a waiter is listed first and looks at ``is_settled`` afterwards, while ``settle`` does the two in the reverse order,
-so that none is missed without a lock.
+Threads: records are added under the producer's lock. Only the loop's thread sets outcomes. Any thread may wait. A
+waiter first joins the list and then reads ``is_settled``; ``settle`` does both in the reverse order. So no waiter is
+missed, without a lock.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from milena.model.columns import Headers, RecordColumns
 from milena.records import Receipt
 
 DeliveryCallback = Callable[[Receipt | None, ClientError | None], None]
-"""Called with the receipt or the error, on the loop's thread; must not block."""
+"""A function that is called with the receipt or the error, on the loop's thread. It must not block."""
 
 
 class DeliveryOutcome(NamedTuple):
-    """Result of the records from ``first`` on: written from ``base_offset`` on (None: not told), or an error."""
+    """The result of the records from ``first`` on: an error, or written from ``base_offset`` on (None: unknown)."""
 
     first: int
     base_offset: int | None
@@ -33,9 +33,9 @@ class RecordBatch:
     """Records of one partition that travel together.
 
     Invariants:
-        - keys and headers are as long as ``values``, or None: no record has any;
+        - keys and headers are as long as ``values``, or None if no record has any;
         - record ``n`` has the timestamp at the last of ``_time_starts`` that is not above ``n``;
-        - outcomes ascend by ``first`` once it is settled, and cover all records.
+        - outcomes ascend by ``first`` once the batch is settled, and cover all records.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class RecordBatch:
         self.topic = topic
         self.partition = partition
         self.if_match = if_match
-        """The offset at which it is to be, or not be written; of a batch of one record."""
+        """The offset at which the record must be written, or not at all. Only a batch of one record has it."""
         self.opened_ms = opened_ms
         self.size_bytes = 0
         self.record_count = 0
@@ -84,7 +84,7 @@ class RecordBatch:
         timestamp_ms: int,
         size_bytes: int,
     ) -> int:
-        """Append a record; its number in the batch."""
+        """Append a record; return its number in the batch."""
         number = self.record_count
         if key is not None and self._keys is None:
             self._keys = [None] * number
@@ -111,7 +111,10 @@ class RecordBatch:
         timestamp_ms: int,
         size_bytes: int,
     ) -> int:
-        """Append records with the same headers and timestamp, of ``size_bytes`` together; the first one's number."""
+        """Append records that share headers and timestamp; return the number of the first.
+
+        ``size_bytes`` is the size of all of them together.
+        """
         first, count = self.record_count, len(values)
         if keys is not None and self._keys is None:
             self._keys = [None] * first
@@ -131,13 +134,13 @@ class RecordBatch:
         return first
 
     def call_back(self, number: int, callback: DeliveryCallback) -> None:
-        """Call this when the record has its outcome."""
+        """Call ``callback`` when the record has its outcome."""
         if self.callbacks is None:
             self.callbacks = []
         self.callbacks.append((number, callback))
 
     def columns(self, start: int, stop: int) -> tuple[RecordColumns, int]:
-        """The records in [start, stop) as columns, and their base timestamp in ms."""
+        """Return the records in [start, stop) as columns, and their base timestamp in ms."""
         base, deltas = self._times(start, stop)
         columns = RecordColumns(
             offset_deltas=None,
@@ -149,7 +152,7 @@ class RecordBatch:
         return columns, base
 
     def _times(self, start: int, stop: int) -> tuple[int, list[int] | None]:
-        """The first record's timestamp, and what the others are after it; None: all are the same."""
+        """Return the first record's timestamp, and each record's difference to it in ms; None if all are the same."""
         begin = bisect_right(self._time_starts, start) - 1
         end = bisect_left(self._time_starts, stop)
         base = self._timestamps[begin]
@@ -163,21 +166,21 @@ class RecordBatch:
 
     @property
     def is_settled(self) -> bool:
-        """Every record has its outcome."""
+        """True when every record has its outcome."""
         return self._unsettled == 0
 
     def note(
         self, start: int, stop: int, *, base_offset: int | None, error: ClientError | None
     ) -> Sequence[tuple[int, DeliveryCallback]]:
-        """The outcome of the records in [start, stop); returns their callbacks, which come before ``settle``."""
+        """Note the outcome of the records in [start, stop); return their callbacks, which run before ``settle``."""
         self._outcomes.append(DeliveryOutcome(start, base_offset, error))
         self._outcomes.sort(key=lambda outcome: outcome.first)
         return [c for c in self.callbacks or () if start <= c[0] < stop]
 
     def settle(self, start: int, stop: int) -> None:
-        """The records in [start, stop) have their outcome; with the last of them, waiters are woken."""
+        """Settle the records in [start, stop). The last of them wakes the waiters."""
         if self._unsettled == stop - start:
-            # The records are with the log now, or nowhere; handles that are kept must not keep them.
+            # The records are now in the log, or failed. A handle that a program keeps must not keep them in memory.
             self._values = []
             self._keys = self._headers = self.callbacks = None
         self._unsettled -= stop - start
@@ -189,7 +192,7 @@ class RecordBatch:
     def runs(
         self, start: int, stop: int
     ) -> Iterator[tuple[int, int, int | None, ClientError | None]]:
-        """The records in [start, stop) of a settled batch by outcome: first, behind the last, first offset, error."""
+        """Yield the records in [start, stop) of a settled batch by outcome: (first, stop, first offset, error)."""
         ends = [outcome.first for outcome in self._outcomes[1:]]
         for outcome, end in zip(self._outcomes, [*ends, self.record_count], strict=True):
             first, last = max(start, outcome.first), min(stop, end)
@@ -199,7 +202,7 @@ class RecordBatch:
                 yield first, last, offset, outcome.error
 
     def outcome(self, number: int) -> Receipt | ClientError:
-        """Result of a record of a settled batch."""
+        """Return the result of one record of a settled batch."""
         found = self._outcomes[0]
         for outcome in self._outcomes:
             if outcome.first > number:
@@ -217,10 +220,10 @@ class RecordBatch:
 
 
 class Delivery:
-    """One record on its way. Await it for its receipt, or forget it.
+    """One record in flight. Await it for its receipt, or ignore it.
 
-    Awaiting raises what ``Producer`` lists; any number of tasks may await it, and a task that is cancelled while it
-    waits takes nothing back: the record is under way.
+    Awaiting raises the errors that ``Producer`` lists. Several tasks may await it. Cancelling a task that waits does
+    not cancel the record.
     """
 
     __slots__ = ("_batch", "_number")
@@ -231,12 +234,12 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """Awaiting it would not wait."""
+        """True if awaiting would not wait."""
         return self._batch.is_settled
 
     @property
     def outcome(self) -> Receipt | ClientError | None:
-        """The receipt or the error; None while it is under way."""
+        """The receipt or the error; None while the record is in flight."""
         return self._batch.outcome(self._number) if self._batch.is_settled else None
 
     def __await__(self) -> Generator[None, None, Receipt]:
@@ -249,7 +252,7 @@ class Delivery:
 
 
 def until_settled(batch: RecordBatch) -> Generator[None, None, None]:
-    """Wait for it on the running loop, the producer's own."""
+    """Wait for the batch on the running loop, which is the producer's own."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def wake() -> None:
@@ -266,7 +269,7 @@ def until_settled(batch: RecordBatch) -> Generator[None, None, None]:
 
 
 async def wait_settled(batch: RecordBatch) -> None:
-    """Until every record of the batch has its outcome."""
+    """Wait until every record of the batch has its outcome."""
 
     class _Settled:
         def __await__(self) -> Generator[None, None, None]:

@@ -1,9 +1,11 @@
-"""A producer with a name: writes the records of one source once, and knows after a crash where its former life stopped.
+"""A producer with a name writes the records of one source exactly once, also across crashes of the program.
 
-Records count from 0 in the order of their source. Each write is a transaction under the name, and commits with its
-records how many of the source are written, as the offset of a group on partition 0 of the topic. Both count or neither,
-and nobody but the name's present holder can commit: so what the group has when the name was taken over is what is
-written, for good. Where records go and how they are batched makes no difference.
+Records count from 0 in the order of their source. Each write is a transaction under the name. With its records, it
+commits how many records of the source are written: as the offset of a group on partition 0 of the topic. Both commit,
+or neither does.
+
+Only the name's present holder can commit. Therefore the group's offset at the moment when a program takes the name over
+is final. It does not matter where records go and how they are batched.
 """
 
 from collections.abc import Sequence
@@ -17,23 +19,23 @@ from milena.producing.transaction import TransactionalProducer
 from milena.records import TopicPartition
 
 GROUP_PREFIX = "producer-"
-"""And the name: the group whose offset is how many records are written."""
+"""The prefix of a producer's group. The group's offset is the number of records that are written."""
 NAME_LENGTH_MAX = 255 - len(GROUP_PREFIX)
-"""Groups have names of 255 characters at most."""
+"""The longest name of a producer: names of groups have at most 255 characters."""
 
 
 class CommittedPort(Protocol):
-    """What a named producer needs of ``milena.cluster.admin``."""
+    """The part of ``milena.cluster.admin`` that a named producer needs."""
 
     async def group(self, group_id: str) -> GroupView:
-        """One group, as the quorum knows it now."""
+        """Return one group from the quorum's present state."""
 
 
 def check_name(name: str) -> None:
-    """Refuse what no producer can be called.
+    """Refuse a text that cannot be the name of a producer.
 
     Raises:
-        ValueError: it says what can be.
+        ValueError: the message says which names are valid.
     """
     if not (1 <= len(name) <= NAME_LENGTH_MAX and name.isprintable()):
         raise ValueError(
@@ -47,17 +49,18 @@ def _check_list(values: object) -> None:
 
 
 class _PositionLostError(Exception):
-    """The position is gone: the transaction under way must not count."""
+    """The position is gone: the transaction in progress must not commit."""
 
 
 class NamedProducer:
-    """Writes the records of one source to one topic. An asynchronous context manager: entering it takes the name over.
+    """Write the records of one source to one topic. An asynchronous context manager: entering it takes the name over.
 
-    After any error of ``write`` but ``ProducerFencedError`` the same records may be written again.
+    After any error of ``write`` except ``ProducerFencedError``, you may write the same records again.
 
     Invariants:
-        - ``position`` is what the cluster has, unless the id has no next transaction: then the cluster is asked
-          before the next write, and answers ``position``, or ``_perhaps``, or somebody else wrote.
+        - ``position`` is the cluster's position, unless the id has no next transaction. Then the producer asks the
+          cluster before the next write. The cluster has ``position`` or ``_perhaps``, or another program wrote
+          under the name.
     """
 
     def __init__(
@@ -67,11 +70,11 @@ class NamedProducer:
         self.name = name
         self.topic = topic
         self.position = 0
-        """How many records of the source are written, and so the number of the next one."""
+        """How many records of the source are written; this is also the number of the next record."""
         self._transactions = transactions
         self._groups = groups
         self._perhaps: int | None = None
-        """The position after the last write, unless it failed."""
+        """The position after the last write; the write may have failed."""
         self._fenced: ProducerFencedError | None = None
         self._is_open = False
 
@@ -86,7 +89,7 @@ class NamedProducer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Each write has ended when it returns.
+        # Nothing is left to do: each write has ended when ``write`` returns.
         self._is_open = False
 
     async def write(
@@ -99,22 +102,22 @@ class NamedProducer:
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Write records of the source, all that are not written yet or none; returns those, with their receipts.
+        """Write the records of the source that are not written yet, all or none; return those, with their receipts.
 
         Args:
-            first: the number of the first of them in the source, at most ``position``.
-            values: the records in their order; this and the rest as ``Producer.send_many``.
+            first: the number in the source of the first value; at most ``position``.
+            values: the records in their order. This argument and those below are as for ``Producer.send_many``.
             keys: as many as values.
-            partition: this one for all, whatever the keys.
-            headers: of every record.
-            timestamp_ms: of every record.
+            partition: the partition of all records; it overrides the keys.
+            headers: the headers of every record.
+            timestamp_ms: the timestamp of every record.
 
         Raises:
-            ValueError: records before ``first`` are missing, or it is no number.
-            ProducerFencedError: another program took the name over: stop.
-            UnknownResultError: they may be written or not; the same call finds out.
+            ValueError: records before ``first`` are missing, or ``first`` is negative.
+            ProducerFencedError: another program took the name over. Stop.
+            UnknownResultError: they may or may not be written. The same call finds out.
             TransactionAbortedError: none of them is written.
-            ClientError: nor are they; as ``Producer.send_many``.
+            ClientError: none of them is written. The errors are those of ``Producer.send_many``.
         """
         _check_list(values)
         await self._make_sure()
@@ -137,7 +140,7 @@ class NamedProducer:
                         headers=headers,
                         timestamp_ms=timestamp_ms,
                     )
-                    # The topic that the records are in now is that of the records before them, or nothing counts.
+                    # The topic may have been deleted and recreated. The earlier records would then be in the old one.
                     if not await self._is_still_there():
                         raise _PositionLostError
                     tx.add_offsets(GROUP_PREFIX + self.name, {self._home: self._perhaps})
@@ -155,7 +158,7 @@ class NamedProducer:
             return deliveries
 
     async def _is_still_there(self) -> bool:
-        """Whether the cluster has our position; it loses it with the topic, and ``position`` goes back then."""
+        """Return whether the cluster still has our position. If it lost it with the topic, ``position`` goes back."""
         found = await self._committed()
         if found >= self.position:
             return True
@@ -164,11 +167,11 @@ class NamedProducer:
 
     @property
     def _home(self) -> TopicPartition:
-        """Every topic has this partition."""
+        """The partition that holds the position. Every topic has a partition 0."""
         return TopicPartition(self.topic, 0)
 
     async def _make_sure(self) -> None:
-        """See to it that ``position`` is what the cluster has, and the name ours."""
+        """Make sure that ``position`` is the cluster's position, and that the name is ours."""
         if not self._is_open:
             raise ValueError("open the producer first: async with client.named_producer(...)")
         if self._fenced is not None:
@@ -187,7 +190,7 @@ class NamedProducer:
         self.position = found
 
     async def _take_over(self) -> int:
-        """Hold the name from now on; how many records are written under it."""
+        """Take the name over; return how many records are written under it."""
         await self._transactions.begin()
         return await self._transactions.persist(self._committed)
 

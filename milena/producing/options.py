@@ -1,4 +1,4 @@
-"""How a producer behaves: one frozen value, checked as a whole."""
+"""The options of a producer: one frozen value, checked as a whole."""
 
 from dataclasses import dataclass
 from typing import TypedDict
@@ -11,10 +11,10 @@ from milena.records import Acks
 COMPRESSIONS = {"none": Codec.NONE, "gzip": Codec.GZIP, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
 MESSAGE_BYTES_MAX = 8 << 20
-"""The largest batch that a topic takes when nothing else was set."""
+"""The largest batch that a topic takes by default, in bytes."""
 
 REQUEST_BYTES_MAX = 32 << 20
-"""A node takes no larger request, whatever a topic allows."""
+"""The largest request that a node takes, in bytes, whatever a topic allows."""
 
 
 class ProducerKeywords(TypedDict, total=False):
@@ -38,43 +38,46 @@ class ProducerKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """Defaults suit a program that wants every record written once and in order, at a few hundred thousand a second."""
+    """The options of a producer.
+
+    The defaults suit a program that wants every record written once and in order, at a few hundred thousand a second.
+    """
 
     acks: Acks = "all"
-    """``all``: every replica in sync has the record. ``1``: its leader has. ``0``: nobody is asked."""
+    """The replicas that must have a record: ``all`` in sync, ``1`` (the leader), or ``0`` (no response is awaited)."""
 
     linger_ms: float = 5.0
-    """How long a record may wait for others to travel with; 0 and above. A full batch does not wait."""
+    """How long a record may wait for others to share its batch, in ms; 0 and above. A full batch does not wait."""
 
     batch_bytes: int = 256 << 10
-    """How large a batch may get before compression; 1 KiB to 32 MiB. A larger record travels alone."""
+    """The largest batch before compression, in bytes: 1 KiB to 32 MiB. A larger record travels alone."""
 
     buffer_bytes: int = 32 << 20
-    """How much may be under way, counted as keys and values; at least ``batch_bytes``. ``send`` waits for room."""
+    """The most bytes of keys and values without an outcome; at least ``batch_bytes``. When full, ``send`` waits."""
 
     max_block_ms: float = 60_000
-    """How long ``send`` waits for room before ``BufferFullError``; 0 does not wait."""
+    """How long ``send`` waits for room before it raises ``BufferFullError``, in ms; 0 does not wait."""
 
     compression: str = "none"
-    """none, gzip, lz4 or zstd; whole batches."""
+    """The compression of whole batches: none, gzip, lz4 or zstd."""
 
     idempotent: bool = True
-    """Number the batches, so that a log knows one that is sent again. With ``acks=0`` it has no meaning."""
+    """Number the batches, so that a log recognises a retry. With ``acks=0`` this has no effect."""
 
     delivery_timeout_ms: float = 120_000
-    """From ``send`` to the outcome, retries included; more than ``linger_ms``."""
+    """The time from ``send`` to the outcome in ms, retries included; more than ``linger_ms``."""
 
     request_timeout_ms: float = 30_000
-    """How long one attempt may take."""
+    """The timeout of one attempt, in ms."""
 
     retry_backoff_ms: float = 50
-    """The wait after the first failure; it doubles with each further one."""
+    """The wait after the first failure, in ms. It doubles with each further failure."""
 
     retry_backoff_max_ms: float = 1_000
-    """The longest wait."""
+    """The longest wait between two attempts, in ms."""
 
     partitioner: Partitioner | None = None
-    """The caller's own rule; None: a key's hash, and whole batches in turn without a key."""
+    """Your own rule for the partition. None: the key's hash, and without a key, whole batches in turn."""
 
     key_serializer: Serializer = plain_bytes
     value_serializer: Serializer = plain_bytes
@@ -100,12 +103,12 @@ class ProducerOptions:
 
     @property
     def codec(self) -> Codec:
-        """How batches are compressed."""
+        """The codec that compresses batches."""
         return COMPRESSIONS[self.compression]
 
     @property
     def is_sequenced(self) -> bool:
-        """Batches carry a producer id. What nobody is asked about is never sent again, and needs none."""
+        """True if batches carry a producer id. With ``acks=0`` they do not: a batch is never sent again."""
         return self.idempotent and self.acks != 0
 
 

@@ -1,6 +1,6 @@
-"""Records that are sent together, as bytes and checked, before it is known which partitions they go to (pure).
+"""Records that are sent together, as bytes and checked, before their partitions are known (pure).
 
-Columns, not objects: what is done to each of a million records a second is done by loops in C.
+They are columns, not objects. At a million records a second, loops in C do the work on each record.
 """
 
 from collections.abc import Sequence
@@ -18,23 +18,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingRecords:
-    """Records with the headers and the timestamp (None: the moment of sending) that they share."""
+    """Records that share headers and a timestamp (None: the time of sending)."""
 
     keys: list[bytes | None] | None
     values: list[bytes | None]
     headers: Headers | None
     timestamp_ms: int | None
     sizes: list[int]
-    """Bytes that each takes in a batch before compression, rounded up."""
+    """The bytes that each record takes in a batch before compression, rounded up."""
     size_bytes: int
 
     @property
     def rows(self) -> RecordRows:
-        """All, for one place."""
+        """All records, for one place."""
         return RecordRows(self.keys, self.values, range(len(self.values)), self.sizes)
 
     def rows_at(self, places: Sequence[int]) -> RecordRows:
-        """Some of them, in this order."""
+        """Return the records at these places, in this order."""
         keys = None if self.keys is None else _picked(self.keys, places)
         return RecordRows(keys, _picked(self.values, places), places, _picked(self.sizes, places))
 
@@ -42,7 +42,7 @@ class OutgoingRecords:
 def _picked(column: list[T], places: Sequence[int]) -> Sequence[T]:
     if len(places) == 1:
         return [column[places[0]]]
-    # In one call, which gives a tuple for two places or more.
+    # One call picks all. It returns a tuple only for two places or more.
     found: tuple[T, ...] = itemgetter(*places)(column)
     return found
 
@@ -56,13 +56,14 @@ def outgoing_records(
     value_serializer: Serializer,
     key_serializer: Serializer,
 ) -> OutgoingRecords:
-    """Make bytes of the records.
+    """Turn values and keys into bytes.
 
     Raises:
-        BadRecordError: a record that cannot be bytes, by its place; fewer or more keys than values.
+        BadRecordError: a record cannot become bytes (the message has its place), or there are more or fewer keys than
+            values.
     """
     if isinstance(values, bytes | bytearray | memoryview | str):
-        # A sequence of numbers or letters, and hardly what was meant.
+        # These are sequences too, of numbers or letters. A caller hardly means that.
         raise BadRecordError(f"send_many takes a list of values, not {type(values).__name__}")
     if keys is not None and len(keys) != len(values):
         raise BadRecordError(f"{len(keys)} keys for {len(values)} values")
@@ -84,7 +85,7 @@ def outgoing_records(
 
 def _raw(given: Sequence[object], serializer: Serializer, what: str) -> list[bytes | None]:
     if serializer is plain_bytes and set(map(type, given)) <= _BYTES_OR_NONE:
-        # The types are those of the signature, as the line above has found.
+        # The line above checked the types.
         return list(given)  # type: ignore[arg-type]
     return [serialize(serializer, item, f"{what} {place}") for place, item in enumerate(given)]
 
@@ -93,9 +94,9 @@ _BYTES_OR_NONE = {bytes, type(None)}
 
 
 def _plus(overhead_bytes: int, column: list[bytes | None], *, none: int) -> list[int]:
-    """The length of each with what is around it; of a None what is said."""
+    """Return the length of each entry plus ``overhead_bytes``; ``none`` for a None."""
     try:
-        # Without a call in Python for each, where none is None.
+        # Without None entries this loop runs in C, without a Python call per entry.
         return list(map(overhead_bytes.__add__, map(len, column)))  # type: ignore[arg-type]
     except TypeError:
         return [none if item is None else overhead_bytes + len(item) for item in column]

@@ -1,10 +1,10 @@
-"""Which partition a record goes to: its key's hash, taking turns, or the caller's own rule (pure).
+"""Choose the partition of a record: by its key's hash, in turn, or by the caller's own rule (pure).
 
-Keys go by murmur2 as with Kafka, so that both put a key into the same partition. Records without a key stick to one
-partition until a batch for it is full or sent, and then go on to the next: whole batches take turns, and not records,
-for many small batches cost everybody more than few large ones.
+Keys use murmur2, as in Kafka, so that both put a key into the same partition. Records without a key stick to one
+partition until its batch is full or sent; then they move to the next. Whole batches take turns, not records: many small
+batches cost every node more than a few large ones.
 
-Source: KIP-480 (sticky partitioner), with turns in place of chance.
+Source: KIP-480 (sticky partitioner), with turns instead of random choice.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,36 +16,39 @@ from milena.errors import BadRecordError
 from milena.model.partitioner import partition_for_key
 
 KEYS_REMEMBERED = 1 << 14
-"""Keys whose hash is kept: programs repeat theirs, and murmur2 in Python costs more than sending a record."""
+"""How many keys' hashes are kept.
+
+Programs repeat their keys, and murmur2 in Python costs more than sending a record.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """A partitioner decides by this: the topic's partitions with leaders and replicas, and the cluster's nodes."""
+    """The input of a partitioner: the topic's partitions with leaders and replicas, and the cluster's nodes."""
 
     topic: TopicView
     nodes: tuple[NodeView, ...]
 
     @property
     def partition_count(self) -> int:
-        """A partition is a number in [0, partition_count)."""
+        """The number of partitions. A partition is a number in [0, partition_count)."""
         return len(self.topic.partitions)
 
 
 Partitioner = Callable[[bytes | None, bytes | None, Topology], int]
-"""A rule of the caller's own: key, value (both serialized) and topology to partition. Must not block."""
+"""A rule of the caller: (key, value, topology) to partition. Key and value are serialized. It must not block."""
 
 key_partition = lru_cache(maxsize=KEYS_REMEMBERED)(partition_for_key)
-"""The partition of a key; the same as Kafka's default partitioner gives."""
+"""The partition of a key, as Kafka's default partitioner chooses it."""
 
 
 def choose(
     partitioner: Partitioner, key: bytes | None, value: bytes | None, topology: Topology
 ) -> int:
-    """Partition by the caller's rule, checked.
+    """Return the partition that the caller's rule chooses, checked.
 
     Raises:
-        BadRecordError: it failed, or named no partition of the topic.
+        BadRecordError: the rule failed, or returned a value that is no partition of the topic.
     """
     try:
         partition: object = partitioner(key, value, topology)
@@ -60,13 +63,16 @@ def choose(
 
 
 def available_partitions(topic: TopicView) -> tuple[int, ...]:
-    """The partitions that have a leader; all when none has, for one may get its leader any moment."""
+    """Return the partitions that have a leader.
+
+    If none has, return all, because one may get its leader at any moment.
+    """
     led = tuple(p.partition for p in topic.partitions if p.leader is not None)
     return led or tuple(p.partition for p in topic.partitions)
 
 
 def next_in_turn(available: Sequence[int], last: int) -> int:
-    """The partition after ``last``; the first when none comes after it."""
+    """Return the first partition above ``last``, or else the first of all."""
     for partition in available:
         if partition > last:
             return partition

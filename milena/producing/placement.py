@@ -1,7 +1,7 @@
-"""Where the records of one topic go: from a record to its lane (pure).
+"""Map each record of one topic to its lane (pure).
 
-Made again whenever the topic's partitions or leaders change; only the turn that keyless records have come to is carried
-over.
+A placement is made again when the topic's partitions or leaders change. The new one keeps only whose turn it is for
+records without a key.
 """
 
 from collections import defaultdict
@@ -31,11 +31,11 @@ from milena.producing.partitioner import (
 )
 
 _FRAME_BYTES = HEADER_BYTES + 32
-"""What a batch of one record has around it: its header, and five columns."""
+"""The bytes around a batch of one record: its header, and five columns."""
 
 
 class TopicPlacement:
-    """The lanes of a topic, and the rule between them. The caller holds a lock around ``sticky``."""
+    """The lanes of a topic, and the rule that chooses between them. The caller guards ``sticky`` with a lock."""
 
     __slots__ = (
         "_available",
@@ -63,17 +63,17 @@ class TopicPlacement:
         self._available = available_partitions(topology.topic)
         self._partitioner = partitioner
         self.record_bytes_max = _record_bytes_max(topology.topic)
-        """The largest record that a batch of this topic can hold, as far as the client knows."""
+        """The largest record that a batch of this topic can hold, in bytes, as far as the client knows."""
         self.timestamps = _timestamps(topology.topic)
-        """The times that records may have, as far as the client knows."""
+        """The timestamps that records may have, as far as the client knows."""
         self.needs_keys = "compact" in topology.topic.configs.get("cleanup.policy", "")
-        """Whether nodes refuse records without a key, and with them the batch, as far as the client knows."""
+        """True if nodes refuse a record without a key, and its whole batch with it, as far as the client knows."""
         last = -1 if previous is None else previous.sticky.partition
         self.sticky: Lane = self._lanes[next_in_turn(self._available, last)]
-        """The lane for records that may go anywhere, as long as its open batch has room."""
+        """The lane for records that may go to any partition, until its open batch is full."""
 
     def partition_for(self, key: bytes | None, value: bytes | None) -> int | None:
-        """The partition that the record's key or the caller's rule names; None: any.
+        """Return the partition that the record's key or the caller's rule names; None: any.
 
         Raises:
             BadRecordError: the rule failed.
@@ -85,7 +85,7 @@ class TopicPlacement:
     def partitions_for(
         self, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]
     ) -> list[int | None] | None:
-        """``partition_for`` of each record; None: any for all.
+        """Return ``partition_for`` of each record; None if all records may go anywhere.
 
         Raises:
             BadRecordError: the rule failed.
@@ -101,10 +101,10 @@ class TopicPlacement:
         return [self.partition_for(key, value) for key, value in rows]
 
     def lane(self, partition: int) -> Lane:
-        """The lane of a partition that the caller named.
+        """Return the lane of a partition that the caller named.
 
         Raises:
-            BadRecordError: there is none.
+            BadRecordError: the topic has no such partition.
         """
         if 0 <= partition < self.partition_count:
             return self._lanes[partition]
@@ -113,7 +113,7 @@ class TopicPlacement:
         )
 
     def advance(self) -> Lane:
-        """The next lane in turn, sticky from now on: the batch of the last one is closed."""
+        """Move on to the next lane in turn, and return it. The batch of the last lane is closed."""
         self.sticky = self._lanes[next_in_turn(self._available, self.sticky.partition)]
         return self.sticky
 
@@ -121,7 +121,7 @@ class TopicPlacement:
 def placed_rows(
     placement: TopicPlacement, records: OutgoingRecords, partition: int | None
 ) -> list[tuple[int | None, RecordRows]]:
-    """Where the records go: rows and their partition, None where that may be any; to be taken in this order.
+    """Return the rows of each partition, in the order in which they must be taken. Partition None means any.
 
     Raises:
         BadRecordError: the caller's rule failed, or there is no such partition.
@@ -136,7 +136,7 @@ def placed_rows(
         return _rows_by_partition(records, chosen, range(len(chosen)))
     return [
         placed
-        # What may go anywhere must not overtake what goes to the partition that it comes to.
+        # Records for any partition may not overtake records with a key: both may reach the same partition.
         for _, run in groupby(range(len(chosen)), lambda place: chosen[place] is None)
         for placed in _rows_by_partition(records, chosen, run)
     ]

@@ -1,13 +1,12 @@
-"""The producer: takes records from a program, one at a time, and writes them in batches.
+"""The producer takes records from a program, one at a time or in lists, and writes them in batches.
 
-``send`` picks the partition, puts the record into that partition's open batch and returns; it waits only while the
-buffer has no room. One task a partition, while there is something to send, brings batches to the log: that is
-``milena.producing.sender``.
+``send`` picks the partition, puts the record into that partition's open batch, and returns. It waits only while the
+buffer is full. While a partition has batches to send, one task sends them to the log (``milena.producing.sender``).
 
-Threads: ``offer`` may be called from any thread, and is what the blocking façade calls, so that a record costs no
-switch to the loop. What it touches is guarded by one lock, held for a few assignments at a time and never across a
-wait. The loop is woken when a batch must be sent or timed on a lane that nobody is sending on; everything else belongs
-to the loop.
+Threads: any thread may call ``offer``. The blocking façade does, so that a record costs no switch to the loop. One lock
+guards the state that ``offer`` uses. It is held for a few assignments at a time and never across a wait. ``offer``
+wakes the loop when a batch must be sent or timed on a lane that no task is sending on. All other state belongs to the
+loop.
 """
 
 import asyncio
@@ -53,40 +52,40 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 ABORT_AFTER_MS = 5_000
-"""How long a producer that is left by an exception goes on delivering."""
+"""How long a producer goes on delivering when an exception leaves its block."""
 
 
 @unique
 class Needs(Enum):
-    """Why a record could not be taken at once."""
+    """The reason why a record could not be taken at once."""
 
     TOPIC = "the topic's partitions are not known"
     ROOM = "the buffer is full"
 
 
 class ProducerMetadataPort(LeaderPort, TopicPort, Protocol):
-    """Metadata that the producer needs of ``milena.cluster.metadata``."""
+    """Metadata of ``milena.cluster.metadata`` that the producer needs."""
 
 
 class ProducerCallsPort(AppendPort, TopicMakerPort, Protocol):
-    """Calls that the producer needs of ``milena.cluster.transport``."""
+    """Calls of ``milena.cluster.transport`` that the producer needs."""
 
 
 class Producer:
-    """Writes records. An asynchronous context manager: leaving it delivers everything, or reports what it could not.
+    """Write records. An asynchronous context manager: leaving it delivers every record, or reports those that failed.
 
-    What awaiting a delivery may raise:
+    Awaiting a delivery may raise:
 
-        UnknownResultError     it may or may not have been written
-        ConditionFailedError   its partition did not end at ``if_match``: it was not written
-        DeliveryTimeoutError   it was not written in time
+        UnknownResultError     the record may or may not have been written
+        ConditionFailedError   the partition did not end at ``if_match``: the record was not written
+        DeliveryTimeoutError   the record was not written in time
         RecordTooLargeError    the topic takes no record of this size
         TargetNotFoundError    the topic is gone
-        ClientClosedError      the producer was closed before, and it was not written
-        other AnswerErrors     a node refused it, and says why
+        ClientClosedError      the producer was closed first, and the record was not written
+        other AnswerErrors     a node refused the record, and says why
 
-    Records of one partition are written in the order in which they were sent, except after one of these errors: the
-    records behind it are still written.
+    Records of one partition are written in the order in which they were sent. If one of these errors drops a record,
+    the records behind it are still written.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class Producer:
             chance=chance,
         )
         self._room_freed = threading.Condition(self._lock)
-        """For threads that wait for room; the loop's own waiters are in ``_room_waiters``."""
+        """Wakes threads that wait for room; tasks of the loop wait in ``_room_waiters``."""
         self.times_freed = 0
         """How often room was freed; see ``wait_for_room``."""
         self._room_waiters: deque[asyncio.Future[None]] = deque()
@@ -166,34 +165,34 @@ class Producer:
         on_delivery: DeliveryCallback | None = None,
         if_match: int | None = None,
     ) -> Delivery:
-        """Take a record; waits for room in the buffer, and for the partitions of a topic that is new to the client.
+        """Send a record. Waits while the buffer is full, and for the partitions of a topic that is new to the client.
 
-        Await what it returns for the receipt, give ``on_delivery`` to be called with it, or do neither.
+        Await the returned delivery for the receipt, or pass ``on_delivery``, or do neither.
 
         Args:
-            topic: its name.
-            value: what ``value_serializer`` takes; None is a tombstone.
-            key: what ``key_serializer`` takes; records of one key go to one partition.
-            partition: this one, whatever the key.
-            headers: names and values.
-            timestamp_ms: since 1970; now, if not given.
-            on_delivery: called with (receipt, None) or (None, error).
-            if_match: write it only if this is the next offset of its partition, which ``partition`` or the key
-                names. It travels alone.
+            topic: the topic's name.
+            value: a value that ``value_serializer`` takes; None is a tombstone.
+            key: a key that ``key_serializer`` takes. Records of one key go to one partition.
+            partition: the partition; it overrides the key.
+            headers: pairs of name and value.
+            timestamp_ms: ms since 1970; default: now.
+            on_delivery: called with (receipt, None) or (None, error), on the loop's thread; it must not block.
+            if_match: write the record only if this is the next offset of its partition. Name the partition by
+                ``partition`` or a key. The record travels alone.
 
         Raises:
             TargetNotFoundError: no such topic.
-            BadRecordError: what cannot be sent; the message says why.
-            RecordTooLargeError: a record above what the topic, or the buffer, can hold.
-            BufferFullError: no room for ``max_block_ms``.
-            UnreachableError: the topic is new to the client, and no node answered for ``max_block_ms``.
+            BadRecordError: the record cannot be sent; the message says why.
+            RecordTooLargeError: the record is larger than the topic, or the buffer, can hold.
+            BufferFullError: the buffer was full for ``max_block_ms``.
+            UnreachableError: the topic is new to the client, and no node responded for ``max_block_ms``.
             ClientClosedError: the producer is closed.
         """
         if self._is_turn_due:
-            # A program that only sends would never let the loop send what it gathers. Before the record is taken,
-            # so that a send that is cancelled took nothing.
+            # A program that only sends would never let the loop send its batches. The turn comes before the record is
+            # taken, so that a cancelled send has taken no record.
             await _Turn()
-            # After the turn: who comes meanwhile takes one too, and does not overtake.
+            # Reset after the turn: a task that arrives during it also waits a turn, and does not overtake.
             self._is_turn_due = False
         found = (
             Needs.ROOM
@@ -224,23 +223,23 @@ class Producer:
         timestamp_ms: int | None = None,
         on_delivery: DeliveriesCallback | None = None,
     ) -> Deliveries:
-        """Take records as if ``send`` took one after the other, at a fraction of its cost, and all of them or none.
+        """Send records, all or none, as if by ``send`` one after the other, at a fraction of the cost.
 
-        They go where ``send`` would let them go, keyless ones in turns of whole batches, and each has an outcome of
-        its own. It waits for room for all of them.
+        Each record goes to the partition that ``send`` would choose; records without a key take turns in whole batches.
+        Each record has its own outcome. The call waits for room for all of them.
 
         Args:
-            topic: its name.
-            values: what ``value_serializer`` takes; None is a tombstone.
-            keys: as many as values, what ``key_serializer`` takes, None where a record has none.
-            partition: this one for all, whatever the keys.
-            headers: of every record.
-            timestamp_ms: of every record.
-            on_delivery: called once with what this returns, when every record has its outcome.
+            topic: the topic's name.
+            values: values that ``value_serializer`` takes; None is a tombstone.
+            keys: as many as values; keys that ``key_serializer`` takes, None for a record without a key.
+            partition: the partition of all records; it overrides the keys.
+            headers: the headers of every record.
+            timestamp_ms: the timestamp of every record.
+            on_delivery: called once with the returned handle, when every record has its outcome.
 
         Raises:
-            RecordTooLargeError: a record as in ``send``, or together more than the buffer can hold.
-            ClientError: as ``send``; an error of one record names its place, from 0.
+            RecordTooLargeError: a record is too large, as in ``send``, or all together exceed the buffer.
+            ClientError: as in ``send``. The error of one record names its place, from 0.
         """
         records = self.outgoing(values, keys, headers, timestamp_ms)
         if self._is_turn_due:
@@ -256,7 +255,7 @@ class Producer:
         return found
 
     async def flush(self) -> None:
-        """Send what has gathered now, and wait until everything sent so far has its outcome."""
+        """Send all open batches now, and wait until every record sent so far has its outcome."""
         with self._lock:
             lanes = self._accumulator.seal_all()
             batches = list(self._accumulator.unsettled)
@@ -266,11 +265,11 @@ class Producer:
             await wait_settled(batch)
 
     async def close(self, timeout_ms: float | None = None) -> None:
-        """Deliver everything, take nothing more. Safe to call again.
+        """Deliver every record, and refuse new ones. You may call it again.
 
-        Each record has its outcome when this returns: those that are not delivered by ``timeout_ms`` (default: by
-        their own delivery timeout), or before this is cancelled, fail with ``ClientClosedError``, or with
-        ``UnknownResultError`` if they are on their way.
+        Each record has its outcome when this returns. Some records may still be undelivered after ``timeout_ms``
+        (default: their own delivery timeout), or when this call is cancelled. They fail with ``ClientClosedError``, or
+        with ``UnknownResultError`` if they are in flight.
         """
         with self._lock:
             self._is_closing = True
@@ -286,7 +285,7 @@ class Producer:
 
     @property
     def buffered_bytes(self) -> int:
-        """What is under way, as ``buffer_bytes`` counts it."""
+        """The bytes without an outcome, as ``buffer_bytes`` counts them."""
         return self._accumulator.buffered_bytes
 
     # -- for programs and the blocking façade ------------------------------------------------------
@@ -302,7 +301,7 @@ class Producer:
         on_delivery: DeliveryCallback | None,
         if_match: int | None,
     ) -> tuple[RecordBatch, int] | Needs:
-        """Take a record if that needs no waiting; its batch and its number there. From any thread.
+        """Take a record if that needs no waiting; return its batch and its number there. Any thread may call it.
 
         Raises:
             BadRecordError, RecordTooLargeError, ClientClosedError: as ``send``.
@@ -311,7 +310,7 @@ class Producer:
         if placement is None:
             self._check_unknown(topic)
             return Needs.TOPIC
-        # Bytes as they are need no call.
+        # Plain bytes skip the call of a serializer.
         raw_key = None if key is None else self._raw_key(key)
         raw_value = (
             value if type(value) is bytes and self._has_plain_values else self._raw_value(value)
@@ -353,7 +352,7 @@ class Producer:
         headers: Sequence[tuple[str, bytes | None]],
         timestamp_ms: int | None,
     ) -> OutgoingRecords:
-        """Records for ``offer_many``. From any thread.
+        """Return records for ``offer_many``. Any thread may call it.
 
         Raises:
             BadRecordError: as ``send_many``.
@@ -376,7 +375,7 @@ class Producer:
         partition: int | None,
         on_delivery: DeliveriesCallback | None,
     ) -> Deliveries | Needs:
-        """Take all of these records if that needs no waiting. From any thread.
+        """Take all of these records if that needs no waiting. Any thread may call it.
 
         Raises:
             BadRecordError, RecordTooLargeError, ClientClosedError: as ``send_many``.
@@ -395,7 +394,7 @@ class Producer:
         return deliveries
 
     async def learn_topic(self, topic: str, partition: int | None) -> None:
-        """Do what ``Needs.TOPIC`` asks for.
+        """Find out the topic's partitions, as ``Needs.TOPIC`` asks for.
 
         Raises:
             TargetNotFoundError, BadRecordError, UnreachableError: as ``send``.
@@ -403,10 +402,10 @@ class Producer:
         await self._topics.learn(topic, at_least=0 if partition is None else partition + 1)
 
     def wait_for_room(self, times_freed: int, timeout_s: float) -> bool:
-        """Block this thread, which is not the loop's, until room is freed; False when none was in time.
+        """Block this thread, which is not the loop's, until room is freed; return False on a timeout.
 
-        ``times_freed`` is what that was before the ``offer`` that found no room, so that no room is missed that was
-        freed in between.
+        ``times_freed`` is the value from before the ``offer`` that found no room. So room that is freed in between is
+        not missed.
         """
         assert self._loop is not None, "use the producer as a context manager"
         self._loop.call_soon_threadsafe(self._send_all)
@@ -420,7 +419,7 @@ class Producer:
     def settle(
         self, shipment: Shipment, *, base_offset: int | None, error: ClientError | None
     ) -> None:
-        """The outcome of a shipment: callbacks, then waiters, then room."""
+        """Report the outcome of a shipment: first to callbacks, then to waiters. Then free its room."""
         batch = shipment.batch
         due = batch.note(shipment.start, shipment.stop, base_offset=base_offset, error=error)
         for number, callback in due:
@@ -437,7 +436,7 @@ class Producer:
         self._room_freed.notify_all()
 
     def put_back(self, lane: Lane, shipments: Sequence[Shipment]) -> None:
-        """These are next on their lane."""
+        """Put these shipments next on their lane."""
         with self._lock:
             self._accumulator.put_back(lane, *shipments)
 
@@ -452,7 +451,7 @@ class Producer:
             )
 
     def _check_unknown(self, topic: object) -> None:
-        """Before a topic is asked for: whether somebody may ask, and for a name."""
+        """Refuse to look up a topic if the producer is not open, or if the topic's name is no text."""
         self._check_open()
         if not isinstance(topic, str):
             raise BadRecordError(f"topic={topic!r}: a topic's name is text")
@@ -504,7 +503,7 @@ class Producer:
         return batch, number
 
     def _check_fit(self, topic: str, records: OutgoingRecords, placement: TopicPlacement) -> None:
-        """Refuse records that the topic does not take, or not all at once: all or none is promised."""
+        """Refuse records that the topic does not take, or that do not fit together: all or none is promised."""
         if placement.needs_keys and (records.keys is None or None in records.keys):
             place = 0 if records.keys is None else records.keys.index(None)
             raise keyless(topic, place)
@@ -562,7 +561,7 @@ class Producer:
         return deliveries
 
     def _lane_for(self, placement: TopicPlacement, partition: int | None, size_bytes: int) -> Lane:
-        """The lane of a partition; None: the one whose turn it is, which moves on when its batch is full."""
+        """Return the lane of a partition; for None, the lane whose turn it is. A full batch ends its lane's turn."""
         if partition is not None:
             return placement.lane(partition)
         lane = placement.sticky
@@ -572,7 +571,7 @@ class Producer:
         return lane
 
     def _close_batch(self, lane: Lane) -> None:
-        """The lane loses its turn: what it holds is sent."""
+        """End the lane's turn: its open batch is sent."""
         if lane.open is not None:
             self._accumulator.seal(lane)
             self._is_turn_due = True
@@ -615,7 +614,7 @@ class Producer:
         return found
 
     async def _wait_for_room(self, deadline_ms: float, *, is_next: bool) -> None:
-        """Until room was freed, in the order of arrival; who was woken and found too little is next again."""
+        """Wait until room is freed, in the order of arrival. A task that found too little room is next again."""
         self._send_all()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if is_next:
@@ -642,13 +641,13 @@ class Producer:
     def _wake(self, lane: Lane) -> None:
         assert self._loop is not None, "use the producer as a context manager"
         if threading.get_ident() == self._thread_id:
-            # Not at once: what is sent in the same turn of the loop travels together even without a linger.
+            # Not at once: records sent in the same turn of the loop share a batch even without a linger.
             self._loop.call_soon(self._poke, lane)
         else:
             self._loop.call_soon_threadsafe(self._poke, lane)
 
     def _poke(self, lane: Lane) -> None:
-        """See to it that the lane's batches go out when they should."""
+        """Make sure that the lane's batches are sent when they are due."""
         assert self._loop is not None
         if self._is_aborted:
             return
@@ -662,7 +661,7 @@ class Producer:
         if timer is not None:
             timer.cancel()
         if lane.is_busy:
-            # It takes its first shipment itself: one that is cancelled before it began takes none.
+            # The task takes its first shipment itself: a task that is cancelled before it starts has then taken none.
             task = self._loop.create_task(self._run(lane))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -671,7 +670,7 @@ class Producer:
             self._timers[lane] = self._loop.call_later(wait_s, self._poke, lane)
 
     async def _run(self, lane: Lane) -> None:
-        """Send what the lane has, one shipment after the other."""
+        """Send the lane's shipments, one after the other."""
         while (shipment := self._next(lane)) is not None:
             await self._sender.deliver(lane, shipment)
         self._poke(lane)
@@ -689,7 +688,7 @@ class Producer:
             self._poke(lane)
 
     async def _abort(self) -> None:
-        """Send nothing more, and give every record that is left its outcome."""
+        """Send nothing more, and give every remaining record its outcome."""
         self._is_aborted = True
         for timer in self._timers.values():
             timer.cancel()
@@ -719,19 +718,19 @@ def _call_together(callback: DeliveriesCallback, deliveries: Deliveries) -> None
     try:
         callback(deliveries)
     except Exception:
-        # The program's own fault, which must not stop the delivery of other records.
+        # The fault is the program's. It must not stop the delivery of other records.
         logger.exception("delivery callback failed records=%d", len(deliveries))
 
 
 class _Turn:
-    """Awaited, it lets the loop go round once."""
+    """An awaitable that gives the loop one turn."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
 
 
 def buffer_full(options: ProducerOptions) -> BufferFullError:
-    """Error for a record that waited for room too long."""
+    """Return the error for a record that waited too long for room."""
     return BufferFullError(
         f"the buffer of {options.buffer_bytes} bytes was full for {options.max_block_ms:g} ms: "
         "records come faster than the cluster takes them"
@@ -746,7 +745,7 @@ def _call(callback: DeliveryCallback, batch: RecordBatch, number: int) -> None:
         else:
             callback(outcome, None)
     except Exception:
-        # The program's own fault, which must not stop the delivery of other records.
+        # The fault is the program's. It must not stop the delivery of other records.
         logger.exception(
             "delivery callback failed topic=%s partition=%d", batch.topic, batch.partition
         )

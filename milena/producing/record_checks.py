@@ -1,4 +1,4 @@
-"""Checks of a record: faults are found out while its sender can still be told (pure)."""
+"""Checks of a record. They find faults while the caller of ``send`` can still get the error (pure)."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from milena.records import Acks, Headers
 
 
 def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
-    """The headers as a batch holds them.
+    """Return the headers as a batch holds them.
 
     Raises:
-        BadRecordError: too many, or not pairs of text and bytes.
+        BadRecordError: too many headers, or not pairs of text and bytes (or None).
     """
     if len(headers) > HEADERS_PER_RECORD_MAX:
         raise BadRecordError(f"a record has at most {HEADERS_PER_RECORD_MAX} headers")
@@ -34,7 +34,7 @@ def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
 
 
 def _is_pair(header: object) -> bool:
-    # The name of a mapping would come apart into letters.
+    # A mapping iterates over its names. A name of two letters would unpack into its letters.
     return isinstance(header, list | tuple) and len(header) == 2
 
 
@@ -43,10 +43,10 @@ def _is_header(name: object, value: object) -> bool:
 
 
 def check_timestamp(timestamp_ms: int) -> None:
-    """Refuse what is no time.
+    """Refuse a value that is no timestamp.
 
     Raises:
-        BadRecordError: no whole number, or before 1970.
+        BadRecordError: the value is no whole number, or before 1970.
     """
     if not _is_whole(timestamp_ms):
         raise BadRecordError(
@@ -57,7 +57,7 @@ def check_timestamp(timestamp_ms: int) -> None:
 
 
 def check_bounds(timestamp_ms: int, bounds: TimestampBounds, wall_ms: int) -> None:
-    """Refuse a time for which a node would refuse a whole batch.
+    """Refuse a timestamp for which a node would refuse a whole batch.
 
     Raises:
         BadRecordError: the topic does not take it, by this machine's clock.
@@ -72,10 +72,10 @@ def _is_whole(number: object) -> bool:
 
 
 def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
-    """Refuse a record that no node would write at an offset.
+    """Refuse a condition that no node can check.
 
     Raises:
-        BadRecordError: no offset, no partition to which it belongs, or nobody who would hear the answer.
+        BadRecordError: ``if_match`` is no offset, no partition is named, or ``acks=0`` gets no response.
     """
     if not _is_whole(if_match) or if_match < 0:
         raise BadRecordError(f"if_match={if_match!r} is no offset")
@@ -86,7 +86,10 @@ def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
 
 
 def keyless(topic: str, place: int | None = None) -> BadRecordError:
-    """Why a record without a key is refused, before a node refuses its batch; ``place`` among several."""
+    """Return the error for a record without a key, before a node refuses its batch.
+
+    ``place`` is the record's place when several are sent together.
+    """
     which = "the record" if place is None else f"record {place}"
     return BadRecordError(
         f"{which} has no key, but {topic} is compacted: it keeps the last record of each key; give every record a key, "
@@ -97,7 +100,7 @@ def keyless(topic: str, place: int | None = None) -> BadRecordError:
 def too_large(
     topic: str, size: int, record_bytes_max: int, buffer_bytes: int
 ) -> RecordTooLargeError:
-    """Why a record of this size is refused: it fits into no batch, or not into the buffer."""
+    """Return the error for a record of this size: no batch can hold it, or the buffer cannot."""
     if size > buffer_bytes:
         return RecordTooLargeError(
             f"a record of {size} bytes does not fit into buffer_bytes={buffer_bytes}"

@@ -1,8 +1,10 @@
-"""Retries: the meaning of a failed attempt to append a batch, and how long to wait before the next (pure).
+"""Judge a failed attempt to append a batch, and time the next attempt (pure).
 
-The one question is what is known of the batch. While every attempt is known to have written nothing, it may be sent
-again by anybody. Once an attempt's result is not known, only an idempotent producer may send it again, the very same
-bytes; and if it is given up after that, its result stays unknown whatever the last attempt said.
+The judgement depends on what is known of the batch:
+
+- While every attempt is known to have written nothing, any producer may send the batch again.
+- Once the result of an attempt is unknown, only an idempotent producer may send it again, with exactly the same bytes.
+- A batch that is then given up stays of unknown result, whatever the last attempt reported.
 """
 
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from milena.errors import (
 
 @unique
 class Step(Enum):
-    """Steps after a failed attempt."""
+    """The step after a failed attempt."""
 
     RETRY = "send the same bytes again"
     SPLIT = "send the records in two batches"
@@ -33,7 +35,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """``is_fate_known``: this attempt wrote nothing."""
+    """The meaning of a failed attempt. ``is_fate_known``: this attempt wrote nothing."""
 
     step: Step
     is_fate_known: bool
@@ -47,24 +49,24 @@ _NOTHING_WRITTEN: dict[type[ClientError], Step] = {
 }
 
 UNKNOWN = (UnknownResultError, ServerFailedError, UnexpectedAnswerError)
-"""What was asked for may have been done."""
+"""Errors after which the request may have been carried out."""
 
 
 def judge(
     error: ClientError, *, is_idempotent: bool, may_be_written: bool, record_count: int
 ) -> Judgement:
-    """Meaning of an attempt that ended in ``error``.
+    """Return the meaning of an attempt that ended in ``error``.
 
     Args:
-        error: what the transport raised.
+        error: the error that the transport raised.
         is_idempotent: the batch has a producer id and a sequence.
-        may_be_written: an earlier attempt's result is not known.
-        record_count: records in the batch; a single one cannot be split.
+        may_be_written: the result of an earlier attempt is unknown.
+        record_count: records in the batch. A single record cannot be split.
     """
     if isinstance(error, UNKNOWN):
         return Judgement(Step.RETRY if is_idempotent else Step.FAIL, is_fate_known=False)
     step = _NOTHING_WRITTEN.get(type(error), Step.FAIL)
-    # Other bytes than those that may be in the log would write the records a second time.
+    # The log may hold the first bytes. Other bytes would write the records a second time.
     if step is not Step.RETRY and may_be_written:
         step = Step.FAIL
     if step is Step.SPLIT and record_count == 1:
@@ -73,21 +75,21 @@ def judge(
 
 
 def is_worth_another_try(error: ClientError) -> bool:
-    """Of a call that may be done twice: the cluster may answer it in a moment."""
+    """Return whether a repeatable call is worth a retry: the cluster may be able to respond in a moment."""
     return error.is_retriable or isinstance(error, UnknownResultError | ServerFailedError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waiting times that double from ``first_ms`` to ``most_ms``, each within ``jitter`` of its own share."""
+    """Waits that double from ``first_ms`` to ``most_ms``, each changed by a random share of up to ``jitter``."""
 
     first_ms: float
     most_ms: float
     jitter: float = 0.2
-    """Producers that failed together must not come back together."""
+    """The largest random share of a wait. Producers that failed together must not retry together."""
 
     def wait_ms(self, failures: int, chance: Random) -> float:
-        """How long to wait after this many failures in a row, at least 1."""
-        # 2**30 times any first wait is above any bound; more would overflow in the end.
+        """Return the wait in ms after this many failures in a row; ``failures`` is at least 1."""
+        # 2**30 times any first wait is above any bound. A larger shift would overflow the float.
         exact = min(self.most_ms, self.first_ms * (1 << min(failures - 1, 30)))
         return exact * chance.uniform(1 - self.jitter, 1 + self.jitter)

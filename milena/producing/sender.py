@@ -1,19 +1,22 @@
-"""Brings one shipment at a time of each partition to the log, and finds out what became of it (asyncio shell).
+"""Send the shipments of each partition to its log, one at a time, and find out their results (asyncio shell).
 
 The life of a shipment:
 
 1. It gets a stamp (producer id, epoch, first sequence) and is encoded, once.
-2. It is sent to the partition's leader, or to any node while that is not known; one attempt at a time.
-3. ``milena.producing.retry`` judges a failure. *Retry*: wait, then the same bytes. *Split*: two halves take its place.
-   *Renew*: the log and we do not agree on the sequence, and it is certain that nothing was written: a new producer id,
-   numbered from 0. *Fail*: give up.
-4. Time is up at the shipment's deadline. Given up while all attempts are known to have written nothing, its sequence
-   goes to the next shipment; given up with an attempt's result unknown, it is reported as unknown, and the lane goes
-   on under a new producer id, for its next number would be refused or taken for another batch's.
+2. It goes to the partition's leader, or to any node while the leader is unknown. One attempt is in flight at a time.
+3. ``milena.producing.retry`` judges a failure:
+   *Retry*: wait, then send the same bytes.
+   *Split*: two halves replace the shipment.
+   *Renew*: log and producer disagree on the sequence, and it is certain that nothing was written. The shipment gets a
+   new producer id, numbered from 0.
+   *Fail*: give up.
+4. At its deadline, the shipment is given up. If all attempts are known to have written nothing, its sequence goes to
+   the next shipment. If the result of an attempt is unknown, the shipment is reported as unknown. The lane then
+   continues under a new producer id: the log could refuse its next number, or take it for another batch's.
 
-A leader that hangs would hold its lane for as long as a request may take. So while an idempotent shipment waits for
-its answer, the metadata is looked at now and then; when the partition has another leader, the wait is over: the log
-of the new one knows the batch or takes it.
+A leader that hangs would block its lane for as long as a request may take. So while an idempotent shipment waits for
+its response, the sender refreshes the metadata every ``STALL_MS``. If the partition has another leader, the sender
+stops waiting: the new leader's log recognises the batch or takes it.
 """
 
 import asyncio
@@ -49,17 +52,17 @@ from milena.records import Acks, ProducerIdentity
 logger = logging.getLogger(__name__)
 
 STALL_MS = 1_000
-"""How long an append may take before its leader is looked after; and then again and again."""
+"""How long an append may take before the sender checks its leader; the check then repeats at this interval."""
 
 ENCODE_ON_LOOP_BYTES_MAX = 32 << 10
-"""Compressing more than this takes milliseconds: another thread does it."""
+"""Above this size, another thread compresses the batch, because that takes milliseconds."""
 
 ANSWER_MARGIN_MS = 250
-"""The node's time limit ends this much before a delivery's, so that its answer still counts."""
+"""The node's timeout ends this much before a delivery's, so that its response still counts."""
 
 
 class AppendPort(Protocol):
-    """Calls that the sender needs of ``milena.cluster.transport``."""
+    """Calls of ``milena.cluster.transport`` that the sender needs."""
 
     async def append(
         self,
@@ -71,39 +74,39 @@ class AppendPort(Protocol):
         timeout_ms: int,
         if_match: int | None,
     ) -> AppendAnswer:
-        """One attempt."""
+        """Make one attempt to append."""
 
     async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
-        """A new id."""
+        """Return a new producer id."""
 
 
 class LeaderPort(Protocol):
-    """Metadata that the sender needs of ``milena.cluster.metadata``."""
+    """Metadata of ``milena.cluster.metadata`` that the sender needs."""
 
     def leader_epoch(self, topic: str, partition: int) -> int | None:
-        """The epoch of the leader as last seen."""
+        """Return the leader epoch as last seen; None if it is unknown."""
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """It may have changed."""
+        """Note that the metadata may have changed."""
 
     async def refresh(self) -> None:
-        """Look now."""
+        """Fetch the metadata now."""
 
 
 class ShipmentPort(Protocol):
-    """Whom the sender tells what became of a shipment."""
+    """The receiver of a shipment's result."""
 
     def settle(
         self, shipment: Shipment, *, base_offset: int | None, error: ClientError | None
     ) -> None:
-        """All records of the shipment have this outcome."""
+        """Give all records of the shipment this outcome."""
 
     def put_back(self, lane: Lane, shipments: Sequence[Shipment]) -> None:
-        """These stand for a shipment that was taken, and are next."""
+        """Send these shipments next; they replace one that was taken."""
 
 
 class Sender:
-    """Sends the shipments of all lanes. Owned by one event loop; each lane has at most one ``run`` under way."""
+    """Sends the shipments of all lanes. Owned by one event loop; each lane has at most one ``deliver`` in progress."""
 
     def __init__(
         self,
@@ -127,10 +130,13 @@ class Sender:
         self._identity: ProducerIdentity | None = None
         self._allocating: asyncio.Task[ProducerIdentity] | None = None
         self.fenced: ProducerFencedError | None = None
-        """Set once another producer holds our id: nothing more will be written."""
+        """The error that another producer holds our id; once set, nothing more is written."""
 
     async def deliver(self, lane: Lane, shipment: Shipment) -> None:
-        """Send a shipment until its outcome is known or its time is up, and report that; raises only if cancelled."""
+        """Send a shipment until its outcome is known or its time is up, and report the outcome.
+
+        Raises only if cancelled.
+        """
         try:
             await self._deliver(lane, shipment)
         except ClientError as error:
@@ -162,13 +168,13 @@ class Sender:
                 return
 
     def _is_replaced(self, lane: Lane, shipment: Shipment, error: ClientError) -> bool:
-        """Act on a failed attempt; whether other shipments now stand for this one.
+        """Act on a failed attempt; return whether other shipments replace this one.
 
         Raises:
             ClientError: there is no other attempt.
         """
         if shipment.encoded is None:
-            # Not sent: what failed is the question for a producer id.
+            # Nothing was sent: the request for a producer id failed.
             if not is_worth_another_try(error):
                 raise error
             return False
@@ -202,7 +208,7 @@ class Sender:
         """Wait before the next attempt.
 
         Raises:
-            DeliveryTimeoutError: there is no time for one.
+            DeliveryTimeoutError: there is no time for another attempt.
         """
         wait_ms = self._backoff.wait_ms(failures, self._chance)
         if self._clock.now_ms() + wait_ms >= shipment.deadline_ms:
@@ -214,7 +220,7 @@ class Sender:
     # -- one attempt -------------------------------------------------------------------------------
 
     async def _stamp(self, lane: Lane, shipment: Shipment) -> None:
-        """Number and encode the shipment, unless it is."""
+        """Number and encode the shipment, unless it already is."""
         if shipment.encoded is not None:
             return
         if self.fenced is not None:
@@ -254,7 +260,7 @@ class Sender:
             if_match=shipment.batch.if_match,
         )
         was_sure = not shipment.may_be_written
-        # Until there is an answer nobody knows; a cancellation must not forget that.
+        # Without a response the result is unknown. Set it before the wait, so that a cancellation keeps it.
         shipment.may_be_written = True
         task = asyncio.ensure_future(append)
         try:
@@ -267,7 +273,7 @@ class Sender:
         return _checked(answer, shipment, self._options.acks)
 
     async def _watch(self, lane: Lane, task: "asyncio.Future[AppendAnswer]") -> AppendAnswer:
-        """The answer, unless the partition gets another leader meanwhile."""
+        """Return the response, unless the partition gets another leader before it arrives."""
         if not self._options.is_sequenced:
             return await task
         epoch = self._leaders.leader_epoch(lane.topic, lane.partition)
@@ -299,11 +305,11 @@ class Sender:
     # -- identities --------------------------------------------------------------------------------
 
     async def _identity_but(self, spoiled: ProducerIdentity | None) -> ProducerIdentity:
-        """The producer's identity; a new one for all lanes if the lane cannot use that any more."""
+        """Return the producer's identity. If the lane cannot use it any more, get a new one for all lanes."""
         if self._identity is None or self._identity == spoiled:
             if self._allocating is None or self._allocating.done():
                 self._allocating = asyncio.create_task(self._transport.allocate_producer())
-            # Several lanes wait for one id, and one of them may be cancelled.
+            # Several lanes wait for one id. Cancelling one of them must not cancel the request.
             self._identity = await asyncio.shield(self._allocating)
         return self._identity
 
@@ -311,7 +317,7 @@ class Sender:
         try:
             return await self._identity_but(lane.sequence.spoiled)
         except NotPermittedError as error:
-            # It says of no topic that it may not be written to: ids are of none.
+            # The node's error names no topic, because producer ids belong to none. Add the topic of this record.
             raise NotPermittedError(
                 f"{error.message}; nothing was written to {lane.topic}",
                 status=error.status,
@@ -319,19 +325,19 @@ class Sender:
             ) from error
 
     async def close(self) -> None:
-        """End a question for an id that nobody waits for any more."""
+        """Cancel a request for an id that no lane waits for any more."""
         task, self._allocating = self._allocating, None
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
             if not task.cancelled():
-                # Seen, so that asyncio does not report it.
+                # Read the exception, so that asyncio does not report it as never retrieved.
                 task.exception()
 
     # -- outcomes ----------------------------------------------------------------------------------
 
     def _take_back(self, lane: Lane, shipment: Shipment) -> None:
-        """Its sequence was not used, and is the next shipment's."""
+        """Return its sequence, which was not used, to the next shipment."""
         if shipment.stamp is not None:
             lane.sequence.take_back(shipment.stamp)
 
@@ -353,17 +359,17 @@ class Sender:
 
 
 async def _end(task: "asyncio.Future[AppendAnswer] | asyncio.Future[None]") -> None:
-    """Cancel it, if it still runs, and see it end."""
+    """Cancel the task, if it still runs, and wait for its end."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})
 
 
 def _rules_out(error: ClientError, shipment: Shipment) -> bool:
-    """Whether no earlier attempt wrote the shipment, nor will one that is late.
+    """Return whether no attempt has written the shipment, and no late attempt will.
 
-    It has a sequence, or there would have been no other attempt: the log that refuses it does not know it, and has
-    committed another batch in its place.
+    The shipment has a sequence, or there would be no earlier attempt. The log that refuses it does not know that
+    sequence, and has committed another batch at its offset.
     """
     if not isinstance(error, ConditionFailedError) or shipment.stamp is None:
         return False
@@ -379,7 +385,7 @@ def _encode(shipment: Shipment, codec: Codec) -> bytes:
 
 
 def _checked(answer: AppendAnswer, shipment: Shipment, acks: Acks) -> AppendAnswer:
-    """An answer that can be true of this shipment."""
+    """Return the response if it can be true of this shipment."""
     base, last = answer.base_offset, answer.last_offset
     if base is None and last is None and acks == 0:
         return answer
@@ -391,7 +397,7 @@ def _checked(answer: AppendAnswer, shipment: Shipment, acks: Acks) -> AppendAnsw
 
 
 def _named(error: ClientError, lane: Lane) -> ClientError:
-    """The error as the caller of ``send`` knows it."""
+    """Return the error in the terms of ``send``."""
     if isinstance(error, TooLargeError):
         named = RecordTooLargeError(f"{lane.topic}-{lane.partition}: {error.message}")
         named.__cause__ = error

@@ -1,7 +1,7 @@
-"""From what a program holds to the bytes that a record is (pure).
+"""Turn a program's objects into the bytes of a record (pure).
 
-A serializer is a function from an object to bytes. None is never given to one: a missing key stays missing, and a
-missing value is a tombstone.
+A serializer is a function from an object to bytes. It never gets None: a missing key stays missing, and a missing value
+is a tombstone.
 """
 
 import json
@@ -15,10 +15,10 @@ Serializer = Callable[[object], bytes]
 
 
 def plain_bytes(given: object) -> bytes:
-    """Bytes as they are, text as UTF-8; the default.
+    """Return bytes unchanged, and text as UTF-8; the default.
 
     Raises:
-        BadRecordError: anything else.
+        BadRecordError: the object is neither bytes nor text, or the text is not valid Unicode.
     """
     if isinstance(given, bytes):
         return given
@@ -32,10 +32,10 @@ def plain_bytes(given: object) -> bytes:
 
 
 def json_bytes(given: object) -> bytes:
-    """Compact JSON in UTF-8, the form in which the HTTP API stores JSON keys and values.
+    """Return compact JSON in UTF-8, the form in which the HTTP API stores JSON keys and values.
 
     Raises:
-        BadRecordError: what JSON cannot hold.
+        BadRecordError: JSON cannot hold the object.
     """
     try:
         text = json.dumps(given, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -45,10 +45,10 @@ def json_bytes(given: object) -> bytes:
 
 
 def msgpack_bytes(given: object) -> bytes:
-    """MessagePack: smaller than JSON, and it has bytes.
+    """Return MessagePack, which is smaller than JSON and can hold bytes.
 
     Raises:
-        BadRecordError: what MessagePack cannot hold.
+        BadRecordError: MessagePack cannot hold the object.
     """
     try:
         made: bytes = msgpack.packb(given)
@@ -65,10 +65,10 @@ def _utf8(text: str) -> bytes:
 
 
 def serialize(serializer: Serializer, given: object, what: str) -> bytes | None:
-    """The bytes of a key or value; ``what`` names it in errors.
+    """Return the bytes of a key or value; ``what`` names it in errors.
 
     Raises:
-        BadRecordError: the serializer failed, or made something else than bytes.
+        BadRecordError: the serializer failed, or returned something other than bytes.
     """
     if given is None:
         return None

@@ -1,6 +1,6 @@
-"""The topics that a producer writes to: found out when they are first named, kept up to date after that.
+"""The topics that a producer writes to: looked up when a record first names them, and kept up to date.
 
-Lookups come from any thread; everything else belongs to the loop.
+Any thread may look up a topic; all other methods belong to the loop.
 """
 
 from collections.abc import Callable
@@ -19,30 +19,30 @@ from milena.producing.retry import Backoff, is_worth_another_try
 
 
 class TopicPort(Protocol):
-    """Metadata that is needed of ``milena.cluster.metadata``."""
+    """Metadata of ``milena.cluster.metadata`` that placements need."""
 
     async def view(self) -> ClusterView:
-        """The cluster."""
+        """Return the view of the cluster."""
 
     async def topic(self, name: str) -> TopicView:
-        """A topic."""
+        """Return the view of a topic."""
 
     async def refresh(self) -> None:
-        """Look now."""
+        """Fetch the metadata now."""
 
     def listen(self, listener: Callable[[ClusterView], None]) -> Callable[[], None]:
-        """Hear of changes; returns what ends that."""
+        """Call ``listener`` with each new view; return the function that ends this."""
 
 
 class TopicMakerPort(Protocol):
-    """Calls that are needed of ``milena.cluster.transport``."""
+    """Calls of ``milena.cluster.transport`` that placements need."""
 
     async def can_make_topic(self, topic: str) -> bool:
-        """Have a missing topic made, where nodes do that on the first write."""
+        """Have a missing topic created, if nodes create topics on the first write; return whether it is there."""
 
 
 class TopicPlacements:
-    """Topic to placement. ``lock`` guards the accumulator's lanes and the turn of keyless records."""
+    """Map topics to placements. ``lock`` guards the accumulator's lanes and the turn of records without a key."""
 
     def __init__(
         self,
@@ -69,26 +69,26 @@ class TopicPlacements:
         self._stop: Callable[[], None] | None = None
 
     def open(self) -> None:
-        """Hear of changes from now on."""
+        """Listen to changes of the metadata from now on."""
         self._stop = self._metadata.listen(self._on_view)
 
     def close(self) -> None:
-        """Hear of no more changes."""
+        """Stop listening."""
         if self._stop is not None:
             self._stop()
             self._stop = None
 
     def get(self, topic: str) -> TopicPlacement | None:
-        """Where the topic's records go; None if that must be learnt. From any thread."""
+        """Return the topic's placement; None if the topic must be looked up first. Any thread may call it."""
         return self._placements.get(topic)
 
     async def learn(self, topic: str, *, at_least: int = 0) -> None:
-        """Find out a topic's partitions, of which there should be ``at_least`` so many.
+        """Look up a topic's partitions; there should be at least ``at_least``.
 
         Raises:
-            TargetNotFoundError: no such topic, and the nodes do not make it.
-            BadRecordError: it has fewer partitions.
-            UnreachableError: no node answered for ``max_block_ms``.
+            TargetNotFoundError: no such topic, and the nodes do not create it.
+            BadRecordError: the topic has fewer partitions.
+            UnreachableError: no node responded for ``max_block_ms``.
         """
         deadline_ms = self._clock.now_ms() + self._options.max_block_ms
         failures = 0
@@ -134,7 +134,7 @@ class TopicPlacements:
             )
 
     def _on_view(self, view: ClusterView) -> None:
-        """New partitions and leaders count from the next record on."""
+        """Use new partitions and leaders from the next record on."""
         topics = {topic.name: topic for topic in view.topics}
         for name in list(self._placements):
             if name not in topics or not topics[name].partitions:

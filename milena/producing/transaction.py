@@ -1,8 +1,8 @@
-"""Transactions of a program: what is sent within one, and the offsets of what was read for it, count together or not.
+"""Transactions of a program: its records and the consumed offsets commit together, or not at all.
 
-A transaction is a producer whose writes name it: batching, sequences and retries are the producer's. What the receipts
-said, how far each partition was written and how many records, is what the commit names, so that a write whose answer
-was lost cannot slip in. Its end is also the beginning of the next one under the same id.
+A transaction is a producer whose writes name it. Batching, sequences and retries are the producer's. The commit names
+what the receipts reported: how far each partition was written, and how many records. So a write whose response was lost
+cannot become part of the transaction unnoticed. The end of a transaction also begins the next one under the same id.
 """
 
 import logging
@@ -32,17 +32,17 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TRANSACTION_TIMEOUT_MS = 30_000
-"""How long a transaction may be open where nothing else is said."""
+"""How long a transaction may be open by default, in ms."""
 
 RETRY_MS = 100
-"""Between two tries to begin or end a transaction."""
+"""The wait between two attempts to begin or end a transaction, in ms."""
 
 TRANSACTION_CHANGED = 40928
-"""The commit named other records than the partitions hold; the transaction is still open."""
+"""Error code: the commit named other records than the partitions hold; the transaction is still open."""
 
 
 class TransactionCallsPort(Protocol):
-    """Calls that a transaction needs of ``milena.cluster.transport``."""
+    """Calls of ``milena.cluster.transport`` that a transaction needs."""
 
     async def append(
         self,
@@ -55,15 +55,15 @@ class TransactionCallsPort(Protocol):
         if_match: int | None,
         transaction: str | None = None,
     ) -> AppendAnswer:
-        """One attempt."""
+        """Make one attempt to append."""
 
     async def can_make_topic(self, topic: str) -> bool:
-        """Whether a topic is there now."""
+        """Return whether a topic is there now."""
 
     async def begin_transaction(
         self, transactional_id: str, *, timeout_ms: int
     ) -> ProducerIdentity:
-        """The id's next transaction."""
+        """Begin the id's next transaction."""
 
     async def commit_transaction(
         self,
@@ -73,48 +73,48 @@ class TransactionCallsPort(Protocol):
         *,
         until_visible: bool,
     ) -> int:
-        """Commit; the next transaction's epoch."""
+        """Commit the transaction; return the next transaction's epoch."""
 
     async def abort_transaction(self, identity: ProducerIdentity) -> int:
-        """Abort; the next transaction's epoch."""
+        """Abort the transaction; return the next transaction's epoch."""
 
 
 class ConsumerSettings(Protocol):
-    """What a transaction looks at of how a consumer was made."""
+    """The options of a consumer that a transaction reads."""
 
     @property
     def group(self) -> str | None:
-        """Its group's id."""
+        """The id of its group."""
 
     @property
     def auto_commit(self) -> bool:
-        """It commits by itself."""
+        """True if the consumer commits by itself."""
 
 
 class ConsumerPort(Protocol):
-    """What a transaction needs of a consumer whose offsets it commits."""
+    """A consumer whose offsets a transaction commits."""
 
     @property
     def options(self) -> ConsumerSettings:
-        """How it was made."""
+        """The consumer's options."""
 
     @property
     def member_id(self) -> str | None:
-        """Under which the group knows it; None: it is no member."""
+        """The id under which the group knows the consumer; None if it is no member."""
 
     @property
     def member_epoch(self) -> int | None:
-        """Under which it commits."""
+        """The epoch under which the consumer commits."""
 
     def given_out(self) -> Mapping[TopicPartition, int]:
-        """The next offset of each partition of which records were given out."""
+        """Return the next offset of each partition whose records the program was given."""
 
     async def rewind(self) -> None:
-        """Give again what was given since the group's last commit."""
+        """Give the records since the group's last commit again."""
 
 
 class TransactionalId:
-    """One transactional id, and the transaction that is open under it or the next one; of one program at a time."""
+    """One transactional id, and the transaction that is open under it or comes next. One program uses it at a time."""
 
     def __init__(
         self, name: str, *, timeout_ms: int, until_visible: bool, calls: TransactionCallsPort
@@ -128,45 +128,45 @@ class TransactionalId:
 
     @property
     def has_next(self) -> bool:
-        """The next transaction has begun: nobody has asked for the id since, as far as its holder was told."""
+        """True if the next transaction has begun: as far as we know, no other program has taken the id since."""
         return self._next is not None
 
     async def take_over(self) -> None:
-        """Begin the next transaction ahead of its first write. One attempt; raises as ``begin``."""
+        """Begin the next transaction before its first write. One attempt; raises as ``begin`` does."""
         self._next = await self.begin()
 
     def take(self) -> ProducerIdentity | None:
-        """The next transaction, if it has begun."""
+        """Return the next transaction if it has begun, and hand it out only once."""
         found, self._next = self._next, None
         return found
 
     async def begin(self) -> ProducerIdentity:
-        """Begin one; what the id has left open is aborted. One attempt.
+        """Begin a transaction; a transaction that is open under the id is aborted. One attempt.
 
         Raises:
-            ClientError: there is none to be had now.
+            ClientError: the cluster cannot begin a transaction now.
         """
         return await self.calls.begin_transaction(self.name, timeout_ms=self.timeout_ms)
 
     def ended(self, identity: ProducerIdentity, next_epoch: int) -> None:
-        """The transaction was decided, and the next one is this one's successor."""
+        """Note that the transaction was decided, and that the next one is its successor."""
         if next_epoch < PRODUCER_EPOCH_MAX:
             self._next = ProducerIdentity(identity.producer_id, next_epoch)
 
     def header_of(self, identity: ProducerIdentity) -> str:
-        """What a write says to be part of the transaction."""
+        """Return the header value that makes a write part of the transaction."""
         return f"{identity.producer_id}:{identity.producer_epoch}:{self.timeout_ms}"
 
 
 class TransactionWrites:
-    """The calls of a transaction's writes, and what their answers said (``ProducerCallsPort``)."""
+    """Send the writes of a transaction, and keep what their responses reported (``ProducerCallsPort``)."""
 
     def __init__(self, owner: TransactionalId) -> None:
         self._owner = owner
         self.identity: ProducerIdentity | None = None
         self._is_numbered = False
         self._ends: dict[TopicPartition, dict[int, int]] = {}
-        """Of each partition the batches, first offset → end: one that is sent again has the same."""
+        """The batches of each partition: first offset → end offset. A retried batch has the same entry."""
 
     async def append(
         self,
@@ -178,7 +178,7 @@ class TransactionWrites:
         timeout_ms: int,
         if_match: int | None,
     ) -> AppendAnswer:
-        """One attempt, as part of the transaction."""
+        """Make one attempt to append, as part of the transaction."""
         assert self.identity is not None, "the transaction has begun"
         answer = await self._owner.calls.append(
             topic,
@@ -195,7 +195,7 @@ class TransactionWrites:
         return answer
 
     async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
-        """The transaction's own, for all partitions; there is no other, should one be spoiled."""
+        """Return the transaction's own id, once, for all partitions. If a lane spoils it, there is no other."""
         del name
         assert self.identity is not None, "the transaction has begun"
         if self._is_numbered:
@@ -208,12 +208,12 @@ class TransactionWrites:
         return self.identity
 
     async def can_make_topic(self, topic: str) -> bool:
-        """As the transport."""
+        """Return whether a topic is there now, as the transport does."""
         return await self._owner.calls.can_make_topic(topic)
 
     @property
     def parts(self) -> dict[TopicPartition, WrittenPart]:
-        """What was acknowledged."""
+        """The acknowledged records of each partition: their end offset and number."""
         return {
             where: WrittenPart(
                 end_offset=max(ends.values()),
@@ -224,16 +224,16 @@ class TransactionWrites:
 
 
 class Transaction(Producer):
-    """A producer whose records count together, with the offsets that are added, or not at all.
+    """A producer whose records and added offsets commit together, or not at all.
 
-    Leaving its block commits, unless an exception is under way or a record could not be written: then it is aborted.
-    Leaving raises
+    Leaving its block commits. If an exception leaves the block, or a record could not be written, it aborts. Leaving
+    the block may raise:
 
-        TransactionAbortedError   nothing of it counts: do its work again, in another one
+        TransactionAbortedError   nothing of it counts: do its work again, in another transaction
         ProducerFencedError       another program took over the transactional id: stop
-        UnknownResultError        it may be committed or not: no node could tell in time
-        MemberFencedError         another process took over the instance id of the member: stop; nothing of it counts
-        MemberUnknownError, StaleMemberError   partitions went to other members meanwhile; nothing of it counts
+        UnknownResultError        it may or may not be committed: no node could tell in time
+        MemberFencedError         another process took over the member's instance id: stop; nothing of it counts
+        MemberUnknownError, StaleMemberError   partitions moved to other members meanwhile; nothing of it counts
     """
 
     def __init__(
@@ -263,7 +263,10 @@ class Transaction(Producer):
         member_id: str | None = None,
         member_epoch: int | None = None,
     ) -> None:
-        """Commit these offsets for a group along with it, each that of the next record to read."""
+        """Commit these offsets for a group as part of the transaction.
+
+        Each is the offset of the next record to read.
+        """
         self._offsets.append(
             MemberOffsets(
                 group=group,
@@ -274,7 +277,9 @@ class Transaction(Producer):
         )
 
     def add_consumer(self, consumer: ConsumerPort) -> None:
-        """Commit along with it what this consumer has given out when the block ends. After an abort it is given again.
+        """Commit this consumer's progress as part of the transaction; after an abort, its records are given again.
+
+        The offsets are those that the consumer has given out when the block ends.
 
         Raises:
             ValueError: the consumer has no group, or commits by itself.
@@ -323,7 +328,7 @@ class Transaction(Producer):
     def settle(
         self, shipment: Shipment, *, base_offset: int | None, error: ClientError | None
     ) -> None:
-        """As a producer; a record that could not be written ends the transaction."""
+        """Settle as a producer does; a record that could not be written ends the transaction."""
         self._failure = self._failure or error
         super().settle(shipment, base_offset=base_offset, error=error)
 
@@ -363,7 +368,7 @@ class Transaction(Producer):
         self._owner.ended(identity, next_epoch)
 
     async def _abort_transaction(self, why: ClientError | None) -> None:
-        """Tell the cluster, if it listens: a transaction that nobody ends is aborted when its time is over."""
+        """Abort on the cluster if it responds. Otherwise the cluster aborts the transaction when its time is over."""
         identity = self._writes.identity
         assert identity is not None, "the transaction has begun"
         try:
@@ -385,12 +390,12 @@ class Transaction(Producer):
     async def _decide(
         self, ask: Callable[[], Awaitable[int]], *, certain: type[ClientError]
     ) -> int:
-        """Ask for the end until there is an answer.
+        """Ask for the end of the transaction until there is a response.
 
         Raises:
-            UnknownResultError: a try whose answer was lost may have ended it: what was said to a later one tells
-                nothing of that, unless it is ``certain``.
-            ClientError: it did not end so.
+            UnknownResultError: an attempt whose response was lost may have ended the transaction. A later response says
+                nothing of that attempt, unless it is of type ``certain``.
+            ClientError: the transaction did not end this way.
         """
         may_be_ended = False
 
@@ -417,7 +422,7 @@ class Transaction(Producer):
 
 
 async def persist(ask: Callable[[], Awaitable[T]], *, clock: Clock, patience_ms: float) -> T:
-    """Ask until there is an answer, or the patience is over; to ask again must be harmless."""
+    """Call ``ask`` until it succeeds or the patience is over. ``ask`` must be harmless to repeat."""
     deadline_ms = clock.now_ms() + patience_ms
     while True:
         try:
@@ -429,7 +434,7 @@ async def persist(ask: Callable[[], Awaitable[T]], *, clock: Clock, patience_ms:
 
 
 def _aborted(message: str, why: ClientError) -> ClientError:
-    """What leaving says of a transaction that is not committed, nor ever will be; ``why`` if that says so itself."""
+    """Return the error for leaving a transaction that will never commit; ``why`` itself if it says so already."""
     if isinstance(why, TransactionAbortedError):
         return why
     answer = why if isinstance(why, AnswerError) else None
@@ -441,7 +446,7 @@ def _aborted(message: str, why: ClientError) -> ClientError:
 
 
 class TransactionalProducer:
-    """Makes transactions under one transactional id, one at a time: ``async with producer.transaction() as tx``."""
+    """Make transactions under one transactional id, one at a time: ``async with producer.transaction() as tx``."""
 
     def __init__(
         self,
@@ -461,7 +466,7 @@ class TransactionalProducer:
         self._chance = chance
 
     def transaction(self) -> Transaction:
-        """The next transaction, an asynchronous context manager."""
+        """Return the next transaction, an asynchronous context manager."""
         return Transaction(
             self._owner,
             self.options,
@@ -472,17 +477,17 @@ class TransactionalProducer:
 
     @property
     def has_begun(self) -> bool:
-        """The next transaction has begun: the id is ours, as far as we were told."""
+        """True if the next transaction has begun: the id is ours, as far as we know."""
         return self._owner.has_next
 
     async def begin(self) -> None:
-        """Begin the next transaction now: what is open under the id is aborted, and who had it commits nothing more.
+        """Begin the next transaction now. An open transaction of the id is aborted; its former holder cannot commit.
 
         Raises:
-            ClientError: no node could do it within ``delivery_timeout_ms``, or the cluster refuses.
+            ClientError: no node could begin it within ``delivery_timeout_ms``, or the cluster refuses.
         """
         await self.persist(self._owner.take_over)
 
     async def persist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer to what may be asked again, within ``delivery_timeout_ms``."""
+        """Return the response of a repeatable call, which is retried within ``delivery_timeout_ms``."""
         return await persist(ask, clock=self._clock, patience_ms=self.options.delivery_timeout_ms)
