@@ -1,1 +1,1 @@
-"""Members of consumer groups: positions, commits, rebalances."""
+"""The consumer: members of consumer groups, positions, commits and rebalances."""

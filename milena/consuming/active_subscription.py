@@ -1,4 +1,4 @@
-"""Parts of a consumer that read one subscription or assignment: built as a whole, ended as a whole."""
+"""The parts of a consumer that read one subscription or assignment; they start and end together."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -17,20 +17,20 @@ from milena.records import TopicPartition
 
 
 class TopicsPort(Protocol):
-    """Metadata that a consumer needs of ``milena.cluster.metadata``."""
+    """Metadata of ``milena.cluster.metadata`` that a consumer needs."""
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """Take what is known for stale, since it led to a failure: ask again before it is used."""
+        """Note that what is known may be stale, because it led to a failure: fetch it again before the next use."""
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each view that arrives; returns what ends that."""
+        """Call ``listener`` with each view that arrives; return the function that ends this."""
 
     async def partition_count(self, name: str) -> int:
-        """How many partitions a topic has."""
+        """Return the number of a topic's partitions."""
 
 
 class ConsumerPorts:
-    """Where a consumer's calls go."""
+    """The interfaces that a consumer calls."""
 
     def __init__(
         self, *, calls: GroupPort, transport: FetchPort, metadata: TopicsPort, clock: Clock
@@ -42,7 +42,7 @@ class ConsumerPorts:
 
 
 class ActiveSubscription:
-    """Partitions, and how they come to this consumer: from its group, by hand, or as all of some topics."""
+    """The partitions that a consumer reads: from its group, assigned by hand, or all partitions of some topics."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class ActiveSubscription:
         on_change: Callable[[], None],
         on_news: Callable[[], None],
     ) -> None:
-        """``topics``: those of which all partitions are read, also those that are added to them.
+        """Build the parts. ``topics``: topics of which all partitions are read, including those that are added later.
 
-        ``on_change``: partitions come or go; ``on_news``: there are records.
+        ``on_change`` is called when partitions come or go, ``on_news`` when there are records.
         """
         self.assignment = assignment
         self.link = link
@@ -91,7 +91,7 @@ class ActiveSubscription:
 
     @property
     def is_growing(self) -> bool:
-        """All partitions of its topics are read, also those to come."""
+        """True if all partitions of some topics are read, including those that are added later."""
         return self._topics is not None
 
     @classmethod
@@ -105,7 +105,7 @@ class ActiveSubscription:
         on_change: Callable[[], None],
         on_news: Callable[[], None],
     ) -> "ActiveSubscription":
-        """As a member of the options' group."""
+        """Return a subscription that reads as a member of the options' group."""
         assert options.group is not None, "a member has a group"
         membership = GroupMembership(options, subscription, new_id)
         link = GroupLink(
@@ -137,7 +137,7 @@ class ActiveSubscription:
             self._stop_listening = self._metadata.listen(self._on_view)
 
     async def end(self, *, patience_ms: float) -> None:
-        """Give everything back, leave, fetch no more; whatever fails on the way, it ends."""
+        """Give all partitions back, leave the group, and stop fetching. An error on the way does not stop the rest."""
         if self._stop_listening is not None:
             self._stop_listening()
         try:
@@ -149,7 +149,10 @@ class ActiveSubscription:
             await self.feeds.drop([feed.where for feed in self.feeds])
 
     def _on_view(self, view: ClusterView) -> None:
-        """A topic that is gone keeps its partitions here: that they cannot be read is told by reading them."""
+        """Add new partitions of the topics.
+
+        Partitions of a deleted topic stay, so that reading them reports the error.
+        """
         assert isinstance(self.assignment, StandaloneAssignment), self.assignment
         assert self._topics is not None, "it listens for topics"
         counts = {t.name: len(t.partitions) for t in view.topics if t.name in self._topics}

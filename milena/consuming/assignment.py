@@ -1,6 +1,7 @@
-"""Partitions that a consumer picks itself: by hand, or all of some topics (pure).
+"""Partitions that a consumer picks itself: by hand, or all partitions of some topics (pure).
 
-For a consumer that shares with nobody; a member of a group has ``milena.consuming.membership.GroupMembership`` instead.
+This is for a consumer that does not share partitions. A member of a group has
+``milena.consuming.membership.GroupMembership`` instead.
 """
 
 from collections.abc import Set
@@ -12,40 +13,40 @@ NOTHING: frozenset[TopicPartition] = frozenset()
 
 
 class Assignment(Protocol):
-    """Partitions that are a consumer's to read, and those it reads."""
+    """The partitions that a consumer should read, and those that it reads."""
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """Partitions that it reads."""
+        """The partitions that the consumer reads."""
 
     @property
     def is_due(self) -> bool:
-        """There is something lost, to be given back, or to be taken."""
+        """True if partitions were lost, are to be given back, or may be taken."""
 
     @property
     def is_lost(self) -> bool:
-        """Everything owned went to others already."""
+        """True if all owned partitions already went to other members."""
 
     @property
     def revoked(self) -> frozenset[TopicPartition]:
-        """Partitions to be given back."""
+        """The partitions to give back."""
 
     @property
     def added(self) -> frozenset[TopicPartition]:
-        """Partitions that may be taken."""
+        """The partitions that may be taken."""
 
     def take(self, partitions: Set[TopicPartition]) -> None:
-        """It reads these as well."""
+        """Add these partitions to those that are read."""
 
     def give_back(self, partitions: Set[TopicPartition]) -> None:
-        """It reads these no more."""
+        """Remove these partitions from those that are read."""
 
     def forget(self) -> None:
-        """It knows of the loss."""
+        """Drop the lost partitions; the application knows of the loss."""
 
 
 class StandaloneAssignment:
-    """Everything in ``wanted`` is to be read. Owned by its consumer's loop."""
+    """An assignment that reads exactly ``wanted``. Owned by its consumer's loop."""
 
     is_lost = False
 
@@ -55,26 +56,26 @@ class StandaloneAssignment:
 
     @property
     def is_due(self) -> bool:
-        """There is something to give up or to take."""
+        """True if partitions are to be given back or taken."""
         return self.owned != self.wanted
 
     @property
     def revoked(self) -> frozenset[TopicPartition]:
-        """Partitions that are not wanted any more."""
+        """The partitions that are read but no longer wanted."""
         return self.owned - self.wanted
 
     @property
     def added(self) -> frozenset[TopicPartition]:
-        """Partitions that are wanted as well."""
+        """The partitions that are wanted but not read yet."""
         return self.wanted - self.owned
 
     def take(self, partitions: Set[TopicPartition]) -> None:
-        """It reads these as well."""
+        """Add these partitions to those that are read."""
         self.owned |= partitions
 
     def give_back(self, partitions: Set[TopicPartition]) -> None:
-        """It reads these no more."""
+        """Remove these partitions from those that are read."""
         self.owned -= partitions
 
     def forget(self) -> None:
-        """Nothing is ever lost here."""
+        """Do nothing: a standalone consumer never loses partitions."""

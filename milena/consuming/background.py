@@ -1,4 +1,4 @@
-"""Background work beside the application: commits, and a look whether it still polls (asyncio shell)."""
+"""Background work beside the application: commits, and a check that the application still polls (asyncio shell)."""
 
 import logging
 from collections.abc import Callable
@@ -15,31 +15,31 @@ LOOKS_PER_POLL_INTERVAL = 4
 
 
 class WatchedConsumer(Protocol):
-    """A consumer, as far as it is looked at from here."""
+    """The part of a consumer that the background work reads."""
 
     @property
     def active(self) -> ActiveSubscription:
-        """Its subscription or assignment, with all that reads it."""
+        """The subscription or assignment that is read now."""
 
     @property
     def polled(self) -> PolledRecords:
-        """Records that the application was given last."""
+        """The records that the application was given last."""
 
     @property
     def polls(self) -> int:
-        """How often the application came for more."""
+        """How often the application has polled."""
 
     @property
     def is_polling(self) -> bool:
-        """The application waits for records."""
+        """True while the application waits for records."""
 
     @property
     def is_rebalancing(self) -> bool:
-        """Partitions come or go, and what is given back is committed there."""
+        """True while partitions come or go. The rebalance then commits what is given back."""
 
 
 class BackgroundWork:
-    """Commits what is done with every ``auto_commit_interval_ms``; gives up when no poll comes for too long."""
+    """Commit finished records every ``auto_commit_interval_ms``; leave the group if no poll comes for too long."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class BackgroundWork:
         self._seen_ms = clock.now_ms()
 
     async def run(self) -> None:
-        """Go on until cancelled."""
+        """Run until cancelled."""
         interval_ms = min(
             self._options.auto_commit_interval_ms,
             self._options.max_poll_interval_ms / LOOKS_PER_POLL_INTERVAL,
@@ -71,7 +71,7 @@ class BackgroundWork:
 
     def _is_hanging(self) -> bool:
         consumer, now_ms = self._consumer, self._clock.now_ms()
-        # An iteration polls seldom; it goes from record to record meanwhile.
+        # An iteration polls seldom. Its progress from record to record counts as polling.
         seen = consumer.polls, consumer.polled.current
         if seen != self._seen or consumer.is_polling:
             self._seen, self._seen_ms = seen, now_ms

@@ -1,16 +1,22 @@
-"""Reads topics as a member of a group, or alone: order, positions, commits, rebalances (asyncio shell).
+"""The consumer reads topics as a member of a group, or alone (asyncio shell).
 
     async with client.consumer("orders", group="billing") as consumer:
         async for record in consumer:
             ...
 
-What the application was given counts as done when it comes back for more; that, and nothing else, is what is committed
-by itself. So every record is handled at least once, whatever dies in between. Partitions come and go between two
-batches: while the application works on records, nothing is taken from it.
+Records count as done when the application comes back for more. Automatic commits cover only those records. So every
+record is handled at least once, even if a process dies in between. Partitions come and go only between two batches:
+while the application works on records, none of its partitions is taken away.
 
-The parts: ``consumer_membership`` what a member says and hears, ``consumer_group`` heartbeats and commits,
-``consumer_rebalance`` what happens when partitions come and go, ``consumer_feeds`` fetching, ``consumer_hand`` what the
-application is at, ``consumer_tending`` what goes on beside it, ``consumer_part`` how they are put together.
+The parts, in ``milena.consuming``:
+
+    membership            the messages of a group's member, and its state
+    group                 heartbeats and commits
+    rebalance             the steps when partitions come and go
+    feeds                 fetching
+    polled                the records that the application works on
+    background            automatic commits, and the check that the application still polls
+    active_subscription   how the parts fit together
 """
 
 import asyncio
@@ -30,23 +36,24 @@ from milena.errors import ClientClosedError
 from milena.records import ConsumedRecord, Position, StartAt, TopicPartition
 
 CLOSE_PATIENCE_MS = 5_000
-"""For the last commit: what cannot be committed within this is read again by somebody else."""
+"""The patience in ms for the last commit. What cannot be committed within it is read again by another member."""
 
 RUN_RECORDS = 500
-"""What an iteration takes at a time: fewer than make the garbage collector look at them (700)."""
+"""The records that an iteration takes at a time: fewer than the 700 that start the garbage collector."""
 
 
 class Consumer:
-    """Reads what is subscribed or assigned. An asynchronous context manager, for one task of one event loop.
+    """Read subscribed or assigned partitions. An asynchronous context manager, for one task of one event loop.
 
-    Take records by ``async for record in consumer``, which never ends by itself, or by ``poll``; one may change between
-    the two. Leaving the context commits (unless an error is under way, what was given out last as well), gives the
-    partitions back and leaves the group. ``poll`` and the iteration raise
+    Take records by ``async for record in consumer``, which never ends by itself, or by ``poll``. You may alternate
+    between the two. Leaving the block commits, gives the partitions back and leaves the group. That commit includes the
+    records given out last, unless an error is in progress. ``poll`` and the iteration raise:
 
-        UnreadableOffsetError, TargetNotFoundError   as a reader does; the latter not in a group, which notices itself
+        UnreadableOffsetError, TargetNotFoundError   as a reader does; a group's member never raises the latter, because
+                                                     its group notices deleted topics
         ConsumerFencedError                          another process took over the instance id
-        other ClientErrors                           nothing of use was answered for ``patience_ms``; poll again
-        what a listener raises
+        other ClientErrors                           no useful response for ``patience_ms``; poll again
+        errors that a listener raises
     """
 
     def __init__(
@@ -62,7 +69,7 @@ class Consumer:
         self.options = options
         self._subscription = subscription
         self._is_told_what = subscription is not None
-        """Somebody said what it reads, be it nothing."""
+        """True if the program has said what to read, even if that is nothing."""
         self._ports = ports
         self._clock = ports.clock
         self._new_id = new_id
@@ -70,7 +77,7 @@ class Consumer:
         self._rest: Iterator[ConsumedRecord] = iter(())
         self._news = asyncio.Event()
         self.wants_attention = True
-        """The iteration may not go on with the records it has: something came up."""
+        """True if the iteration may not continue with the records that it has, because of an event."""
         self._is_open = False
         self.is_polling = False
         self.polls = 0
@@ -95,46 +102,46 @@ class Consumer:
         await self._close(is_done=error is None)
 
     async def close(self) -> None:
-        """Commit what was given out, give the partitions back, leave the group. Safe to call again."""
+        """Commit what was given out, give the partitions back, and leave the group. You may call it again."""
         await self._close(is_done=True)
 
     # -- what it reads -----------------------------------------------------------------------------
 
     @property
     def is_rebalancing(self) -> bool:
-        """Partitions come or go."""
+        """True while partitions come or go."""
         return self._adopting is not None
 
     @property
     def subscription(self) -> Subscription | None:
-        """Topics or the pattern it is subscribed to; None when partitions were assigned by hand."""
+        """The topics or the pattern that the consumer is subscribed to; None if partitions were assigned by hand."""
         return self._subscription
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that it reads now."""
+        """The partitions that the consumer reads now."""
         return self.active.assignment.owned
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """Those of them that are not given out now."""
+        """The partitions that are paused."""
         return frozenset(feed.where for feed in self.active.feeds if feed.is_paused)
 
     @property
     def member_id(self) -> str | None:
-        """Under which the group knows it; None without a group."""
+        """The id under which the group knows the consumer; None without a group."""
         assignment = self.active.assignment
         return assignment.member_id if isinstance(assignment, GroupMembership) else None
 
     @property
     def member_epoch(self) -> int | None:
-        """Under which it commits; None without a group, or before it has joined."""
+        """The epoch under which the consumer commits; None without a group, 0 before it has joined."""
         assignment = self.active.assignment
         return assignment.member_epoch if isinstance(assignment, GroupMembership) else None
 
     @property
     def generation(self) -> int | None:
-        """The group's generation as last heard; None without a group."""
+        """The group's generation as last reported; None without a group."""
         assignment = self.active.assignment
         return assignment.generation if isinstance(assignment, GroupMembership) else None
 
@@ -142,7 +149,7 @@ class Consumer:
         """Read these topics instead of what was read before.
 
         Raises:
-            TargetNotFoundError: without a group, a topic that is not there.
+            TargetNotFoundError: a topic does not exist. Only without a group.
         """
         subscription = Subscription(topics=topics, pattern=pattern)
         assignment, link = self.active.assignment, self.active.link
@@ -155,9 +162,9 @@ class Consumer:
             await self._replace(self._active_for(subscription))
 
     async def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these, without sharing them with a group's members; none: read nothing.
+        """Read exactly these partitions, without sharing them with a group's members. An empty list reads nothing.
 
-        With a group, its offsets are used and committed all the same; it must have no members then.
+        With a group, the group's offsets are still used and committed. The group must then have no members.
         """
         wanted = frozenset(TopicPartition(*where) for where in partitions)
         assignment = self.active.assignment
@@ -174,16 +181,16 @@ class Consumer:
     async def poll(
         self, max_records: int | None = None, timeout_s: float | None = None
     ) -> list[ConsumedRecord]:
-        """The next records, as soon as there are some; none when there were none for ``timeout_s``.
+        """Return the next records as soon as there are some; an empty list if none arrive within ``timeout_s``.
 
-        Those of a partition are in order. Coming back says that everything that was given before is done with.
+        The records of a partition are in order. The call marks all records that were given before as done.
 
         Args:
-            max_records: the most to give; None: ``max_poll_records``.
-            timeout_s: how long to wait; None: until there are some.
+            max_records: the most records to return; None: ``max_poll_records``.
+            timeout_s: how long to wait, in seconds; None: without limit.
 
         Raises:
-            ValueError: nobody has said what it reads.
+            ValueError: the consumer was not told what to read, or ``max_records`` is below 1.
         """
         most = self.options.max_poll_records if max_records is None else max_records
         if most < 1:
@@ -204,19 +211,22 @@ class Consumer:
                     return record
             self._rest = iter(await self.next_run())
 
-    # -- for whoever hands records out one by one (``__anext__``, ``milena.sync``) -----------------
+    # -- for callers that give records out one by one (``__anext__``, ``milena.sync``) --------------
 
     async def next_run(self) -> list[ConsumedRecord]:
-        """Records of one partition, of which none was given yet: ``mark`` says which one the application is at."""
+        """Return records of one partition, none of which counts as given yet.
+
+        ``mark`` says which one the application is at.
+        """
         ((_, records),) = await self._next(RUN_RECORDS, None, is_iterated=True)
         return records
 
     def mark(self, record: ConsumedRecord) -> None:
-        """The application was given this one of the run, and came back for it."""
+        """Note that the application was given this record of the run; those before it are done."""
         self.polled.current = record
 
     def take_back(self) -> None:
-        """Give again what was given last: it has not come to anybody."""
+        """Give the last records again: they did not reach the application."""
         self.polled.settle(is_done=False)
         self._call_attention()
 
@@ -262,7 +272,7 @@ class Consumer:
         return True
 
     async def _adopt(self, deadline_ms: float | None) -> bool:
-        """Take part in a rebalance; False when time is up. It goes on even when this wait is cancelled."""
+        """Take part in a rebalance; return False on a timeout. The rebalance goes on even if this wait is cancelled."""
         if self._adopting is None:
             self._adopting = asyncio.create_task(self.active.rebalancer.adopt())
         done, _ = await asyncio.wait({self._adopting}, timeout=self._left_s(deadline_ms))
@@ -275,14 +285,17 @@ class Consumer:
     # -- positions ---------------------------------------------------------------------------------
 
     async def position(self, topic: str, partition: int) -> int:
-        """The offset of the next record to be given."""
+        """Return the offset of the next record to be given."""
         feed = self._feed(topic, partition)
         found = await feed.located()
         reached = self.polled.reached(feed)
         return found if reached is None else reached
 
     async def lag(self, topic: str, partition: int) -> int:
-        """How many offsets are between the position and the end of what is committed, as last heard of the leader."""
+        """Return how many offsets lie between the position and the end of committed records.
+
+        That end is the greatest last stable offset that a response has reported.
+        """
         position = await self.position(topic, partition)
         end = self._feed(topic, partition).last_stable_offset
         if end is None:
@@ -293,7 +306,7 @@ class Consumer:
         return max(0, end - position)
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """Offset that the group has committed in a partition, as the cluster says; None without one."""
+        """Return the offset that the group has committed in a partition, from the cluster; None without one."""
         found = await self._ports.calls.committed(self._group(), [topic])
         offset = found.get(TopicPartition(topic, partition))
         return None if offset is None else offset.offset
@@ -301,11 +314,12 @@ class Consumer:
     async def commit(
         self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None
     ) -> None:
-        """Commit these offsets, each that of the next record to read, or (None) everything that was given out.
+        """Commit these offsets, each that of the next record to read; None commits all records that were given out.
 
         Raises:
-            CommitFailedError: a partition is not this consumer's any more; nothing was committed.
-            ClientError: it cannot be committed now; nothing, or (``UnknownResultError``) not known whether.
+            CommitFailedError: a partition is no longer this consumer's. Nothing was committed.
+            ClientError: the offsets cannot be committed now. Nothing was committed, or the result is unknown
+                (``UnknownResultError``).
         """
         self._group()
         reached: dict[TopicPartition, int | None] = (
@@ -316,15 +330,15 @@ class Consumer:
         await self.active.rebalancer.commit(reached, self.options.patience_ms)
 
     def given_out(self) -> dict[TopicPartition, int]:
-        """The next offset of each partition of which records were given out: what a commit would say now."""
+        """Return the next offset of each partition whose records were given out: what a commit would commit now."""
         reached = {feed.where: self.polled.reached(feed) for feed in self.active.feeds}
         return {where: offset for where, offset in reached.items() if offset is not None}
 
     async def rewind(self) -> None:
-        """Give out again what was given since the group's last commit, or from where it began.
+        """Give the records again since the group's last commit, or from the offset at which the consumer began.
 
         Raises:
-            ClientError: what is committed cannot be asked for now.
+            ClientError: the committed offsets cannot be fetched now.
         """
         feeds = list(self.active.feeds)
         topics = sorted({feed.where.topic for feed in feeds})
@@ -336,20 +350,20 @@ class Consumer:
                 self.seek(*feed.where, begins_at)
 
     def seek(self, topic: str, partition: int, position: Position) -> None:
-        """Go on there: an offset, an end of the partition, a time, or the last so many records."""
+        """Continue at a position: an offset, an end of the partition, a time, or the last n records."""
         feed = self._feed(topic, partition)
         self.polled.drop(feed)
         feed.seek(position)
         self._call_attention()
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Give no records of these out until ``resume``; they stay this consumer's."""
+        """Stop giving records of these partitions until ``resume``; the partitions stay this consumer's."""
         for where in partitions:
             self._feed(*where).is_paused = True
         self._call_attention()
 
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Give their records out again."""
+        """Give records of these partitions again."""
         for where in partitions:
             self.active.feeds.resume(self._feed(*where))
 

@@ -1,8 +1,8 @@
-"""One partition of a consumer: fetches ahead, and knows how far the application is (asyncio shell).
+"""One partition of a consumer: it fetches ahead, and knows how far the application is (asyncio shell).
 
-A reader (``milena.reading.reader``) does the fetching, in a task of the feed's own. It first finds out which offset
-the start comes to, so that from then on the position is a number that can be committed. What it fetched waits here,
-decoded only when it is taken; what was taken and not used may be put back.
+A reader (``milena.reading.reader``) fetches, in the feed's own task. It first finds the offset of the start. From then
+on the position is a number that can be committed. Fetched data waits here and is decoded only when it is taken. Records
+that were taken and not used may be put back.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ class Feed:
     """The records of one partition, from a position on. Owned by its consumer's loop.
 
     Invariants:
-        - ``position`` is the offset of the next record to give, None until the start is located;
-        - an error is raised once by ``take``; after that the feed begins anew at its position.
+        - ``position`` is the offset of the next record to give; None until the start is located;
+        - ``take`` raises an error once; after that, the feed starts again at its position.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Feed:
         self._start = start
         self.position = start if isinstance(start, int) else None
         self.origin = self.position
-        """Offset from which it was last sent on, by its start or by ``seek``; None until that is located."""
+        """The offset at which the feed started, or of the last ``seek``; None until that offset is located."""
         self.committed: int | None = None
         """The last commit that this consumer knows of."""
         self.is_paused = False
@@ -53,17 +53,17 @@ class Feed:
         self._chunk: FetchedChunk | None = None
         self._room = asyncio.Event()
         self._records: ChunkRecords | None = None
-        """Of the chunk that is being given."""
+        """The records of the chunk that is being given."""
         self._returned: list[ConsumedRecord] = []
-        """What was put back, and comes before all others."""
+        """Records that were put back; they come before all others."""
         self._goes_on_at = 0
-        """Where the last chunk ended, with what a compaction left out behind its records."""
+        """The offset after the last taken records, past any offsets that compaction removed behind them."""
 
     # -- where it stands ---------------------------------------------------------------------------
 
     @property
     def has_news(self) -> bool:
-        """``take`` gives something, or raises."""
+        """True if ``take`` returns records, or raises."""
         if self.is_paused:
             return False
         fetched = (self._records, self._chunk, self._error)
@@ -71,26 +71,26 @@ class Feed:
 
     @property
     def has_failed(self) -> bool:
-        """The next ``take`` may raise."""
+        """True if the next ``take`` may raise."""
         return self._error is not None
 
     @property
     def is_begun(self) -> bool:
-        """It was told where to begin."""
+        """True if the feed was told where to begin."""
         return self._task is not None
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The greatest that any answer named."""
+        """The greatest last stable offset of any response; None before the first."""
         return None if self._reader is None else self._reader.last_stable_offset
 
     def begin(self) -> None:
-        """Fetch from the start on, if nothing is fetched yet."""
+        """Fetch from the start on, unless the feed already fetches."""
         if not self.is_begun:
             self._go_on(self._start)
 
     def seek(self, start: Position, *, rest_ms: float = 0) -> None:
-        """Forget what was fetched, and go on from ``start``, after a rest."""
+        """Drop what was fetched, wait for ``rest_ms``, and continue from ``start``."""
         self.origin = start if isinstance(start, int) else None
         self._go_on(start, rest_ms=rest_ms)
 
@@ -104,10 +104,10 @@ class Feed:
         self._task.add_done_callback(self._on_end)
 
     async def located(self) -> int:
-        """The position, as soon as it is known.
+        """Wait until the position is known, and return it.
 
         Raises:
-            ClientError: the feed failed before.
+            ClientError: the feed failed before the position was known.
         """
         self.begin()
         while self.position is None:
@@ -120,7 +120,7 @@ class Feed:
         return self.position
 
     async def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         self._stop()
         self._is_closed = True
         self._room.set()
@@ -130,10 +130,10 @@ class Feed:
     # -- records -----------------------------------------------------------------------------------
 
     def take(self, most: int) -> list[ConsumedRecord]:
-        """The next records, at most so many; none when none are there.
+        """Return the next records, at most ``most``; an empty list if none are fetched.
 
         Raises:
-            ClientError: the partition cannot be read; the next call tries again.
+            ClientError: the partition cannot be read. The next call tries again.
         """
         records: list[ConsumedRecord] = []
         if self._returned:
@@ -148,14 +148,14 @@ class Feed:
         return records
 
     def put_back(self, records: list[ConsumedRecord]) -> None:
-        """These, the last that ``take`` gave, were not used: they come next."""
+        """Put back the last records that ``take`` returned: they were not used, and come next."""
         if records:
             self._returned = records + self._returned
             self.position = records[0].offset
             self._on_news(self)
 
     def _begin_chunk(self) -> bool:
-        """Go on with what was fetched; False when nothing was."""
+        """Continue with the fetched chunk; return False if there is none."""
         if self._chunk is None:
             if self._error is not None:
                 self._raise_error()
@@ -170,7 +170,7 @@ class Feed:
         try:
             records = self._records.take(most)
         except ClientError:
-            # Fetched again: it may have been this node's copy.
+            # Fetch again: the damage may be in this node's copy only.
             self._go_on(self._records.next_offset)
             raise
         self._goes_on_at = self._records.next_offset
@@ -222,7 +222,7 @@ class Feed:
         error = task.exception()
         if task is not self._task:
             return
-        # A following reader does not end but by an error; what is none of the client's is a fault of its own.
+        # A following reader ends only by an error. An error that is not the client's is a bug: raise it.
         if error is not None and not isinstance(error, ClientError):
             raise error
         self._error = error

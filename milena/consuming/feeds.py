@@ -1,4 +1,4 @@
-"""All partitions that a consumer reads: whose turn it is, and how much each may hold (asyncio shell)."""
+"""All partitions that a consumer reads: their turns, and how much each may hold (asyncio shell)."""
 
 import asyncio
 from collections import deque
@@ -15,16 +15,16 @@ from milena.records import ConsumedRecord, Position, TopicPartition
 FETCH_BYTES_MIN = 64 << 10
 PREFETCH_CHUNKS = 2
 FEW_FEEDS = 16
-"""More than these fetch a single answer ahead."""
+"""With more feeds than this, each fetches only one response ahead."""
 
 GONE_REST_MS = 1_000
-"""A topic that is gone, of a group's member, is looked for again after this: it may have been made anew."""
+"""The wait in ms before a group's member looks again for a deleted topic, which may be created again."""
 
 Run = tuple[Feed, list[ConsumedRecord]]
 
 
 class Feeds:
-    """Feeds by partition. They take turns: one that has given records goes to the end of the line."""
+    """Feeds by partition. They take turns: a feed that has given records goes to the end of the line."""
 
     def __init__(
         self,
@@ -43,39 +43,42 @@ class Feeds:
         self._feeds: dict[TopicPartition, Feed] = {}
         self._line: deque[Feed] = deque()
         self.outlasts_topics = False
-        """A topic that is gone is the group's to notice, and no error."""
+        """True if a deleted topic is no error here, because the group notices it."""
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(self._feeds.values())
 
     def find(self, where: TopicPartition) -> Feed | None:
-        """The feed of a partition that is read."""
+        """Return the feed of a partition, or None if it is not read."""
         return self._feeds.get(where)
 
     def add(
         self, starts: Mapping[TopicPartition, Position], committed: Mapping[TopicPartition, int]
     ) -> None:
-        """Read these as well, once each of them was told to ``begin``; then all know how many they are."""
+        """Read these as well.
+
+        The caller tells each to ``begin`` later, so that all know their number when they start.
+        """
         for where, start in sorted(starts.items(), key=lambda entry: entry[0]):
             feed = Feed(where, start, open_reader=self._open, clock=self._clock, on_news=self._note)
             feed.committed = committed.get(where)
             self._feeds[where] = feed
 
     async def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these no more."""
+        """Stop reading these partitions."""
         gone = [feed for where in partitions if (feed := self._feeds.pop(where, None))]
         self._line = deque(feed for feed in self._line if feed not in gone)
         await asyncio.gather(*(feed.close() for feed in gone))
 
     def take(self, most: int, *, is_one_run: bool) -> list[Run]:
-        """The next records of those whose turn it is: at most so many, or (``is_one_run``) those of one partition.
+        """Return the next records in turn: at most ``most``, or those of one partition only (``is_one_run``).
 
         Raises:
-            ClientError: a partition cannot be read, and nothing else was there to give.
+            ClientError: a partition cannot be read, and no other records were there to give.
         """
         runs: list[Run] = []
         left = most
-        # A feed that is paused, or ran dry, leaves the line, and joins it again with its next news.
+        # A feed that is paused or empty leaves the line. It joins again with its next records.
         for _ in range(len(self._line)):
             feed = self._line[0]
             if runs and (left <= 0 or is_one_run or feed.has_failed):
@@ -90,7 +93,7 @@ class Feeds:
         return runs
 
     def resume(self, feed: Feed) -> None:
-        """Give records of it again."""
+        """Give records of this feed again."""
         feed.is_paused = False
         self._note(feed)
 
@@ -111,7 +114,7 @@ class Feeds:
     def _open(self, where: TopicPartition, start: Position) -> PartitionReader:
         count = len(self._feeds)
         prefetch_chunks = PREFETCH_CHUNKS if count <= FEW_FEEDS else 1
-        # Beside what the reader holds, the feed holds a chunk, and another one is being given.
+        # Besides what the reader holds, the feed holds one chunk, and another one is being given.
         share = self._options.buffer_bytes // (count * (prefetch_chunks + 2))
         return PartitionReader(
             ReadPlan(

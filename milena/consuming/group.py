@@ -1,10 +1,11 @@
-"""A consumer's line to its group: heartbeats without end, and commits (asyncio shell).
+"""A consumer's link to its group: continuous heartbeats, and commits (asyncio shell).
 
-``milena.consuming.membership`` decides what a heartbeat says and what its answer means. One heartbeat is under way at a
-time; the coordinator holds its answer back while there is nothing new, so that a rebalance waits for no timer. When
-partitions were given back, or the subscription changed, ``hurry`` puts another heartbeat in the place of the one that
-is held back. What can pass (a coordinator that died, an election) is asked again, later and later; when that takes
-longer than the consumer's patience, ``failure`` is there for ``poll`` to raise, and the heartbeats go on.
+``milena.consuming.membership`` decides what a heartbeat says and what its response means. One heartbeat is in flight at
+a time. The coordinator holds its response back while there is nothing new, so that a rebalance waits for no timer. If
+partitions were given back, or the subscription changed, ``hurry`` sends another heartbeat instead of the held one.
+
+Temporary failures (a coordinator that died, an election) are retried at growing intervals. If they last longer than the
+consumer's patience, ``poll`` raises the error (``take_failure``), and the heartbeats go on.
 """
 
 import asyncio
@@ -36,20 +37,20 @@ from milena.records import TopicPartition
 logger = logging.getLogger(__name__)
 
 PASSING = (UnreachableError, NotNowError, ServerFailedError, UnknownResultError)
-"""Heartbeats, commits and questions may be sent twice, so that even an unknown result may be asked for again."""
+"""Temporary errors. Heartbeats, commits and queries are repeatable, so even an unknown result is retried."""
 
 AT_ONCE_MS = 100
-"""A node that was asked to wait, and answers sooner than this that nothing changed, is asked again after a pause."""
+"""If a node was asked to wait and responds "no change" sooner than this (ms), the next heartbeat waits a while."""
 
 LEFT_BEHIND_MAX = 4
-"""Heartbeats that were left for a newer one, and are still held by the coordinator."""
+"""The most heartbeats that were replaced by a newer one and are still held by the coordinator."""
 
 LEAVE_MS = 3_000
-"""For the word that a member leaves; without it, the group waits for the session's end."""
+"""The timeout in ms for the message that a member leaves. Without it, the group waits for the session's end."""
 
 
 class GroupPort(Protocol):
-    """Calls about a group that a consumer needs of ``milena.consuming.group_calls``."""
+    """Calls of ``milena.consuming.group_calls`` that a consumer needs."""
 
     async def heartbeat(self, group: str, beat: Beat, *, session_ms: int) -> BeatAnswer:
         """Join, stay or leave."""
@@ -62,16 +63,19 @@ class GroupPort(Protocol):
         member_id: str | None,
         member_epoch: int | None,
     ) -> None:
-        """Commit all of these, or none."""
+        """Commit all of these offsets, or none."""
 
     async def committed(
         self, group: str, topics: Sequence[str] | None = None
     ) -> dict[TopicPartition, GroupOffset]:
-        """Committed offsets."""
+        """Return committed offsets."""
 
 
 class GroupLink:
-    """Heartbeats of one member. ``on_change`` is called, on the loop, when the consumer has something to do."""
+    """Send the heartbeats of one member.
+
+    ``on_change`` is called, on the loop, when the consumer has something to do.
+    """
 
     def __init__(
         self,
@@ -102,11 +106,11 @@ class GroupLink:
     # -- for the consumer --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Join, and stay."""
+        """Join the group, and stay in it."""
         self._task = asyncio.create_task(self._beat_on())
 
     async def close(self) -> None:
-        """No heartbeat any more."""
+        """Stop the heartbeats."""
         ending: list[asyncio.Future[BeatAnswer] | asyncio.Task[None]] = [*self._left_behind]
         if self._task is not None:
             ending.append(self._task)
@@ -116,7 +120,7 @@ class GroupLink:
             await asyncio.wait(ending)
 
     async def leave(self) -> None:
-        """Tell the group; if it cannot be told soon, it notices by itself when the session ends."""
+        """Tell the group that the member leaves. If that fails, the group notices when the session ends."""
         if self.membership.is_lost or not self.membership.is_member:
             return
         beat = self.membership.farewell()
@@ -130,23 +134,23 @@ class GroupLink:
             logger.info("left without a word group=%s error=%s", self.group, error)
 
     def hurry(self) -> None:
-        """There is something to say: do not wait until the next heartbeat is due."""
+        """Send a heartbeat now, because there is something to report."""
         self._hurried.set()
 
     @property
     def fenced(self) -> ConsumerFencedError | None:
-        """The reason why this member has ended for good, if another process took over its instance id."""
+        """The error that ended this member for good, if another process took over its instance id; else None."""
         return self._failure if isinstance(self._failure, ConsumerFencedError) else None
 
     def take_failure(self) -> ClientError | None:
-        """Error that ``poll`` is to raise; a passing one only once."""
+        """Return the error that ``poll`` should raise. A temporary error is returned only once."""
         failure = self._failure
         if not self._is_over:
             self._failure = None
         return failure
 
     def lose(self, why: object) -> None:
-        """This member is none any more."""
+        """End this membership: the group has removed the member."""
         logger.warning(
             "the group gave this member up group=%s member=%s why=%s",
             self.group,
@@ -179,13 +183,13 @@ class GroupLink:
                 await first_of(self._hurried.wait(), self._clock.sleep(beat.wait_ms))
 
     async def _attempt(self, beat: Beat) -> BeatAnswer | None:
-        """The answer; None when there is none, or when another heartbeat is to be sent instead."""
+        """Return the response; None if there is none, or if another heartbeat must be sent instead."""
         call = self._calls.heartbeat(self.group, beat, session_ms=self._session_ms)
         try:
-            # A heartbeat that joins is answered at once, and must not be left for another one.
+            # A heartbeat that joins is answered at once. It must not be replaced by another one.
             return await (self._held(beat, call) if beat.wait_ms else call)
         except (MemberFencedError, MemberUnknownError, StaleMemberError) as error:
-            # What is said of a former life is nothing new.
+            # An error about a former membership is nothing new.
             if beat.member_id == self.membership.member_id and not self.membership.is_lost:
                 self._on_refusal(error)
         except PASSING as error:
@@ -199,11 +203,11 @@ class GroupLink:
     async def _held(
         self, beat: Beat, call: Coroutine[object, object, BeatAnswer]
     ) -> BeatAnswer | None:
-        """The answer; None when there is something else to say before it comes.
+        """Return the response; None if there is something to report before it arrives.
 
-        A heartbeat that is left so is not cut off: to the coordinator it is the one that waits for news, and the news
-        may be given to it. What it says may be older than what is heard since, so that it is only taken as a reason to
-        ask again.
+        The replaced heartbeat is not cancelled. For the coordinator it is the one that waits for news, and the news may
+        be sent to it. Its content may be older than what has been received since. It is therefore only a reason to send
+        another heartbeat.
         """
         task, hurried = asyncio.ensure_future(call), asyncio.ensure_future(self._hurried.wait())
         try:
@@ -239,20 +243,20 @@ class GroupLink:
         if isinstance(error, MemberFencedError):
             self.fence(error)
         elif self._is_static and isinstance(error, StaleMemberError):
-            # The word of nodes of an earlier release.
+            # Nodes of an earlier release respond with this error.
             self.fence(error)
         else:
             self.lose(error)
 
     def fence(self, error: MemberFencedError | StaleMemberError) -> ConsumerFencedError:
-        """Another process has this member's instance id: end for good, since joining again would end that one."""
+        """End this member for good: another process has its instance id, and joining again would end that process."""
         fenced = ConsumerFencedError(f"another process took over: {error.message}")
         fenced.__cause__ = error
         self._end(fenced)
         return fenced
 
     def _end(self, error: ClientError) -> None:
-        """Nothing that comes later can mend this."""
+        """End for good: no later response can repair this error."""
         self._failure = error
         self._is_over = True
         self.membership.lose()
@@ -271,7 +275,7 @@ class GroupLink:
     # -- commits -----------------------------------------------------------------------------------
 
     async def has_moved_on(self, member_epoch: int) -> bool:
-        """Whether the member is at another epoch by now, after a heartbeat if need be."""
+        """Return whether the member has another epoch now; send a heartbeat first if needed."""
         if self.membership.member_epoch == member_epoch and not self.membership.is_lost:
             self._heard.clear()
             self.hurry()
@@ -280,7 +284,7 @@ class GroupLink:
 
 
 class OffsetCommits:
-    """Commits offsets for a group, one commit after the other, so that none overtakes a later one."""
+    """Commit offsets for a group, one commit after the other, so that none overtakes a later one."""
 
     def __init__(
         self, group: str, *, calls: GroupPort, clock: Clock, link: GroupLink | None
@@ -292,12 +296,12 @@ class OffsetCommits:
         self._turn = asyncio.Lock()
 
     async def commit(self, offsets: Mapping[TopicPartition, int], *, patience_ms: float) -> None:
-        """Commit all of these, or none.
+        """Commit all of these offsets, or none.
 
         Raises:
-            CommitFailedError: a partition is not this member's any more.
+            CommitFailedError: a partition is no longer this member's.
             ConsumerFencedError: another process took over its instance id.
-            ClientError: refused, or no answer of use for ``patience_ms``.
+            ClientError: refused, or no useful response for ``patience_ms``.
         """
         if not offsets:
             return
@@ -325,7 +329,7 @@ class OffsetCommits:
                 self._link.lose(error)
             raise CommitFailedError(f"nothing was committed: {error.message}") from error
         except StaleMemberError as error:
-            # The group may have gone on to another generation, in which the partitions are this member's as well.
+            # The group may have moved to another generation in which this member still has the partitions.
             if self._link is None or epoch is None or not await self._link.has_moved_on(epoch):
                 raise CommitFailedError(f"nothing was committed: {error.message}") from error
             await self._be_patient(error, patience)
@@ -336,7 +340,12 @@ class OffsetCommits:
         return False
 
     def _committing(self, offsets: Mapping[TopicPartition, int]) -> GroupMembership | None:
-        """The member that commits these; None: the group has none."""
+        """Return the member that commits these offsets; None if the consumer is not a member.
+
+        Raises:
+            ConsumerFencedError: another process took over its instance id.
+            CommitFailedError: a partition is not this member's.
+        """
         if self._link is None:
             return None
         if self._link.fenced is not None:

@@ -1,7 +1,7 @@
-"""The calls of consumer groups: one attempt each, at whichever node answers first.
+"""The calls of consumer groups: one attempt each, to any node.
 
-Heartbeats and commits may be sent twice: a node that falls silent is left for the next. What a failure means for a
-member is ``milena.consuming.group``'s business.
+Heartbeats and commits are repeatable: if a node stops responding, the next one is tried. ``milena.consuming.group``
+decides what a failure means for a member.
 """
 
 import json
@@ -16,14 +16,14 @@ from milena.fields import AnswerFields, Json
 from milena.records import TopicPartition
 
 BEAT_MARGIN_MS = 5_000
-"""What a heartbeat may take beyond the time that it asked to be held back; less where a session is short."""
+"""How long a heartbeat may take beyond its hold time, in ms; less if the session is short."""
 BEAT_MARGIN_MS_MIN = 500
 COMMIT_TIMEOUT_S = 8.0
-"""Longer than a coordinator takes to be replaced, so that the node's answer is what ends it."""
+"""Longer than it takes to replace a coordinator, so that a node's response ends the call, not the timeout."""
 
 
 class GroupCalls:
-    """Calls to any node of one cluster; raises the errors of ``milena.errors``."""
+    """Calls to any node of one cluster. They raise the errors of ``milena.errors``."""
 
     def __init__(self, http: HttpSession) -> None:
         self._http = http
@@ -32,11 +32,11 @@ class GroupCalls:
         """Join, stay or leave.
 
         Raises:
-            MemberUnknownError: the group has given this member up.
+            MemberUnknownError: the group has removed this member.
             MemberFencedError: another process has taken over its instance id.
-            StaleMemberError: it is not at this epoch.
-            AnswerError: settings that the group refuses.
-            UnreachableError, NotNowError, UnknownResultError, ServerFailedError: not known, ask again.
+            StaleMemberError: the member is not at this epoch.
+            AnswerError: the group refuses the settings.
+            UnreachableError, NotNowError, UnknownResultError, ServerFailedError: the result is unknown; ask again.
         """
         margin_ms = max(BEAT_MARGIN_MS_MIN, min(BEAT_MARGIN_MS, session_ms // 3))
         call = HttpCall(
@@ -66,12 +66,12 @@ class GroupCalls:
         member_id: str | None,
         member_epoch: int | None,
     ) -> None:
-        """Commit all of these offsets, each that of the next record to read, or none of them.
+        """Commit all of these offsets, each that of the next record to read, or none.
 
         Raises:
-            MemberFencedError, MemberUnknownError, StaleMemberError: not this member's to commit.
-            GroupNotEmptyError: without a member, while the group has some.
-            UnreachableError, NotNowError, UnknownResultError, ServerFailedError: not known, commit again.
+            MemberFencedError, MemberUnknownError, StaleMemberError: this member may not commit them.
+            GroupNotEmptyError: the call names no member, but the group has some.
+            UnreachableError, NotNowError, UnknownResultError, ServerFailedError: the result is unknown; commit again.
         """
         listed: list[Json] = [
             {"topic": where.topic, "partition": where.partition, "offset": offset}
@@ -93,7 +93,7 @@ class GroupCalls:
     async def committed(
         self, group: str, topics: Sequence[str] | None = None
     ) -> dict[TopicPartition, GroupOffset]:
-        """Committed offsets, of these topics or of all; empty for a group that is not there."""
+        """Return the committed offsets of these topics, or of all; empty if the group does not exist."""
         found: dict[TopicPartition, GroupOffset] = {}
         for topic in topics if topics is not None else (None,):
             params = None if topic is None else {"topic": topic}

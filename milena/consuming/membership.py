@@ -1,14 +1,16 @@
-"""Membership in a consumer group, as one member sees it: what it knows, says and has to do (pure).
+"""Membership in a consumer group, from one member's view: its state, its heartbeats, and its next steps (pure).
 
-The member reconciles, as in KIP-848. The group's coordinator tells it what it may work on (``assignment``); what it
-works on is ``owned``. Whatever is owned beyond the assignment is to be given back: the shell lets the application
-finish with it, commits, and calls ``give_back``; the next heartbeat, which lists what is owned, then says so, and only
-then another member is given it. What is assigned and not owned yet is free, and is taken at once.
+The member reconciles, as in KIP-848. The group's coordinator tells it which partitions it may read (``assignment``).
+The partitions that it reads are ``owned``.
 
-A member's life ends when the group does not know it any more, or when it leaves because its application hangs. Then
-everything owned is *lost*: others may work on it already, so that nothing of it may be committed. The shell tells the
-application and calls ``forget``; after that, and not before, the member joins anew under another id, so that what is
-left of the former life cannot be taken for the new one's.
+Partitions that are owned but not assigned are to be given back. The shell lets the application finish with them,
+commits, and calls ``give_back``. The next heartbeat lists what is owned, and so reports it. Only then another member
+gets the partitions. Partitions that are assigned but not owned are free, and are taken at once.
+
+A membership ends when the group no longer knows the member, or when it leaves because its application hangs. Then all
+owned partitions are *lost*: others may read them already, so nothing of them may be committed. The shell tells the
+application and then calls ``forget``. Only after that, the member joins again, under another id. So leftovers of the
+former membership cannot be taken for the new one's.
 """
 
 from collections.abc import Callable, Set
@@ -22,18 +24,18 @@ LEAVING = -1
 NOTHING: frozenset[TopicPartition] = frozenset()
 
 FIRST_INTERVAL_MS = 1_000
-"""Between heartbeats, until the coordinator has said how often it wants one."""
+"""The interval of heartbeats in ms, until the coordinator has set it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """A heartbeat. ``member_epoch`` 0 joins, -1 leaves, else it is the epoch last heard."""
+    """A heartbeat. ``member_epoch`` 0 joins, -1 leaves, and any other value is the last epoch received."""
 
     member_id: str
     member_epoch: int
     owned: frozenset[TopicPartition]
     subscription: Subscription | None = None
-    """None: as before."""
+    """The subscription; None if it has not changed."""
     instance_id: str | None = None
     client_id: str = ""
     assignor: str | None = None
@@ -44,7 +46,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatAnswer:
-    """Answer of the coordinator to a heartbeat."""
+    """The coordinator's response to a heartbeat."""
 
     member_id: str
     member_epoch: int
@@ -54,10 +56,10 @@ class BeatAnswer:
 
 
 class GroupMembership:
-    """One member's state. Owned by its consumer's loop.
+    """The state of one member. Owned by its consumer's loop.
 
     Invariants:
-        - ``owned`` grows by ``take`` and only by what is assigned, and shrinks by ``give_back`` and ``forget``;
+        - ``owned`` grows only by ``take`` and only by assigned partitions; it shrinks by ``give_back`` and ``forget``;
         - while ``is_lost``, there is no heartbeat to send, and nothing to take or to give back.
     """
 
@@ -79,38 +81,38 @@ class GroupMembership:
 
     @property
     def is_member(self) -> bool:
-        """The group knows it."""
+        """True if the group knows this member."""
         return self.member_epoch > JOINING
 
     @property
     def is_due(self) -> bool:
-        """The shell has something to do: ``is_lost``, ``revoked`` or ``added``."""
+        """True if the shell has something to do: ``is_lost``, ``revoked`` or ``added``."""
         return self.is_lost or (self.is_member and self.owned != self.assignment)
 
     @property
     def revoked(self) -> frozenset[TopicPartition]:
-        """Partitions to be given back."""
+        """The partitions to give back."""
         return NOTHING if self.is_lost or not self.is_member else self.owned - self.assignment
 
     @property
     def added(self) -> frozenset[TopicPartition]:
-        """Partitions that may be taken."""
+        """The partitions that may be taken."""
         return NOTHING if self.is_lost or not self.is_member else self.assignment - self.owned
 
     @property
     def _spoken_for(self) -> frozenset[TopicPartition]:
-        """Partitions that this member works on or may begin to work on at any moment.
+        """The partitions that this member reads, or may start to read at any moment.
 
-        A heartbeat that left out what is about to be taken would be understood as giving it back.
+        If a heartbeat left out what is about to be taken, the coordinator would understand that it was given back.
         """
         return self.owned | self.assignment
 
     # -- what is said and heard --------------------------------------------------------------------
 
     def beat(self, *, is_held: bool) -> Beat | None:
-        """The next heartbeat; None while there is a loss that the application has not heard of.
+        """Return the next heartbeat; None while the application does not know of a loss.
 
-        ``is_held``: the coordinator shall hold its answer back while there is nothing new.
+        ``is_held``: the coordinator should hold its response back until there is something new.
         """
         if self.is_lost:
             return None
@@ -134,20 +136,23 @@ class GroupMembership:
         )
 
     def farewell(self) -> Beat | None:
-        """The heartbeat that leaves the group; None when the group does not know this member.
+        """Return the heartbeat that leaves the group; None if the group does not know this member.
 
-        One with an instance id does not leave: it is to come back under it, and find its partitions.
+        A member with an instance id does not leave: it should come back under the id, and find its partitions.
         """
         if self.is_lost or not self.is_member or self._options.instance_id is not None:
             return None
         return Beat(member_id=self.member_id, member_epoch=LEAVING, owned=NOTHING)
 
     def on_answer(self, beat: Beat, answer: BeatAnswer) -> bool:
-        """Take in the answer to ``beat``; whether it changes anything. One to an earlier life is none."""
+        """Apply the response to ``beat``; return whether it changes anything.
+
+        A response to an earlier membership is ignored.
+        """
         if self.is_lost or beat.member_epoch == LEAVING or beat.member_id != self.member_id:
             return False
         if answer.member_epoch < self.member_epoch:
-            # A node repeats what was true before: the later answer holds.
+            # A node repeats an earlier state. The later response holds.
             return False
         before = self.member_epoch, self.assignment
         self.member_id = answer.member_id
@@ -160,9 +165,9 @@ class GroupMembership:
         return before != (self.member_epoch, self.assignment)
 
     def lose(self, *, is_gone: bool = True) -> None:
-        """The group has given this member up, or it has left.
+        """Note that the group has removed this member, or that it has left.
 
-        ``is_gone`` False: it keeps silent, and the group may know it yet.
+        ``is_gone`` False: the member only stopped its heartbeats, and the group may still know it.
         """
         self.is_lost = True
         self._is_gone = is_gone
@@ -171,24 +176,24 @@ class GroupMembership:
     # -- what is done ------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Want something else from now on."""
+        """Change the subscription."""
         self._subscription = subscription
         self._is_subscription_told = False
 
     def take(self, partitions: Set[TopicPartition]) -> None:
-        """The application works on these as well."""
+        """Add partitions that the application reads from now on."""
         assert partitions <= self.added, (partitions, self.assignment, self.owned)
         self.owned |= partitions
 
     def give_back(self, partitions: Set[TopicPartition]) -> None:
-        """The application is done with these; the next heartbeat says so."""
+        """Remove partitions that the application is done with; the next heartbeat reports it."""
         self.owned -= partitions
 
     def forget(self) -> None:
-        """The application knows that everything was lost: the next heartbeat joins as somebody new.
+        """Forget the lost partitions, of which the application knows. The next heartbeat joins as a new member.
 
-        A member with an instance id that kept silent asks as who it was first. Another process may have taken over
-        meanwhile, and a newcomer would take its place in turn.
+        A member with an instance id that only stopped its heartbeats first joins under its former id. Another process
+        may have taken over the instance id meanwhile, and a new member would replace that process in turn.
         """
         if self._is_gone:
             self.member_id = self._new_id()

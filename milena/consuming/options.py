@@ -1,4 +1,4 @@
-"""How a consumer behaves, and who hears what becomes of its partitions: frozen values, checked as a whole (pure)."""
+"""The options of a consumer, and the listener of its partitions: frozen values, checked as a whole (pure)."""
 
 import re
 from collections.abc import Awaitable, Set
@@ -9,27 +9,42 @@ from milena.reading.cursor import OnOutOfRange
 from milena.records import Position, StartAt, TopicPartition, check_position
 
 Assignor = Literal["sticky", "range", "roundrobin"]
-"""How a group's partitions are shared out: moving as few as possible, side by side over topics, or in turn."""
+"""How a group's partitions are assigned.
+
+``sticky`` moves as few as possible, ``range`` assigns side by side over topics, ``roundrobin`` assigns in turn.
+"""
 
 ASSIGNORS: tuple[Assignor, ...] = ("sticky", "range", "roundrobin")
 
 
 class RebalanceListener:
-    """Hears of partitions that come and go; a subclass overrides what it wants to hear, with or without ``async``.
+    """A listener for partitions that come and go.
 
-    Called from within ``poll`` (or the iteration, or the end of the consumer), never beside the application's work on
-    records: everything that was given out before counts as done. ``commit`` and ``seek`` may be called; ``poll`` not.
-    What a method raises, ``poll`` raises; the partitions come or go all the same.
+    A subclass overrides the methods that it needs, with or without ``async``.
+
+    The methods are called from within ``poll`` (or the iteration, or the end of the consumer), never while the
+    application works on records. All records that were given out before count as done. A method may call ``commit`` and
+    ``seek``, but not ``poll``. If a method raises, ``poll`` raises that error, and the partitions come or go all the
+    same.
     """
 
     def on_assigned(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
-        """These are this consumer's from now on; nothing was read of them yet, so that a ``seek`` comes in time."""
+        """Called with the partitions that this consumer gets.
+
+        None of them is read yet, so a ``seek`` is still in time.
+        """
 
     def on_revoked(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
-        """These are to be given back. They are still this consumer's, and may be committed, until this returns."""
+        """Called with the partitions to give back.
+
+        Until this returns, they are this consumer's and may be committed.
+        """
 
     def on_lost(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
-        """These went to others already: the group gave this member up. What was not committed is read again there."""
+        """Called with the partitions that other members already have, because the group removed this member.
+
+        Those members read again what was not committed.
+        """
 
 
 class ConsumerKeywords(TypedDict, total=False):
@@ -56,57 +71,62 @@ class ConsumerKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """Defaults suit a program that handles every record at least once."""
+    """The options of a consumer. The defaults suit a program that handles every record at least once."""
 
     group: str | None = None
-    """Whose offsets are used and committed. Without one, all partitions are read, and nothing is committed."""
+    """The group whose offsets are used and committed.
+
+    Without one, the consumer reads all partitions and commits nothing.
+    """
 
     start: Position = StartAt.EARLIEST
-    """Where to begin in a partition of which the group has no committed offset. Not a number: offsets are each
-    partition's own."""
+    """Where to begin in a partition without a committed offset.
+
+    It is one value for all partitions, so it is no offset.
+    """
 
     auto_commit: bool = True
-    """Commit what the application is done with: what was given out before it came back for more."""
+    """Commit automatically the records that were given out before the application came back for more."""
 
     auto_commit_interval_ms: float = 5_000
-    """How often; and always before partitions are given back, and at the end."""
+    """The interval of automatic commits, in ms. They also run before partitions are given back, and at the end."""
 
     max_poll_records: int = 500
-    """The most that one ``poll`` gives when it is not told."""
+    """The most records that one ``poll`` returns by default."""
 
     max_poll_interval_ms: float = 300_000
-    """An application that does not come back for more within this is taken to hang: its partitions go to others."""
+    """An application that does not poll within this time (ms) counts as hanging. Its partitions go to others."""
 
     session_timeout_ms: int = 45_000
-    """Without a heartbeat for so long, the group gives this member up; 1,000 to 300,000."""
+    """Without a heartbeat for this long, the group removes this member; 1,000 to 300,000 ms."""
 
     rebalance_timeout_ms: int = 60_000
-    """How long the application may take to come back when partitions are to be given back, before they are taken."""
+    """How long in ms the application may take to poll when partitions must be given back. Then the group takes them."""
 
     assignor: Assignor = "sticky"
 
     instance_id: str | None = None
-    """Names this member across restarts: whoever comes back under it within the session takes over its partitions."""
+    """A name of this member across restarts. A process that returns with it within the session gets its partitions."""
 
     client_id: str = "milena"
-    """What ``milena groups describe`` shows of this program."""
+    """The name of this program in ``milena groups describe``."""
 
     listener: RebalanceListener | None = None
 
     on_out_of_range: OnOutOfRange = OnOutOfRange.EARLIEST
-    """Where to go on when the next record was deleted before it was read; what was skipped is logged."""
+    """Where to continue if the next record was deleted before it was read. Skipped records are logged."""
 
     fetch_bytes: int = 1 << 20
-    """The most that one request fetches; one batch is fetched however large it is."""
+    """The most bytes that one request fetches. A larger batch is fetched whole."""
 
     buffer_bytes: int = 64 << 20
-    """What all partitions together may hold: with many, each fetches less, and less far ahead."""
+    """The most bytes that all partitions together hold. With many partitions, each fetches less, and less far ahead."""
 
     fetch_wait_ms: int = 5_000
-    """How long a node may wait for records before it answers that there are none."""
+    """How long in ms a node may wait for records before it responds that there are none."""
 
     patience_ms: float = 60_000
-    """How long failures are waited out before ``poll`` raises; the next ``poll`` begins anew."""
+    """How long in ms failures are retried before ``poll`` raises. The next ``poll`` starts again."""
 
     def __post_init__(self) -> None:
         check_position(self.start)
@@ -127,7 +147,7 @@ class ConsumerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A consumer's subscription: topics by name, or all whose whole names match a pattern."""
+    """The topics to read: by name, or all topics whose whole name matches a pattern."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None

@@ -1,7 +1,7 @@
-"""Records that the application was given last, and how far it is with them (pure).
+"""The records that the application was given last, and how far it is with them (pure).
 
-It is done with all of them when it comes back for more, and not before. Iterating, it has one record at a time: those
-before it are done, those behind it were not given yet and may be put back.
+The application is done with all of them only when it comes back for more. When it iterates, it has one record at a
+time. The records before that one are done. Those behind it were not given yet, and may be put back.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from milena.records import ConsumedRecord
 class PolledRecords:
     """Records by feed, in the order in which they were taken.
 
-    ``current``: the one that the application is at when it iterates; None: it was given all of them at once.
-    ``is_iterated`` with a current of None: it was given none yet.
+    ``current`` is the record that the application is at when it iterates. None means that it was given all records at
+    once. If ``is_iterated``, None means that it was given none yet.
     """
 
     runs: list[tuple[Feed, list[ConsumedRecord]]] = field(default_factory=list)
@@ -23,7 +23,7 @@ class PolledRecords:
     current: ConsumedRecord | None = None
 
     def reached(self, feed: Feed) -> int | None:
-        """The offset after the last record of this feed that was given."""
+        """Return the offset after the last record of this feed that was given."""
         records = self._of(feed)
         if not self.is_iterated or records is None:
             return feed.position
@@ -34,7 +34,7 @@ class PolledRecords:
         return self.current.offset + 1
 
     def done(self, feed: Feed) -> int | None:
-        """The offset of the first record of this feed that the application has not finished with."""
+        """Return the offset of the first record of this feed that the application has not finished."""
         records = self._of(feed)
         if records is None:
             return feed.position
@@ -43,23 +43,26 @@ class PolledRecords:
         return records[0].offset
 
     def settle(self, *, is_done: bool) -> None:
-        """Let go of all: what was not given goes back, and so does, unless ``is_done``, what was."""
+        """Release all records.
+
+        Those that were not given go back; unless ``is_done``, those that were given go back too.
+        """
         for feed, records in reversed(self.runs):
             feed.put_back(records[self._given(records, is_done=is_done) :])
         self.clear()
 
     def drop(self, feed: Feed) -> None:
-        """Nothing of this feed counts any more."""
+        """Drop the records of this feed."""
         self.runs = [run for run in self.runs if run[0] is not feed]
 
     def clear(self) -> None:
-        """Hold nothing any more."""
+        """Drop all records."""
         self.runs = []
         self.is_iterated = False
         self.current = None
 
     def _given(self, records: list[ConsumedRecord], *, is_done: bool) -> int:
-        """How many of these count as finished."""
+        """Return how many of these count as finished."""
         if not self.is_iterated:
             return len(records) if is_done else 0
         if self.current is None:

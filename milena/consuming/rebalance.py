@@ -1,8 +1,10 @@
-"""Rebalancing: the steps by which partitions come and go, in their order (asyncio shell).
+"""Rebalancing: the steps in which partitions come and go, in their order (asyncio shell).
 
-Give back: tell the listener, commit what the application is done with, stop fetching, and only then let the group know.
-Take: ask what is committed, tell the listener (who may seek), and only then fetch. Lose: stop fetching, tell the
-listener, commit nothing. Called between two batches of the application, when nothing is in its hands.
+- Give back: tell the listener, commit what the application is done with, stop fetching, and then tell the group.
+- Take: get the committed offsets, tell the listener (which may seek), and then fetch.
+- Lose: stop fetching, tell the listener, commit nothing.
+
+The steps run between two batches of the application, when it works on no records.
 """
 
 import logging
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Rebalancer:
-    """Makes what a consumer reads what it shall read."""
+    """Change what a consumer reads to what it should read."""
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class Rebalancer:
         link: GroupLink | None,
         is_growing: bool = False,
     ) -> None:
-        """``is_growing``: what comes after the first partitions was added to the topics since."""
+        """Build a rebalancer. ``is_growing``: partitions after the first ones were added to the topics later."""
         self.assignment = assignment
         self._is_growing = is_growing
         self._options = options
@@ -50,11 +52,11 @@ class Rebalancer:
         self._has_begun = False
 
     async def adopt(self) -> None:
-        """Give back, take and lose, until nothing is left to do.
+        """Give back, take and lose partitions until there is nothing left to do.
 
         Raises:
-            ClientError: what is committed cannot be learnt.
-            Exception: what the listener raised, after everything that belongs to it was done.
+            ClientError: the committed offsets cannot be fetched.
+            Exception: an error of the listener, raised after the step was finished.
         """
         while self.assignment.is_due:
             if self.assignment.is_lost:
@@ -65,7 +67,7 @@ class Rebalancer:
                 await self._take_on(self.assignment.added)
 
     async def give_back(self, partitions: Set[TopicPartition], *, patience_ms: float) -> None:
-        """Part with these. What the listener raises keeps them from being committed: it was not done with them."""
+        """Give these partitions back. If the listener raises, they are not committed: it was not done with them."""
         try:
             await self._tell(self._listener.on_revoked, partitions)
             if self._options.auto_commit:
@@ -78,7 +80,7 @@ class Rebalancer:
                 self._link.hurry()
 
     async def part_for_good(self, *, patience_ms: float) -> None:
-        """The consumer ends: what it has it gives back, what it lost it is told of."""
+        """End the consumer: give back what it owns, and tell it what it lost."""
         if self.assignment.is_lost:
             await self._lose()
         elif self.assignment.owned:
@@ -87,7 +89,7 @@ class Rebalancer:
     async def commit_quietly(
         self, positions: Mapping[TopicPartition, int | None], patience_ms: float
     ) -> None:
-        """Commit what is news; a failure is logged, for it only means that records are read twice."""
+        """Commit the positions that changed. A failure is only logged: it means that records are read twice."""
         try:
             await self.commit(positions, patience_ms)
         except ClientError as error:
@@ -96,7 +98,7 @@ class Rebalancer:
     async def commit(
         self, positions: Mapping[TopicPartition, int | None], patience_ms: float
     ) -> None:
-        """Commit those positions that are known, and not committed yet."""
+        """Commit the positions that are known and not committed yet."""
         if self._commits is None:
             return
         news = {
@@ -126,20 +128,21 @@ class Rebalancer:
 
     async def _take_on(self, partitions: Set[TopicPartition]) -> None:
         committed = await self._committed_offsets(partitions)
-        # What was to be taken may have been taken back while the question was under way.
+        # Partitions may have been revoked while the request was in flight.
         added = partitions & self.assignment.added
         if not added:
             return
         default: Position = self._options.start
         if self._is_growing and self._has_begun:
-            # Partitions that are added to a topic are new from their first record on.
+            # Partitions that are added to a topic are read from their first record on.
             default = StartAt.EARLIEST
         offsets = {where: found.offset for where, found in committed.items()}
         starts: dict[TopicPartition, Position] = {w: offsets.get(w, default) for w in added}
         self._has_begun = True
         self.assignment.take(added)
         if self._link is not None:
-            # A heartbeat that knows nothing of them would be answered at once, and not held until there is news.
+            # A heartbeat that does not list them would be answered at once, instead of being held. Send one that lists
+            # them.
             self._link.hurry()
         self._feeds.add(starts, offsets)
         try:
@@ -153,7 +156,7 @@ class Rebalancer:
     async def _committed_offsets(
         self, partitions: Set[TopicPartition]
     ) -> dict[TopicPartition, GroupOffset]:
-        """Offsets committed last. To guess would be to skip records, so that it is asked until it is known."""
+        """Return the last committed offsets. A guess could skip records, so the call retries until they are known."""
         if self._options.group is None:
             return {}
         patience = Patience(self._options.patience_ms)

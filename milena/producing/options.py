@@ -14,7 +14,7 @@ MESSAGE_BYTES_MAX = 8 << 20
 """The largest batch that a topic takes by default, in bytes."""
 
 REQUEST_BYTES_MAX = 32 << 20
-"""The largest request that a node takes, in bytes, whatever a topic allows."""
+"""The largest request that a node takes, in bytes, even if a topic allows more."""
 
 
 class ProducerKeywords(TypedDict, total=False):

@@ -4,7 +4,7 @@ The judgement depends on what is known of the batch:
 
 - While every attempt is known to have written nothing, any producer may send the batch again.
 - Once the result of an attempt is unknown, only an idempotent producer may send it again, with exactly the same bytes.
-- A batch that is then given up stays of unknown result, whatever the last attempt reported.
+- If such a batch is given up, its result stays unknown, even if the last attempt certainly wrote nothing.
 """
 
 from dataclasses import dataclass

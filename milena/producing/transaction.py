@@ -136,7 +136,7 @@ class TransactionalId:
         self._next = await self.begin()
 
     def take(self) -> ProducerIdentity | None:
-        """Return the next transaction if it has begun, and hand it out only once."""
+        """Return the next transaction if it has begun; a second call returns None."""
         found, self._next = self._next, None
         return found
 
