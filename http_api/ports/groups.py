@@ -98,7 +98,7 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """One member and its partitions: those that it works on, must release (``revoking``) and waits for (``pending``)."""
+    """One member and its partitions: those it works on, must release (``revoking``) and waits for (``pending``)."""
 
     member_id: str
     instance_id: str | None

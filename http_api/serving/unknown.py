@@ -21,7 +21,7 @@ TRANSACTION_HEADER = "Milena-Transaction"
 
 _READS = frozenset({"GET", "HEAD"})
 _REFUSED_OF_READS = ("If-Match", "If-Unmodified-Since", "If-Range")
-"""The conditions that a read refuses. Caches send the others to revalidate: the full response answers those correctly."""
+"""The conditions that a read refuses. Caches send the others to revalidate: a full response answers those."""
 
 
 def check_known(route: Route, request: web.BaseRequest) -> None:

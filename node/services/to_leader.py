@@ -78,6 +78,34 @@ ANSWER_MARGIN_MS = 500
 """How much longer the sender waits than the leader, so that the leader's own response at its timeout still arrives."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One batch on its way to the leader of its partition.
+
+    ``deadline_ms``: the moment on this node's monotonic clock at which the leader must have answered.
+    ``expected_end``: append only if this is the partition's next offset; None: no condition.
+    """
+
+    topic_name: str
+    topic_id: str
+    partition: int
+    batch: bytes
+    header: BatchHeader
+    acks: Acks
+    deadline_ms: float
+    expected_end: int | None = None
+
+    @property
+    def key(self) -> PartitionKey:
+        """The partition, as maps name it."""
+        return (self.topic_id, self.partition)
+
+    @property
+    def name(self) -> str:
+        """The partition, as errors name it."""
+        return f"{self.topic_name}-{self.partition}"
+
+
 @dataclass(slots=True, eq=False)
 class LeaderWatch:
     """A forwarded write that is notified when its leader epoch is over."""
@@ -222,26 +250,26 @@ class ToLeader:
             FateUnknownError: the batch may have been written.
             MilenaError: any other error means that nothing was written.
         """
+        write = Write(
+            topic_name=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition,
+            batch=batch,
+            header=header,
+            acks=acks,
+            deadline_ms=self._clock.now_ms() + timeout_ms,
+            expected_end=expected_end,
+        )
         # Without a key or a sequence, the log would take a retry for a new batch and append it twice.
         is_recognised = bool(header.request_keys) or header.base_sequence >= 0
-        deadline = self._clock.now_ms() + timeout_ms
         unknown: FateUnknownError | None = None
         while True:
             # The epoch is read before the attempt, so a leader that takes over during the attempt counts as a
             # successor.
-            state = self._metadata.image.partition(topic.topic_id, partition)
+            state = self._metadata.image.partition(*write.key)
             leader_epoch = -1 if state is None else state.leader_epoch
-            left = max(1, int(deadline - self._clock.now_ms()))
             try:
-                return await self._bring_once(
-                    topic,
-                    partition,
-                    batch,
-                    header,
-                    acks=acks,
-                    timeout_ms=left,
-                    expected_end=expected_end,
-                )
+                return await self._bring_once(write)
             except FateUnknownError as error:
                 unknown = error
             except PreconditionFailedError:
@@ -253,80 +281,44 @@ class ToLeader:
                 if unknown is None:
                     raise
                 raise unknown from error
-            left = min(SUCCESSOR_WAIT_MS, int(deadline - self._clock.now_ms()))
+            left = min(SUCCESSOR_WAIT_MS, int(write.deadline_ms - self._clock.now_ms()))
             is_open = not is_recognised or left <= 0
-            if is_open or not await self._leader_moved(topic, partition, leader_epoch, left):
+            if is_open or not await self._leader_moved(write.key, leader_epoch, left):
                 raise unknown
 
-    async def _bring_once(
-        self,
-        topic: Topic,
-        partition: int,
-        batch: bytes,
-        header: BatchHeader,
-        *,
-        acks: Acks,
-        timeout_ms: int,
-        expected_end: int | None,
-    ) -> BatchReceipt:
+    async def _bring_once(self, write: Write) -> BatchReceipt:
         """Append at the leader, here or on another node; retry while it is certain that nothing was appended."""
-        deadline = self._clock.now_ms() + timeout_ms
-        patience = self._clock.now_ms() + min(LEADER_WAIT_MS, timeout_ms)
+        patience = min(self._clock.now_ms() + LEADER_WAIT_MS, write.deadline_ms)
         while True:
             seen_epoch = -1
             failed: MilenaError
             try:
-                state = self._metadata.image.partition(topic.topic_id, partition)
+                state = self._metadata.image.partition(*write.key)
                 if state is None:
-                    raise NoLeaderError(
-                        f"{topic.name}-{partition} is not known here; nothing was written"
-                    )
+                    raise NoLeaderError(f"{write.name} is not known here; nothing was written")
                 seen_epoch = state.leader_epoch
                 if state.leader is None:
-                    raise NoLeaderError(
-                        f"{topic.name}-{partition} has no leader; nothing was written"
-                    )
-                left = max(1, deadline - self._clock.now_ms())
+                    raise NoLeaderError(f"{write.name} has no leader; nothing was written")
                 if state.leader == self._node_id:
-                    return await self._append_here(
-                        topic.topic_id,
-                        partition,
-                        state.leader_epoch,
-                        batch,
-                        header,
-                        acks,
-                        left,
-                        expected_end,
-                    )
-                return await self._append_there(
-                    state.leader,
-                    state.leader_epoch,
-                    topic,
-                    partition,
-                    batch,
-                    acks,
-                    left,
-                    expected_end,
-                )
+                    return await self._append_here(write, seen_epoch)
+                return await self._append_there(write, state.leader, seen_epoch)
             except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
                 failed = error
             # A node without a lease is cut off and will not learn of another leader, so it does not wait.
             is_hopeful = self._membership.has_lease
-            left = max(0, min(patience, deadline) - self._clock.now_ms()) if is_hopeful else 0
-            if not await self._leader_moved(topic, partition, seen_epoch, left):
+            left = max(0, patience - self._clock.now_ms()) if is_hopeful else 0
+            if not await self._leader_moved(write.key, seen_epoch, left):
                 raise NoLeaderError(
-                    f"{topic.name}-{partition}: {failed.message}; nothing was written"
+                    f"{write.name}: {failed.message}; nothing was written"
                     if isinstance(failed, PeerUnreachableError)
                     else failed.message
                 ) from failed
 
-    async def _leader_moved(
-        self, topic: Topic, partition: int, leader_epoch: int, timeout_ms: float
-    ) -> bool:
+    async def _leader_moved(self, key: PartitionKey, leader_epoch: int, timeout_ms: float) -> bool:
         """Wait for a leader of another epoch than the one that was tried; return False if the timeout passes first."""
 
         def has_moved(image: Image) -> bool:
-            state = image.partition(topic.topic_id, partition)
+            state = image.partitions.get(key)
             return (
                 state is not None
                 and state.leader_epoch != leader_epoch
@@ -335,24 +327,16 @@ class ToLeader:
 
         return await self._metadata.wait_until(has_moved, timeout_ms=timeout_ms)
 
-    async def _append_here(
-        self,
-        topic_id: str,
-        partition: int,
-        leader_epoch: int,
-        batch: bytes,
-        header: BatchHeader,
-        acks: Acks,
-        timeout_ms: float,
-        expected_end: int | None = None,
-    ) -> BatchReceipt:
-        runner = self._replicas.find(topic_id, partition)
+    def _left_ms(self, write: Write) -> float:
+        return max(1, write.deadline_ms - self._clock.now_ms())
+
+    async def _append_here(self, write: Write, leader_epoch: int) -> BatchReceipt:
+        header = write.header
+        runner = self._replicas.find(*write.key)
         # The image may name this node before the replica has taken over; wait a moment for it.
         if runner is None or runner.leader_epoch < leader_epoch:
-            patience_ms = min(timeout_ms, LEADER_WAIT_MS)
-            runner = await self._replicas.leading(
-                topic_id, partition, leader_epoch, timeout_ms=patience_ms
-            )
+            patience_ms = min(self._left_ms(write), LEADER_WAIT_MS)
+            runner = await self._replicas.leading(*write.key, leader_epoch, timeout_ms=patience_ms)
         if runner is None or runner.leader_epoch != leader_epoch:
             raise NotLeaderError(
                 f"broker {self._node_id} does not lead this partition in epoch {leader_epoch}; "
@@ -370,10 +354,14 @@ class ToLeader:
         # Check growth last: nothing may await between this check and the append. ``TransactionLookup._know_growth``
         # waits one turn and then relies on every checked batch being in the log.
         for key in header.request_keys:
-            self._check_growth(topic_id, key)
+            self._check_growth(write.topic_id, key)
         try:
             return await runner.append(
-                batch, header, acks=acks, timeout_ms=int(timeout_ms), expected_end=expected_end
+                write.batch,
+                header,
+                acks=write.acks,
+                timeout_ms=int(self._left_ms(write)),
+                expected_end=write.expected_end,
             )
         except PreconditionFailedError as error:
             refusal = error
@@ -402,33 +390,22 @@ class ToLeader:
 
     # -- over the peer port ----------------------------------------------------------------------
 
-    async def _append_there(
-        self,
-        leader_id: int,
-        leader_epoch: int,
-        topic: Topic,
-        partition: int,
-        batch: bytes,
-        acks: Acks,
-        timeout_ms: float,
-        expected_end: int | None,
-    ) -> BatchReceipt:
+    async def _append_there(self, write: Write, leader_id: int, leader_epoch: int) -> BatchReceipt:
         self._counts.forwarded_requests += 1
-        key = (topic.topic_id, partition)
         # Connect first: while nothing is sent, a failure is a certain "nothing was written" and the write may go
         # elsewhere.
         if not self._peer.is_connected(leader_id):
-            await self._reach(leader_id, key, leader_epoch, timeout_ms)
+            await self._reach(leader_id, write, leader_epoch)
         request = AppendBatchRequest(
-            topic_id=topic.topic_id,
-            partition=partition,
+            topic_id=write.topic_id,
+            partition=write.partition,
             leader_epoch=leader_epoch,
-            acks=acks.value,
-            timeout_ms=int(timeout_ms),
+            acks=write.acks.value,
+            timeout_ms=int(self._left_ms(write)),
         )
         # A leader that was replaced may never answer, so the call and the end of its epoch race.
-        call = asyncio.ensure_future(self._ask(leader_id, topic, request, batch, expected_end))
-        watch = self._watch_leader(key, leader_epoch)
+        call = asyncio.ensure_future(self._ask(leader_id, write, request))
+        watch = self._watch_leader(write.key, leader_epoch)
         try:
             either: list[asyncio.Future[Any]] = [call, watch.moved]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -437,16 +414,16 @@ class ToLeader:
                 await asyncio.wait([call], timeout=HANDOVER_MS / 1000)
             if not call.done():
                 raise FateUnknownError(
-                    f"{topic.name}-{partition}: leader {leader_id} was replaced before it answered; "
+                    f"{write.name}: leader {leader_id} was replaced before it answered; "
                     "the records may or may not have been written"
                 )
             answer = call.result()
         finally:
             call.cancel()
-            self._unwatch_leader(key, watch)
+            self._unwatch_leader(write.key, watch)
         is_known = answer.base_offset >= 0
         return BatchReceipt(
-            partition=partition,
+            partition=write.partition,
             base_offset=answer.base_offset if is_known else None,
             last_offset=answer.last_offset if is_known else None,
             is_duplicate=answer.is_duplicate,
@@ -454,42 +431,39 @@ class ToLeader:
         )
 
     async def _ask(
-        self,
-        leader_id: int,
-        topic: Topic,
-        request: AppendBatchRequest,
-        batch: bytes,
-        expected_end: int | None,
+        self, leader_id: int, write: Write, request: AppendBatchRequest
     ) -> AppendBatchAnswer:
         timeout_ms = request.timeout_ms + ANSWER_MARGIN_MS
-        if expected_end is None:
+        if write.expected_end is None:
             answer, _ = await ask_with_body(
-                self._peer, leader_id, PRODUCE, request, body=batch, timeout_ms=timeout_ms
+                self._peer, leader_id, PRODUCE, request, body=write.batch, timeout_ms=timeout_ms
             )
             return answer
-        name = f"{topic.name}-{request.partition}"
         # Conditions have a call of their own: an earlier release would ignore a new field of ``produce`` and append
         # anyway.
-        conditional = AppendIfRequest(**structs.asdict(request), expected_end=expected_end)
+        conditional = AppendIfRequest(**structs.asdict(request), expected_end=write.expected_end)
         try:
             judged, _ = await ask_with_body(
-                self._peer, leader_id, PRODUCE_IF, conditional, body=batch, timeout_ms=timeout_ms
+                self._peer,
+                leader_id,
+                PRODUCE_IF,
+                conditional,
+                body=write.batch,
+                timeout_ms=timeout_ms,
             )
         except InvalidRequestError as error:
             if type(error) is not InvalidRequestError:
                 raise
             # InvalidRequestError itself is the response of a node that does not know the call.
             raise FeatureLevelError(
-                f"broker {leader_id}, which leads {name}, is of a release without conditional writes; upgrade it "
+                f"broker {leader_id}, which leads {write.name}, is of a release without conditional writes; upgrade it "
                 "first. Nothing was written"
             ) from error
         if judged.end_offset is not None:
-            raise ends_elsewhere(name, judged.end_offset, expected_end)
+            raise ends_elsewhere(write.name, judged.end_offset, write.expected_end)
         return judged
 
-    async def _reach(
-        self, leader_id: int, key: PartitionKey, leader_epoch: int, timeout_ms: float
-    ) -> None:
+    async def _reach(self, leader_id: int, write: Write, leader_epoch: int) -> None:
         """Connect to the leader, but only while it leads; nothing was sent yet.
 
         Raises:
@@ -497,9 +471,9 @@ class ToLeader:
             NotLeaderError: another broker leads by now; nothing was sent.
         """
         dial = asyncio.ensure_future(
-            self._peer.connect(leader_id, timeout_ms=min(timeout_ms, REACH_MS))
+            self._peer.connect(leader_id, timeout_ms=min(self._left_ms(write), REACH_MS))
         )
-        watch = self._watch_leader(key, leader_epoch)
+        watch = self._watch_leader(write.key, leader_epoch)
         try:
             either: list[asyncio.Future[Any]] = [dial, watch.moved]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -510,7 +484,7 @@ class ToLeader:
             dial.result()
         finally:
             dial.cancel()
-            self._unwatch_leader(key, watch)
+            self._unwatch_leader(write.key, watch)
 
     def _watch_leader(self, key: PartitionKey, leader_epoch: int) -> LeaderWatch:
         watch = LeaderWatch(leader_epoch, asyncio.get_running_loop().create_future())
@@ -576,16 +550,18 @@ class ToLeader:
             batch_header = check_batch(batch)
         except CorruptBatchError as error:
             raise InvalidRecordError(f"a batch from node {peer_id} is damaged: {error}") from error
-        return await self._append_here(
-            request.topic_id,
-            request.partition,
-            request.leader_epoch,
-            batch,
-            batch_header,
-            Acks(request.acks),
-            max(1, request.timeout_ms),
-            expected_end,
+        # Errors of this node name the topic by its id: the sender knows its name.
+        write = Write(
+            topic_name=request.topic_id,
+            topic_id=request.topic_id,
+            partition=request.partition,
+            batch=batch,
+            header=batch_header,
+            acks=Acks(request.acks),
+            deadline_ms=self._clock.now_ms() + max(1, request.timeout_ms),
+            expected_end=expected_end,
         )
+        return await self._append_here(write, request.leader_epoch)
 
 
 def _answer_to(receipt: BatchReceipt) -> AppendBatchAnswer:
