@@ -178,6 +178,7 @@ class ToLeader:
         if state is None or state.leader != self._node_id or not self._membership.has_lease:
             return None
         runner = self._replicas.find(topic_id, partition)
+        # The replica may not have taken over in this epoch yet. The path through a task waits for it.
         if runner is None or runner.leader_epoch != state.leader_epoch:
             return None
         return runner if runner.may_append(acks) else None
@@ -302,6 +303,7 @@ class ToLeader:
                 if state.leader == self._node_id:
                     return await self._append_here(write, seen_epoch)
                 return await self._append_there(write, state.leader, seen_epoch)
+            # After these errors it is certain that nothing was appended, and another leader may take the batch.
             except (NotLeaderError, NoLeaderError, PeerUnreachableError) as error:
                 failed = error
             # A node without a lease is cut off and will not learn of another leader, so it does not wait.
@@ -368,6 +370,7 @@ class ToLeader:
         # A former leader may be the last to hear of its successor. Its end is then one that was passed already.
         try:
             await self._ends.confirm(runner, leader_epoch)
+        # The sender then asks the next leader, whose end is the one that counts.
         except MovedError as moved:
             raise NotLeaderError(f"{moved.message}; nothing was written") from moved
         raise refusal
@@ -533,6 +536,7 @@ class ToLeader:
                 peer_id, request, bytes(body), request.expected_end
             )
         except PreconditionFailedError as refusal:
+            # The end travels in a response: a refusal on the peer port has only a code, a message and a leader hint.
             return pack(
                 AppendIfAnswer(
                     base_offset=-1,
@@ -546,6 +550,7 @@ class ToLeader:
     async def _append_for_peer(
         self, peer_id: int, request: AppendBatchRequest, batch: bytes, expected_end: int | None
     ) -> BatchReceipt:
+        # Check the whole batch, checksum included: this leader is about to give it an offset.
         try:
             batch_header = check_batch(batch)
         except CorruptBatchError as error:
