@@ -140,7 +140,7 @@ class NodePorts:
     on_fatal: Callable[[BaseException], None]
     """Must stop the process."""
     on_cluster_id: Callable[[str], None] = lambda _: None
-    """Called when an image names another cluster than the directory does."""
+    """Called with the cluster's id when an image names another one than the directory does."""
     on_write: Callable[[], None] | None = None
     """Called at every append, as leader and as follower."""
     process_upkeep: Callable[[], Awaitable[None]] = _nothing

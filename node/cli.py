@@ -73,7 +73,7 @@ def _flag(name: str) -> Callable[[F], F]:
 )
 @config_options
 def start(config_file: Path | None, **flags: object) -> None:
-    """Run one node in the foreground; alone, a single-node cluster that just works."""
+    """Run one node in the foreground. On its own, it is a complete single-node cluster."""
     try:
         config = load_config(config_file, os.environ, flags)
         raise SystemExit(run_node(config))
@@ -214,7 +214,7 @@ def dev(
     auto_create_topics: bool,
     admin_password_file: Path | None,
 ) -> None:
-    """Run a local cluster in the foreground, a process for each node; Ctrl-C stops them all."""
+    """Run a local cluster in the foreground, with one process per node. Ctrl-C stops them all."""
     closed = {}
     if admin_password_file is not None:
         closed["admin_password_file"] = str(admin_password_file)

@@ -254,7 +254,7 @@ class Node(Assembly):
         # Bind first: if the address is taken, the node must refuse to start before it uses up the clean-stop mark.
         self._api_socket = _bind(self.config.listen)
         self.api_port = self._api_socket.getsockname()[1]
-        # Recover logs before the quorum starts: its images give roles to replicas, which must exist by then.
+        # Recover logs before the quorum starts: its images give roles to replicas, which must exist already.
         await self.recover()
         await self.quorum.start()
         await self.peer_listener.start(*self.config.peer_listen)

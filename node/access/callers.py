@@ -1,4 +1,4 @@
-"""Finds out who calls: checks the credentials of a request against the node's image. Implements ``CallersPort``.
+"""Identifies callers: checks the credentials of a request against the node's image. Implements ``CallersPort``.
 
 A node decides by its own image, which is as new as what it last heard of the metadata quorum. A result holds for one
 version of access. So a revoked right is gone for the very next request.

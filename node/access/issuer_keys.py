@@ -1,7 +1,7 @@
 """The keys of a token issuer, as a node has them: read from the configured place, and refreshed.
 
-They are read every quarter of an hour. If a token names a key that is not among them, they are read again, at most once
-in ``ASK_MS``, because anyone can name any key. If they cannot be read, the last good ones are kept for a day.
+They are read every quarter of an hour. If a token names another key, they are read again, at most once in ``ASK_MS``:
+anyone can name any key. If they cannot be read, the last good ones are kept for a day.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class IssuerKeys:
 
     @property
     def may_ask(self) -> bool:
-        """Whether a token may cause a read of the keys, or wait for a read in progress."""
+        """True if a token may cause a read of the keys, or wait for a read in progress."""
         if self._asked_ms is None or self._reading is not None:
             return True
         return self._clock.now_ms() - self._asked_ms >= ASK_MS

@@ -145,7 +145,7 @@ class AccessService:
             try:
                 await self._propose(command, f"change user {name}")
             except (StaleVersionError, UserNotFoundError):
-                continue  # somebody else changed it; look again
+                continue  # another client changed it; look again
             return self.user(name), present is None
         raise StaleVersionError(f"Others keep changing user {name}; nothing was changed.")
 

@@ -1,4 +1,4 @@
-"""Tokens of an OpenID Connect issuer (JWT): whether one is valid, and whom it names.
+"""Tokens of an OpenID Connect issuer (JWT): whether one is valid, and the principal that it names.
 
 A token is checked with the issuer's keys as this node has them. Its header selects a key by ``kid``, and nothing else:
 the key decides the algorithm, and references to other keys are ignored. Names from tokens have a prefix that no user of
@@ -96,7 +96,7 @@ class WebTokens:
         return found
 
     def verify(self, text: str, address: str) -> WebIdentity | None:
-        """Return whom a token names; None: the keys have to be read first (``keys.refresh``).
+        """Return the identity that a token names; None: the keys have to be read first (``keys.refresh``).
 
         Raises:
             UnauthenticatedError: the token is not valid.

@@ -22,7 +22,7 @@ class AnswerRoom:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more fits in."""
+        """True if nothing more fits in."""
         return not self.needs_one and (self.payload_bytes <= 0 or self.records <= 0)
 
     def less(self, cut: "CutRecords") -> "AnswerRoom":
@@ -48,7 +48,7 @@ class CutRecords:
     record_count: int
     payload_bytes: int
     is_full: bool
-    """Whether another record was there and did not fit."""
+    """True if another record was there and did not fit."""
     batches: bytes
     damaged_at: int | None = None
     """The offset from which on stored records are damaged; none of them is included."""

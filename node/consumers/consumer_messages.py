@@ -200,7 +200,7 @@ class ReturnedRequest(Message, frozen=True, kw_only=True):
 
 
 class ReturnedAnswer(Message, frozen=True, kw_only=True):
-    """Whether the node did."""
+    """The response: true if the node returned it."""
 
     has_returned: bool = field(name="has")
 

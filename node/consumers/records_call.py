@@ -74,7 +74,7 @@ class _Gathering:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the call need not wait for more."""
+        """True if the call need not wait for more."""
         if self.is_full or self.room.is_over:
             return True
         return bool(self.deliveries) and 0 <= self.bytes_min <= self.payload_bytes
@@ -93,13 +93,13 @@ class _Round:
     """The result of one pass over the partitions."""
 
     is_first: bool
-    """Whether this is the first pass of its call."""
+    """True for the first pass of a call."""
     has_moved: bool = False
     failed: set[PartitionKey] = field(default_factory=set)
     damaged: ReplicaDamagedError | None = None
     """Why a partition failed: its next records are damaged."""
     damages: list[Doubt] = field(default_factory=list)
-    """Damage to report once everything that was read is taken: no await may come in between."""
+    """Damage to report once everything that was read is taken: nothing may change in between."""
 
 
 class RecordsCall:

@@ -186,7 +186,7 @@ class AdminService:
     async def _enough_brokers(self, image: Image) -> Image:
         """Return the image once it has as many brokers, alive or not, as a topic gets replicas by default.
 
-        A topic that is created while a node starts for the first time would otherwise keep too few replicas for ever.
+        A topic that is created while a node starts for the first time would otherwise keep too few replicas.
 
         Raises:
             NotReadyError: brokers are missing.
@@ -233,7 +233,7 @@ class AdminService:
             try:
                 await self._propose(command, f"add partitions to {name}")
             except StaleVersionError:
-                continue  # somebody else added some; look again
+                continue  # another client added some; look again
             return self.image.topics.get(topic.topic_id, topic)
         raise StaleVersionError(
             f"others keep adding partitions to topic {name!r}; nothing was changed, look again"

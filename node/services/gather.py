@@ -167,4 +167,4 @@ class WriteGatherer:
                 pending.set_exception(error)
             place += count
         if error is not None and not is_awaited and not isinstance(error, MilenaError):
-            raise error  # a broken invariant goes on through the loop
+            raise error  # a broken invariant must reach the loop

@@ -50,7 +50,7 @@ ANSWER_MS = 2_000
 STEP = 1_000
 """Replicas, or committed offsets, that are sampled in one turn of the loop: about a millisecond."""
 BUSIEST_TOLD = 20
-"""Partitions reported by what producers write, and as many by what consumers read."""
+"""Busiest partitions that are reported: this many by bytes written, and as many by bytes read."""
 NUMBER_MAX = 1 << 40
 """A response with slots or counts above this is not sound."""
 

@@ -189,6 +189,7 @@ class ProduceService:
     def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
         if request.expected_end is not None:
             assert request.acks is not Acks.NONE, "nobody would hear whether it was"
+            # A condition names the end of one partition, so the request must determine that partition.
             check_placed(topic, request)
         settings = topic_settings(topic)
         if request.transaction is not None:
@@ -201,6 +202,7 @@ class ProduceService:
             sticky=self._sticky,
             now_ms=self._clock.wall_ms(),
             timestamps=settings.timestamps,
+            # A request that is written as a whole is refused as a whole, by ``keyless_record`` below.
             needs_keys=settings.is_compacted and not request.is_whole,
         )
         if len(parts) != 1 or errors:
@@ -295,6 +297,7 @@ class ProduceService:
             # Parts of a request end one by one, so each releases its share of the bound.
             share = size // len(appends)
             task = asyncio.create_task(ignore(append))
+            # The loop keeps only weak references to tasks, so this set keeps the write alive.
             self._unacked.add(task)
             self._unacked_bytes += share
             task.add_done_callback(partial(on_done, share=share))
@@ -490,6 +493,7 @@ def _marked(
     idempotency: IdempotencyKey | None,
 ) -> bytes:
     """Return a client's batch marked as part of its transaction and with its key."""
+    # Sequence numbers already say whether the batch is a retry, so a key has no place in it.
     if idempotency is not None:
         _check_unnumbered(header)
         stamp = _stamp_of(transaction)

@@ -422,7 +422,7 @@ class ReadService:
     ) -> _Looked:
         """Return the batches from the next one with records on; compaction has left none in ``barren``.
 
-        A reader that continues behind its last record would otherwise hear for ever that there is none. If no record
+        Otherwise a reader that continues behind its last record would get an empty response each time. If no record
         arrives in time, return what was read last: it says how far there are none.
         """
         loop = asyncio.get_running_loop()

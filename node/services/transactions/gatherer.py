@@ -208,7 +208,7 @@ class TransactionGatherer:
             else:
                 waiter.set_exception(error)
         if not isinstance(error, MilenaError) and not waiting:
-            raise error  # a broken invariant goes on through the loop
+            raise error  # a broken invariant must reach the loop
 
     async def close(self) -> None:
         """Drop what waits and what is in flight; the requests have ended already."""

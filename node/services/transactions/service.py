@@ -231,6 +231,7 @@ class TransactionService:
     ) -> TransactionReceipt:
         """Commit the request as a transaction of its own; retry with the next one if leaders aborted it."""
         while True:
+            # Each attempt is another transaction, so a late write of the former attempt cannot become part of it.
             async with self._slots.taken(timeout_ms=self._left(deadline)) as slot:
                 try:
                     committed = await self._commit_parts(
@@ -308,6 +309,7 @@ class TransactionService:
             now_ms=self._clock.wall_ms(),
             timestamps=settings.timestamps,
         )
+        # A transaction has all of its records or none, so the first record that may not be stored refuses it.
         for error in errors.values():
             raise error
         for batch in batches:
@@ -350,6 +352,7 @@ class TransactionService:
             for part, receipt in zip(parts, receipts, strict=True)
         )
         identity = (slot.producer_id, slot.producer_epoch)
+        # The homes of keys come first in ``extents``. Only their markers list everything that was written.
         home_count = sum(bool(part.request_keys) for part in parts)
         end = TransactionEnd(
             producer_id=identity[0],
@@ -506,6 +509,7 @@ class TransactionService:
             # A transaction at the last epoch could never end, because its end raises the epoch. The next call gives the
             # name a new id.
             if producer_epoch < PRODUCER_EPOCH_MAX:
+                # The name has a former holder. Wait until leaders refuse its epoch, so that its late writes get no 200.
                 if producer_epoch > 0:
                     await self._producers.spread(producer_id, producer_epoch)
                 return ProducerTransaction(
@@ -668,6 +672,7 @@ class TransactionService:
                 await self._ends.end(end)
             except FateUnknownError as error:
                 unknown = error
+            # This attempt decided nothing, but an earlier one may have. Only another attempt can tell.
             except NoQuorumError:
                 if unknown is None:
                     raise
