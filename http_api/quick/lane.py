@@ -32,7 +32,7 @@ from http_api.serving.connections import Closable
 from http_api.serving.dispatch import Dispatcher
 from http_api.serving.endpoint import QuickHandler, Route
 from http_api.serving.plain_answer import encode_answer
-from http_api.serving.quotas import payer_of
+from http_api.serving.quotas import Payer, payer_of
 from http_api.serving.unknown import CONDITIONS, TRANSACTION_HEADER, check_query
 from milena.model.errors import MilenaError
 from milena.model.pending import Pending
@@ -54,6 +54,7 @@ _TELLING = frozenset(
         "content-encoding",
         "expect",
         "origin",
+        "referer",
         "sec-fetch-site",
         "transfer-encoding",
         "upgrade",
@@ -271,7 +272,8 @@ class QuickLane:
         if not in_flight.has_room_for(holder, head.body_bytes, started_s):
             return None
         # The usual way can wait for a quota. The lane cannot, because it has no task.
-        if self._quotas.is_on and not self._pays(head, connection, started_s):
+        payer = self._payer(head, connection, started_s) if self._quotas.is_on else None
+        if self._quotas.is_on and payer is None:
             return None
         # Tasks that the handler starts inherit this context, as they do below the dispatcher. It is reset because this
         # code runs in the connection's callback, which serves all callers.
@@ -285,6 +287,9 @@ class QuickLane:
             result.set_exception(error)
         finally:
             on_behalf.principal.reset(asked)
+        # Not before: the usual way charges for a request that it takes over.
+        if payer is not None:
+            self._quotas.charge(payer, started_s, requests=1, bytes_in=head.body_bytes)
         return QuickRequest(self._dispatcher, connection, head, result, started_s, holder)
 
     def refuse(self, error: BaseException) -> bytes:
@@ -295,12 +300,10 @@ class QuickLane:
         own = {"X-Request-Id": request_id, "Server": SERVER, "Connection": "close"}
         return encode_refusal(refusal, own)
 
-    def _pays(self, head: Head, connection: Resting, now_s: float) -> bool:
-        """Count a request against its caller's quota.
+    def _payer(self, head: Head, connection: Resting, now_s: float) -> Payer | None:
+        """Return the client that pays for a request.
 
-        Returns:
-            False, with nothing counted, if the quota is used up, or if the connection does not count as the caller's
-            yet.
+        None: its quota is used up, or the connection does not count as the caller's yet.
         """
         remote = remote_of(connection.peername)
         payer = payer_of(head.caller.known_principal, remote, head.client_id)
@@ -308,11 +311,8 @@ class QuickLane:
         connections = self._dispatcher.shared.connections
         # The usual way claims the connection for its owner, or refuses it as one too many.
         if bound is not None and not connections.is_of(connection, bound.owner):
-            return False
-        if self._quotas.wait_s(payer, now_s) > 0:
-            return False
-        self._quotas.charge(payer, now_s, requests=1, bytes_in=head.body_bytes)
-        return True
+            return None
+        return None if self._quotas.wait_s(payer, now_s) > 0 else payer
 
     def _is_still(self, caller: Caller, connection: Resting) -> bool:
         """Return whether the caller's rights are unchanged since the head was learned, and hold on this connection."""

@@ -23,7 +23,7 @@ from raft_meta.machine.image import Quota
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.credentials import Allowed, ClosedNode
-from tests.unit.http_api.quick.test_lane import connected, request
+from tests.unit.http_api.quick.test_lane import RECORD, connected, request
 
 ALL = Allowed("ALL", "TOPIC", "t")
 
@@ -225,6 +225,26 @@ async def test_the_lane_is_counted_as_well():
     assert node.quick_requests
     assert seen[:2] == ["200"] * 2
     assert seen.count("429") >= 10
+
+
+async def test_a_request_that_the_lane_leaves_to_the_usual_way_is_charged_once(monkeypatch):
+    charged = []
+    charge = Quotas.charge
+
+    def counted(self, payer, now_s, *, requests=0, **bytes_):
+        charged.append(requests)
+        charge(self, payer, now_s, requests=requests, **bytes_)
+
+    monkeypatch.setattr(Quotas, "charge", counted)
+    node = FakeNode()
+    node.add_topic("t")
+    async with serving(node, ApiLimits(request_rate=1000)) as api, connected(api) as client:
+        for _ in range(3):
+            assert (await client.ask(request()))[0].split()[1] == "200"
+        assert node.quick_requests
+        bad = request(body=b"[" + RECORD[1:])
+        assert (await client.ask(bad))[0].split()[1] in {"400", "422"}
+    assert sum(charged) == 4
 
 
 async def test_who_sends_too_many_bytes_waits_for_the_next_request():

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from http_api.ports.node import ApiLimits
+from http_api.protocol.headers import LISTS, SINGLE
 from http_api.quick import lane as quick_lane
 from http_api.routes import ROUTES
 from http_api.server import ApiServer
@@ -101,6 +102,34 @@ async def test_a_type_that_names_no_format_is_told_as_which_it_was_taken(api, cl
     assert first[1].keys() == second[1].keys()
     assert second[1]["Milena-Record-Format"] == "json"
     assert len(api.node.quick_requests) == 1
+
+
+VALUES = {
+    "referer": ("http://elsewhere.example/page",),
+    "origin": ("http://elsewhere.example", "http://h"),
+    "sec-fetch-site": ("cross-site", "same-origin"),
+    "expect": ("100-continue",),
+    "transfer-encoding": ("chunked", "gzip"),
+    "content-encoding": ("gzip", "identity"),
+    "if-match": ('"7"',),
+    "x-forwarded-host": ("elsewhere.example",),
+    "forwarded": ("for=10.0.0.1;host=elsewhere.example",),
+}
+OF_EVERY_REQUEST = {"host", "content-type", "content-length"}
+
+
+@pytest.mark.parametrize("name", sorted((SINGLE | LISTS) - OF_EVERY_REQUEST))
+@pytest.mark.parametrize("content_type", [JSON_V2, "text/plain"])
+async def test_a_header_means_the_same_in_the_lane_and_beside_it(api, name, content_type):
+    """The first request of a head goes the usual way; the lane may take the next ones."""
+    for value in VALUES.get(name, ("x",)):
+        data = request(f"{name}: {value}").replace(JSON_V2.encode(), content_type.encode())
+        statuses = []
+        for _ in range(3):
+            async with connected(api) as client:
+                status, headers, _ = await client.ask(data)
+                statuses.append((status, headers.get("Milena-Error")))
+        assert len(set(statuses)) == 1, (name, value, statuses)
 
 
 async def test_a_head_is_known_to_all_connections(api, client):
