@@ -71,7 +71,7 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("ingress.annotations", {"a": 1}, "Invalid type. Expected: string, given: integer"),
     ("ingress.tls", [{"secret": "web"}], "Additional property secret is not allowed"),
     # Values that contradict each other.
-    ("ingress", {"enabled": True, "path": "/log"}, "/log is no path of a node"),
+    ("ingress", {"enabled": True, "path": "/log"}, "/log is not a path of a node"),
     ("podDisruptionBudget.maxUnavailable", 2, "= 2 breaks the quorum: with 3 voters at most 1"),
     ("podDisruptionBudget.maxUnavailable", "50%", "Invalid type. Expected: integer"),
     ("drain.timeoutSeconds", 43, "is more than half of terminationGracePeriodSeconds = 90"),
@@ -80,8 +80,8 @@ REFUSED: tuple[tuple[str, object, str], ...] = (
     ("topics", [{"name": "a", "replicationFactor": 5}], "a asks for replicationFactor = 5"),
     ("tls.api", TLS_ON, "tls.api.enabled needs certificates"),
     ("tls.peer", TLS_ON, "tls.peer.enabled needs certificates"),
-    ("tls.api", {"existingSecret": "web"}, "nobody would show: set tls.api.enabled, too"),
-    ("tls.peer", {"existingSecret": "pods"}, "nobody would show: set tls.peer.enabled, too"),
+    ("tls.api", {"existingSecret": "web"}, "no node would use: set tls.api.enabled, too"),
+    ("tls.peer", {"existingSecret": "pods"}, "no node would use: set tls.peer.enabled, too"),
     ("tls.certManager", TLS_ON, "set tls.api.enabled or tls.peer.enabled, too"),
     ("tls.clients", {"existingSecret": "people"}, "existingSecret needs tls.api.enabled"),
     ("tls.clients", {"principalRule": "CN:(.+)"}, "principalRule needs tls.clients.existingSecret"),
@@ -105,7 +105,7 @@ def test_bad_values_are_refused(path: str, value: object, message: str) -> None:
 def test_an_http_url_is_not_advertised_for_an_https_api() -> None:
     access = {"enabled": True, "perPod": {"enabled": True, "advertise": "http://a.example.org"}}
     tls = {"api": {"enabled": True, "existingSecret": "web"}}
-    with pytest.raises(RefusedError, match=r"begins with http:// and tls\.api\.enabled"):
+    with pytest.raises(RefusedError, match=r"begins with http://, but tls\.api\.enabled"):
         render(overrides={"externalAccess": access, "tls": tls})
 
 

@@ -1,9 +1,9 @@
-{{/* Who may come in: the first user's password, for the nodes and for the chart's own commands. */}}
+{{/* The first user's password, for the nodes and for the chart's own commands. */}}
 
-{{/* "true" when the nodes ask callers who they are. */}}
+{{/* "true" if the nodes ask for credentials. */}}
 {{- define "milena.asksCallers" -}}
 {{- if not .Values.auth -}}
-{{- fail "\nThere is no value auth: --reuse-values takes the values of a chart that had none.\nUse --reset-then-reuse-values (helm 3.14 or later), or --values with your own file." -}}
+{{- fail "\nThere is no value auth: --reuse-values takes the values of a chart without it.\nUse --reset-then-reuse-values (helm 3.14 or later), or --values with your own file." -}}
 {{- end -}}
 {{- if .Values.auth.enabled -}}true{{- end -}}
 {{- end -}}
@@ -12,12 +12,12 @@
 {{- default (printf "%s-admin" (include "milena.fullname" .)) .Values.auth.existingSecret -}}
 {{- end -}}
 
-{{/* Of the Secret that names the first user to Prometheus' operator. */}}
+{{/* Name of the Secret that names the first user to Prometheus' operator. */}}
 {{- define "milena.scraperSecretName" -}}
 {{- include "milena.fullname" . }}-scraper
 {{- end -}}
 
-{{/* What a node makes the first user of. The file is named, its text stands in the Secret alone. */}}
+{{/* Settings from which a node creates the first user. They name the password's file; only the Secret has its text. */}}
 {{- define "milena.firstUserEnv" -}}
 {{- if include "milena.asksCallers" . }}
 - name: MILENA_ADMIN_USER
@@ -29,7 +29,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* As whom the commands of the chart come. */}}
+{{/* Credentials of the chart's commands. */}}
 {{- define "milena.credentialsEnv" -}}
 {{- if include "milena.asksCallers" . }}
 - name: MILENA_USER

@@ -5,7 +5,7 @@
 '{{ . | replace "'" "'\\''" }}'
 {{- end -}}
 
-{{/* Creates what is missing. Without --wait the hook runs before the nodes are up; the job's deadline bounds the wait. */}}
+{{/* Creates missing topics. Without --wait the hook runs before the nodes are up; the job's deadline limits the wait. */}}
 {{- define "milena.topicScript" -}}
 set -eu
 until milena topics list > /tmp/topics; do sleep 2; done
@@ -22,7 +22,7 @@ milena topics create {{ include "milena.word" .name }} --if-not-exists
 {{- if kindIs "float64" . -}}{{ printf "%d" (int64 .) }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
-{{/* Writes a record, reads it back, and leaves nothing behind. */}}
+{{/* Writes a record, reads it back, and deletes its topic. */}}
 {{- define "milena.testScript" -}}
 set -eu
 topic="helm-test-$(date +%s)"

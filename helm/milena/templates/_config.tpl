@@ -1,6 +1,6 @@
 {{/* The nodes' configuration and the script that starts one. */}}
 
-{{/* A value as TOML. Numbers of a values file arrive as floats, which would be written as 1.34e+08. */}}
+{{/* A value as TOML. Numbers of a values file arrive as floats, which TOML would show as 1.34e+08. */}}
 {{- define "milena.toml" -}}
 {{- if kindIs "float64" . -}}
 {{ printf "%d" (int64 .) }}
@@ -11,13 +11,13 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Names under which the cluster is reached: those of its Kubernetes domain, and the ingress's, which may be any. */}}
+{{/* Host names of the cluster: those of its Kubernetes domain and of the ingress, where * allows any name. */}}
 {{- define "milena.hosts" -}}
 {{- $ingress := .Values.ingress -}}
 {{- if and $ingress.enabled (not $ingress.hosts) -}}
 *
 {{- else -}}
-{{- /* A pattern of an Ingress is a star for one label. */ -}}
+{{- /* A star in an Ingress host stands for one label; allowed_hosts takes it as a leading dot. */ -}}
 {{ regexReplaceAll "[*][.]" (join "," (concat (list (printf ".%s" .Values.clusterDomain)) (ternary $ingress.hosts list $ingress.enabled))) "." }}
 {{- end -}}
 {{- end -}}
@@ -52,8 +52,8 @@ allowed_hosts = {{ include "milena.hosts" . | toJson }}
 {{- end }}
 {{- end -}}
 
-{{/* Pod n is node n + 1. The first pods are the voters; the others join them. The node takes the shell's place, so
-that it is process 1 and gets SIGTERM itself. */}}
+{{/* Pod n is node n + 1. The first pods are the voters; the others join them. exec makes the node process 1, so that
+it gets SIGTERM itself. */}}
 {{- define "milena.startScript" -}}
 set -eu
 ordinal="${POD_NAME##*-}"

@@ -27,13 +27,13 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What the name of the release says, and nothing that an upgrade changes: selectors are immutable. */}}
+{{/* Labels from the release's name only, which an upgrade never changes: selectors are immutable. */}}
 {{- define "milena.releaseLabels" -}}
 app.kubernetes.io/name: {{ include "milena.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{/* Selects the nodes alone, not the pods of jobs and tests. */}}
+{{/* Selects only the nodes, not the pods of jobs and tests. */}}
 {{- define "milena.nodeLabels" -}}
 {{ include "milena.releaseLabels" . }}
 app.kubernetes.io/component: node
@@ -65,7 +65,7 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{ .pod }}.{{ include "milena.headless" .root }}.{{ .root.Release.Namespace }}.svc.{{ .root.Values.clusterDomain }}
 {{- end -}}
 
-{{/* The voters as milena start --peers wants them: 1=HOST:PORT,2=... */}}
+{{/* The voters for milena start --peers: 1=HOST:PORT,2=... */}}
 {{- define "milena.voters" -}}
 {{- $voters := list -}}
 {{- range $ordinal := until (int .Values.voters) -}}
@@ -75,7 +75,7 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- join "," $voters -}}
 {{- end -}}
 
-{{/* Their addresses alone, as milena start --join wants them. */}}
+{{/* Addresses of the voters for milena start --join. */}}
 {{- define "milena.voterAddresses" -}}
 {{- regexReplaceAll "[0-9]+=" (include "milena.voters" .) "" -}}
 {{- end -}}
@@ -84,12 +84,12 @@ app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{- ternary "https" "http" .Values.tls.api.enabled -}}
 {{- end -}}
 
-{{/* Where clients in the cluster find the nodes. */}}
+{{/* URL of the nodes for clients in the cluster. */}}
 {{- define "milena.url" -}}
 {{ include "milena.scheme" . }}://{{ include "milena.fullname" . }}.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}:{{ int .Values.service.port }}
 {{- end -}}
 
-{{/* What a node tells clients of itself; the start script puts the pod in. */}}
+{{/* URL that a node gives to clients; the start script inserts the pod's name. */}}
 {{- define "milena.advertise" -}}
 {{- $url := .Values.externalAccess.perPod.advertise -}}
 {{- if and .Values.externalAccess.perPod.enabled $url -}}

@@ -1,4 +1,4 @@
-{{/* What the pods of nodes, jobs and tests share. */}}
+{{/* Parts that the pods of nodes, jobs and tests share. */}}
 
 {{- define "milena.podSecurity" -}}
 runAsNonRoot: true
@@ -65,7 +65,7 @@ timeoutSeconds: {{ int .values.timeoutSeconds }}
 failureThreshold: {{ int .values.failureThreshold }}
 {{- end -}}
 
-{{/* The authority of the API's certificate, for the commands that talk to it. */}}
+{{/* The authority of the API's certificate, for commands that call the API. */}}
 {{- define "milena.trustEnv" -}}
 {{- if .Values.tls.api.enabled }}
 - name: SSL_CERT_FILE

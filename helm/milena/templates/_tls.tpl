@@ -8,7 +8,7 @@
 {{- default (printf "%s-peer-tls" (include "milena.fullname" .)) .Values.tls.peer.existingSecret -}}
 {{- end -}}
 
-{{/* "true" when cert-manager is to make the API's certificate, and the peers'. */}}
+{{/* "true" if cert-manager makes the API's certificate, and the peers'. */}}
 {{- define "milena.makesApiCertificate" -}}
 {{- if and .Values.tls.certManager.enabled .Values.tls.api.enabled (not .Values.tls.api.existingSecret) -}}true{{- end -}}
 {{- end -}}
