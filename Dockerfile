@@ -1,16 +1,18 @@
-# The image of a node, which is also the image of the command line. Three stages: wheels, environment, image.
+# The image of a node and of the command line. Three stages: wheels, environment, image.
 #
 #   docker build --tag milena:0.1.0 .
 #
-# Arguments: PYTHON_IMAGE, a slim Python 3.11 or later on Debian, best pinned by its digest
-# (docker.io/library/python:3.11-slim@sha256:...); BUILD_IMAGE, the same with gcc and Python's headers, of which nothing
-# stays; MILENA_COMPILED, auto: the hot modules are compiled where there is a compiler, 1: or the build fails, 0: they are
-# not; VERSION, REVISION and CREATED for the labels.
-# Without network in the build: put the wheels into build/wheelhouse first, as docs/kubernetes.md says.
+# Arguments:
+#   PYTHON_IMAGE     a slim Python 3.11 or later on Debian; pin its digest
+#                    (docker.io/library/python:3.11-slim@sha256:...)
+#   BUILD_IMAGE      the same with gcc and Python's headers; nothing of it stays in the image
+#   MILENA_COMPILED  auto: compile the hot modules if there is a compiler; 1: fail without one; 0: do not compile
+#   VERSION, REVISION, CREATED  for the labels
+# For a build without network, put the wheels into build/wheelhouse first: docs/kubernetes.md says how.
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim
 ARG BUILD_IMAGE=docker.io/library/python:3.11
 
-# Exactly what requirements.lock pins, and of that only what the node needs.
+# Only the packages that the node needs, in the versions of requirements.lock.
 FROM ${BUILD_IMAGE} AS wheels
 ARG MILENA_COMPILED=auto
 WORKDIR /source
@@ -21,13 +23,13 @@ COPY raft_meta raft_meta
 COPY http_api http_api
 COPY node node
 COPY milena milena
-# What the node needs is installed here, too: mypyc reads its types.
+# The node's packages are installed here, too, because mypyc reads their types.
 RUN if ls /given/*.whl > /dev/null 2>&1; then export PIP_NO_INDEX=1 PIP_FIND_LINKS=/given; fi && \
     export PIP_NO_CACHE_DIR=1 PIP_CONSTRAINT=/given/requirements.lock && \
     python3 -m venv /pip && \
     /pip/bin/python -m pip wheel --wheel-dir /wheelhouse '.[node]' ./node && \
     /pip/bin/python -m pip install /wheelhouse/*.whl mypy setuptools
-# The words of this step say which build it is.
+# The output of this step says whether the build is pure or compiled.
 RUN mkdir /extensions && \
     case "${MILENA_COMPILED}" in \
         0) echo "A PURE BUILD" ;; \
@@ -38,7 +40,7 @@ RUN mkdir /extensions && \
 FROM ${PYTHON_IMAGE} AS environment
 COPY --from=wheels /wheelhouse /wheelhouse
 COPY --from=wheels /extensions /extensions
-# pip is of no use in an image that nobody may write to.
+# The image runs with a read-only root, so pip would have no use in it.
 RUN python3 -m venv /opt/milena && \
     /opt/milena/bin/python -m pip install --no-cache-dir --no-index --find-links /wheelhouse milena-node && \
     cp -r /extensions/. /opt/milena/lib/python3*/site-packages/ && \

@@ -1,11 +1,11 @@
-# Every target makes the environment that it needs; nothing but Python 3.11 and make has to be there.
+# Every target creates the environment that it needs. Only Python 3.11 and make must be installed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Python on the compiled tree; on the sources with MILENA_PURE=1, or where there is no C compiler.
+# Python on the compiled tree. With MILENA_PURE=1, or without a C compiler, it uses the sources.
 RUN := $(BIN)/python build_support.py run
 STAMP := $(VENV)/.installed
-# Says in a line what the machine lacks for a target, and how to get it; fails where the target cannot do without.
+# Prints in one line what the machine lacks for a target and how to get it. Fails if the target cannot run without it.
 PREREQUISITES := $(BIN)/python prerequisites.py
 INPUT ?=
 KEEP ?=
@@ -20,15 +20,15 @@ SECONDS_EACH ?= 60
 DISK ?= dir
 NETWORK ?= none
 
-# Bytecode is kept, whatever the shell says: else each node that a test starts compiles its sources anew.
+# Keep bytecode, even if the shell disables it: otherwise each node that a test starts compiles its sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests have two lanes. The quick one leaves out what starts real processes, but for what is marked smoke; the second has
-# the others. Files go to workers in the order of their folders, so that the many small ones of tests/unit fill the end.
-# Sets of strings have one order in every run: else a kept seed of the simulation is another run each time.
+# Tests have two lanes. The quick lane omits tests that start real processes, except those marked smoke. The second lane
+# has the others. Workers get files in the order of folders, so that the many small files of tests/unit fill the end.
+# PYTHONHASHSEED fixes the order of sets of strings. Without it a recorded seed of the simulation gives a different run.
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
 QUICK := smoke or not (integration or chaos or deep or long)
-# What tells a fault of a dependency: JSON and numbers, HTTP, and codecs.
+# Tests that detect a faulty dependency: JSON and numbers, HTTP, and codecs.
 LOWEST := $(addprefix tests/unit/http_api/,quick $(addprefix test_,$(addsuffix .py,bodies formats numbers separate_requests v2_fetch v2_produce v3_records))) \
 	tests/unit/milena/model
 
@@ -43,14 +43,14 @@ $(STAMP): pyproject.toml node/pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat --editable . --editable ./node
 	touch $(STAMP)
 
-demo: $(STAMP)  ## the main job on real input: produce, kill a leader, read back, check
+demo: $(STAMP)  ## run real input through a cluster: produce, kill a leader, read back, check
 	$(RUN) -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
 
-compiled: $(STAMP)  ## build/compiled/HASH: a copy whose hot modules are extensions in C; needs a C compiler
+compiled: $(STAMP)  ## make build/compiled/HASH, a copy whose hot modules are C extensions; needs a C compiler
 	$(PREREQUISITES) $@
 	$(BIN)/python build_support.py
 
-test: $(STAMP)  ## the quick lane: a bite of everything, on the sources
+test: $(STAMP)  ## the quick lane: some tests of every part, on the sources
 	$(PYTEST) -n 3 --durations 15 -m "$(QUICK)" tests
 
 test-rest: $(STAMP)  ## the second lane: real clusters, Spark, faults and attacks, more seeds of the simulation; needs Java 17
@@ -65,14 +65,14 @@ test-compiled: $(STAMP)  ## the suites of storage, node, API, quorum and cluster
 	$(PREREQUISITES) $@
 	$(BIN)/python -m pytest -n 2 --dist worksteal --durations 15 tests/compiled/test_tree.py
 
-test-lowest: $(STAMP)  ## JSON, numbers, HTTP and batches with the lowest versions of dependencies that pyproject.toml allows
+test-lowest: $(STAMP)  ## JSON, numbers, HTTP and batches with the lowest dependency versions that pyproject.toml allows
 	$(PYTHON) -m venv $(VENV)-lowest
 	$(BIN)/python tests/lowest.py > $(VENV)-lowest/requirements.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)-lowest/requirements.txt
 	$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat --editable . --editable ./node
 	MILENA_PURE=1 $(VENV)-lowest/bin/python -m pytest -n 2 --dist loadfile $(LOWEST)
 
-test-moves: $(STAMP)  ## replicas of a loaded topic move between five real nodes, each of which is killed on the way
+test-moves: $(STAMP)  ## move replicas of a busy topic between five real nodes, and kill each node during a move
 	$(BIN)/python -m pytest tests/integration/test_reassignments.py
 
 test-console: $(STAMP)  ## the console in a real browser, on real nodes; needs chromium
@@ -87,27 +87,27 @@ test-helm: $(STAMP)  ## the chart: rendered, installed, upgraded, killed and sca
 	$(PREREQUISITES) $@
 	$(BIN)/python -m pytest tests/helm
 
-loadtest: $(STAMP)  ## one minute of locust on three nodes with a kill -9 in the middle; every acknowledged record is read back
+loadtest: $(STAMP)  ## one minute of locust on three nodes with a kill -9 in the middle; reads back every acknowledged record
 	$(PREREQUISITES) $@
 	$(RUN) -m loadtest $(LOADTEST_ARGS)
 
-bench: $(STAMP)  ## every figure beside its peers, in rounds; BENCH_ARGS="--rows fetch --rounds 3", docs/performance.md
+bench: $(STAMP)  ## compare every figure with its peers, in rounds; BENCH_ARGS="--rows fetch --rounds 3", docs/performance.md
 	$(PREREQUISITES) $@
 	$(RUN) -m loadtest.bench $(BENCH_ARGS)
 
-bench-spark: $(STAMP)  ## Spark on topics beside files: reads, streams, sinks, delay; BENCH_ARGS="--records 500000 --rounds 3"
+bench-spark: $(STAMP)  ## compare Spark on topics with Spark on files: reads, streams, sinks, delay; BENCH_ARGS="--records 500000 --rounds 3"
 	$(PREREQUISITES) $@
 	$(RUN) -m loadtest.bench.spark $(BENCH_ARGS)
 
-bench-spark-memory: $(STAMP)  ## memory of a stream of ten million records from topic to topic: BENCH_ARGS="--records 1000000"
+bench-spark-memory: $(STAMP)  ## measure the memory of a stream of ten million records from topic to topic; BENCH_ARGS="--records 1000000"
 	$(PREREQUISITES) bench-spark
 	$(RUN) -m loadtest.bench.spark.memory $(BENCH_ARGS)
 
-bench-compare: $(STAMP)  ## this tree beside the commit BASE, row by row: same, better or worse; BASE=main BENCH_ARGS="--rows fetch"
+bench-compare: $(STAMP)  ## compare this tree with the commit BASE, row by row: same, better or worse; BASE=main BENCH_ARGS="--rows fetch"
 	$(RUN) -m loadtest.bench.compare $(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
-# Sources, not extensions, which would have to be made of both trees; rows that a record passes through.
-bench-check: $(STAMP)  ## a short bench-compare with the commit in .ci/bench-base; fails where a row is worse by 15 %, twice
+# Runs on the sources, because extensions would have to be compiled for both trees. Only rows on the path of a record.
+bench-check: $(STAMP)  ## a short bench-compare with the commit in .ci/bench-base; fails if a row is worse by 15 % twice
 	MILENA_PURE=1 $(RUN) -m loadtest.bench.compare --base $$(cat .ci/bench-base) --rows json-all,json-1000,latency-default,fetch \
 		--rounds 6 --seconds 1 --tolerance 0.15 --again $(BENCH_ARGS)
 
@@ -126,37 +126,37 @@ layers: $(STAMP)
 	$(BIN)/lint-imports
 
 chaos: SEEDS = 1
-chaos: $(STAMP)  ## the chaos suite: SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; as root DISK=loop NETWORK=netns
+chaos: $(STAMP)  ## the chaos suite; SCENARIOS=a,b SEEDS=1,2,3 SECONDS_EACH=60; as root DISK=loop NETWORK=netns
 	$(PREREQUISITES) $(DISK) $(NETWORK)
 	$(BIN)/python -m tests.chaos --scenario $(or $(SCENARIOS),all) --seconds $(SECONDS_EACH) --seeds $(SEEDS) --disk $(DISK) --network $(NETWORK) $(if $(IDEMPOTENT),--idempotent) $(if $(PLAIN),--no-transactions)
 
 chaos-groups: SEEDS = 1
-chaos-groups: $(STAMP)  ## consumer groups while nodes and members break: SCENARIOS=name SEEDS=seed SECONDS_EACH=60; DISK, NETWORK as above
+chaos-groups: $(STAMP)  ## consumer groups while nodes and members fail; SCENARIOS=name SEEDS=seed SECONDS_EACH=60; DISK, NETWORK as above
 	$(PREREQUISITES) $(DISK) $(NETWORK)
 	$(BIN)/python -m tests.chaos.groups --scenario $(or $(SCENARIOS),kill-leader) --seconds $(SECONDS_EACH) --seed $(SEEDS) --disk $(DISK) --network $(NETWORK) --work chaos-runs/groups-$$(date +%Y%m%d-%H%M%S)
 
 chaos-spark: SEEDS = 1,2,3,4
-chaos-spark: $(STAMP)  ## a stream from topic to topic while Spark, its parts and nodes are killed: SEEDS=1,2,3 KILLS=9 of each; needs Java 17
+chaos-spark: $(STAMP)  ## a stream from topic to topic while Spark, its parts and nodes are killed; SEEDS=1,2,3 KILLS=9 each; needs Java 17
 	$(PREREQUISITES) $@
 	$(BIN)/python -m tests.chaos.spark_kills --seeds $(SEEDS) --kills $(or $(KILLS),9)
 
-chaos-selftest: $(STAMP)  ## the chaos suite against a stand-in cluster with known bugs; needs root
+chaos-selftest: $(STAMP)  ## the chaos suite against a simulated cluster with known bugs; needs root
 	$(PREREQUISITES) tmpfs loop netns
 	$(BIN)/python -m tests.chaos.selftest
 
-sim: $(STAMP)  ## the Raft core, then whole clusters, on virtual time: SEEDS=n FIRST=m JOBS=processes; a failure says how to replay it
+sim: $(STAMP)  ## simulate the Raft core, then whole clusters, on virtual time; SEEDS=n FIRST=m JOBS=processes; a failure says how to replay it
 	$(BIN)/python -m tests.sim.raft --seeds $(FIRST):$$(($(FIRST) + $(SEEDS)))
 	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST):$$(($(FIRST) + $(SEEDS))) --jobs $(JOBS)
 	$(BIN)/python -m tests.sim.cluster --seeds $(FIRST):$$(($(FIRST) + $(SEEDS))) --jobs $(JOBS) --nodes 5 --parts moving
 	$(BIN)/python -m tests.sim.groups --seeds $(FIRST):$$(($(FIRST) + $(SEEDS)))
 
-mutations: $(STAMP)  ## guards taken out one by one: the simulation must notice; writes tests/sim/mutations/mutations.md
+mutations: $(STAMP)  ## remove guards one by one: the simulation must notice; writes tests/sim/mutations/mutations.md
 	$(BIN)/python -m tests.sim.mutations
 
-judge: $(STAMP)  ## three real nodes judged by what the documents say: SECONDS=600 SEED=1 PORTS=48000 EPISODE=7 to replay one
+judge: $(STAMP)  ## check three real nodes against the documents; SECONDS=600 SEED=1 PORTS=48000 EPISODE=7 to replay one
 	$(BIN)/python -m tests.judge --seconds $(or $(SECONDS),600) --ports $(or $(PORTS),48000) $(if $(SEED),--seed $(SEED)) $(if $(EPISODE),--episode $(EPISODE)) $(JUDGE_ARGS)
 
-crash-search: $(STAMP)  ## every boundary of every change on disk, every state that a power cut may leave there
+crash-search: $(STAMP)  ## test every boundary of every change on disk, with every state that a power cut may leave
 	$(BIN)/python -m tests.crash $(if $(SCENARIOS),$(addprefix --scenario ,$(SCENARIOS)))
 
 $(VENV)/.fuzz: $(STAMP)
@@ -164,16 +164,16 @@ $(VENV)/.fuzz: $(STAMP)
 	  { echo 'fuzz needs atheris from PyPI, which has wheels for CPython on Linux only' >&2; exit 1; }
 	touch $@
 
-fuzz: $(VENV)/.fuzz  ## every decoder under atheris, SECONDS_EACH=60 for each; TARGETS="a b" for some of them
+fuzz: $(VENV)/.fuzz  ## every decoder under atheris, SECONDS_EACH=60 for each; TARGETS="a b" selects some
 	$(BIN)/python -m tests.fuzz.coverage --seconds $(SECONDS_EACH) $(if $(TARGETS),$(addprefix --target ,$(TARGETS)))
 
-hostile: $(STAMP)  ## hostile clients in numbers against three nodes; ATTACKS="a b" for some of them
+hostile: $(STAMP)  ## measure hostile clients against three nodes; ATTACKS="a b" selects some
 	$(BIN)/python -m tests.hostile $(if $(ATTACKS),$(addprefix --attack ,$(ATTACKS)))
 
-lock:  ## write requirements.lock anew from the newest versions that pyproject.toml allows
+lock:  ## write requirements.lock again, with the newest versions that pyproject.toml allows
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[node,spark,loadtest,demo,dev]'
-	{ echo '# Exact versions of everything that the environment holds; `make lock` writes it anew.'; \
+	{ echo '# Exact versions of every package in the environment; `make lock` writes this file.'; \
 	  build/lock/bin/python -m pip freeze --disable-pip-version-check --all --exclude pip --exclude milena --exclude milena-node; } > requirements.lock
 	rm -rf build/lock
 
