@@ -65,7 +65,7 @@ def tokens_of(node, user):
 
 async def test_a_stranger_is_asked_who_they_are_and_told_what_was_wrong(browser, closed):
     page = await sign_in(browser, closed, "alice", password="wrong")
-    await page.until_shown("Not let in")
+    await page.until_shown("Credentials refused")
     assert await page.run("document.querySelector('input[name=user]') !== null")
     # No box of the browser's own is open: the page still answers, and nothing of the cluster is in it.
     assert "orders" not in await page.run("document.body.innerText")
@@ -160,9 +160,9 @@ async def test_who_may_less_sees_less_and_is_told_why(browser, closed):
     await page.click(f"{form} form button")
     await page.until_shown("User:alice may not WRITE TOPIC orders")
     await page.run("location.hash = '#/access'")
-    await page.until_shown("changed by superusers, and you are none")
+    await page.until_shown("Only superusers can change the mode")
     await page.run("location.hash = '#/access/admin'")
-    await page.until_shown("you are neither")
+    await page.until_shown("Only the user and superusers can see these tokens")
     # Her own tokens are hers.
     await page.run("location.hash = '#/access/alice'")
     await page.until(f"{ROWS.format('Tokens')}.some((r) => r[1] === 'console')")
@@ -181,7 +181,7 @@ async def test_a_token_that_is_taken_away_ends_the_session(browser, closed):
 
 async def test_a_superuser_makes_a_user_an_entry_and_a_token_and_takes_them_back(browser, closed):
     page = await sign_in(browser, closed, "admin", "#/access")
-    form = await open_form(page, "Make a user")
+    form = await open_form(page, "Create a user")
     await page.fill(f"{form} input", "shop@example.org")
     await page.click(f"{form} form button")
     await page.until(f"{ROWS.format('Users')}.some((r) => r[0] === 'shop@example.org')")
@@ -196,7 +196,7 @@ async def test_a_superuser_makes_a_user_an_entry_and_a_token_and_takes_them_back
         f"{ROWS.format('Entries')}.some((r) => r + '' === {json.dumps(','.join(row))})"
     )
     await page.run("location.hash = '#/access/shop%40example.org'")
-    form = await open_form(page, "Make a token")
+    form = await open_form(page, "Create a token")
     await page.fill(f"{form} input", "<b>nightly</b>")
     await page.click(f"{form} form button")
     token = await page.until(f"document.querySelector('{form} pre')?.textContent")
@@ -207,7 +207,7 @@ async def test_a_superuser_makes_a_user_an_entry_and_a_token_and_takes_them_back
     await page.click("td button", "delete …")
     form = await open_form(page, "Delete a token")
     await page.click(f"{form} form button")
-    await page.until_shown("It has none.")
+    await page.until_shown("The user has no tokens.")
     form = await open_form(page, "Delete the user")
     await page.fill(f"{form} input", "shop@example.org")
     await page.click(f"{form} form button")

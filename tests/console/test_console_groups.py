@@ -46,7 +46,7 @@ async def test_a_groups_lag_is_told_whatever_it_is_called(browser, node):
     page = await browser.open(f"{node.url}/console/#/groups")
     await page.until(f"{ROWS.format(0)}.some((r) => r[0] === {json.dumps(EVIL)} && r[3] === '6')")
     await page.click("td a", EVIL)
-    await page.until_shown("Goes on at")
+    await page.until_shown("Committed offsets")
     await page.until(f"{ROWS.format(0)}.length === 2")
     for at, row in enumerate(await page.run(ROWS.format(0))):
         assert row[:5] == ["lagged", str(at), "2", "5", "3"]
@@ -58,7 +58,7 @@ async def test_a_groups_lag_is_told_whatever_it_is_called(browser, node):
 async def test_a_reset_is_shown_before_it_is_done(browser, node):
     await asyncio.to_thread(prepare, node, "back", "replayed", records=5, committed=2)
     page = await browser.open(f"{node.url}/console/#/groups/back")
-    form = await open_form(page, "Go on elsewhere")
+    form = await open_form(page, "Reset offsets")
     await page.choose(f"{form} label:nth-of-type(2) select", "offset")
     await until_enabled(page, form, is_on=False)
     await page.fill(f"{form} label:nth-of-type(3) input", "99")
@@ -66,7 +66,7 @@ async def test_a_reset_is_shown_before_it_is_done(browser, node):
     await page.until_shown("is above its end, 5")
     await page.fill(f"{form} label:nth-of-type(3) input", "5")
     await page.click(f"{form} form button", "Preview")
-    await page.until_shown("nothing is changed yet")
+    await page.until_shown("nothing has changed yet")
     preview = (
         f"[...document.querySelector('{form} tbody').rows].map((r) => r.innerText.split('\\t'))"
     )
@@ -89,8 +89,8 @@ async def test_a_reset_of_a_group_with_members_is_refused_and_says_why(browser, 
     ok(await asyncio.to_thread(call, node, "POST /groups/busy/heartbeat", joins))
     page = await browser.open(f"{node.url}/console/#/groups/busy")
     await page.until(f"{ROWS.format(1)}[0]?.[0] === '<m1>'")
-    form = await open_form(page, "Go on elsewhere")
-    await page.until_shown("It has 1 member: stop them first")
+    form = await open_form(page, "Reset offsets")
+    await page.until_shown("The group has 1 member. Stop them first")
     await page.click(f"{form} form button", "Preview")
     await page.click(f"{form} form button", "Reset")
     await page.until_shown("stop them before its offsets are reset")
@@ -107,7 +107,7 @@ async def test_a_rest_consumer_is_named_and_ended(browser, node):
     form = await open_form(page, "End the REST consumer c1")
     await page.fill(f"{form} input", "c1")
     await page.click(f"{form} form button", "End it")
-    await page.until_shown("Nobody reads as this group now")
+    await page.until_shown("The group has no members now")
     gone = await asyncio.to_thread(call, node, f"GET {where}/records")
     assert gone.refusal == (404, 40403)
     assert not page.faults
@@ -134,7 +134,7 @@ async def test_an_open_transaction_says_what_it_holds_up_and_is_aborted(browser,
     await until_enabled(page, form, is_on=False)
     await page.fill(f"{form} input", name)
     await page.click(f"{form} form button", "Abort it")
-    await page.until_shown("None is open")
+    await page.until_shown("No transaction is open")
     assert not page.faults
 
 
@@ -153,12 +153,12 @@ async def test_a_move_is_shown_before_it_is_made(browser, node):
     await page.fill(f"{form} label:nth-of-type(3) input", "0")
     await page.fill(f"{form} label:nth-of-type(4) input", " ".join(str(one) for one in after))
     await page.click(f"{form} form button", "Preview")
-    await page.until_shown("nothing does yet")
+    await page.until_shown("nothing moves yet")
     shown = await page.run(f"document.querySelector('{form} tbody').rows[0].innerText.split('\\t')")
     assert shown == ["moved", "0", *(" ".join(str(one) for one in ids) for ids in (before, after))]
     assert (await asyncio.to_thread(partition_state, node, "moved"))["replicas"] == before
     await page.click(f"{form} form button", "Move")
-    await page.until_shown("1 partition on the way")
+    await page.until_shown("1 partition moving")
     while (await asyncio.to_thread(partition_state, node, "moved"))["replicas"] != after:
         await asyncio.sleep(0.05)
     assert not page.faults
@@ -183,10 +183,10 @@ async def test_a_move_says_how_far_it_is_and_is_taken_back(browser, node):
     told = ok(await asyncio.to_thread(call, node, "GET /reassignments"))["reassignments"][0]
     ids = [" ".join(str(one) for one in told[name]) for name in ("replicas_before", "replicas")]
     assert row[:5] == ["slow", "0", told["state"].replace("_", " "), *ids]
-    form = await open_form(page, "Take all moves back")
+    form = await open_form(page, "Cancel all moves")
     await page.fill(f"{form} input", "moves")
-    await page.click(f"{form} form button", "Take back")
-    await page.until_shown("Nothing is on the move")
+    await page.click(f"{form} form button", "Cancel them")
+    await page.until_shown("No move is in progress")
     assert (await asyncio.to_thread(partition_state, node, "slow"))["replicas"] == before
     assert not page.faults
 

@@ -98,7 +98,7 @@ async def test_each_node_has_a_line_of_its_own_and_one_that_is_gone_is_named(
     gone.process.kill()
     try:
         page = await browser.open(f"{hour.url}/console/#/nodes")
-        await page.until_shown("1 node did not answer (3)")
+        await page.until_shown("1 node did not respond (3)")
         assert not page.faults
     finally:
         gone.process.start()

@@ -135,7 +135,7 @@ async def test_a_record_is_written_once_and_those_who_follow_see_it(browser, mad
     follower = await messages(browser, node, topic, "?from=live", width=390)
     await follower.until_shown("Following: 0 records came")
     page = await messages(browser, node, topic)
-    await page.until_shown("There are no such records")
+    await page.until_shown("No records match")
     await page.click("details.action > summary", "Write a record")
     await page.choose("details.action select", "1")
     await page.fill("details.action input", "u1")
@@ -202,7 +202,7 @@ async def test_the_shown_command_reads_the_same_records(browser, made):
 async def test_a_key_is_stored_as_the_same_key_in_json_or_as_text(browser, made):
     node, topic = await made(partitions=3)
     page = await messages(browser, node, topic)
-    await page.until_shown("There are no such records")
+    await page.until_shown("No records match")
     await page.click("details.action > summary", "Write a record")
     form = "details.action"
     texts = ("u1", '"u1"', "5", "5.0", "1.10", "true", '{"b": 1, "a": [1, 2]}', '"\\u00fc"', "ü x")

@@ -50,7 +50,7 @@ async def opened(browser, filled, place, **look):
     page = await browser.open(f"{filled.node.url}/console/{place}", **look)
     await page.until(
         "(document.querySelector('.curl pre') || document.body.innerText.includes('no such page'))"
-        " && !document.body.innerText.includes('Asking')"
+        " && !document.body.innerText.includes('Loading')"
     )
     return page
 
@@ -215,7 +215,7 @@ async def test_pictures_are_made(browser, filled, tmp_path):
     for name, (place, width, is_dark) in PICTURES.items():
         page = await opened(browser, filled, place, width=width, is_dark=is_dark)
         await page.until("document.querySelector('tbody tr, svg') !== null")
-        await page.until("!document.body.innerText.includes('Asking')")
+        await page.until("!document.body.innerText.includes('Loading')")
         await page.picture(folder / f"{name}.png")
         assert (folder / f"{name}.png").stat().st_size > 10_000
         assert not page.faults

@@ -90,7 +90,7 @@ async def test_a_question_finds_the_records_of_all_partitions(browser, topic, qu
     page = await browser.open(f"{node.url}/console/#/messages/{name}?{query}")
     wanted = expected(count, question)
     shown = f"document.querySelectorAll('tbody tr').length === {min(50, len(wanted))}"
-    await page.until(f"{shown} && document.body.innerText.includes(' looked at in ')")
+    await page.until(f"{shown} && document.body.innerText.includes(' read in ')")
     found = [row[:2] for row in await page.run(CELLS)]
     while len(found) < len(wanted):
         await page.click(".pager button", "Next")
@@ -129,7 +129,7 @@ async def test_large_values_of_one_partition_leave_the_last_ones_of_all(browser,
 
     await asyncio.to_thread(fill)
     page = await browser.open(f"{node.url}/console/#/messages/{name}?from=latest&count=100")
-    await page.until_shown("Not all was read")
+    await page.until_shown("Not all records were read")
     await page.until("document.querySelectorAll('tbody tr').length > 30")
     found = [(row[0], int(row[1])) for row in await page.run(CELLS)]
     assert [offset for partition, offset in found if partition == "1"] == list(range(30))[::-1]

@@ -103,7 +103,7 @@ async def test_every_page_of_a_large_cluster_is_small(browser, large):
         large.node.set_partition("wide", number, leader=None)
     for place, shown in (
         ("#/", "The worst 100 of"), ("#/nodes", "Address"), ("#/groups", "No groups yet"),
-        ("#/moves", "Nothing is on the move"), ("#/transactions", "None is open"),
+        ("#/moves", "No move is in progress"), ("#/transactions", "No transaction is open"),
     ):  # fmt: skip
         page = await browser.open(f"{large.base_url}/console/{place}")
         await page.until_shown(shown)
@@ -168,7 +168,7 @@ async def test_a_group_that_reads_ten_thousand_partitions_is_shown_a_page_at_a_t
 
 async def test_a_reset_of_ten_thousand_partitions_is_shown_a_page_at_a_time(browser, busy):
     page = await browser.open(f"{busy.base_url}/console/#/groups/group-00007")
-    form = await open_form(page, "Go on elsewhere")
+    form = await open_form(page, "Reset offsets")
     await page.click(f"{form} form button", "Preview")
     await page.until_shown("1\u201350 of 10,000")
     cells = f"[...document.querySelector('{form} tbody').rows[7].cells].map((c) => c.innerText)"
@@ -183,12 +183,12 @@ async def test_a_reset_of_ten_thousand_partitions_is_shown_a_page_at_a_time(brow
 async def test_five_thousand_open_transactions_are_shown_a_page_at_a_time(browser, busy):
     page = await browser.open(f"{busy.base_url}/console/#/transactions")
     await page.until_shown("1\u201350 of 5,000")
-    await page.click("button.sort", "Holds up")
-    await page.click("button.sort", "Holds up")
+    await page.click("button.sort", "Blocks")
+    await page.click("button.sort", "Blocks")
     await page.until_shown("and 995 more")
     await check_bounds(page)
     page = await browser.open(f"{busy.base_url}/console/#/")
-    await page.until_shown("50 or more transactions past their time")
+    await page.until_shown("50 or more transactions past their timeout")
     await page.until("document.querySelector('dl.facts').innerText.includes('5,000')")
     await page.until("document.querySelector('dl.facts').innerText.includes('10,001')")
     await check_bounds(page)
@@ -203,9 +203,9 @@ async def test_ten_thousand_moves_are_shown_a_page_at_a_time(browser, busy):
     assert (await busy.post("/reassignments", {"partitions": targets})).status == 200
     page = await browser.open(f"{busy.base_url}/console/#/moves")
     await page.until_shown("1\u201350 of 10,000")
-    await page.until_shown("node 4: not told")
+    await page.until_shown("node 4: not known")
     await page.fill("input[type=search]", "narrow")
-    await page.until_shown("Nothing of such a topic is on the move")
+    await page.until_shown("No move of such a topic is in progress")
     await check_bounds(page)
 
 
@@ -250,15 +250,15 @@ async def test_without_a_quorum_every_page_says_so_and_shows_what_was_known(brow
     await asyncio.to_thread(create_topic, node, "known", partitions=1)
     for gone in others:
         gone.process.kill()
-    await page.until_shown("No majority of the metadata quorum answers")
+    await page.until_shown("No majority of the metadata quorum responds")
     for place, also in (
         ("#/topics", "known"), ("#/topics/known", "Leader"), ("#/nodes", "Address"),
-        ("#/messages", "known"), ("#/groups", "This cannot be told, or changed, without one"),
-        ("#/transactions", "This cannot be told"), ("#/moves", "This cannot be told"),
-        ("#/access", "This cannot be told"), ("#/api", "Ids of live brokers"),
+        ("#/messages", "known"), ("#/groups", "Without a majority this cannot be read or changed"),
+        ("#/transactions", "Without a majority this cannot"), ("#/moves", "Without a majority this cannot"),
+        ("#/access", "Without a majority this cannot"), ("#/api", "Ids of live brokers"),
     ):  # fmt: skip
         lost = await browser.open(f"{node.url}/console/{place}")
-        await lost.until_shown("What is shown is what this node knew last")
+        await lost.until_shown("This is the last state that this node knew")
         await lost.until_shown(also)
         assert not lost.faults
     assert not page.faults

@@ -89,7 +89,7 @@ async def test_find_the_slow_consumer(reader, shop):
     await reader.page.until(f"{rows('Groups')}.some((r) => r[0] === 'slow' && r[3] === '90')")
     await reader.click("td a", "slow")
     await reader.page.until(
-        f"{rows('Where it stands')}.some((r) => r[0] === 'orders' && r[4] === '90')"
+        f"{rows('Committed offsets')}.some((r) => r[0] === 'orders' && r[4] === '90')"
     )
     assert reader.clicks == documented()["find the slow consumer"]
 
@@ -103,7 +103,7 @@ async def test_replay_a_group_from_an_hour_ago(reader, shop):
     page = reader.page
     await reader.click("nav a", "Groups")
     await reader.click("td a", "fast")
-    await reader.click("summary", "Go on elsewhere")
+    await reader.click("summary", "Reset offsets")
     await reader.choose("details[open] select", "time")
     local = "new Date(Date.now() - 3600000 - new Date().getTimezoneOffset() * 60000).toISOString().slice(0, 19)"
     await page.until(
@@ -111,7 +111,7 @@ async def test_replay_a_group_from_an_hour_ago(reader, shop):
         f" field.value = {local}; field.dispatchEvent(new Event('input', {{ bubbles: true }})); return true; }}"
     )
     await reader.click("details[open] form button", "Preview")
-    await page.until_shown("nothing is changed yet")
+    await page.until_shown("nothing has changed yet")
     await reader.click("details[open] form button", "Reset")
     await page.until_shown("done")
     offsets = ok(await asyncio.to_thread(call, shop, "GET /groups/fast/offsets"))["offsets"]

@@ -41,7 +41,7 @@ async def test_a_refusal_is_shown_in_the_nodes_own_words(browser, cluster):
     await page.until_shown("Topic name 'no <b>such</b> name' has a character other than")
     await page.fill(f"{form} textarea", "no config")
     await page.click(f"{form} form button")
-    await page.until_shown("“no config” is no config: write name=value")
+    await page.until_shown("“no config” is not a config: write name=value")
 
 
 async def test_a_topics_page_tells_its_partitions_and_what_is_not_a_default(browser, cluster):

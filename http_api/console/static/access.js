@@ -1,4 +1,4 @@
-// Who may come in, and what they may do: the mode, users and access control entries.
+// Access to the cluster: the mode, users and access control entries.
 
 import { useState } from "./vendor/hooks.js";
 import { path, withQuery } from "./api.js";
@@ -9,9 +9,9 @@ import { Answered, Badge, Facts, Filter, Head, Name, Table, href, html } from ".
 import { User } from "./access_user.js";
 
 const MODES = {
-  off: ["bad", "Nobody is asked who they are: whoever reaches a node may do everything."],
-  optional: ["warn", "Refusals are only logged. Who comes without credentials is User:ANONYMOUS."],
-  required: ["ok", "Whoever comes has to say who they are, and is held against the entries."],
+  off: ["bad", "The cluster needs no credentials: every client that reaches a node may do everything."],
+  optional: ["warn", "Refusals are only logged. A client without credentials is User:ANONYMOUS."],
+  required: ["ok", "Every client needs credentials, and the entries decide what it may do."],
 };
 
 export function Access({ names, cluster: { view, access } }) {
@@ -36,7 +36,7 @@ function Overview({ cluster_id, access }) {
       <p>${MODES[told.mode]?.[1]}</p>`}<//>
     <section><h2>Users</h2>
       <${Answered} answer=${users}>${({ users: rows }) => html`
-        <${Table} caption="Users" rows=${rows} keyOf=${(u) => u.name} empty="There are none: whoever comes is nobody's user." columns=${[
+        <${Table} caption="Users" rows=${rows} keyOf=${(u) => u.name} empty="There are no users." columns=${[
           { head: "User", cell: (u) => html`<a href=${href("access", u.name)}><${Name} text=${u.name} /></a>`, by: (u) => u.name },
           { head: "Superuser", cell: (u) => (u.is_superuser ? html`<${Badge} kind="warn">superuser<//>` : "–"), by: (u) => Number(u.is_superuser) },
           { head: "Passwords", num: true, cell: (u) => number(u.password_count), by: (u) => u.password_count },
@@ -53,7 +53,7 @@ function Overview({ cluster_id, access }) {
 
 const sentence = (e) => `${e.permission} ${e.principal} ${e.operation} ${e.resource_type} ${e.resource_name}`;
 
-/** An entry is named by all that it says. */
+/** The fields that together identify an entry. */
 const queryOf = ({ resource_type, resource_name, pattern_type, principal, host, operation, permission }) =>
   ({ resource_type, resource_name, pattern_type, principal, host, operation, permission });
 
@@ -67,7 +67,7 @@ function Entries({ answer, where, onDone }) {
       return html`
         <div class="tools"><${Filter} label="Containing" value=${wanted} onValue=${setWanted} count=${rows.length} of=${data.length} /></div>
         ${chosen && html`<${RemoveEntry} key=${sentence(chosen)} entry=${chosen} sentence=${sentence(chosen)} where=${withQuery(where, queryOf(chosen))} onDone=${done} />`}
-        <${Table} caption="Entries" rows=${rows} keyOf=${(e) => JSON.stringify(queryOf(e))} empty="There are none: under “required”, nobody but superusers may do anything." columns=${[
+        <${Table} caption="Entries" rows=${rows} keyOf=${(e) => JSON.stringify(queryOf(e))} empty="There are no entries: under “required”, only superusers may do anything." columns=${[
           { head: "Principal", cell: (e) => html`<${Name} text=${e.principal} />`, by: (e) => e.principal },
           { head: "May", cell: (e) => html`<${Badge} kind=${e.permission === "DENY" ? "bad" : "ok"}>${e.permission.toLowerCase()}<//>`, by: (e) => e.permission },
           { head: "Operation", cell: (e) => e.operation, by: (e) => e.operation },
@@ -75,7 +75,7 @@ function Entries({ answer, where, onDone }) {
           { head: "From", cell: (e) => (e.host === "*" ? "anywhere" : html`<${Name} text=${e.host} />`), by: (e) => e.host },
           { head: "Remove", cell: (e) => html`<button type="button" class="link" aria-label=${`remove ${sentence(e)}`} onClick=${() => setChosen(e)}>remove …</button>` },
         ]} />
-        <p class="dim">One that denies wins. “…” after a name: all that begin so.</p>`;
+        <p class="dim">An entry that denies overrides those that allow. “…” after a name: all names that begin with it.</p>`;
     }}<//>
   </section>`;
 }

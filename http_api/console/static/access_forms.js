@@ -1,4 +1,4 @@
-// What changes access: make users, add and remove entries, change the mode.
+// Forms that change access: create users, add and remove entries, change the mode.
 
 import { useState } from "./vendor/hooks.js";
 import { path, post } from "./api.js";
@@ -16,7 +16,7 @@ const PASSWORD_MIN = 8;
 const Choose = ({ label, value, of, onValue }) =>
   html`<label>${label} <select value=${value} onChange=${(e) => onValue(e.target.value)}>${of.map((one) => html`<option value=${one}>${one.toLowerCase().replaceAll("_", " ")}</option>`)}</select></label>`;
 
-/** What an operation is on: fields of a resource, for entries and for tokens. */
+/** Fields for an operation and its resource, for entries and tokens. */
 export function Resource({ form, onForm }) {
   const set = (name) => (value) => onForm({ ...form, [name]: value });
   const setType = (type) => onForm({ ...form, type, name: type === "CLUSTER" ? CLUSTER_NAME : "", operation: OPERATIONS[type][0], pattern: "LITERAL" });
@@ -26,7 +26,7 @@ export function Resource({ form, onForm }) {
     ${form.type !== "CLUSTER" && html`
       <${Field} label="Name" value=${form.name} onValue=${set("name")} hint="orders" />
       <label>Of <select value=${form.pattern} onChange=${(e) => set("pattern")(e.target.value)}>
-        <option value="LITERAL">this name (* is all)</option><option value="PREFIXED">names that begin so</option>
+        <option value="LITERAL">this name (* is all)</option><option value="PREFIXED">names that begin with it</option>
       </select></label>`}`;
 }
 
@@ -41,15 +41,15 @@ export function MakeUser({ isSuperuser, onDone }) {
     await post(path`users/${name}`, { password: password || undefined, is_superuser: isSuper || undefined }, "PUT");
     setPassword("");
     onDone();
-    return html`made <a href=${href("access", name)}><${Name} text=${name} /></a>`;
+    return html`created <a href=${href("access", name)}><${Name} text=${name} /></a>`;
   };
-  return html`<${Action} summary="Make a user" verb="Make" act=${act} isReady=${isReady}>
+  return html`<${Action} summary="Create a user" verb="Create" act=${act} isReady=${isReady}>
     <${Field} label="Name" value=${name} onValue=${setName} hint="letters, digits, . _ - @" />
-    <${Field} label="Password, 8 characters or more" type="password" autocomplete="new-password" value=${password} onValue=${setPassword} hint="none: it has tokens alone" />
+    <${Field} label="Password, 8 characters or more" type="password" autocomplete="new-password" value=${password} onValue=${setPassword} hint="none: only tokens" />
     ${isSuperuser
       ? html`<label class="tick"><input type="checkbox" checked=${isSuper} onChange=${(e) => setIsSuper(e.target.checked)} /> superuser: may do everything</label>`
-      : html`<p class="dim">Superusers are made by superusers.</p>`}
-    <p>It may nothing until entries say so.</p>
+      : html`<p class="dim">Only superusers can create superusers.</p>`}
+    <p>The user has no rights until an entry allows something.</p>
   <//>`;
 }
 
@@ -65,7 +65,7 @@ export function AddEntry({ where, onDone }) {
       operation: form.operation, resource_type: form.type, resource_name: form.name, pattern_type: form.pattern,
     });
     onDone();
-    return "it is in force";
+    return "the entry applies now";
   };
   return html`<${Action} summary="Add an entry" verb="Add" act=${act} isReady=${isReady}>
     <${Field} label="Principal" value=${principal} onValue=${setPrincipal} hint="User:alice, Group:ops, User:*" />
@@ -82,14 +82,14 @@ export function RemoveEntry({ sentence, where, onDone }) {
   };
   return html`<${Action} summary="Remove an entry" verb="Remove it" kind="danger" act=${act} isOpen=${true}>
     <p><${Name} text=${sentence} /></p>
-    <p>It is out of force with the next request.</p>
+    <p>It stops applying with the next request.</p>
   <//>`;
 }
 
 export function ChangeMode({ access, users, onDone }) {
   const [mode, setMode] = useState(access?.mode ?? "off");
   if (!access) return null;
-  if (!access.is_superuser) return html`<p class="action dim">The mode is changed by superusers, and you are none.</p>`;
+  if (!access.is_superuser) return html`<p class="action dim">Only superusers can change the mode, and you are not one.</p>`;
   const hasSuperuser = users?.some((user) => user.is_superuser && user.password_count > 0);
   const act = async () => {
     await post("access", { mode }, "PUT");
@@ -97,8 +97,8 @@ export function ChangeMode({ access, users, onDone }) {
   };
   return html`<${Danger} summary="Change the mode" verb="Change it" name=${mode} act=${act} isReady=${mode !== access.mode}>
     <${Choose} label="Mode" value=${mode} of=${["off", "optional", "required"]} onValue=${setMode} />
-    ${mode === "required" && users && !hasSuperuser && html`<p class="box warn">No superuser has a password: make one first, or nobody can change anything afterwards.</p>`}
-    ${mode === "off" && html`<p class="box warn">Whoever reaches a node may do everything then.</p>`}
-    <p>Before “required”, let it be “optional” for a while: nodes log <code>would be refused</code> of whoever it would shut out.</p>
+    ${mode === "required" && users && !hasSuperuser && html`<p class="box warn">No superuser has a password. Create one first: otherwise no user can change anything afterwards.</p>`}
+    ${mode === "off" && html`<p class="box warn">Then every client that reaches a node may do everything.</p>`}
+    <p>Before “required”, use “optional” for a while: nodes log <code>would be refused</code> for each client that “required” would refuse.</p>
   <//>`;
 }

@@ -1,4 +1,4 @@
-// One user: password, rank, and tokens, which are shown once.
+// One user: password, superuser or not, and tokens, which are shown once.
 
 import { useState } from "./vendor/hooks.js";
 import { path, post } from "./api.js";
@@ -32,7 +32,7 @@ export function User({ name, access }) {
       <section><h2>Tokens</h2>
         ${maySee
           ? html`<${Answered} answer=${tokens}>${(list) => html`<${Tokens} rows=${list.tokens} where=${where} onDone=${again} />`}<//>`
-          : html`<p>A user's tokens are for that user and for superusers to see, and you are neither.</p>`}
+          : html`<p>Only the user and superusers can see these tokens.</p>`}
       </section>
       <section><h2>Change it</h2><div class="actions">
         ${maySee && html`<${MakeToken} where=${where} onDone=${again} />`}
@@ -50,12 +50,12 @@ function Tokens({ rows, where, onDone }) {
     onDone();
   };
   return html`
-    ${chosen && html`<${Action} key=${chosen} summary="Delete a token" verb="Delete it" kind="danger" act=${act} isOpen=${true}><p>Whoever has token <${Name} text=${chosen} /> is refused from the next request on.</p><//>`}
-    <${Table} caption="Tokens" rows=${rows} keyOf=${(t) => t.token_id} empty="It has none." columns=${[
+    ${chosen && html`<${Action} key=${chosen} summary="Delete a token" verb="Delete it" kind="danger" act=${act} isOpen=${true}><p>From the next request on, clients with the token <${Name} text=${chosen} /> are refused.</p><//>`}
+    <${Table} caption="Tokens" rows=${rows} keyOf=${(t) => t.token_id} empty="The user has no tokens." columns=${[
       { head: "Token", cell: (t) => html`<span class="mono">${t.token_id}</span>`, by: (t) => t.token_id },
       { head: "Note", cell: (t) => html`<${Name} text=${t.note || "–"} />`, by: (t) => t.note },
-      { head: "Good for", cell: (t) => (t.grants.length ? t.grants.map((grant) => html`<div><${Name} text=${words(grant)} /></div>`) : "all that its user may") },
-      { head: "Made", kind: "when", cell: (t) => time(t.created_ms).slice(0, 19), by: (t) => t.created_ms },
+      { head: "Good for", cell: (t) => (t.grants.length ? t.grants.map((grant) => html`<div><${Name} text=${words(grant)} /></div>`) : "everything that its user may do") },
+      { head: "Created", kind: "when", cell: (t) => time(t.created_ms).slice(0, 19), by: (t) => t.created_ms },
       { head: "Ends", kind: "when", cell: ends, by: (t) => t.expires_ms ?? Infinity },
       { head: "Delete", cell: (t) => html`<button type="button" class="link" aria-label=${`delete token ${t.token_id}`} onClick=${() => setChosen(t.token_id)}>delete …</button>` },
     ]} />`;
@@ -76,12 +76,12 @@ function MakeToken({ where, onDone }) {
     });
     setMade(token.token);
     onDone();
-    return "made; copy it now, nobody can show it again";
+    return "created; copy it now, it cannot be shown again";
   };
-  return html`<${Action} summary="Make a token" verb="Make" act=${act} isReady=${(days === "" || Number(days) > 0) && (!isPart || form.name !== "")}>
+  return html`<${Action} summary="Create a token" verb="Create" act=${act} isReady=${(days === "" || Number(days) > 0) && (!isPart || form.name !== "")}>
     <${Field} label="Note" value=${note} onValue=${setNote} hint="nightly job" />
-    <${Field} label="Days" type="number" min="1" value=${days} onValue=${setDays} hint="no end" />
-    <label class="tick"><input type="checkbox" checked=${isPart} onChange=${(e) => setIsPart(e.target.checked)} /> good for one thing alone</label>
+    <${Field} label="Days" type="number" min="1" value=${days} onValue=${setDays} hint="never expires" />
+    <label class="tick"><input type="checkbox" checked=${isPart} onChange=${(e) => setIsPart(e.target.checked)} /> for one operation only</label>
     ${isPart && html`<${Resource} form=${form} onForm=${setForm} />`}
     ${made && html`<div class="wide"><pre tabindex="0" aria-label="the token">${made}</pre><button type="button" onClick=${() => setMade(null)}>I have it</button></div>`}
   <//>`;
@@ -95,12 +95,12 @@ function SetPassword({ where, onDone }) {
     await post(where, { password, keep_previous: keeps || undefined, revoke_tokens: revokes || undefined }, "PUT");
     setPassword("");
     onDone();
-    return "it is changed";
+    return "changed";
   };
   return html`<${Action} summary="Set the password" verb="Set" act=${act} isReady=${password.length >= PASSWORD_MIN}>
     <${Field} label="New password, 8 characters or more" type="password" autocomplete="new-password" value=${password} onValue=${setPassword} />
-    <label class="tick"><input type="checkbox" checked=${keeps} onChange=${(e) => setKeeps(e.target.checked)} /> the one before stays good, too</label>
-    <label class="tick"><input type="checkbox" checked=${revokes} onChange=${(e) => setRevokes(e.target.checked)} /> delete its tokens; without this they stay good</label>
+    <label class="tick"><input type="checkbox" checked=${keeps} onChange=${(e) => setKeeps(e.target.checked)} /> the previous password stays valid, too</label>
+    <label class="tick"><input type="checkbox" checked=${revokes} onChange=${(e) => setRevokes(e.target.checked)} /> delete the user's tokens; otherwise they stay valid</label>
   <//>`;
 }
 
@@ -109,9 +109,9 @@ function SetRank({ user, where, onDone }) {
     await post(where, { is_superuser: !user.is_superuser }, "PUT");
     onDone();
   };
-  const what = user.is_superuser ? "Make it no superuser" : "Make it a superuser";
+  const what = user.is_superuser ? "Remove superuser rights" : "Make superuser";
   return html`<${Danger} summary=${what} verb=${what} name=${user.name} act=${act}>
-    <p>${user.is_superuser ? "What it may is left to entries then. The last superuser with a password stays one." : "It may do everything then, whatever entries say."}</p>
+    <p>${user.is_superuser ? "Then only entries give rights to the user. The last superuser with a password cannot be changed." : "Then the user may do everything, independent of entries."}</p>
   <//>`;
 }
 
@@ -121,6 +121,6 @@ function Delete({ name, where }) {
     location.hash = href("access");
   };
   return html`<${Danger} summary="Delete the user" verb="Delete it" name=${name} act=${act}>
-    <p>Its tokens, and the entries that name it, go with it.</p>
+    <p>This also deletes the user's tokens, and the entries that name the user.</p>
   <//>`;
 }

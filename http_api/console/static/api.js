@@ -1,9 +1,9 @@
-// The API as this page asks it: always the node that served the page, below whatever prefix a proxy put in front.
+// Requests of this page to the API: always to the node that served the page, below the prefix of a proxy, if any.
 
 export const ROOT = new URL("../", location.href);
 const PATIENCE_MS = 20000;
 
-/** The node, or a proxy before it, answered that it did not do it. */
+/** A refusal by the node, or by a proxy before it. */
 export class Refusal extends Error {
   constructor(message, { status, code, kind, requestId }) {
     super(message);
@@ -11,15 +11,15 @@ export class Refusal extends Error {
   }
 }
 
-/** Nobody answered. */
+/** The node did not respond. */
 export class Unreachable extends Error {}
 
-// Of this console alone: another one, below another path of the same host, has a session of its own.
+// The key has the path, because another console below another path of the same host has its own session.
 const KEPT = `milena session of ${ROOT.pathname}`;
 
 /**
- * What requests carry of the reader's: {header, …}, or null. A session with `endsMs` is kept for this tab, so that a reload
- * does not ask again; one without is in the page's memory alone.
+ * The reader's credentials for requests: {header, …}, or null. A session with `endsMs` is stored for this tab, so that a
+ * reload does not ask again. A session without it is only in the page's memory.
  */
 export const credentials = {
   session: restored(),
@@ -48,10 +48,10 @@ function restored() {
   }
 }
 
-/** A name as it stands in a path. */
+/** A name, encoded for a path. */
 export function encoded(name) {
-  // Browsers take these for steps in a path, however they are encoded.
-  if (name === "." || name === "..") throw new Refusal(`a browser cannot ask for what is called “${name}”: use curl --path-as-is`, {});
+  // Browsers treat these as path steps, even if they are encoded.
+  if (name === "." || name === "..") throw new Refusal(`a browser cannot send a request for the name “${name}”: use curl --path-as-is`, {});
   return encodeURIComponent(String(name).toWellFormed?.() ?? name);
 }
 
@@ -67,7 +67,7 @@ export const urlOf = (where) => new URL(where, ROOT).href;
 
 const own = (session) => (session ? { Authorization: session.header } : {});
 
-/** The answer to a request, not read yet. */
+/** Send a request; return the response with its body unread. */
 export async function send(method, where, { body, type, accept, signal, headers = {}, patienceMs = PATIENCE_MS, isStream = false } = {}) {
   const session = credentials.session;
   const sent = { ...own(session), ...headers };
@@ -81,21 +81,21 @@ export async function send(method, where, { body, type, accept, signal, headers 
     response = await fetch(urlOf(where), { method, headers: sent, body, signal: either, cache: "no-store" });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Unreachable(late.signal.aborted ? `no answer within ${patienceMs / 1000} s` : "the node does not answer");
+    throw new Unreachable(late.signal.aborted ? `no response within ${patienceMs / 1000} s` : "the node does not respond");
   }
-  // A stream has no end that could be late.
+  // The timeout is for responses with an end; a stream has none.
   if (isStream) clearTimeout(timer);
   if (response.ok || response.status === 207) return response;
-  // A token that has ended, or was deleted, is no use any more: who the reader is, is asked anew.
+  // The token has expired or was deleted: drop it, so that the page asks the reader to sign in again.
   if (response.status === 401 && session && credentials.session === session && !headers.Authorization) credentials.drop();
   const text = await response.text().catch(() => "");
   let told = {};
   try {
     told = JSON.parse(text);
   } catch {
-    // A proxy's own page.
+    // A page of a proxy.
   }
-  throw new Refusal(told.message ?? told.reason ?? `HTTP ${response.status} without a message of a node: is a proxy in between?`, {
+  throw new Refusal(told.message ?? told.reason ?? `HTTP ${response.status} without a node's message: is there a proxy in between?`, {
     status: response.status,
     code: told.error_code,
     kind: response.headers.get("Milena-Error"),
@@ -106,7 +106,7 @@ export async function send(method, where, { body, type, accept, signal, headers 
 const RAW_MAX = 256 << 10;
 const RAW_MS = 15000;
 
-/** {status, headers, text, isCut} of any answer, refusals too; of one that goes on and on, its beginning. */
+/** {status, headers, text, isCut} of any response, also of a refusal; for a response without an end, its beginning. */
 export async function sendRaw({ method, where, headers, body }) {
   const end = new AbortController();
   const late = setTimeout(() => end.abort(), RAW_MS);
@@ -122,14 +122,14 @@ export async function sendRaw({ method, where, headers, body }) {
     return told;
   } catch {
     if (told) return { ...told, isCut: true };
-    throw new Unreachable(end.signal.aborted ? `no answer within ${RAW_MS / 1000} s` : "the node does not answer");
+    throw new Unreachable(end.signal.aborted ? `no response within ${RAW_MS / 1000} s` : "the node does not respond");
   } finally {
     clearTimeout(late);
     end.abort();
   }
 }
 
-/** A stream piece by piece; whoever stops early ends it. */
+/** The pieces of a stream. A caller that stops early cancels the stream. */
 export async function* pieces(stream) {
   const reader = stream.getReader();
   try {
@@ -139,7 +139,7 @@ export async function* pieces(stream) {
   }
 }
 
-/** The JSON, or text, of an answer; null where it is empty. */
+/** Send a request; return the response's JSON or text, null if it is empty. */
 export async function ask(method, where, options = {}) {
   const response = await send(method, where, options);
   try {
@@ -148,7 +148,7 @@ export async function ask(method, where, options = {}) {
     return /json/.test(response.headers.get("Content-Type")) ? JSON.parse(text) : text;
   } catch (error) {
     if (options.signal?.aborted) throw error;
-    throw new Unreachable("the answer broke off");
+    throw new Unreachable("the response broke off");
   }
 }
 
@@ -158,21 +158,21 @@ export const post = (where, value, method = "POST") =>
   ask(method, where, value === undefined ? {} : { body: JSON.stringify(value), type: JSON_TYPE });
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
-// What is pasted into a shell shows all that it holds.
+// Escapes make every character visible that is pasted into a shell.
 const ascii = (json) => json.replace(/[^\x20-\x7e]/g, (c) => `\\u${c.charCodeAt(0).toString(16).padStart(4, "0")}`);
 
-/** The same request for a shell. */
+/** A request as a curl command. */
 export function curl({ method = "GET", where, headers = {}, body }) {
   const words = ["curl", method === "GET" ? "-s" : `-s -X ${method}`];
   if (headers.Accept === "text/event-stream") words[1] = "-sN";
-  // The reader's own token is not for the screen.
+  // The screen must not show the reader's token.
   if (credentials.session) words.push("-H", '"Authorization: Bearer $(cat milena.token)"');
   for (const [name, value] of Object.entries(headers)) words.push("-H", quoted(`${name}: ${value}`));
   if (body !== undefined) words.push("-d", quoted(ascii(body)));
   return [...words, quoted(urlOf(where))].join(" ");
 }
 
-/** Prometheus' text: what has no labels by its name, and the one role that this node has. */
+/** Parse Prometheus' text: the values without labels by name, and this node's Raft role. */
 export function parseMetrics(text) {
   const values = {};
   for (const [, name, labels, value] of text.matchAll(/^(?:milena_)?(\w+)(\{[^\n]*\})? (\S+)$/gm)) {

@@ -1,4 +1,4 @@
-// The console: one page; which of its views is shown stands behind the # of its address.
+// The console: one page. The part of the address after # selects the view.
 
 import { render } from "./vendor/preact.js";
 import { useEffect, useErrorBoundary, useRef, useState } from "./vendor/hooks.js";
@@ -21,7 +21,7 @@ import { Transactions } from "./transactions.js";
 const VIEWS = { cluster: Cluster, nodes: Nodes, topics: Topics, messages: Messages, groups: Groups, transactions: Transactions, moves: Moves, access: Access, api: Explorer };
 const title = (word) => (word === "api" ? "API" : word[0].toUpperCase() + word.slice(1));
 
-/** {view, names, query} of an address; null where it cannot be read. */
+/** {view, names, query} of an address; null if it cannot be parsed. */
 function parse(hash) {
   const [way, query] = hash.replace(/^#?\/?/, "").split(/\?(.*)/s);
   try {
@@ -50,7 +50,7 @@ function Page({ place, cluster }) {
   return html`<${View} ...${place} cluster=${cluster} />`;
 }
 
-/** Where else the same cluster can be seen, when this node is silent. */
+/** Links to the consoles of other nodes, if this node does not respond. */
 function Others({ view, own }) {
   const others = view?.brokers.filter((b) => b.broker_id !== own && !b.is_fenced && /^https?:\/\//.test(b.url)) ?? [];
   return others.length > 0 && html`<p>Other nodes: ${others.map((b) => html` <a href=${`${b.url}/console/`}>node ${b.broker_id}</a>`)}</p>`;
@@ -66,7 +66,7 @@ function App({ session }) {
   const isFirst = useRef(true);
   useEffect(() => {
     document.title = `${place ? [title(place.view), ...place.names].join(" · ") : "Not found"} · Milena`;
-    // Who goes by keyboard or screen reader is put at the new page's beginning.
+    // Move the focus to the new page's title, for keyboards and screen readers.
     if (!isFirst.current) main.current.querySelector("h1")?.focus();
     isFirst.current = false;
   }, [hash.split("?")[0]]);
@@ -84,13 +84,13 @@ function App({ session }) {
     <main id="main" ref=${main} tabindex="-1">
       ${metadata.error && !isStranger && html`<${Failure} error=${metadata.error} since=${metadata.at} />`}
       ${isSilent && html`<${Others} view=${view} own=${who.data?.node_id} />`}
-      ${view && !view.is_current && place?.view !== "cluster" && html`<div class="box bad" role="alert"><strong>No majority of the metadata quorum answers</strong><p>What is shown is what this node knew last. <a href=${href("cluster")}>What to do</a></p></div>`}
+      ${view && !view.is_current && place?.view !== "cluster" && html`<div class="box bad" role="alert"><strong>No majority of the metadata quorum responds</strong><p>This is the last state that this node knew. <a href=${href("cluster")}>What to do</a></p></div>`}
       ${isStranger ? html`<${Login} why=${metadata.error.message} />` : html`<${Page} key=${hash.split("?")[0]} place=${place} cluster=${cluster} />`}
       <footer class="dim">${metadata.at ? `As of ${time(metadata.at).slice(0, 19)}. ` : ""}<a href="../openapi.json">OpenAPI</a> · <a href="../metrics">Metrics</a></footer>
     </main>`;
 }
 
-/** Whoever signs in or out sees everything anew. */
+/** The key makes the page load everything again when the reader signs in or out. */
 function Root() {
   const session = useSession();
   return html`<${App} key=${session?.header ?? ""} session=${session} />`;

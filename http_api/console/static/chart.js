@@ -1,4 +1,4 @@
-// A line chart of one thing over time, and the same numbers as a table beside it. Pure: knows neither page nor API.
+// A line chart of one quantity over time, with the same numbers as a table. Pure: knows neither page nor API.
 
 import { useState } from "./vendor/hooks.js";
 import { Table, html } from "./ui.js";
@@ -6,11 +6,11 @@ import { time } from "./text.js";
 
 const WIDTH = 600;
 const HEIGHT = 150;
-const LINES_MAX = 6; // Kinds of lines that eyes tell apart; the style sheet has as many.
+const LINES_MAX = 6; // Line styles that readers can tell apart; the style sheet defines as many.
 const MINUTE_MS = 60000;
 const POINTS_MIN = 30;
 
-/** A number a little above `most` that people like to read: 1, 2 or 5 and zeros; of bytes, in their units. */
+/** A round number above `most`: 1, 2 or 5 and zeros; for bytes, in their units. */
 export function roundAbove(most, isBytes = false) {
   if (!(most > 0)) return 1;
   const large = isBytes ? 1024 ** Math.floor(Math.log2(most) / 10) : 1;
@@ -18,7 +18,7 @@ export function roundAbove(most, isBytes = false) {
   return [1, 2, 5, 10].map((factor) => factor * unit * large).find((top) => top >= most);
 }
 
-/** An SVG path through the values that are known; it has a gap where they are not. */
+/** An SVG path through the known values, with gaps at unknown ones. */
 export function pathOf(values, top) {
   const step = WIDTH / Math.max(1, values.length - 1);
   let isDrawn = false;
@@ -29,14 +29,14 @@ export function pathOf(values, top) {
     }
     const point = `${(at * step).toFixed(1)} ${(HEIGHT - (Math.min(value, top) / top) * HEIGHT).toFixed(1)}`;
     const part = `${isDrawn ? "L" : "M"}${point}`;
-    // A point on its own would not be seen.
+    // A single point would be invisible.
     const isAlone = !isDrawn && (values[at + 1] ?? null) === null;
     isDrawn = true;
     return isAlone ? `${part}h1` : part;
   }).join("");
 }
 
-/** Means of what is known, a row a minute, the newest first. */
+/** Means of the known values, one row per minute, the newest first. */
 export function minutes(lines, endMs, stepMs) {
   const count = Math.max(0, ...lines.map((line) => line.values.length));
   const rows = new Map();
@@ -54,7 +54,7 @@ export function minutes(lines, endMs, stepMs) {
     .filter(({ means }) => means.some((mean) => mean !== null));
 }
 
-/** Without the time before anything is known, as of a node that was started a while ago; some minutes stay. */
+/** Lines without the time before the first known value, as after a node's start; at least POINTS_MIN points stay. */
 export function sinceKnown(lines) {
   const first = Math.min(...lines.map(({ values }) => values.findIndex((value) => value !== null)).map((at) => (at < 0 ? Infinity : at)));
   return lines.map((line) => ({ ...line, values: line.values.slice(Math.min(first, Math.max(0, line.values.length - POINTS_MIN))) }));
@@ -67,7 +67,7 @@ export function Chart({ title, lines: all, endMs, stepMs, show, isBytes }) {
   const [isTable, setIsTable] = useState(false);
   const lines = sinceKnown(all);
   const known = lines.flatMap((line) => line.values).filter((value) => value !== null);
-  if (!known.length) return html`<figure class="chart"><figcaption>${title}</figcaption><p class="empty">Nothing is known yet.</p></figure>`;
+  if (!known.length) return html`<figure class="chart"><figcaption>${title}</figcaption><p class="empty">No data yet.</p></figure>`;
   const top = roundAbove(Math.max(...known), isBytes);
   const drawn = lines.slice(0, LINES_MAX);
   const count = Math.max(...lines.map((line) => line.values.length));
@@ -80,7 +80,7 @@ export function Chart({ title, lines: all, endMs, stepMs, show, isBytes }) {
     </svg>
     <p class="scale"><span>${time(endMs - (count - 1) * stepMs).slice(11, 16)}</span><span>up to ${show(top)}</span><span>${time(endMs).slice(11, 16)}</span></p>
     <ul class="legend">${lines.map((line, at) => html`<li><span class=${at < LINES_MAX ? `key l${at}` : "key"} aria-hidden="true"></span> ${line.label}: <b>${show(last(line.values))}</b>${at < LINES_MAX ? "" : " (not drawn)"}</li>`)}</ul>
-    <button type="button" class="link" aria-expanded=${isTable} onClick=${() => setIsTable(!isTable)}>${isTable ? "Without the table" : "As a table"}</button>
+    <button type="button" class="link" aria-expanded=${isTable} onClick=${() => setIsTable(!isTable)}>${isTable ? "Hide the table" : "As a table"}</button>
     ${isTable && html`<${Table} isPlain caption=${`${title}, by minute`} rows=${minutes(lines, endMs, stepMs)} keyOf=${(row) => row.minute} page=${10} columns=${[
       { head: "Minute", kind: "when", cell: (row) => time(row.minute).slice(0, 16), by: (row) => row.minute },
       ...lines.map((line, at) => ({ head: line.label, num: true, cell: (row) => show(row.means[at]), by: (row) => row.means[at] })),

@@ -1,4 +1,4 @@
-// The cluster at a glance: what is wrong comes first.
+// Overview of the cluster: problems come first.
 
 import { get } from "./api.js";
 import { findings } from "./health.js";
@@ -9,11 +9,11 @@ import { Badge, Facts, Head, Ids, Nothing, Table, Topic, href, html } from "./ui
 
 const orError = (promise) => promise.catch((error) => ({ error }));
 
-// Of transactions those whose time is over first; of what has a page of its own, how many there are.
+// The transactions past their timeout come first. Of things with their own page, only the count is used.
 const LATEST = "transactions?sort=deadline&limit=50&partitions=0";
 const CALLS = ["readyz", LATEST, "groups?limit=1", "reassignments?limit=1"];
 
-/** Whether this node is ready, and how many there are of what has a page of its own. */
+/** Ask whether this node is ready, for late transactions, and for counts of groups, transactions and moves. */
 async function look(signal) {
   const [ready, ...pages] = await Promise.all([
     get(CALLS[0], signal).catch((error) => error),
@@ -64,20 +64,20 @@ export function Cluster({ cluster: { view } }) {
       ["Records out", rate(total(newest(history, "records_out_per_second")))],
       ["Least free disk", size(free.size ? Math.min(...free.values()) : null)],
     ]} />
-    ${count > 0 && html`<section><h2>Partitions that need attention${isKnown ? "" : ", as this node knew them last"}</h2>
+    ${count > 0 && html`<section><h2>Partitions that need attention${isKnown ? "" : ", in the last state that this node knew"}</h2>
       <${Table} caption="Partitions that need attention" rows=${view.worst_partitions} keyOf=${(p) => `${p.topic}/${p.partition}`} columns=${[
         { head: "Topic", cell: (p) => html`<${Topic} name=${p.topic} />`, by: (p) => p.topic },
         { head: "Partition", num: true, cell: (p) => p.partition, by: (p) => p.partition },
-        { head: "Trouble", cell: trouble },
+        { head: "Problem", cell: trouble },
         { head: "Leader", num: true, cell: (p) => p.leader ?? "none" },
         { head: "Replicas", cell: (p) => html`<${Ids} ids=${p.replicas} inSync=${p.isr} />` },
         { head: "In sync", cell: (p) => html`<${Ids} ids=${p.isr} />` },
       ]} />
-      ${count > view.worst_partitions.length && html`<p class="dim">The worst ${view.worst_partitions.length} of ${number(count)}. <a href=${href("topics", { sort: "trouble", order: "desc" })}>Topics by their trouble</a></p>`}</section>`}
+      ${count > view.worst_partitions.length && html`<p class="dim">The worst ${view.worst_partitions.length} of ${number(count)}. <a href=${href("topics", { sort: "trouble", order: "desc" })}>Topics sorted by problems</a></p>`}</section>`}
     <${Charts} answer=${history} charts=${OF_CLUSTER} />
     <${Busiest} answer=${history} />
     ${view.topic_count === 0 && html`<${Nothing}>
       <h2>No topics yet</h2>
-      <p>A topic is where records go. Make one with <code>milena topics create orders</code>, and write to it.</p>
+      <p>A topic holds records. Create one with <code>milena topics create orders</code>, and write to it.</p>
     <//>`}`;
 }

@@ -1,14 +1,14 @@
-// Server-sent events by fetch, which, unlike the browser's own EventSource, carries the reader's credentials, and hands over
-// thousands of records in a piece where that one makes an event of each.
+// Server-sent events by fetch. Unlike the browser's EventSource, fetch sends the reader's credentials, and delivers
+// thousands of records in one piece instead of one event each.
 
 import { Refusal, pieces, send } from "./api.js";
 
 const PAUSE_MS = 1000;
 
-/** What has come of one event. */
+/** An event without any fields yet. */
 const nothing = () => ({ name: "message", data: [] });
 
-/** Takes text in pieces; calls `onEvent(name, data, id)` for each whole event. Pure. */
+/** Return a function that takes text in pieces and calls `onEvent(name, data, id)` for each whole event. Pure. */
 export function eventParser(onEvent) {
   let rest = "";
   let event = nothing();
@@ -39,8 +39,8 @@ const pause = (ms, signal) =>
   });
 
 /**
- * Follows until `signal` is aborted or the node says that it is over. It comes back by itself, behind the last event that
- * it got. `onEvent(name, data)`, `onOpen()`, `onBreak()`; a refusal is thrown.
+ * Follow a stream until `signal` is aborted. After a broken connection it reconnects behind the last event that it got.
+ * Calls `onEvent(name, data)`, `onOpen()`, `onBreak()`; throws a refusal.
  */
 export async function follow(where, { signal, onEvent, onOpen, onBreak }) {
   let last;

@@ -1,4 +1,4 @@
-// Every call of the API, from the description that the node gives of itself: read it, fill it in, send it.
+// Every call of the API, from the node's /openapi.json: read it, fill it in, send it.
 
 import { useState } from "./vendor/hooks.js";
 import { encoded, get, sendRaw, withQuery } from "./api.js";
@@ -8,7 +8,7 @@ import { Answered, Action, Badge, Field, Filter, Head, Name, Nothing, Table, hre
 
 const METHODS = ["get", "post", "put", "patch", "delete"];
 
-/** All operations with what they refer to in its place, one level deep. */
+/** All operations, with their references resolved one level deep. */
 function operations(document) {
   const of = (value) => (value?.$ref ? value.$ref.split("/").slice(1).reduce((at, key) => at[key], document) : value);
   return Object.entries(document.paths).flatMap(([path, item]) =>
@@ -36,7 +36,7 @@ function All({ all }) {
   const rows = all.filter((one) => words.every((word) => `${one.method} ${one.path} ${one.summary} ${one.tag}`.toLowerCase().includes(word)));
   return html`<${Head} title="API" calls=${["openapi.json"]} />
     <div class="tools"><${Filter} label="Filter" value=${wanted} onValue=${setWanted} count=${rows.length} of=${all.length} /></div>
-    <${Table} caption="Calls" rows=${rows} keyOf=${(o) => o.id} page=${200} empty="No call is called so." columns=${[
+    <${Table} caption="Calls" rows=${rows} keyOf=${(o) => o.id} page=${200} empty="No call matches." columns=${[
       { head: "Method", cell: (o) => html`<${Badge} kind=${o.method === "DELETE" ? "bad" : ""}>${o.method}<//>`, by: (o) => o.method },
       { head: "Path", cell: (o) => html`<a class="mono" href=${href("api", o.id)}>${o.path}</a>`, by: (o) => o.path },
       { head: "What it does", cell: (o) => coded(o.summary) },
@@ -44,12 +44,12 @@ function All({ all }) {
     ]} />`;
 }
 
-/** The description's words, with what stands between its backquotes as code. */
+/** The description's text, with the parts in backquotes as code. */
 const coded = (text) => text.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part));
 
 const exampleOf = (schema) => (schema?.examples ? JSON.stringify(schema.examples[0], null, 2) : "");
 
-/** The request that a form makes; throws where a name is one that browsers cannot ask for. */
+/** The request of a form; throws for a name that browsers cannot send in a path. */
 function request(operation, { values, type, accept, body }) {
   const of = (place) => operation.parameters.filter((one) => one.in === place);
   const where = operation.path.slice(1).replace(/\{(\w+)\}/g, (_, name) => encoded(values[name] ?? ""));
@@ -72,7 +72,7 @@ function Operation({ operation }) {
   try {
     call = request(operation, form);
   } catch {
-    // Said when it is sent.
+    // The form shows this error when it is sent.
   }
   const act = async () => {
     setAnswer(null);
@@ -92,9 +92,9 @@ function Operation({ operation }) {
       ${operation.types.length > 0 && html`
         <label>Content-Type <select value=${form.type} onChange=${(e) => choose(e.target.value)}>${operation.types.map(({ type }) => html`<option>${type}</option>`)}</select></label>
         <${Field} label="Body" isLong value=${form.body} onValue=${(body) => set({ body })} />`}
-      ${isDanger && html`<${Field} label="Type DELETE to go on" value=${typed} onValue=${setTyped} />`}
+      ${isDanger && html`<${Field} label="Type DELETE to continue" value=${typed} onValue=${setTyped} />`}
     <//>
-    ${answer && html`<section aria-live="polite"><h2>Answer: <${Badge} kind=${answer.status < 300 ? "ok" : "bad"}>${answer.status}<//> ${answer.isCut ? html`<span class="dim">its beginning</span>` : ""}</h2>
-      <pre tabindex="0" aria-label="headers of the answer">${answer.headers.map(([name, value]) => html`<div><${Name} text=${name} />: <${Name} text=${value} /></div>`)}</pre>
-      <pre tabindex="0" aria-label="body of the answer">${visible(answer.text, "\n\t")}</pre></section>`}`;
+    ${answer && html`<section aria-live="polite"><h2>Response: <${Badge} kind=${answer.status < 300 ? "ok" : "bad"}>${answer.status}<//> ${answer.isCut ? html`<span class="dim">only its beginning</span>` : ""}</h2>
+      <pre tabindex="0" aria-label="headers of the response">${answer.headers.map(([name, value]) => html`<div><${Name} text=${name} />: <${Name} text=${value} /></div>`)}</pre>
+      <pre tabindex="0" aria-label="body of the response">${visible(answer.text, "\n\t")}</pre></section>`}`;
 }

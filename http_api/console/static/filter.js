@@ -1,8 +1,8 @@
-// A question to records, as people type it: value.status >= 500 and header.trace contains "ab". Pure.
+// A filter for records, as a reader types it: value.status >= 500 and header.trace contains "ab". Pure.
 //
-// The grammar is closed: it is read by the parser below into tests of its own, and nothing of the text is ever run. There
-// are no patterns (regular expressions can take for ever) and no calls; what a record lacks is looked for among its own
-// names alone, so that `value.constructor` is a field like any other.
+// The grammar is closed: the parser below turns the text into tests, and no part of the text is ever executed. There are
+// no patterns, because regular expressions can run forever, and no calls. Only a record's own names are its fields, so
+// `value.constructor` is a field like any other.
 //
 //   any    := all ("or" all)*
 //   all    := one ("and" one)*
@@ -17,7 +17,7 @@ const DEPTH_MAX = 30;
 const ROOTS = ["key", "value", "header", "partition", "offset", "timestamp"];
 const TOKEN = /\s*(?:(?<text>"(?:[^"\\]|\\.)*")|(?<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?<sign><=|>=|!=|[=<>()[\].])|(?<word>[\p{L}_$][\p{L}\p{N}_$-]*))/uy;
 
-/** The text is no question; `at` is where it ceases to be one. */
+/** The text is not a filter; `at` is the position of the first error. */
 export class FilterError extends Error {
   constructor(message, at) {
     super(message);
@@ -31,7 +31,7 @@ function tokens(text) {
   while (text.slice(at).trim()) {
     TOKEN.lastIndex = at;
     const match = TOKEN.exec(text);
-    if (!match) throw new FilterError(`nothing begins with “${text.slice(at).trim().slice(0, 10)}”`, at);
+    if (!match) throw new FilterError(`no part of a filter starts with “${text.slice(at).trim().slice(0, 10)}”`, at);
     const [kind, shown] = Object.entries(match.groups).find(([, value]) => value !== undefined);
     found.push({ kind, text: shown, at: TOKEN.lastIndex - shown.length });
     at = TOKEN.lastIndex;
@@ -92,7 +92,7 @@ class Parser {
   }
 
   one() {
-    if (++this.depth > DEPTH_MAX) throw new FilterError("it goes too deep", this.token?.at ?? this.end);
+    if (++this.depth > DEPTH_MAX) throw new FilterError("it is nested too deeply", this.token?.at ?? this.end);
     const test = this.inner();
     this.depth--;
     return test;
@@ -112,7 +112,7 @@ class Parser {
   test() {
     const place = this.place();
     if (this.takes("exists", "word")) return (record) => place(record) !== undefined;
-    const operator = Object.hasOwn(OPERATORS, this.token?.text ?? "") && this.token.kind !== "text" ? OPERATORS[this.token.text] : this.fail("an operator, as =, < or contains,");
+    const operator = Object.hasOwn(OPERATORS, this.token?.text ?? "") && this.token.kind !== "text" ? OPERATORS[this.token.text] : this.fail("an operator such as =, < or contains");
     this.next++;
     const literal = this.literal();
     return (record) => operator(place(record), literal);
@@ -143,7 +143,7 @@ class Parser {
     try {
       return JSON.parse(text);
     } catch {
-      throw new FilterError(`${text} is no JSON`, this.token.at);
+      throw new FilterError(`${text} is not JSON`, this.token.at);
     }
   }
 
@@ -171,8 +171,8 @@ function parsed(text) {
 }
 
 /**
- * What stands there; undefined: nothing does. Without a step it is the text of a key or a value, or of
- * the JSON string that it is; with one, what their JSON has there.
+ * The value at a place of a record; undefined if there is none. Without a step it is the text of a key or a value, or the
+ * content of its JSON string. With steps it is the value at that place of their JSON.
  */
 function look(record, root, steps) {
   if (root === "header") {
@@ -186,7 +186,7 @@ function look(record, root, steps) {
 
 function within(text, steps) {
   if (typeof text !== "string") return steps.length ? undefined : text;
-  // Who writes JSON means "u1" by "u1", and not its quotes.
+  // A JSON string is compared by its content, without its quotes.
   if (!steps.length) return text.startsWith('"') ? (parsed(text) ?? text) : text;
   let found = parsed(text);
   for (const step of steps) {
@@ -196,7 +196,7 @@ function within(text, steps) {
   return found;
 }
 
-/** The test that a text asks for: record → whether it passes. Throws FilterError. */
+/** Parse a filter into a test: record → true if it passes. Throws FilterError. */
 export function filterOf(text) {
   if (text.length > LENGTH_MAX) throw new FilterError(`it is longer than ${LENGTH_MAX} characters`, LENGTH_MAX);
   const parser = new Parser(text);

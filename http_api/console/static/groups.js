@@ -1,4 +1,4 @@
-// Consumer groups, and one of them: its members (REST consumers among them), how far it is behind, and where it goes on.
+// Consumer groups, and the page of one group: its members, REST consumers included, its lag and committed offsets.
 
 import { get, path, post } from "./api.js";
 import { GroupReset } from "./group_reset.js";
@@ -9,7 +9,7 @@ import { number, time } from "./text.js";
 import { Badge, Danger, Facts, Failure, Head, Name, Topic, href, html } from "./ui.js";
 
 const SUMMARY_MS = 10000;
-const NAMED = 20; // Partitions of a member that are named; the table of partitions has them all.
+const NAMED = 20; // Partitions of a member that are shown; the table of partitions has all.
 
 const state = (group) => html`<${Badge} kind=${group.state === "STABLE" ? "ok" : group.state === "EMPTY" ? "" : "warn"}>${group.state.toLowerCase()}<//>`;
 const lagBadge = (lag) => (lag === undefined ? "–" : html`<span class=${lag > 0 ? "set" : ""}>${number(lag)}</span>`);
@@ -24,13 +24,13 @@ const lagCall = (view, id) => path`v3/clusters/${view.cluster_id}/consumer-group
 function List({ query, view }) {
   const paged = usePaged("groups", ["groups"], query);
   const { total = 0, groups = [] } = paged.data ?? {};
-  // What a browser cannot ask for by its name has no summary here.
+  // A browser cannot send these names in a path, so such groups have no summary here.
   const shown = groups.map((group) => group.group_id).filter((id) => !/^\.{1,2}$/.test(id));
   const summaries = useAnswers(shown.map((id) => lagCall(view, id)), SUMMARY_MS);
   const summary = (group) => summaries.data?.[shown.indexOf(group.group_id)]?.data;
   return html`<${Head} title="Groups" calls=${[paged.path]} />
     <div class="tools"><${PagedFilter} label="Filter" paged=${paged} count=${total} /></div>
-    <${PagedTable} caption="Groups" paged=${paged} rows=${groups} total=${total} keyOf=${(g) => g.group_id} empty=${paged.asked.contains ? "No group is called so." : "No groups yet: one begins with its first member, or commit."} columns=${[
+    <${PagedTable} caption="Groups" paged=${paged} rows=${groups} total=${total} keyOf=${(g) => g.group_id} empty=${paged.asked.contains ? "No group matches." : "No groups yet: a group starts with its first member or commit."} columns=${[
       { head: "Group", cell: (g) => html`<a href=${href("groups", g.group_id)}><${Name} text=${g.group_id} /></a>`, by: "group" },
       { head: "State", cell: state, by: "state" },
       { head: "Members", num: true, cell: (g) => number(g.member_count), by: "members" },
@@ -46,14 +46,14 @@ function One({ group_id, query, view }) {
   const lags = usePaged(path`groups/${group_id}/lags`, names, query);
   const members = usePaged(path`groups/${group_id}/members`, names, query, { more: { partitions: NAMED }, prefix: "members." });
   const sum = lagCall(view, group_id);
-  // Where nothing is committed no lag is known, which is not a failure.
+  // Without a commit the lag is not known. That is not a failure.
   const summary = useLook(sum, (signal) => get(sum, signal).catch((error) => { if (error.status !== 404) throw error; return { total_lag: null }; }), SUMMARY_MS);
   const history = useHistory({ group: group_id });
   const again = () => (lags.again(), members.again(), summary.again());
   const group = lags.data;
   const calls = [lags.path, members.path, ...(group?.total ? [sum] : []), historyCall({ group: group_id })];
   return html`<${Head} title=${html`Group <${Name} text=${group_id} />`} calls=${calls}><a href=${href("groups")}>All groups</a><//>
-    ${!group ? (lags.answer.error ? html`<${Failure} error=${lags.answer.error} />` : html`<p class="dim" role="status">Asking …</p>`) : html`
+    ${!group ? (lags.answer.error ? html`<${Failure} error=${lags.answer.error} />` : html`<p class="dim" role="status">Loading …</p>`) : html`
       <${Facts} facts=${[
         ["State", state(group)],
         ["Members", number(group.member_count)],
@@ -62,12 +62,12 @@ function One({ group_id, query, view }) {
         ["Assignor", group.assignor || "–"],
         ["Coordinator", group.coordinator === null ? "none" : `node ${group.coordinator}`],
       ]} />
-      <section><h2>Where it stands</h2>
+      <section><h2>Committed offsets</h2>
         <div class="tools"><${PagedFilter} label="Topic" paged=${lags} count=${group.total} /></div>
-        <${PagedTable} caption="Where it stands" paged=${lags} rows=${group.lags} total=${group.total} keyOf=${(l) => `${l.topic}/${l.partition}`} empty=${lags.asked.contains ? "No topic is called so." : "It has committed nothing."} columns=${[
+        <${PagedTable} caption="Committed offsets" paged=${lags} rows=${group.lags} total=${group.total} keyOf=${(l) => `${l.topic}/${l.partition}`} empty=${lags.asked.contains ? "No topic matches." : "The group has committed no offsets."} columns=${[
           { head: "Topic", cell: (l) => html`<${Topic} name=${l.topic} />`, by: "partition" },
           { head: "Partition", num: true, cell: (l) => l.partition },
-          { head: "Goes on at", num: true, cell: (l) => html`<a href=${href("messages", l.topic, { partition: l.partition, from: "offset", at: l.offset })}>${l.offset}</a>`, by: "offset" },
+          { head: "Offset", num: true, cell: (l) => html`<a href=${href("messages", l.topic, { partition: l.partition, from: "offset", at: l.offset })}>${l.offset}</a>`, by: "offset" },
           { head: "End", num: true, cell: (l) => (l.end_offset === null ? html`<${Badge} kind="bad">not read<//>` : number(l.end_offset)), by: "end_offset" },
           { head: "Lag", num: true, cell: (l) => lagBadge(l.lag ?? undefined), by: "lag" },
           { head: "Member", cell: (l) => (l.member_id ? html`<${Name} text=${l.member_id} />` : "–"), by: "member" },
@@ -78,7 +78,7 @@ function One({ group_id, query, view }) {
       <${Charts} answer=${history} charts=${OF_GROUP} />
       <section><h2>Members</h2>
         ${group.member_count > 0 && html`<div class="tools"><${PagedFilter} label="Member" paged=${members} count=${members.data?.total ?? 0} of=${group.member_count} /></div>`}
-        <${PagedTable} caption="Members" paged=${members} rows=${members.data?.members ?? []} total=${members.data?.total ?? 0} keyOf=${(m) => m.member_id} empty=${group.member_count ? "No member is called so." : "Nobody reads as this group now."} columns=${[
+        <${PagedTable} caption="Members" paged=${members} rows=${members.data?.members ?? []} total=${members.data?.total ?? 0} keyOf=${(m) => m.member_id} empty=${group.member_count ? "No member matches." : "The group has no members now."} columns=${[
           { head: "Member", cell: (m) => html`<${Name} text=${m.member_id} /> ${m.is_rest ? html`<${Badge}>REST consumer<//>` : ""}`, by: "member" },
           { head: "Client", cell: (m) => html`<${Name} text=${m.instance_id ?? m.client_id} />` },
           { head: "From", cell: (m) => html`<${Name} text=${m.host || "–"} />` },
@@ -95,7 +95,7 @@ function One({ group_id, query, view }) {
       </div></section>`}`;
 }
 
-/** Partitions by topic, and how many of all are not named. */
+/** Partitions by topic, and the number of those that are not shown. */
 function parts(assigned, count) {
   if (!count) return "–";
   const left = count - assigned.reduce((named, { partitions }) => named + partitions.length, 0);
@@ -107,8 +107,8 @@ function Forget({ group }) {
     await post(path`groups/${group.group_id}`, undefined, "DELETE");
     location.hash = href("groups");
   };
-  return html`<${Danger} summary="Forget the group" verb="Forget it" name=${group.group_id} act=${act}>
-    <p>What it has committed is forgotten: who comes back begins where its settings say. Refused while it has members.</p>
+  return html`<${Danger} summary="Delete the group" verb="Delete it" name=${group.group_id} act=${act}>
+    <p>This deletes the group's committed offsets. A consumer that returns starts where its settings say. Refused while the group has members.</p>
   <//>`;
 }
 
@@ -118,6 +118,6 @@ function EndConsumer({ group_id, name, onDone }) {
     onDone();
   };
   return html`<${Danger} summary=${html`End the REST consumer <${Name} text=${name} />`} verb="End it" name=${name} act=${act}>
-    <p>It lives on the server: its client is told with the next call that it is gone.</p>
+    <p>The REST consumer is on the server. Its client gets an error on its next request.</p>
   <//>`;
 }

@@ -1,15 +1,15 @@
-// Answers that stay fresh while a page is shown.
+// Responses that are refreshed while a page is shown.
 
 import { useEffect, useReducer, useState } from "./vendor/hooks.js";
 import { get } from "./api.js";
 
 export const EVERY_MS = 5000;
-export const ONCE = null; // In place of a time: asked until there is an answer, or a refusal.
-const REST = 10; // A cluster that takes long to answer is asked less often: one part asking, ten parts not.
+export const ONCE = null; // In place of an interval: ask until there is a response or a refusal.
+const REST = 10; // A slow cluster is asked less often: the pause is ten times the time of the request.
 
 /**
- * What `look` found, again and again while the tab is seen. {data, at, error, again}: `data` is of the time `at`, also
- * while `error` says that nothing newer could be had. Another key is another question.
+ * Call `look` repeatedly while the tab is visible; return {data, at, error, again}. `data` is from the time `at`. If a
+ * later call fails, `error` is set and `data` stays. Another key starts over.
  */
 export function useLook(key, look, everyMs = EVERY_MS) {
   const [found, setFound] = useState({});
@@ -41,10 +41,10 @@ export function useLook(key, look, everyMs = EVERY_MS) {
   return { ...(found.key === key ? found : {}), again };
 }
 
-/** The answer of one path; none is asked while it is null. */
+/** The response of one path; there is no request while it is null. */
 export const useAnswer = (where, everyMs) => useLook(where, (signal) => get(where, signal), everyMs);
 
-/** The answers of several paths, each {data} or {error}, in their order. */
+/** The responses of several paths, each {data} or {error}, in their order. */
 export const useAnswers = (paths, everyMs) =>
   useLook(
     paths.join(" "),

@@ -1,4 +1,4 @@
-// Where the reader says who they are, when the cluster asks.
+// The sign-in form, if the cluster asks for credentials.
 
 import { useState } from "./vendor/hooks.js";
 import { signInByPassword, signInByToken, signOut } from "./session.js";
@@ -6,7 +6,7 @@ import { Failure, Name, href, html } from "./ui.js";
 
 const WAYS = { password: "a user and a password", token: "a token" };
 
-/** The form; `why`: what the node said to somebody without credentials, or with bad ones. */
+/** The form; `why`: the node's refusal of missing or bad credentials. */
 export function Login({ why }) {
   const [way, setWay] = useState("password");
   const [state, setState] = useState({});
@@ -30,15 +30,15 @@ export function Login({ why }) {
         ? html`<label>Token <input name="token" type="password" autocomplete="off" required /></label>`
         : html`<label>User <input name="user" autocomplete="username" autocapitalize="none" spellcheck="false" required /></label>
           <label>Password <input name="password" type="password" autocomplete="current-password" required /></label>`}
-      <p class="buttons"><button disabled=${state.isBusy}>Sign in</button> <span role="status">${state.isBusy ? "asking …" : ""}</span></p>
+      <p class="buttons"><button disabled=${state.isBusy}>Sign in</button> <span role="status">${state.isBusy ? "sending …" : ""}</span></p>
       <${Failure} error=${state.error} />
     </form>
     <p class="dim">${way === "token"
-      ? "The token stays in this page's memory, until the page is left or loaded again."
-      : "The page makes a token of eight hours from them and forgets the password. The browser keeps the token for this tab, also when you load the page again. Sign out to delete it."}</p>`;
+      ? "The token stays in this page's memory until you leave or reload the page."
+      : "The page creates a token for eight hours and forgets the password. The browser keeps the token for this tab, also when you reload the page. Sign out to delete it."}</p>`;
 }
 
-/** Who the reader is, in the bar; nothing where the cluster asks nobody. */
+/** The reader's principal in the bar; empty if the cluster needs no credentials. */
 export function Who({ access, session }) {
   if (!access || access.mode === "off") return null;
   const isSignedIn = session !== null;

@@ -1,4 +1,4 @@
-// Records of a topic: from either end, an offset or a time, or as they come; one can be written.
+// Records of a topic: from either end, an offset, a time, or live; and a form to write one.
 
 import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import { path } from "./api.js";
@@ -10,9 +10,9 @@ import { BYTES_MAX, LINES, SCANNED_BYTES_MAX, TAIL_MAX, countOf, readRecords, re
 import { number, plural, size, time } from "./text.js";
 import { Answered, Failure, Field, Filter, Head, Name, Nothing, Table, href, html } from "./ui.js";
 
-const TOGETHER_MAX = 100; // Partitions that the API reads by one request.
+const TOGETHER_MAX = 100; // Partitions that the API reads in one request.
 const RARELY_MS = 15000;
-const BEGINNINGS = { latest: "the last", earliest: "the first", offset: "from offset", time: "from time", live: "as they come" };
+const BEGINNINGS = { latest: "the last", earliest: "the first", offset: "from offset", time: "from time", live: "live" };
 
 export function Messages({ names, query, cluster: { view } }) {
   if (!view) return html`<${Head} title="Messages" />`;
@@ -24,7 +24,7 @@ function Choose({ query, count }) {
   const { total = 0, topics = [] } = paged.data ?? {};
   return html`<${Head} title="Messages" calls=${[paged.path]} />
     <div class="tools"><${PagedFilter} label="Topic" paged=${paged} count=${total} of=${count} /></div>
-    <${PagedTable} caption="Topics" paged=${paged} rows=${topics} total=${total} keyOf=${(t) => t.name} empty="No topic is called so." columns=${[
+    <${PagedTable} caption="Topics" paged=${paged} rows=${topics} total=${total} keyOf=${(t) => t.name} empty="No topic matches." columns=${[
       { head: "Topic", cell: (t) => html`<a href=${href("messages", t.name)}><${Name} text=${t.name} /></a>`, by: "name" },
       { head: "Partitions", num: true, cell: (t) => number(t.partition_count), by: "partitions" },
     ]} />`;
@@ -35,18 +35,18 @@ function Named({ name, query }) {
   if (answer.data && answer.error?.status !== 404) return html`<${OfTopic} topic=${answer.data} query=${query} />`;
   return html`<${Head} title="Messages" />
     ${answer.error?.status === 404 ? html`<${Nothing}><p>There is no topic <${Name} text=${name} />.</p><a href=${href("messages")}>Choose one</a><//>`
-      : answer.error ? html`<${Failure} error=${answer.error} />` : html`<p class="dim" role="status">Asking …</p>`}`;
+      : answer.error ? html`<${Failure} error=${answer.error} />` : html`<p class="dim" role="status">Loading …</p>`}`;
 }
 
 function OfTopic({ topic, query }) {
   const isMany = topic.partition_count > TOGETHER_MAX;
   const given = { partition: isMany ? "0" : "", from: "latest", at: "", filter: "", ...query, count: countOf(query.count) };
-  // An address may say anything.
+  // The address may contain anything.
   const asked = isComplete(given) ? given : { ...given, from: "latest" };
   const isLive = asked.from === "live";
   const partitions = asked.partition === "" ? Array.from({ length: topic.partition_count }, (_, one) => one) : [asked.partition];
   const calls = requestsOf(topic.name, partitions, asked).map(({ where }) => ({ where, headers: { Accept: isLive ? "text/event-stream" : LINES } }));
-  // What is looked at stays still: asked for once, and again when the reader says so.
+  // The records do not change while the reader looks at them: asked for once, and again only on request.
   const { test, error: filterError } = testOf(asked.filter);
   const read = (signal) => readRecords(topic.name, partitions, asked, { signal, test });
   const found = useLook(isLive || filterError ? null : `${topic.name} ${topic.partition_count} ${JSON.stringify(asked)}`, read, ONCE);
@@ -56,19 +56,19 @@ function OfTopic({ topic, query }) {
     <${Question} topic=${topic} asked=${asked} isMany=${isMany} onAgain=${found.again} />
     ${filterError ? html`<${Failure} error=${filterError} />` : isLive
       ? html`<${Failure} error=${tail.error} />
-        <p role="status">${tail.isOpen ? "Following" : tail.error ? "Not following" : "Connecting …"}: ${plural(tail.seen, "record")} came${tail.seen > TAIL_MAX ? `, the last ${TAIL_MAX} are shown` : ""}.</p>
-        <${Records} topic=${topic} records=${tail.records} empty="Nothing has come yet." />`
+        <p role="status">${tail.isOpen ? "Following" : tail.error ? "Not following" : "Connecting …"}: ${plural(tail.seen, "record")} received${tail.seen > TAIL_MAX ? `, the last ${TAIL_MAX} are shown` : ""}.</p>
+        <${Records} topic=${topic} records=${tail.records} empty="No records yet." />`
       : html`<${Answered} answer=${found}>${({ records, seen, isCut, missing }) => html`
         ${missing.map(({ partition, error }) => html`<p class="box warn">Partition ${partition} is missing: <${Name} text=${error.message} /></p>`)}
-        ${isCut && html`<p class="box warn">Not all was read: a page shows ${size(BYTES_MAX)} of records, of ${size(SCANNED_BYTES_MAX)} that it looks at. Ask for fewer records, or one partition.</p>`}
-        <p role="status">${plural(seen, "record")} looked at in ${plural(partitions.length, "partition")}${seen > records.length ? `, ${number(records.length)} shown` : ""}.</p>
-        <${Records} topic=${topic} records=${records} empty="There are no such records." />`}<//>`}
+        ${isCut && html`<p class="box warn">Not all records were read: a page reads up to ${size(SCANNED_BYTES_MAX)} of records, and shows ${size(BYTES_MAX)}. Ask for fewer records, or one partition.</p>`}
+        <p role="status">${plural(seen, "record")} read in ${plural(partitions.length, "partition")}${seen > records.length ? `, ${number(records.length)} shown` : ""}.</p>
+        <${Records} topic=${topic} records=${records} empty="No records match." />`}<//>`}
     <${Produce} topic=${topic} onDone=${found.again} />`;
 }
 
 const isTime = (text) => !Number.isNaN(Date.parse(text));
 
-/** Whether a question can be asked as it stands. */
+/** True if a question has all that its request needs. */
 function isComplete({ from, at, partition }) {
   if (from === "time") return isTime(at);
   return from !== "offset" || (/^\d+$/.test(at) && partition !== "");
@@ -84,7 +84,7 @@ function Records({ topic, records, empty }) {
   };
   const close = () => {
     setOpen(null);
-    // Whoever goes by keyboard goes on where they were; of what is followed, the row may be gone.
+    // Return the focus to the row that opened the record. While following, that row may be gone.
     (opener.current.isConnected ? opener.current : document.querySelector("h1")).focus();
   };
   const rows = useMemo(() => records.map((record) => ({ record, key: contentOf(record.key), value: contentOf(record.value) })), [records]);
@@ -106,7 +106,7 @@ function Records({ topic, records, empty }) {
 
 const keyOf = (record) => `${record.partition}/${record.offset}`;
 
-/** Times stand in addresses as everybody's, in forms as the reader's own. */
+/** Addresses have times in UTC, forms in the reader's time zone. */
 const filled = (asked) => (asked.from === "time" ? { ...asked, at: time(Date.parse(asked.at)).slice(0, 19).replace(" ", "T") } : asked);
 
 function Question({ topic, asked, isMany, onAgain }) {
@@ -130,11 +130,11 @@ function Question({ topic, asked, isMany, onAgain }) {
       ${Object.entries(BEGINNINGS).map(([name, words]) => html`<option value=${name}>${words}</option>`)}
     </select></label>
     ${form.from === "offset" && html`<${Field} label="Offset" value=${form.at} onValue=${set("at")} hint=${form.partition === "" ? "of one partition" : "0"} />`}
-    ${form.from === "time" && html`<${Field} label="Time, yours" type="datetime-local" step="1" value=${form.at} onValue=${set("at")} />`}
+    ${form.from === "time" && html`<${Field} label="Your local time" type="datetime-local" step="1" value=${form.at} onValue=${set("at")} />`}
     ${form.from !== "live" && html`<${Field} label="At most" type="number" min="1" max="1000" value=${form.count} onValue=${set("count")} />`}
     <${Field} label="Only where" value=${form.filter} onValue=${set("filter")} hint=${'value.status >= 500 and key begins "eu"'} aria-describedby="filter-help" />
     <button disabled=${!isReady}>${form.from === "live" ? "Follow" : "Read"}</button>
-    ${form.from === "offset" && form.partition === "" && html`<span class="dim">An offset is of one partition: choose it.</span>`}
+    ${form.from === "offset" && form.partition === "" && html`<span class="dim">An offset belongs to one partition: choose it.</span>`}
     <span id="filter-help" class="dim" role="status">${error ? `Not yet: ${error.message}.` : ""}</span>
   </form>`;
 }

@@ -1,4 +1,4 @@
-// Replicas on the move, and moves to make: each is shown before it is made.
+// Moves of replicas in progress, and a form for new moves with a preview.
 
 import { useState } from "./vendor/hooks.js";
 import { post } from "./api.js";
@@ -15,7 +15,7 @@ export function Moves({ query, cluster: { view } }) {
   const { total = 0, reassignments = [] } = paged.data ?? {};
   return html`<${Head} title="Moves" calls=${[paged.path]} />
     <div class="tools"><${PagedFilter} label="Topic" paged=${paged} count=${total} /></div>
-    <${PagedTable} caption="Partitions on the move" paged=${paged} rows=${reassignments} total=${total} keyOf=${keyOf} empty=${paged.asked.contains ? "Nothing of such a topic is on the move." : "Nothing is on the move."} columns=${[
+    <${PagedTable} caption="Moves in progress" paged=${paged} rows=${reassignments} total=${total} keyOf=${keyOf} empty=${paged.asked.contains ? "No move of such a topic is in progress." : "No move is in progress."} columns=${[
       { head: "Topic", cell: (m) => html`<${Topic} name=${m.topic} />`, by: "partition" },
       { head: "Partition", num: true, cell: (m) => m.partition },
       { head: "State", cell: (m) => html`<${Badge} kind=${m.state === "waiting" ? "" : "warn"}>${m.state.replace("_", " ")}<//>`, by: "state" },
@@ -30,9 +30,9 @@ export function Moves({ query, cluster: { view } }) {
 }
 
 const left = ({ broker_id, is_in_sync, offsets_left, bytes_left }) =>
-  html`<div>node ${broker_id}: ${is_in_sync ? "in sync" : offsets_left === null ? "not told" : `${number(offsets_left)} offsets, ${size(bytes_left)}`}</div>`;
+  html`<div>node ${broker_id}: ${is_in_sync ? "in sync" : offsets_left === null ? "not known" : `${number(offsets_left)} offsets, ${size(bytes_left)}`}</div>`;
 
-/** What the API is asked, of the form; null: it is not complete. */
+/** The request of the form; null if it is not complete. */
 function wish({ kind, node, topic, partition, replicas, throttle }) {
   const ids = replicas.split(/[\s,]+/).filter(Boolean);
   const whole = (text) => /^\d+$/.test(text);
@@ -56,12 +56,12 @@ function Move({ view, onDone }) {
       const { partitions } = await post("reassignments", { ...asked, dry_run: true });
       if (!partitions.length) return "nothing would move";
       setSeen(partitions);
-      return "this is what would move; nothing does yet";
+      return "this is a preview; nothing moves yet";
     }
     const { partitions } = await post("reassignments", asked);
     setSeen(null);
     onDone();
-    return `${plural(partitions.filter((p) => p.error_code === null).length, "partition")} on the way`;
+    return `${plural(partitions.filter((p) => p.error_code === null).length, "partition")} moving`;
   };
   return html`<${Action} summary="Move replicas" verb=${seen ? "Move" : "Preview"} kind=${seen ? "danger" : ""} act=${act} isReady=${asked !== null}>
     <label>What <select value=${form.kind} onChange=${(e) => set("kind")(e.target.value)}>
@@ -76,7 +76,7 @@ function Move({ view, onDone }) {
       <${Field} label="Partition" type="number" min="0" value=${form.partition} onValue=${set("partition")} />
       <${Field} label="Nodes, the leader first" value=${form.replicas} onValue=${set("replicas")} hint="3 1 2" />`}
     <${Field} label="At most, MiB/s a leader" type="number" min="0" step="any" value=${form.throttle} onValue=${set("throttle")} hint="as configured" />
-    <p>New replicas copy the partition and join; only then do former ones go. Nothing is given up for it.</p>
+    <p>New replicas copy the partition and join it. Only then are the former replicas removed, so no redundancy is lost.</p>
     ${seen && html`<div class="wide"><${Table} caption="What would move" rows=${seen} keyOf=${keyOf} columns=${[
       { head: "Topic", cell: (p) => html`<${Topic} name=${p.topic} />` },
       { head: "Partition", num: true, cell: (p) => p.partition },
@@ -90,9 +90,9 @@ function TakeBack({ count, onDone }) {
   const act = async () => {
     const { partitions } = await post("reassignments", undefined, "DELETE");
     onDone();
-    return `${plural(partitions.length, "move")} taken back`;
+    return `${plural(partitions.length, "move")} cancelled`;
   };
-  return html`<${Danger} summary="Take all moves back" verb="Take back" name="moves" act=${act}>
-    <p>${plural(count, "partition")} go back to where they were. Refused while too few of the former replicas are in sync.</p>
+  return html`<${Danger} summary="Cancel all moves" verb="Cancel them" name="moves" act=${act}>
+    <p>${plural(count, "partition")} return to their former replicas. Refused while too few of them are in sync.</p>
   <//>`;
 }

@@ -1,4 +1,4 @@
-// Nodes: who is there, what each leads, and what the node that served this page says of itself.
+// Nodes: their states, what each leads, and details of the node that served this page.
 
 import { get, parseMetrics } from "./api.js";
 import { Charts, OF_NODES, bytesRate, historyCall, newest, rate, useHistory } from "./history.js";
@@ -51,7 +51,7 @@ export function Nodes({ cluster: { view, who } }) {
     ]} />
     <${Charts} answer=${history} charts=${OF_NODES} />
     <section><h2>This node${own_id === undefined ? "" : `, ${own_id}`}</h2>
-      <p class="dim">Raft, requests and memory are told by each node of itself: follow another one's address to see its own.</p>
+      <p class="dim">Each node reports only its own Raft state, requests and memory. Follow another node's address to see its values.</p>
       <${Answered} answer=${own}>${({ metrics, ready }) => html`<${Facts} facts=${[
         ["Version", who ? who.milena_version : "–"],
         ["Ready", ready.status === "ok" ? "yes" : `no: ${ready.message}`],

@@ -1,4 +1,4 @@
-// Tables whose rows the node filters, sorts and cuts into pages; which page it is stands in the address.
+// Tables whose rows the node filters, sorts and cuts into pages. The address has the current page.
 
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { withQuery } from "./api.js";
@@ -8,7 +8,7 @@ import { Failure, Field, Filter, Grid, PAGE, href, html } from "./ui.js";
 const TYPING_MS = 200;
 const SUGGESTED = 20;
 
-/** A value once it has rested for a moment. */
+/** A value after it has not changed for TYPING_MS. */
 function useRested(value) {
   const [rested, setRested] = useState(value);
   useEffect(() => {
@@ -19,9 +19,10 @@ function useRested(value) {
 }
 
 /**
- * A page of rows below `where`, as the address says: {answer, data, path, asked, go, again}. `data` is what was told last, of
- * this or the former page: who has pressed a button finds it where it was. `names`: the way to this view; `query`: all that
- * its address asks for. `more` is asked for besides; `prefix` is before the words of a view's second table.
+ * A page of rows below `where`, as the address says: {answer, data, path, asked, go, again}. `data` is from the last
+ * response, of this or the former page, so that a pressed button stays in its place. `names`: the path of this view.
+ * `query`: the parameters of its address. `more`: further parameters of the request. `prefix`: put before the parameters
+ * of a view's second table.
  */
 export function usePaged(where, names, query, { more = {}, prefix = "" } = {}) {
   const asked = Object.fromEntries(["contains", "sort", "order", "skip"].map((word) => [word, query[prefix + word]]));
@@ -36,12 +37,12 @@ export function usePaged(where, names, query, { more = {}, prefix = "" } = {}) {
   return { answer, data: kept.current, path, asked, go, again: answer.again };
 }
 
-/** Rows of `paged` in columns, whose `by` is the API's word for the order. `total`: of all pages. */
+/** Rows of `paged` in columns, whose `by` is the API's name for the order. `total`: rows on all pages. */
 export function PagedTable({ paged: { answer, data, asked, go }, rows, total, columns, ...rest }) {
   const first = Number(asked.skip) || 0;
   const isBeyond = data !== undefined && first > 0 && first >= total;
   useEffect(() => {
-    // What was on the last page is gone.
+    // The rows of the last page are gone: go to the last page that exists.
     if (isBeyond) go({ skip: Math.max(0, Math.floor((total - 1) / PAGE) * PAGE) || "" });
   }, [isBeyond]);
   const at = columns.findIndex((column) => column.by && column.by === asked.sort);
@@ -54,10 +55,10 @@ export function PagedTable({ paged: { answer, data, asked, go }, rows, total, co
     <${Failure} error=${answer.error} since=${data !== undefined && answer.at} />
     ${data !== undefined
       ? html`<${Grid} ...${rest} columns=${columns} rows=${rows} total=${total} first=${first} page=${PAGE} onFirst=${(skip) => go({ skip: skip || "" })} order=${at < 0 ? null : { at, sign }} onSort=${sort} />`
-      : !answer.error && html`<p class="dim" role="status">Asking …</p>`}`;
+      : !answer.error && html`<p class="dim" role="status">Loading …</p>`}`;
 }
 
-/** The field of what is looked for in names; `of`: how many rows there are without it, where that is known. */
+/** The field that filters by name; `of`: the number of rows without the filter, if it is known. */
 export function PagedFilter({ label, paged: { asked, go }, count, of }) {
   const [wanted, setWanted] = useState(asked.contains ?? "");
   const rested = useRested(wanted);
@@ -67,7 +68,7 @@ export function PagedFilter({ label, paged: { asked, go }, count, of }) {
   return html`<${Filter} label=${label} value=${wanted} onValue=${setWanted} count=${count} of=${of} />`;
 }
 
-/** A field for a topic's name, with those that are called so. */
+/** A field for a topic's name, with suggestions. */
 export function TopicField({ value, onValue, id }) {
   const rested = useRested(value);
   const found = useAnswer(rested === "" ? null : withQuery("metadata/topics", { contains: rested, limit: SUGGESTED }), ONCE);
@@ -75,9 +76,9 @@ export function TopicField({ value, onValue, id }) {
     <datalist id=${id}>${(found.data?.topics ?? []).map((topic) => html`<option value=${topic.name}></option>`)}</datalist>`;
 }
 
-const CHOSEN_MAX = 100; // Partitions among which one is chosen; of more, one is named.
+const CHOSEN_MAX = 100; // Up to so many partitions the field is a list; above it is a number.
 
-/** A field for one of a topic's partitions; `none`: the words for no one, where that is a choice. */
+/** A field for one of a topic's partitions; `none`: the text for no partition, if that is a choice. */
 export function PartitionField({ count, value, onValue, none }) {
   if (count > CHOSEN_MAX) return html`<${Field} label="Partition" type="number" min="0" max=${count - 1} value=${value} onValue=${onValue} hint=${none ?? `0 to ${count - 1}`} />`;
   return html`<label>Partition <select value=${value} onChange=${(e) => onValue(e.target.value)}>

@@ -1,4 +1,4 @@
-// One record, written by hand.
+// A form that writes one record.
 
 import { useRef, useState } from "./vendor/hooks.js";
 import { Refusal, ask, path } from "./api.js";
@@ -10,23 +10,23 @@ const BINARY = "application/vnd.kafka.binary.v2+json";
 const JSON_RECORDS = "application/vnd.kafka.json.v2+json";
 const encoder = new TextEncoder();
 
-/** A name for one intent: the same request again, after an answer that was lost, writes nothing twice. */
+/** An idempotency key: if a response is lost, sending the same request again does not write twice. */
 const newIntent = () => [...crypto.getRandomValues(new Uint8Array(16))].map((b) => b.toString(16).padStart(2, "0")).join("");
 
 function headersOf(text) {
   return text.split("\n").filter((line) => line.trim()).map((line) => {
     const at = line.indexOf(":");
-    if (at < 1) throw new Error(`“${line}” is no header: write name: value`);
+    if (at < 1) throw new Error(`“${line}” is not a header: write name: value`);
     return { key: line.slice(0, at).trim(), value: base64Of(encoder.encode(line.slice(at + 1).trim())) };
   });
 }
 
-/** The JSON that a key's field means: what is no JSON by itself is a string. */
+/** The JSON of a key's field: text that is not JSON becomes a JSON string. */
 const keyJson = (text) => (isJson(text) ? text : JSON.stringify(text));
 
 /**
- * {type, body}: a request with this record. What is JSON goes to the node as it was typed, so that it is stored as from any
- * other client; JSON beside text is laid out here, since one request has one format.
+ * {type, body}: a request with this record. JSON goes to the node as it was typed, so that it is stored as from any other
+ * client. JSON beside text is encoded here, because one request has one format.
  */
 function requestOf({ partition, key, keyKind, value, kind, headers }) {
   const isJsonKey = key === "" || keyKind === "JSON";
@@ -75,6 +75,6 @@ export function Produce({ topic, onDone }) {
     ${form.key !== "" && html`<p class="dim" role="status">The key is stored as <span class="mono"><${Name} text=${form.keyKind === "JSON" ? compact(keyJson(form.key)) : form.key} /></span>.</p>`}
     ${!isTombstone && html`<${Field} label="Value" isLong value=${form.value} onValue=${set("value")} />`}
     ${isBroken && html`<p class="box warn" role="status">This is not JSON yet.</p>`}
-    <${Field} label="Headers, name: value, one a line" isLong value=${form.headers} onValue=${set("headers")} />
+    <${Field} label="Headers, name: value, one per line" isLong value=${form.headers} onValue=${set("headers")} />
   <//>`;
 }

@@ -1,27 +1,27 @@
-// Records as bytes: asked for once, or followed as they come. Pure but for the requests.
+// Records as bytes: read once, or followed live. Pure, except for the requests.
 
 import { Refusal, Unreachable, path, pieces, send, withQuery } from "./api.js";
 import { follow } from "./events.js";
 import { filterOf } from "./filter.js";
 import { useEffect, useState } from "./vendor/hooks.js";
 
-export const BYTES_MAX = 4 << 20; // Of one answer's text: what a page can show without getting slow.
-export const TAIL_MAX = 200; // Records that a followed topic shows; older ones go.
+export const BYTES_MAX = 4 << 20; // Of one response's text: more would make a page slow.
+export const TAIL_MAX = 200; // Records that a followed topic shows; older ones are dropped.
 export const LINES = "application/x-ndjson";
 const PATIENCE_MS = 60000;
-const SCANNED_MAX = 10000; // Records of each partition among which a filter looks.
+const SCANNED_MAX = 10000; // Records of each partition to which a filter is applied.
 export const SCANNED_BYTES_MAX = 64 << 20;
-const AT_ONCE = 4; // Partitions: a browser has six connections to a node, and the page asks for other things, too.
-const PAINT_MS = 200; // Between two paintings of what is followed: people read no faster.
+const AT_ONCE = 4; // Partitions. A browser has six connections to a node, and the page needs some for other requests.
+const PAINT_MS = 200; // Between two updates of followed records: readers need no more.
 
-/** Where records of a topic, or of one partition, are asked for. */
+/** The path for records of a topic, or of one partition. */
 export const recordsPath = (topic, partition, params) =>
   withQuery(partition === "" ? path`topics/${topic}/records` : path`topics/${topic}/partitions/${partition}/records`, params);
 
-/** How many records are asked for, whatever an address says. */
+/** The number of records to ask for, from an address that may contain anything. */
 export const countOf = (text) => Math.max(1, Math.min(1000, Math.trunc(Number(text)) || 50));
 
-/** `params` that a question comes to in one partition, where `most` records are asked for; of a whole topic while it is live. */
+/** Parameters of a question for at most `most` records of one partition, or of a whole topic if it is live. */
 export function paramsOf({ from, at }, most) {
   if (from === "earliest") return { offset: "earliest", count: most };
   if (from === "offset") return { offset: at, count: most };
@@ -29,16 +29,16 @@ export function paramsOf({ from, at }, most) {
   return from === "live" ? { offset: "latest" } : { offset: `-${most}` };
 }
 
-/** The requests that a question to these partitions takes: {where}, one a partition unless one request has them all. */
+/** The requests of a question: {where}, one per partition, unless one request has all partitions. */
 export function requestsOf(topic, partitions, asked) {
   const { from, count, filter, partition } = asked;
   const params = paramsOf(asked, filter ? SCANNED_MAX : count);
-  // The last N are those of each partition, but N from the beginning would be those of one.
+  // A request for the last N returns N of each partition, but the first N could all be of one partition.
   if (partition === "" && (from === "live" || from === "latest")) return [{ where: recordsPath(topic, "", params) }];
   return partitions.map((one) => ({ where: recordsPath(topic, one, params) }));
 }
 
-/** The test of a question's filter, null: it has none; {error}: it is none. */
+/** {test}: the test of a question's filter, null without a filter; {error}: the filter cannot be parsed. */
 export function testOf(filter) {
   try {
     return { test: filter ? filterOf(filter) : null };
@@ -48,16 +48,16 @@ export function testOf(filter) {
 }
 
 /**
- * {records, seen, isCut, missing}: what a question finds in these partitions, `count` records at most that pass `test`.
- * `seen`: how many were looked at; `isCut`: not all that was asked for, since there are bounds to what a page reads;
- * `missing`: [{partition, error}] of those that could not be read. It throws where none could.
+ * {records, seen, isCut, missing}: at most `count` records of these partitions that pass `test`. `seen`: the number of
+ * records read. `isCut`: the limits of a page ended the reading early. `missing`: [{partition, error}] for partitions
+ * that could not be read. Throws if no partition could be read.
  */
 export async function readRecords(topic, partitions, asked, { signal, test }) {
   const share = { shown: BYTES_MAX / partitions.length, scanned: SCANNED_BYTES_MAX / partitions.length };
   const answers = new Map();
   const missing = [];
   const left = [...partitions];
-  // Each partition is asked by itself: one request for all of them would be filled by the first that answers.
+  // Each partition has its own request: one request for all would be filled by the first that responds.
   const work = async () => {
     for (let partition = left.shift(); partition !== undefined; partition = left.shift()) {
       try {
@@ -80,8 +80,8 @@ export async function readRecords(topic, partitions, asked, { signal, test }) {
 }
 
 /**
- * `count` records of partitions' lists: the newest first where the last ones are asked for, else the oldest first. Those
- * of one partition stay in the order of their offsets, whatever their times are.
+ * `count` records of the partitions' lists: the newest first for the question `latest`, otherwise the oldest first.
+ * Records of one partition stay in the order of their offsets, even if their times are not.
  */
 export function merged(lists, { from, count }) {
   const isLast = from === "latest";
@@ -102,13 +102,13 @@ async function readPartition(topic, partition, asked, { signal, test, share }) {
   for (;;) {
     const found = await readOnce(recordsPath(topic, partition, { ...paramsOf(asked, most), format: "binary" }), asked, { signal, test, share });
     isCut ||= found.isCut;
-    // What broke off has the beginning of the last N: of fewer, the end is reached.
+    // A response that was cut has only the beginning of the last N. Ask for fewer, so that the end is reached.
     if (asked.from !== "latest" || found.isWhole || most === 1) return { ...found, isCut };
     most = Math.max(1, Math.floor(found.seen / 2));
   }
 }
 
-/** One answer's records, `isWhole` where it was read to its end; else as many as there is room for. What ends it early is thrown. */
+/** Read one response's records up to the limits; `isWhole`: read to its end. Throws if the response ends early. */
 async function readOnce(where, { from, count }, { signal, test, share }) {
   const response = await send("GET", where, { accept: LINES, signal, patienceMs: PATIENCE_MS });
   const isLast = from === "latest";
@@ -153,14 +153,14 @@ async function readOnce(where, { from, count }, { signal, test, share }) {
     found.isWhole = true;
   } catch (error) {
     if (signal?.aborted || error instanceof Refusal) throw error;
-    throw new Unreachable("the answer broke off");
+    throw new Unreachable("the response broke off");
   }
   return found;
 }
 
 /**
- * The newest records of a topic while `isOn`, the last first: {records, seen, error, isOpen}. However fast they come, only
- * those that stay are looked at, and no more often than the page can be painted.
+ * The newest records of a topic while `isOn`, the newest first: {records, seen, error, isOpen}. At any rate of records,
+ * only those that are shown are parsed, and only once per update of the page.
  */
 export function useTail(topic, partition, isOn, filter) {
   const [state, setState] = useState({ records: [], seen: 0 });
@@ -193,7 +193,7 @@ export function useTail(topic, partition, isOn, filter) {
       signal: end.signal,
       onEvent,
       onOpen: () => say({ isOpen: true, error: undefined }),
-      onBreak: () => say({ isOpen: false, error: new Unreachable("the connection broke off; it is made again, behind the last record") }),
+      onBreak: () => say({ isOpen: false, error: new Unreachable("the connection broke off; the page reconnects behind the last record") }),
     }).catch((error) => say({ isOpen: false, error }));
     return () => {
       end.abort();

@@ -1,15 +1,15 @@
-// One record: its key, headers and value as JSON, text or bytes. All of it is other people's text.
+// One record: its key, headers and value as JSON, text or bytes. All of it is untrusted text.
 
 import { useEffect, useRef, useState } from "./vendor/hooks.js";
 import { base64Of, bytesOf, hexDump, indented, isJson, plural, size, textOf, time, visible } from "./text.js";
 import { Facts, Name, html } from "./ui.js";
 
 const PREVIEW = 160;
-const SHOWN_MAX = 64 << 10; // Of a value, in characters or bytes: more is what downloads are for.
-const CONTROL = /[\0-\x08\x0b\x0c\x0e-\x1f\x7f]/; // What text has no use for.
+const SHOWN_MAX = 64 << 10; // Of a value, in characters or bytes; a download has all of it.
+const CONTROL = /[\0-\x08\x0b\x0c\x0e-\x1f\x7f]/; // Control characters that text does not need.
 const MODES = ["JSON", "text", "hex", "base64"];
 
-/** {bytes, text, mode}: what a key or value is, and how it is best shown. */
+/** {bytes, text, mode}: the content of a key or value, and its default form. */
 export function contentOf(base64) {
   const bytes = bytesOf(base64);
   if (bytes === null) return { bytes, text: null, mode: null };
@@ -19,13 +19,13 @@ export function contentOf(base64) {
   return { bytes, text, mode: isJson(text) ? "JSON" : "text" };
 }
 
-/** A line of it, for tables. */
+/** One line of the content, for tables. */
 export function Preview({ content, none }) {
   if (content.bytes === null) return html`<span class="dim">${none}</span>`;
   const { bytes, text } = content;
   if (text === null) return html`<span class="mono dim">${hexDump(bytes.subarray(0, 16)).slice(8, 55)}</span>`;
   const cut = text.length > PREVIEW;
-  // Whole characters: half of one would be shown as what it is not.
+  // Cut between whole characters: half of a surrogate pair would be shown as another character.
   const shown = cut ? [...text.slice(0, PREVIEW * 2)].slice(0, PREVIEW).join("") : text;
   return html`<span class="mono"><${Name} text=${shown} />${cut ? html`<span class="dim"> … ${size(bytes.length)}</span>` : ""}</span>`;
 }
@@ -37,7 +37,7 @@ function rendered({ bytes, text }, mode) {
   return visible(shown, "\n\t");
 }
 
-/** A key or value in full, in the form that the reader chooses. */
+/** A key or value up to SHOWN_MAX, in the form that the reader chooses. */
 export function Content({ title, content, none }) {
   const [chosen, setChosen] = useState(null);
   if (content.bytes === null) return html`<section><h3>${title}</h3><p class="dim">${none}</p></section>`;
@@ -66,7 +66,7 @@ export function Record({ record, onClose }) {
   </aside>`;
 }
 
-/** Hand bytes or text to the reader's disk; the type keeps browsers from showing it as a page. */
+/** Save bytes or text as a file; the type keeps browsers from showing it as a page. */
 export function download(name, content) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));

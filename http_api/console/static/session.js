@@ -1,4 +1,4 @@
-// Who the reader is to the cluster. A token of a few hours is kept for this tab; one that the reader has given is not.
+// The reader's session. A token that the page creates is stored for this tab; one that the reader enters is not.
 
 import { useEffect, useReducer } from "./vendor/hooks.js";
 import { ask, credentials, path } from "./api.js";
@@ -7,7 +7,7 @@ import { base64Of } from "./text.js";
 const LIFETIME_MS = 8 * 3600 * 1000;
 const JSON_TYPE = "application/json";
 
-/** The present session, null: nobody signed in; whoever shows it is told when it changes. */
+/** The current session, or null; components that use it render again when it changes. */
 export function useSession() {
   const [, again] = useReducer((n) => n + 1, 0);
   useEffect(() => credentials.listen(again), []);
@@ -17,8 +17,8 @@ export function useSession() {
 const LIMIT_REACHED = 40930;
 
 /**
- * A password is asked for a token of a few hours, and forgotten; the token goes when the reader signs out. A user that
- * has as many tokens as it may have signs in with the password itself, and can delete some.
+ * Exchange a password for a token of LIFETIME_MS, and forget the password. Signing out deletes the token. A user that
+ * has reached the limit of tokens signs in with the password itself, and can then delete some.
  */
 export async function signInByPassword(user, password) {
   const basic = base64Of(new TextEncoder().encode(`${user}:${password}`));
@@ -36,7 +36,7 @@ export async function signInByPassword(user, password) {
 
 export async function signInByToken(token) {
   const header = `Bearer ${token}`;
-  // Asked before it is taken: a wrong one is refused here, in the form. It may never end: storage is no place for it.
+  // Check the token first, so that the form shows the refusal of a wrong one. It may never expire, so it is not stored.
   await ask("GET", "access", { headers: { Authorization: header } });
   credentials.take({ header });
 }
@@ -46,7 +46,7 @@ export async function signOut() {
   try {
     if (tokenId) await ask("DELETE", path`users/${user}/tokens/${tokenId}`);
   } catch {
-    // It ends by itself; what matters here is that this page has it no more.
+    // The token expires by itself; the page only has to drop it.
   }
   credentials.drop();
 }

@@ -1,4 +1,4 @@
-// How numbers, times, bytes and other people's text are shown. Pure: knows neither page nor API.
+// Formats of numbers, times, bytes and untrusted text. Pure: knows neither page nor API.
 
 const COUNTS = new Intl.NumberFormat("en");
 const NONE = "–";
@@ -23,7 +23,7 @@ export function duration(ms) {
   return s < 172800 ? `${Math.round(s / 3600)} h` : `${Math.round(s / 86400)} days`;
 }
 
-/** 2026-01-31 12:00:00.123, in the reader's own time zone. */
+/** 2026-01-31 12:00:00.123, in the reader's time zone. */
 export function time(ms) {
   const date = new Date(ms);
   if (ms == null || Number.isNaN(date.getTime())) return NONE;
@@ -31,11 +31,11 @@ export function time(ms) {
   return Number.isNaN(local.getTime()) ? NONE : local.toISOString().replace("T", " ").replace("Z", "");
 }
 
-// Control and format characters turn text around, or hide in it; separators end lines; Hangul fillers look like nothing.
+// Control and format characters reverse or hide text, separators end lines, and Hangul fillers are invisible.
 const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Zl}\p{Zp}\u115f\u1160\u3164\uffa0]/gu;
 const PILE = /(\p{M}{4})\p{M}+/gu;
 
-/** Text with everything that cannot be seen spelt out; `kept` are characters that may stay. */
+/** Text with every invisible character spelt out; `kept`: characters that stay. */
 export const visible = (text, kept = "") =>
   String(text)
     .replace(PILE, "$1⟨…⟩")
@@ -50,7 +50,7 @@ export function base64Of(bytes) {
   return btoa(raw);
 }
 
-/** The text that bytes are in UTF-8; null: they are none. */
+/** Bytes as UTF-8 text; null if they are not UTF-8. */
 export function textOf(bytes) {
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
@@ -61,7 +61,7 @@ export function textOf(bytes) {
 
 const hex = (value, digits = 2) => value.toString(16).padStart(digits, "0");
 
-/** Sixteen bytes a line: offset, bytes, and what they are in ASCII. */
+/** Sixteen bytes per line: offset, bytes, and ASCII. */
 export function hexDump(bytes) {
   const lines = [];
   for (let at = 0; at < bytes.length; at += 16) {
@@ -84,10 +84,10 @@ export const isJson = (text) => {
 const TOKENS = /"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
 const DEPTH_MAX = 40;
 
-/** JSON without blanks and without escapes that it does not need, as nodes store it; its numbers are as they were written. */
+/** JSON without blanks and needless escapes, as nodes store it; numbers stay as they were written. */
 export const compact = (json) => (json.match(TOKENS) ?? []).map((token) => (token[0] === '"' ? JSON.stringify(JSON.parse(token)) : token)).join("");
 
-/** JSON on many lines. It goes by the text, not by parsed values: numbers keep all their digits, twins in an object stay. */
+/** JSON on many lines. It formats the text, not parsed values: numbers keep all digits, and duplicate names stay. */
 export function indented(json) {
   let depth = 0;
   const line = () => `\n${"  ".repeat(Math.min(depth, DEPTH_MAX))}`;

@@ -1,4 +1,4 @@
-// Topics, and one of them: partitions with their leaders and in-sync replicas, configs with what is not their default.
+// Topics, and the page of one topic: partitions with leaders and in-sync replicas, and configs, changed ones first.
 
 import { get, path } from "./api.js";
 import { Busiest, Charts, OF_TOPIC, historyCall, rate, useHistory } from "./history.js";
@@ -10,7 +10,7 @@ import { Answered, Badge, Facts, Failure, Head, Ids, Name, Nothing, Table, Topic
 
 const RARELY_MS = 15000;
 
-/** How many partitions of a topic are in which trouble, in a word. */
+/** A topic's worst problem, with the number of its partitions. */
 function state(topic) {
   if (topic.offline) return html`<${Badge} kind="bad">${number(topic.offline)} offline<//>`;
   if (topic.below_min_insync) return html`<${Badge} kind="bad">${number(topic.below_min_insync)} below min.insync<//>`;
@@ -33,7 +33,7 @@ function List({ query, cluster: { view, metadata } }) {
     <${Head} title="Topics" calls=${[paged.path, historyCall()]} />
     <${CreateTopic} isOpen=${view.topic_count === 0} onDone=${again} />
     <div class="tools"><${PagedFilter} label="Filter" paged=${paged} count=${total} of=${view.topic_count} /></div>
-    <${PagedTable} caption="Topics" paged=${paged} rows=${topics} total=${total} keyOf=${(t) => t.name} empty=${view.topic_count ? "No topic is called so." : "No topics yet."} columns=${[
+    <${PagedTable} caption="Topics" paged=${paged} rows=${topics} total=${total} keyOf=${(t) => t.name} empty=${view.topic_count ? "No topic matches." : "No topics yet."} columns=${[
       { head: "Topic", cell: (t) => html`<${Topic} name=${t.name} />`, by: "name" },
       { head: "State", cell: (t) => (is_current ? state(t) : "–"), by: "trouble" },
       { head: "Partitions", num: true, cell: (t) => number(t.partition_count), by: "partitions" },
@@ -44,12 +44,12 @@ function List({ query, cluster: { view, metadata } }) {
       { head: "Records out here", num: true, cell: (t) => rate(t.records_out_per_second_here), by: "records_out" },
       { head: "Look", cell: (t) => html`<a href=${href("messages", t.name)}>messages</a>` },
     ]} />
-    <p class="dim">Sizes are of all replicas${missing(paged.data)}. Records a second are of this node alone; other nodes tell their own.</p>
+    <p class="dim">Sizes are of all replicas${missing(paged.data)}. Record rates are of this node only; each node shows its own.</p>
     <${Busiest} answer=${history} />`;
 }
 
-/** The end of a sentence about sizes: the nodes whose replicas are missing in them. */
-const missing = (data) => (data?.silent_nodes?.length ? html`, without those of ${data.silent_nodes.length > 1 ? "nodes" : "node"} ${data.silent_nodes.join(", ")}, which ${data.silent_nodes.length > 1 ? "do" : "does"} not answer` : "");
+/** The end of a sentence about sizes: the nodes whose replicas are not included. */
+const missing = (data) => (data?.silent_nodes?.length ? html`, without those of ${data.silent_nodes.length > 1 ? "nodes" : "node"} ${data.silent_nodes.join(", ")}, which ${data.silent_nodes.length > 1 ? "do" : "does"} not respond` : "");
 
 function One({ name, query, cluster }) {
   const paged = usePaged(path`metadata/topics/${name}`, ["topics", name], query, { more: { sizes: "all" } });
@@ -57,7 +57,7 @@ function One({ name, query, cluster }) {
   if (paged.data && !isGone) return html`<${Known} topic=${paged.data} paged=${paged} cluster=${cluster} />`;
   return html`<${Head} title=${html`Topic <${Name} text=${name} />`} calls=${[paged.path]} />
     ${isGone ? html`<${Nothing}><p>There is no such topic. It may have been deleted.</p><a href=${href("topics")}>All topics</a><//>`
-      : paged.answer.error ? html`<${Failure} error=${paged.answer.error} />` : html`<p class="dim" role="status">Asking …</p>`}`;
+      : paged.answer.error ? html`<${Failure} error=${paged.answer.error} />` : html`<p class="dim" role="status">Loading …</p>`}`;
 }
 
 function Known({ topic, paged, cluster: { view, metadata } }) {
@@ -96,7 +96,7 @@ function Known({ topic, paged, cluster: { view, metadata } }) {
         { head: "Next offset", num: true, cell: (p) => (told.get(p.partition)?.error ? html`<${Badge} kind="bad">not read<//>` : number(offset(p, "end_offset"))) },
         { head: "Size", num: true, cell: (p) => size(p.stored_bytes), by: "stored_bytes" },
       ]} />
-      <p class="dim">★ leads. Struck out: not in sync. Sizes are of all replicas${missing(topic)}.</p>
+      <p class="dim">★: leader. Struck out: not in sync. Sizes are of all replicas${missing(topic)}.</p>
     </section>
     <${Charts} answer=${history} charts=${OF_TOPIC} />
     <section><h2>Configs</h2>

@@ -1,4 +1,4 @@
-// Transactions that are open: what they hold up, and an end for one that nobody will end.
+// Open transactions: what each one blocks, and a way to abort one whose producer is gone.
 
 import { path, post } from "./api.js";
 import { isLate } from "./health.js";
@@ -8,23 +8,23 @@ import { Badge, Danger, Head, Name, Topic, href, html } from "./ui.js";
 
 const idOf = (t) => `${t.producer_id}:${t.producer_epoch}`;
 
-const NAMED = 5; // Partitions of a transaction that are named.
+const NAMED = 5; // Partitions of a transaction that are shown.
 
 export function Transactions({ query }) {
   const paged = usePaged("transactions", ["transactions"], query, { more: { partitions: NAMED } });
   const { total = 0, transactions = [] } = paged.data ?? {};
   return html`<${Head} title="Transactions" calls=${[paged.path]} />
     <div class="tools"><${PagedFilter} label="Filter" paged=${paged} count=${total} /></div>
-    <${PagedTable} caption="Open transactions" paged=${paged} rows=${transactions} total=${total} keyOf=${idOf} empty=${paged.asked.contains ? "None that is open is called so." : "None is open: nothing is held up."} columns=${[
+    <${PagedTable} caption="Open transactions" paged=${paged} rows=${transactions} total=${total} keyOf=${idOf} empty=${paged.asked.contains ? "No open transaction matches." : "No transaction is open."} columns=${[
       { head: "Transaction", cell: (t) => html`<${Name} text=${t.transactional_id ?? "forgotten"} />`, by: "transaction" },
       { head: "Producer", cell: (t) => html`<span class="mono">${idOf(t)}</span>` },
-      { head: "State", cell: (t) => (isLate(t, Date.now()) ? html`<${Badge} kind="warn">past its time<//>` : html`<${Badge}>${t.state}<//>`), by: "deadline" },
-      { head: "Began", kind: "when", cell: (t) => time(t.began_ms), by: "began" },
+      { head: "State", cell: (t) => (isLate(t, Date.now()) ? html`<${Badge} kind="warn">past its timeout<//>` : html`<${Badge}>${t.state}<//>`), by: "deadline" },
+      { head: "Started", kind: "when", cell: (t) => time(t.began_ms), by: "began" },
       { head: "Open for", num: true, cell: (t) => duration(Date.now() - t.began_ms) },
-      { head: "At most", num: true, cell: (t) => duration(t.timeout_ms), by: "timeout" },
-      { head: "Holds up, from offset", cell: holdsUp, by: "partitions" },
+      { head: "Timeout", num: true, cell: (t) => duration(t.timeout_ms), by: "timeout" },
+      { head: "Blocks, from offset", cell: holdsUp, by: "partitions" },
     ]} />
-    <p class="dim">Committed reading of a partition goes no further than the first offset of what is open there.</p>
+    <p class="dim">Readers of committed records stop at the first offset of a partition's open transactions.</p>
     ${transactions.length > 0 && html`<section><h2>Change it</h2><div class="actions">
       ${transactions.map((t) => html`<${Abort} key=${idOf(t)} transaction=${t} onDone=${paged.again} />`)}
     </div></section>`}`;
@@ -42,6 +42,6 @@ function Abort({ transaction, onDone }) {
     onDone();
   };
   return html`<${Danger} summary=${html`Abort <${Name} text=${transactional_id ?? ""} /> ${idOf(transaction)}`} verb="Abort it" name=${idOf(transaction)} act=${act}>
-    <p>Nothing of it will count, and its producer is told so. It ends by itself once its time is over.</p>
+    <p>None of its records will be visible, and its producer gets an error. Without this it ends by itself after its timeout.</p>
   <//>`;
 }

@@ -1,4 +1,4 @@
-// What pages are made of: names, tables, errors, and buttons that ask twice.
+// Components of pages: names, tables, errors, and forms that ask for confirmation.
 
 import { h } from "./vendor/preact.js";
 import { useState } from "./vendor/hooks.js";
@@ -17,7 +17,7 @@ export function href(...parts) {
   return `#/${parts.map((part) => encodeURIComponent(part)).join("/")}${tail}`;
 }
 
-/** Text that somebody else chose: kept apart from what is around it, nothing in it hidden. */
+/** Untrusted text: isolated from the text around it, with no hidden characters. */
 export const Name = ({ text }) => html`<bdi class="name">${visible(text)}</bdi>`;
 
 export const Badge = ({ kind = "", children }) => html`<span class="badge ${kind}">${children}</span>`;
@@ -45,7 +45,7 @@ function Curl({ calls }) {
   const text = calls.map((call) => curl(typeof call === "string" ? { where: call } : call)).join("\n");
   const copy = async () => {
     try {
-      // Only pages that came over TLS, or from this machine, may write to the clipboard.
+      // Browsers allow the clipboard only for pages over TLS or from the same machine.
       await navigator.clipboard.writeText(text);
       setCopied("copied");
     } catch {
@@ -60,36 +60,36 @@ function Curl({ calls }) {
 }
 
 const HELP = [
-  [(e) => e instanceof Unreachable, "This node cannot be reached", "It may be restarting. The page goes on asking; the console of another node shows the same cluster."],
-  [(e) => e.code === 50305, "No majority of the metadata quorum answers", "This cannot be told, or changed, without one. Start the voters that are down; it goes on by itself."],
-  [(e) => e.code === 50302, "The partition has no leader that answers", "Start the nodes that were in sync; what is there is read again when one of them leads."],
-  [(e) => e.status === 429, "The node is busy", "It takes no more requests for the moment. The page asks again."],
-  [(e) => e.status === 401, "Not let in", "The cluster, or a proxy before it, wants other credentials."],
-  [(e) => e.kind === "forbidden", "You may not", "Who manages access can add an entry that allows it, on the page Access."],
+  [(e) => e instanceof Unreachable, "This node cannot be reached", "It may be restarting. The page keeps trying. The console of another node shows the same cluster."],
+  [(e) => e.code === 50305, "No majority of the metadata quorum responds", "Without a majority this cannot be read or changed. Start the voters that are down: the cluster then continues by itself."],
+  [(e) => e.code === 50302, "The partition has no leader that responds", "Start the nodes that were in sync. The partition can be read when one of them leads."],
+  [(e) => e.status === 429, "The node is busy", "It accepts no more requests at the moment. The page tries again."],
+  [(e) => e.status === 401, "Credentials refused", "The cluster, or a proxy before it, needs other credentials."],
+  [(e) => e.kind === "forbidden", "You are not allowed to do this", "A user who manages access can add an entry that allows it, on the page Access."],
   [(e) => e.status === 403, "Not allowed", "A proxy before the node refuses this."],
-  [(e) => e.status === 404, "There is no such thing", "It may have been deleted, or be called something else."],
-  [(e) => e.status >= 500, "The cluster could not do this", "The page asks again."],
+  [(e) => e.status === 404, "Not found", "It may have been deleted, or have another name."],
+  [(e) => e.status >= 500, "The cluster could not do this", "The page tries again."],
   [(e) => e instanceof Refusal, "Refused", ""],
-  [(e) => e instanceof FilterError, "This filter cannot be read", "Write, for example, value.status >= 500 and header.trace contains “ab”."],
+  [(e) => e instanceof FilterError, "This filter is not valid", "Write, for example, value.status >= 500 and header.trace contains “ab”."],
 ];
 
-/** What went wrong, and what it means. `since`: what is still shown is of that time. */
+/** An error and its meaning. `since`: the time of the data that is still shown. */
 export function Failure({ error, since }) {
   if (!error) return null;
-  const [, title, advice] = HELP.find(([fits]) => fits(error)) ?? [null, "This page has a fault", "Load it again; the browser's console has more."];
+  const [, title, advice] = HELP.find(([fits]) => fits(error)) ?? [null, "This page has a bug", "Reload it. The browser's console has details."];
   return html`<div class="box bad" role="alert">
     <strong>${title}</strong>
     <p><${Name} text=${error.message} />${error.requestId ? html` <span class="dim">request ${error.requestId}</span>` : ""}</p>
     ${advice && html`<p>${advice}</p>`}
-    ${since && html`<p class="dim">What is below was told at ${time(since)}.</p>`}
+    ${since && html`<p class="dim">The data below is from ${time(since)}.</p>`}
   </div>`;
 }
 
-/** Children once there is an answer; until then that it is awaited, or why there is none. */
+/** Children once there is a response; until then a loading text, or the error. */
 export function Answered({ answer, children }) {
   return html`
     <${Failure} error=${answer.error} since=${answer.data !== undefined && answer.at} />
-    ${answer.data !== undefined ? children(answer.data) : !answer.error && html`<p class="dim" role="status">Asking …</p>`}
+    ${answer.data !== undefined ? children(answer.data) : !answer.error && html`<p class="dim" role="status">Loading …</p>`}
   `;
 }
 
@@ -98,9 +98,9 @@ export const PAGE = 50;
 const compare = (a, b) => (typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b), "en", { numeric: true }) : (a ?? -1) - (b ?? -1));
 
 /**
- * The rows of a page in columns; it may stand in a form, which none of its buttons sends. A column: {head, cell(row), num?,
- * by?}; `by` lets readers sort. `order`: {at, sign} or null; `first`: how many of `total` rows are on former pages. On a narrow
- * screen a row is a card of all its cells, for which the roles say what they are; `isPlain`: it stays a row.
+ * The rows of a page in columns. It may be inside a form: none of its buttons submits it. A column: {head, cell(row), num?,
+ * by?}; with `by` readers can sort. `order`: {at, sign} or null. `first`: the number of rows on former pages, of `total`.
+ * On a narrow screen a row is a card of all its cells, and the roles keep the table's meaning; `isPlain`: it stays a row.
  */
 export function Grid({ caption, columns, rows, keyOf, empty = "none", total, first, page, onFirst, order, onSort, isPlain }) {
   const kind = (column) => (column.num ? "num" : column.kind);
@@ -121,7 +121,7 @@ export function Grid({ caption, columns, rows, keyOf, empty = "none", total, fir
     </nav>`}`;
 }
 
-/** All rows, a page of them at a time; a column's `by(row)` is what it is sorted by. */
+/** All rows, one page at a time; a column's `by(row)` is its sort key. */
 export function Table({ columns, rows, page = PAGE, ...rest }) {
   const [from, setFrom] = useState(0);
   const [order, setOrder] = useState(null);
@@ -146,10 +146,10 @@ export function Field({ label, value, onValue, hint, isLong, isDisabled, ...rest
 export const Facts = ({ facts }) =>
   html`<dl class="facts">${facts.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
-/** A form that sends one thing at a time, and says what came of it. `act` returns the words for success. */
+/** A form that sends one request at a time and shows its result. `act` returns the text for success. */
 export function Action({ summary, verb, act, isReady = true, isOpen = false, kind = "", children }) {
   const [state, setState] = useState({});
-  // As it was at first: what becomes of it later is the reader's choice.
+  // Only the first value counts: afterwards the reader opens and closes the form.
   const [wasOpen] = useState(isOpen);
   const submit = async (event) => {
     event.preventDefault();
@@ -165,17 +165,17 @@ export function Action({ summary, verb, act, isReady = true, isOpen = false, kin
     <summary>${summary}</summary>
     <form onSubmit=${submit}>
       ${children}
-      <p class="buttons"><button class=${kind} disabled=${!isReady || state.isBusy}>${verb}</button> <span role="status">${state.isBusy ? "asking …" : state.done}</span></p>
+      <p class="buttons"><button class=${kind} disabled=${!isReady || state.isBusy}>${verb}</button> <span role="status">${state.isBusy ? "sending …" : state.done}</span></p>
       <${Failure} error=${state.error} />
     </form>
   </details>`;
 }
 
-/** As Action, for what cannot be undone: the name has to be typed, as it is or as it is shown. */
+/** An Action that cannot be undone: the reader types the name, in its raw or its visible form. */
 export function Danger({ summary, verb, name, act, isReady = true, children }) {
   const [typed, setTyped] = useState("");
   return html`<${Action} summary=${summary} verb=${verb} act=${act} isReady=${isReady && (typed === name || typed === visible(name))} kind="danger">
     ${children}
-    <label>Type <${Name} text=${name} /> to go on <input autocomplete="off" spellcheck="false" value=${typed} onInput=${(e) => setTyped(e.target.value)} /></label>
+    <label>Type <${Name} text=${name} /> to continue <input autocomplete="off" spellcheck="false" value=${typed} onInput=${(e) => setTyped(e.target.value)} /></label>
   <//>`;
 }
