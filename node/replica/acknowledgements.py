@@ -1,10 +1,10 @@
-"""Who waits for offsets of one partition to be stored or committed: writers for their answers, and readers for records.
+"""Writers and readers of one partition that wait until an offset is stored or committed.
 
-A writer is a ``Pending``: a task awaits it, or it calls back in the turn in which the end is told. What was appended is
-never answered as refused: whoever gives up waiting, or is made to, hears that nobody knows. Who is refused for where
-the log ends waits here, too, until that end is committed.
+A writer is a ``Pending``: a task awaits it, or it calls back in the turn in which the runner reports the end. An
+appended batch is never reported as refused: if the wait ends early, the writer gets ``FateUnknownError``. A writer that
+is refused because the log ends elsewhere waits here, too, until that end is committed.
 
-The partition's runner says where the ends are; this module knows nothing of roles, replicas and disks.
+The partition's runner reports the ends. This module knows nothing of roles, replicas and disks.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from node.replica.waiters import OffsetWaiters
 
 
 class _Waiting(ABC):
-    """A writer that waits for an end to be told (``Taker``)."""
+    """A writer that waits until an end is reached (``Taker``)."""
 
     __slots__ = ("_began_ms", "_owner", "_timeout_ms", "_writer")
 
@@ -39,7 +39,7 @@ class _Waiting(ABC):
 
     @property
     def deadline_ms(self) -> int:
-        """How long it waits, by the owner's clock."""
+        """The end of the wait, by the owner's clock."""
         return self._began_ms + self._timeout_ms
 
     def done(self) -> bool:
@@ -47,22 +47,22 @@ class _Waiting(ABC):
 
     @abstractmethod
     def set_result(self, _: None) -> None:
-        """The end was told."""
+        """Complete the writer, because the end was reached."""
 
     @abstractmethod
     def set_exception(self, error: BaseException) -> None:
-        """It will not be told here."""
+        """Fail the writer, because this replica cannot learn whether the end is reached."""
 
     @abstractmethod
     def expire(self) -> None:
-        """Its time is up."""
+        """Fail the writer, because its time is up."""
 
     def _on_over(self, writer: Pending[BatchReceipt]) -> None:
         self._owner.forget(self, is_given_up=writer.cancelled())
 
 
 class _Acknowledgement(_Waiting):
-    """A writer whose batch was appended and is not where it wants it."""
+    """A writer whose batch was appended, but is not yet stored or committed as its acks require."""
 
     __slots__ = ("_acks", "_receipt")
 
@@ -90,7 +90,7 @@ class _Acknowledgement(_Waiting):
 
 
 class _Refusal(_Waiting):
-    """A writer whose batch was not appended, since the log ends elsewhere, and that end is not committed yet."""
+    """A writer whose batch was not appended because the log ends elsewhere, while that end is not committed yet."""
 
     __slots__ = ("_refusal",)
 
@@ -108,7 +108,7 @@ class _Refusal(_Waiting):
         self._writer.set_exception(self._refusal)
 
     def set_exception(self, error: BaseException) -> None:
-        # What becomes of the records before it is not known here, but of its own nothing was written.
+        # The fate of the records before that end is unknown, but nothing of this batch was written.
         self._writer.set_exception(
             NotLeaderError(f"{error}; of this write nothing was written")
             if isinstance(error, FateUnknownError)
@@ -124,14 +124,14 @@ class _Refusal(_Waiting):
 
 
 class Acknowledgements:
-    """Everybody who waits for the offsets of one partition.
+    """All writers and readers that wait for offsets of one partition. Owned by the data loop.
 
     Invariants:
-        Nobody waits for what is stored or committed by what was told last. Owned by the data loop.
+        No waiter waits for an offset that the ends reported last have reached.
     """
 
     def __init__(self, name: str, *, clock: Clock, counts: NodeCounts) -> None:
-        """``name``: the partition's, for messages."""
+        """``name``: the name of the partition, for messages."""
         self.clock = clock
         self._name = name
         self._counts = counts
@@ -139,10 +139,10 @@ class Acknowledgements:
         self._stable = OffsetWaiters()
         self._stored = OffsetWaiters()
         self._writers: dict[_Waiting, None] = {}
-        """In the order in which they came."""
+        """The writers in the order of arrival."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        """When it rings."""
+        """When the timer fires."""
 
     def __len__(self) -> int:
         return len(self._committed) + len(self._stable) + len(self._stored)
@@ -158,9 +158,10 @@ class Acknowledgements:
         reached: int,
         timeout_ms: int,
     ) -> None:
-        """Give a writer its receipt once its batch is where it wants it; ``reached``: how far that is so now.
+        """Give a writer its receipt once its batch is stored or committed, as ``acks`` says.
 
-        It hears ``FateUnknownError`` when the batch was not seen there within ``timeout_ms``.
+        ``reached``: the present end of what is stored or committed. If the batch is not below that end within
+        ``timeout_ms``, the writer gets ``FateUnknownError``.
         """
         end = _end(receipt)
         if reached >= end:
@@ -179,10 +180,11 @@ class Acknowledgements:
         reached: int,
         timeout_ms: int,
     ) -> None:
-        """Refuse a writer for where the log ends, once that end is committed; ``reached``: how far it is so now.
+        """Refuse a writer because the log ends at ``end``, once that end is committed.
 
-        It hears that nothing was written, but not where the log ends, when the end was not seen committed within
-        ``timeout_ms`` (``NotReadyError``), or will not be seen here (``NotLeaderError``).
+        ``reached``: the present high watermark. The writer gets an error without the log's end if the end is not
+        committed within ``timeout_ms`` (``NotReadyError``), or if this node cannot learn it any more
+        (``NotLeaderError``). In each case nothing was written.
         """
         refusal = ends_elsewhere(self._name, end, expected_end)
         if reached >= end:
@@ -197,13 +199,13 @@ class Acknowledgements:
         waiters.add(end, waiting)
 
     def forget(self, waiting: _Waiting, *, is_given_up: bool) -> None:
-        """Its writer waits no more. The timer stays, since mostly another one is here when it rings."""
+        """Remove a writer that waits no more. The timer stays, because other writers usually wait when it fires."""
         self._writers.pop(waiting, None)
         if is_given_up:
             self._prune()
 
     def _ring_at(self, deadline_ms: int) -> None:
-        """One timer for all of them: a timer each would cost as much as the rest of the waiting."""
+        """Set the one timer for all writers; a timer for each would cost as much as the rest of the waiting."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
@@ -221,13 +223,13 @@ class Acknowledgements:
             self._ring_at(min(waiting.deadline_ms for waiting in self._writers))
 
     def close(self) -> None:
-        """Nobody will wait here any more."""
+        """Cancel the timer; no writer will wait here any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def readable(self, end: int, timeout_ms: int, *, is_uncommitted: bool) -> None:
-        """Wait until everything below ``end`` may be read, or the time is up, or nobody can tell any more."""
+        """Wait until everything below ``end`` is readable, the time is up, or this replica cannot learn it any more."""
         waiters = self._committed if is_uncommitted else self._stable
         waiter = waiters.wait_for(end)
         try:
@@ -240,16 +242,16 @@ class Acknowledgements:
             raise
 
     def call_when_stored(self, end: int, taker: Taker[None]) -> None:
-        """Complete ``taker`` once everything below ``end`` is stored here, or fail it when that was cut off."""
+        """Complete ``taker`` once everything below ``end`` is stored here; fail it if some of that was cut off."""
         self._stored.add(end, taker)
 
     def on_acknowledged(self, acks: Acks, began_ms: int) -> None:
-        """A batch is where its writer wants it."""
+        """Count a batch that its writer's acks are satisfied with."""
         if acks is Acks.ALL:
             self._counts.commit_ms.observe(self.clock.now_ms() - began_ms)
 
     def on_overdue(self, receipt: BatchReceipt, timeout_ms: int) -> FateUnknownError:
-        """It is not, and its time is up."""
+        """Count a batch that was not acknowledged in time; return the writer's error."""
         self._counts.fate_unknown += 1
         return FateUnknownError(
             f"{self._name} offset {receipt.base_offset} was appended but not acknowledged by every "
@@ -260,7 +262,7 @@ class Acknowledgements:
         return self._committed if acks is Acks.ALL else self._stored
 
     def _prune(self) -> None:
-        """Somebody gave up waiting: on a partition that commits nothing, nobody else would clear it away."""
+        """Remove waiters that gave up; on a partition that commits nothing, no advance would remove them."""
         self._committed.prune()
         self._stable.prune()
         self._stored.prune()
@@ -268,28 +270,31 @@ class Acknowledgements:
     # -- news ------------------------------------------------------------------------------------
 
     def on_committed(self, high_watermark: int, stable_end: int) -> None:
-        """Everything below ``high_watermark`` is committed; below ``stable_end`` every transaction is decided, too."""
+        """Complete waiters up to new ends.
+
+        Everything below ``high_watermark`` is committed. Below ``stable_end`` every transaction is decided, too.
+        """
         self._committed.advance(high_watermark)
         self._stable.advance(stable_end)
 
     def on_stored(self, stored_end: int) -> None:
-        """Everything below is stored here."""
+        """Complete the waiters for storage up to ``stored_end``."""
         self._stored.advance(stored_end)
 
     def fail_above(self, offset: int, error: FateUnknownError) -> None:
-        """Nobody will see here what becomes of records at ``offset`` and above; -1: of any."""
+        """Fail all waiters for records at ``offset`` and above (-1: all waiters): their fate is unknown here."""
         self._committed.fail_above(offset, error)
         self._stable.fail_above(offset, error)
         self._stored.fail_above(offset, error)
 
     def fail_uncommitted(self, high_watermark: int, error: FateUnknownError) -> None:
-        """Nobody will see here whether records above are committed; what is stored is stored."""
+        """Fail the waiters for commits above ``high_watermark``; waiters for storage continue."""
         self._committed.fail_above(high_watermark, error)
         self._stable.fail_above(high_watermark, error)
 
 
 def ends_elsewhere(name: str, end_offset: int, expected_end: int) -> PreconditionFailedError:
-    """The refusal of a batch for ``expected_end``; ``name``: the partition's."""
+    """Return the refusal of a batch for ``expected_end``; ``name``: the name of the partition."""
     return PreconditionFailedError(
         f"{name} ends at offset {end_offset}, not at {expected_end}; nothing was written",
         end_offset=end_offset,

@@ -1,15 +1,15 @@
-"""A leader's queue: batches of one turn of the loop are judged, written together, and answered when that stands.
+"""A leader's queue of appends: judge the batches of one turn of the loop, write them together, and answer them.
 
-Duplicates are recognised here, from what the log knows: an idempotent producer's sequences, and idempotency keys. Two
-batches of one producer or key in the same turn are never in the same write, since the log must know the earlier one
-before it can judge the later.
+Duplicates are recognised here, by the log's state: sequences of idempotent producers, and idempotency keys. Two batches
+of one producer or key in the same turn never share a write, because the log must know the earlier batch before it can
+judge the later one.
 
-A batch may name the offset at which it is to be (``expected_end``). It is judged after duplicates are, so that a repeat
-gets its first answer, and once what came before it in its turn is written. Who is refused hears so when the end that
-refused him is committed: one that is cut off again would be none.
+A batch may name the offset at which it must be (``expected_end``). This is checked after duplicates, so that a repeat
+gets its first answer, and after the earlier batches of the turn are written. A refusal waits until the end that caused
+it is committed: an end that is cut off later would be no reason.
 
-Until a batch is in the log every refusal says that nothing was written; from then on the ``Acknowledgements`` answer
-its writer.
+Until a batch is in the log, every refusal says that nothing was written. From then on, ``Acknowledgements`` answers its
+writer.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Append:
-    """A batch on its way into the log. ``writer`` is given its receipt, or an error."""
+    """A batch that waits to be written. ``writer`` gets its receipt, or an error."""
 
     __slots__ = ("acks", "batch", "expected_end", "header", "timeout_ms", "writer")
 
@@ -61,17 +61,18 @@ class _Append:
         self.writer: Pending[BatchReceipt] = Pending()
 
     def refuse(self, error: Exception) -> None:
-        """Nothing of it was written."""
+        """Fail the writer; nothing of the batch was written."""
         if not self.writer.done():
             self.writer.set_exception(error)
 
 
 class AppendQueue:
-    """The batches that wait for this turn of the loop to end, and their way into the log.
+    """The batches that wait until this turn of the loop ends, and their way into the log. Owned by the data loop.
 
-    ``leader_epoch`` says under which epoch a batch for these acks may be written, or refuses it by raising;
-    ``on_transaction`` is told of a batch of a transaction before it is written, ``on_appended`` that the log has grown;
-    ``reached`` says up to which offset writers of these acks have their answer. Owned by the data loop.
+    - ``leader_epoch``: returns the epoch under which a batch with these acks may be written, or raises to refuse it
+    - ``on_transaction``: is called before a batch of a transaction is written
+    - ``on_appended``: is called when the log has grown
+    - ``reached``: returns the offset up to which writers with these acks have their answer
     """
 
     def __init__(
@@ -116,7 +117,7 @@ class AppendQueue:
         at_once: bool,
         expected_end: int | None,
     ) -> Pending[BatchReceipt]:
-        """Queue a batch until this turn ends; or write it ``at_once``, behind what waits."""
+        """Queue a batch until this turn ends; with ``at_once``, write it now, after the batches that wait."""
         append = _Append(batch, header, acks, timeout_ms, expected_end)
         self._waiting.append(append)
         if at_once:
@@ -126,7 +127,7 @@ class AppendQueue:
         return append.writer
 
     def refuse_all(self, error: MilenaError) -> None:
-        """Nothing of what waits will be written."""
+        """Refuse all waiting batches; none of them is written."""
         for append in self._take():
             append.refuse(error)
 
@@ -140,7 +141,7 @@ class AppendQueue:
         for append in self._take():
             own = _identities(append.header)
             is_repeat = not identities.isdisjoint(own)
-            # Where the log ends is known once what comes before is written: it may be refused.
+            # The log's end is known only once the batches before this one are written, because they may be refused.
             if group and (is_repeat or append.expected_end is not None):
                 self._write(group)
                 group, identities = [], set()
@@ -153,9 +154,9 @@ class AppendQueue:
     # -- judging ---------------------------------------------------------------------------------
 
     def _admit(self, append: _Append, *, coming: int) -> bool:
-        """Whether to write it, behind so many producers' and keys' batches that are about to be written.
+        """Return whether to write a batch; if not, it has its answer, or waits for it as its first writer does.
 
-        Otherwise it has its answer, or waits for it as its first writer does.
+        ``coming``: the number of producers and keys whose batches are about to be written before it.
         """
         try:
             refusal = self._refusal(append)
@@ -172,10 +173,12 @@ class AppendQueue:
         return False
 
     def _refusal(self, append: _Append) -> NotEnoughReplicasError | None:
-        """Why a batch may not be written now, if it may be there already: a repeat has the fate of its first try.
+        """Return the reason why a batch may not be written now, if it may be a repeat; None if it may be written.
+
+        A repeat of a batch in the log has the fate of its first attempt, so it must not be refused here.
 
         Raises:
-            NotLeaderError, NotEnoughReplicasError: it may not.
+            NotLeaderError, NotEnoughReplicasError: the batch may not be written, nor answered as a repeat.
         """
         try:
             self._leader_epoch(append.acks)
@@ -186,7 +189,7 @@ class AppendQueue:
         return None
 
     def _is_expected(self, append: _Append) -> bool:
-        """Whether the log ends where the batch says, if it says so; otherwise it waits for its refusal."""
+        """Return whether the log ends at the offset that the batch names, if any; if not, the refusal waits."""
         end, expected = self._log.log_end_offset, append.expected_end
         if expected is None or expected == end:
             return True
@@ -250,7 +253,7 @@ class AppendQueue:
         if not key.places:
             return self._duplicate(entry.base_offset, entry.last_offset)
         if not is_own:
-            # Nothing of what shares it may count: the records of this key are there.
+            # The batch's other records must not count either: the records of this key are in the log already.
             raise IdempotencyKeyReusedError(
                 "a request under an idempotency key that was used before shares no transaction; nothing was written"
             )
@@ -304,7 +307,7 @@ class AppendQueue:
             self._answer(append, self._receipt(append, base_offset, now_ms))
 
     def _refuse(self, group: Sequence[_Append], error: MilenaError) -> None:
-        """One of them cannot be appended: find out which, so that the others are not refused with it."""
+        """Write each batch of the group alone, so that only the one that cannot be appended is refused."""
         if len(group) == 1:
             group[0].refuse(error)
             return
@@ -338,14 +341,14 @@ class AppendQueue:
 
 
 def _identities(header: BatchHeader) -> Sequence[int | bytes]:
-    """The key hashes, or the producer id, that a batch may have in common with others."""
+    """Return the key hashes, or the producer id, by which a batch may be a repeat of another."""
     if header.request_keys:
         return [key.key_hash for key in header.request_keys]
     return [header.producer_id] if header.producer_id >= 0 else []
 
 
 def key_of_before(topic: str, before: int, now: int) -> PartitionCountChangedError:
-    """An idempotency key comes again, and the topic has grown: its records may belong elsewhere."""
+    """Return the refusal of a key that was used with another number of partitions: its records may belong elsewhere."""
     return PartitionCountChangedError(
         f"this idempotency key was used when {topic} had {before} partitions, it has {now} now; use a new key"
     )

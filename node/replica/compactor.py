@@ -1,14 +1,16 @@
 """Closes segments by age and compacts logs in the background: one log at a time, in slices, below a rate.
 
-Every replica is compacted on its own, by the node that holds it, leader or not: replicas of a compacted topic may
-differ in bytes, but once they were compacted as far, not in records. A slice is some milliseconds of a worker thread;
-the data loop only takes over what a slice has finished. Replicas that are not sound are left alone.
+Each node compacts the replicas that it holds, as leader or follower. Replicas of a compacted topic may differ in bytes.
+At equal progress they hold the same records. A slice takes some milliseconds of a worker thread; the data loop only
+adopts its result. Replicas that are not sound are not compacted.
 
-A tombstone may go only when every replica has it: one that slept longer than ``delete.retention.ms`` would keep the
-deleted record for ever, and serve it should it come to lead. ``EveryReplicaHas`` knows up to where that is certain. So
-with markers of transactions. The runner ends a run under way that may drop some as soon as a replica is missing, before
-that one can be sent anything: it would copy what comes before them from one state of the log, and what is behind them
-from another.
+A tombstone may be dropped only when every replica has it. A replica that was down for longer than
+``delete.retention.ms`` would otherwise keep the deleted record forever, and serve it as leader. The same holds for
+markers of transactions. ``EveryReplicaHas`` knows up to which offset all replicas are certain to have everything.
+
+If a replica goes missing, the runner ends a run that may drop tombstones or markers, before that replica is sent
+anything. Otherwise the replica could copy the records before a tombstone from one state of the log, and the rest from
+another.
 """
 
 import logging
@@ -28,22 +30,24 @@ from storage.compaction.run import CompactionRun
 logger = logging.getLogger(__name__)
 
 FAILED_PAUSE_MS = 10 * 60_000
-"""How long a log is left alone after a run of it failed: a full disk or a damaged batch will be there for a while."""
+"""The pause of a log after a failed run: a full disk or a damaged batch usually lasts for a while."""
 
 REST_SHARE = 9
-"""A slice is followed by a rest of so many times its length: it holds the interpreter, so that requests wait for it.
-One in ten meets a slice, then, and waits two or three milliseconds."""
+"""The rest after a slice, as a multiple of its length. A slice holds the interpreter, so requests wait for it.
+
+With this rest, one request in ten meets a slice, and waits two or three milliseconds.
+"""
 
 DEBT_MS_MAX = 1_000
-"""A slice that took longer than its share lets the next ones wait, but not for more than this."""
+"""The longest time by which earlier work may exceed its rate and still delay the next slices."""
 
 
 class EveryReplicaHas:
-    """Up to where all replicas of a partition are known to have everything.
+    """The offset up to which all replicas of a partition are known to have everything.
 
-    The image says who is in sync, and a member of the ISR has all that lies below the high watermark. But the image
-    may be late: so a high watermark counts only once the replicas are seen to be in sync still, ``settle_ms`` later and
-    by a node that the controller hears of, without any change in between.
+    The image lists the members of the ISR, and each member has all records below the high watermark. But the image may
+    be late. So a high watermark counts only if all replicas are still in sync ``settle_ms`` later, without any change
+    in between, as seen by a node with a lease.
     """
 
     def __init__(self, settle_ms: float) -> None:
@@ -56,7 +60,7 @@ class EveryReplicaHas:
     def look(
         self, state: Partition | None, high_watermark: int, now_ms: MonotonicMs, *, has_lease: bool
     ) -> int:
-        """Take in the present state; returns the offset below which every replica has everything."""
+        """Take in the present state; return the offset below which every replica has everything."""
         if state is None or not has_lease or not state.is_complete:
             self._partition_epoch = None
             return 0
@@ -77,7 +81,7 @@ class Throttle:
         self._free_ms = 0.0
 
     def pause_ms(self, worked_bytes: int, now_ms: float) -> float:
-        """How long to wait after so much work."""
+        """Return the pause after ``worked_bytes`` of work, in ms."""
         self._free_ms = max(self._free_ms, now_ms - DEBT_MS_MAX)
         self._free_ms += worked_bytes * 1000 / self._bytes_per_s
         return max(0.0, self._free_ms - now_ms)
@@ -85,7 +89,7 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorSettings:
-    """How often to look, how much to do a second, and how long a sight of the replicas must last to count."""
+    """The pause between looks, the bytes a second, and how long replicas must stay in sync to count."""
 
     check_ms: int
     bytes_per_s: int
@@ -114,13 +118,13 @@ class Compactor:
         self._resting: dict[PartitionRunner, MonotonicMs] = {}
 
     async def run(self) -> None:
-        """Look at all logs now and then, and compact those that are due; runs until cancelled."""
+        """Look at all logs every ``check_ms``, and compact those that are due; run until cancelled."""
         while True:
             await self._clock.sleep(self._settings.check_ms)
             await self.look()
 
     async def look(self) -> None:
-        """Close old segments, and compact what is due, the log with the most to gain first."""
+        """Close old segments, and compact the logs that are due, the one with the most to gain first."""
         runners = list(self._runners)
         self._forget(runners)
         for runner in runners:
@@ -141,7 +145,7 @@ class Compactor:
         }
 
     def _need(self, runner: PartitionRunner) -> CompactionNeed | None:
-        """Compaction that a log needs; None for one that is not compacted, or not now."""
+        """Return the compaction that a log needs; None if its topic is not compacted, or if it rests or is closed."""
         if not runner.settings.is_compacted or runner.is_closed or runner in self._resting:
             return None
         try:

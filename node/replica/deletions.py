@@ -1,7 +1,7 @@
-"""Deletes records for good: on the leader, and for whoever waits, until whoever may lead next has deleted them.
+"""Deletes records permanently: on the leader, and then on every replica that may lead next, for which callers wait.
 
-Kafka's DeleteRecords waits for the low watermarks of its followers likewise (KIP-107). Owned by the data loop; the
-partition's runner says when something moved.
+Kafka's DeleteRecords also waits for the low watermarks of the followers (KIP-107). Owned by the data loop. The
+partition's runner reports changes by ``look``.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 class Deletions:
-    """The deletions under way in one partition.
+    """The deletions in progress in one partition.
 
     Invariants:
-        Everybody waits for the present leadership; who waited for an earlier one was told that it is over.
+        All waiters wait for the present leadership. Waiters of an earlier one have got their error.
     """
 
     __slots__ = ("_leader", "_log", "_name", "_on_fatal", "_on_log_start", "_waiters")
@@ -39,10 +39,10 @@ class Deletions:
         self._on_fatal = on_fatal
         self._leader: PartitionLeader | None = None
         self._waiters: dict[asyncio.Future[None], int] = {}
-        """What each waits for, in the order in which they came."""
+        """The offset that each waits for, in the order of arrival."""
 
     def change_leader(self, leader: PartitionLeader | None) -> None:
-        """Another leadership begins here, or none: nobody here can tell any more what became of deletions."""
+        """Adopt another leadership, or none, and fail all waiters: this node cannot learn the fate of deletions now."""
         self._leader = leader
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
@@ -54,11 +54,12 @@ class Deletions:
     async def delete(
         self, before: int | None, established_end: Callable[[], int], *, timeout_ms: float
     ) -> int:
-        """Delete as leader what is below ``before`` (None: below ``established_end()``); returns the log start.
+        """Delete as leader all records below ``before`` (None: below ``established_end()``); return the log start.
 
         Raises:
             OffsetOutOfRangeError, NotReadyError, FeatureLevelError: nothing was deleted.
-            FateUnknownError: deleted here, but not known to be everywhere within ``timeout_ms``.
+            FateUnknownError: the records are deleted here, but not known to be deleted on every replica that may lead
+                next, within ``timeout_ms``.
         """
         log, leader = self._log, self._leader
         assert leader is not None, "only a leader deletes"
@@ -82,7 +83,7 @@ class Deletions:
         return log.log_start_offset
 
     def look(self) -> None:
-        """Something moved: let go whose deletion is everywhere."""
+        """Complete the waiters whose deletion is on every replica that may lead next."""
         if not self._waiters or self._leader is None:
             return
         for waiter, offset in list(self._waiters.items()):
@@ -92,10 +93,10 @@ class Deletions:
                     waiter.set_result(None)
 
     def _check_confirmed(self, leader: PartitionLeader) -> None:
-        """Refuse what could never be confirmed.
+        """Refuse a deletion that could never be confirmed.
 
         Raises:
-            FeatureLevelError: an in-sync follower is of a release that does not say where its log starts.
+            FeatureLevelError: an in-sync follower has a release that does not send its log start.
         """
         silent = leader.silent_members
         if silent:
@@ -108,7 +109,7 @@ class Deletions:
         """Wait until every replica that may lead next starts at ``offset`` or beyond.
 
         Raises:
-            FateUnknownError: the time was up, or the leadership over, before that was known.
+            FateUnknownError: the time was up, or the leadership ended, before that was known.
         """
         if leader.has_adopted(offset):
             return

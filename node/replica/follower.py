@@ -1,4 +1,4 @@
-"""Decisions of a follower of one partition when its leader says that their logs part. Pure.
+"""Decisions of a follower of one partition when its log diverges from the leader's. Pure.
 
 Source: KIP-101 (truncate by epoch, not to the high watermark), KIP-279, KIP-595 (the fetch itself finds out).
 """
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from raft_meta.machine.image import Partition
 
 EpochEnd = Callable[[int], tuple[int, int]]
-"""Asked epoch → (greatest epoch <= it that the log has, its end offset, exclusive)."""
+"""A function from an epoch to (the log's greatest epoch <= it, the end offset of that epoch, exclusive)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """Cut the log to ``offset`` (exclusive end), and whether that is allowed."""
+    """A cut of the log to ``offset`` (exclusive end), and whether it is allowed."""
 
     offset: int
     is_allowed: bool
@@ -31,13 +31,14 @@ def plan_truncation(
     last_epoch: int,
     partition: Partition,
 ) -> Truncation:
-    """Where to cut, when the leader's greatest epoch <= ours is ``diverging_epoch`` and ends at ``diverging_end``.
+    """Return where to cut the follower's log.
 
-    When we know that epoch, the logs agree up to the smaller of its two ends. When we do not, they agree at most up
-    to the end of our greatest epoch below it; the next fetch tells more.
+    The leader's greatest epoch <= the follower's last one is ``diverging_epoch``, and ends at ``diverging_end``. If the
+    follower's log has that epoch, the logs agree up to the smaller of its two ends. If not, they agree at most up to
+    the end of the follower's greatest epoch below it, and the next fetch tells more.
 
-    Below our own high watermark everything is committed. A leader that wants it gone is wrong, unless an unclean
-    election since our last epoch gave up committed records on purpose.
+    Below the follower's high watermark everything is committed, and a cut there is not allowed. The exception is an
+    unclean election since the follower's last epoch, which gave up committed records on purpose.
     """
     own_epoch, own_end = epoch_end(diverging_epoch)
     offset = min(own_end, diverging_end) if own_epoch == diverging_epoch else own_end

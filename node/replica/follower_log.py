@@ -1,13 +1,13 @@
-"""The log of a replica that another one leads: adopts what the leader says, and ends where it must not be kept.
+"""The log of a follower: adopt the leader's ends, and cut or replace the log where it must not be kept.
 
-Three things cut it or replace it, and each tells those who wait for what is gone that nobody knows its fate:
+Three operations cut or replace the log. Each fails the waiters for the lost records with ``FateUnknownError``:
 
-    truncate        the logs part: end where they may agree, but never below what is committed
-    restart         the leader deleted what would come next, or what it follows on: go on where its log starts
-    give up, begin  the copy is damaged, or lacks a part that compaction may have changed: the leader restores it, and
-    anew            nobody counts on it meanwhile
+    truncate      the logs diverge: cut to where they may agree, but never below the committed records
+    restart       the leader has deleted the next records, or the one before them: continue at the leader's log start
+    give up, or   the copy is damaged, or compaction may have changed a part that it lacks: the leader restores it. Only
+    copy again    copies that are neither in the ISR nor eligible are treated so.
 
-The runner owns it, says whether the replica follows at all, and appends and syncs.
+The runner owns this object, decides whether the replica follows at all, and appends and syncs.
 """
 
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class FollowerLog:
-    """Changes of a log that follow from another's leadership.
+    """The changes of a log that another replica's leadership causes.
 
     Invariants:
         All methods run on the data loop. high_watermark lies in the log, and falls only with the log's end.
@@ -47,13 +47,14 @@ class FollowerLog:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.is_stuck = False
-        """The leader wants committed records gone: this replica refuses and waits for an operator."""
-        # What was deleted was committed. A log that recovery cut short has less than it knew to be committed.
+        """Whether the leader demands to cut committed records: this replica refuses and waits for an operator."""
+        # Deleted records were committed, so the log start is a lower bound. After recovery cut the log, its end may be
+        # below the stored high watermark.
         known = max(log.high_watermark_checkpoint, log.log_start_offset)
         self.high_watermark = min(known, log.log_end_offset)
-        """First offset not known to be committed; while this replica leads: as it was before."""
+        """The first offset that is not known to be committed. While this replica leads, the value from before."""
         self.agreed_epoch = -1
-        """The leader epoch in which its leader accepted a position of this log last."""
+        """The last leader epoch in which the leader accepted a position of this log."""
         self._log = log
         self._name = name
         self._broker_id = broker_id
@@ -61,10 +62,10 @@ class FollowerLog:
         self._counts = counts
         self._on_fatal = on_fatal
 
-    # -- what the leader says --------------------------------------------------------------------
+    # -- messages of the leader ------------------------------------------------------------------
 
     def advance(self, high_watermark: int) -> bool:
-        """Adopt the leader's high watermark, as far as the log reaches; whether ours moved."""
+        """Adopt the leader's high watermark, up to the end of the log; return whether this one moved."""
         reached = min(high_watermark, self._log.log_end_offset)
         if reached <= self.high_watermark:
             return False
@@ -72,7 +73,7 @@ class FollowerLog:
         return True
 
     def maybe_adopt_start(self, log_start: int) -> bool:
-        """Delete what the leader has deleted, once that is committed here; whether anything was."""
+        """Delete the records that the leader has deleted, once they are committed here; return whether it deleted."""
         if not self._log.log_start_offset < log_start <= self.high_watermark:
             return False
         with changes_replica(self._on_fatal):
@@ -80,10 +81,10 @@ class FollowerLog:
         return True
 
     def truncate(self, state: Partition, *, epoch: int, end_offset: int) -> None:
-        """The leader's records of ``epoch`` end at ``end_offset``, ours do not: cut to where the logs may agree.
+        """Cut the log to where it may agree with the leader's, whose records of ``epoch`` end at ``end_offset``.
 
         Raises:
-            CorruptLogError: the leader wants committed records gone; this replica stops following.
+            CorruptLogError: the leader demands to cut committed records; this replica stops following.
         """
         log = self._log
         truncation = plan_truncation(
@@ -120,7 +121,7 @@ class FollowerLog:
         self._acknowledgements.fail_above(truncation.offset, cut)
 
     def restart(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
-        """Go on at the leader's start, with its writers' state: ours cannot be held against its log any more."""
+        """Continue at the leader's log start, with its producer state: the two logs cannot be compared any more."""
         logger.warning(
             "restart partition=%s log_end=%d at=%d leader_epoch=%d",
             self._name,
@@ -131,17 +132,17 @@ class FollowerLog:
         with changes_replica(self._on_fatal):
             self._log.restart_at(log_start, producers)
         self.high_watermark = log_start
-        # Whether what was written here is what was committed cannot be told any more.
+        # It is unknown now whether the records written here are the ones that were committed.
         lost = FateUnknownError(f"{self._name}: the log was restarted at offset {log_start}")
         self._acknowledgements.fail_above(-1, lost)
 
-    # -- what the image says ---------------------------------------------------------------------
+    # -- changes of the image --------------------------------------------------------------------
 
     def maybe_give_up(self, damage: "Damage", state: Partition) -> bool:
-        """End before the damage that was found, once nobody counts on this copy any more; False: somebody does.
+        """End the log before the damage, unless the copy is in the ISR or eligible; return False if it is.
 
-        At the beginning of a leader epoch, before anything was told to its leader: a position that this copy is about
-        to lose must not bring it back into the ISR.
+        Call this at the start of a leader epoch, before a position is sent to its leader. A position that this copy is
+        about to lose must not bring it back into the ISR.
         """
         if self._counts_in(state):
             return False
@@ -162,17 +163,19 @@ class FollowerLog:
         return True
 
     def maybe_begin_anew(self, state: Partition) -> None:
-        """Copy a compacted log as a whole where a part of it is another one's: recovery cut it, or a move is adding it.
+        """Discard a compacted log if its parts may come from different logs, so that it is copied as a whole.
 
-        Each replica drops tombstones and markers of transactions by itself once all have them. Behind our part those
-        that speak of it may be gone from the log of whoever leads now: what a tombstone deleted would be here for ever,
-        and a transaction would never end. Nobody counts on a copy that is not in sync.
+        This is so if recovery cut the log, or if a move is adding it. A copy in the ISR, or an eligible one, is kept.
 
-        At the beginning of a leader epoch, as with ``maybe_give_up``. Within one all comes from the same log; while a
-        copy is not in sync, none of these is dropped there, nor where a topic becomes compacted meanwhile.
+        Each replica drops tombstones and markers of transactions by itself, once all replicas have them. The present
+        leader may have dropped those that refer to records in this copy's part. Here, the deleted records would then
+        stay forever, and transactions would never end.
 
-        It begins at 0, wherever our log started: who asks for what is deleted is sent what is known of its writers,
-        and their retries would be taken for new ones otherwise.
+        Call this at the start of a leader epoch, as ``maybe_give_up``. Within an epoch everything comes from the same
+        log. While a copy is not in sync, the leader drops neither, even if the topic becomes compacted meanwhile.
+
+        The log restarts at 0, not at its former start. A follower that fetches deleted records gets the leader's
+        producer state with them. Without that state, retries of these producers would count as new records.
         """
         log = self._log
         is_patched = log.health is not ReplicaHealth.SOUND or self._is_being_added(state)
@@ -190,5 +193,5 @@ class FollowerLog:
         return self._broker_id not in state.settled
 
     def _counts_in(self, state: Partition) -> bool:
-        """Whether this copy is one of those that hold what is committed."""
+        """Return whether this copy counts as one that has all committed records."""
         return self._broker_id in state.isr or self._broker_id in state.eligible

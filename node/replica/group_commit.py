@@ -1,6 +1,6 @@
 """Syncs of one replica's log, one at a time on a worker thread.
 
-What is written while one runs is covered by the next one (group commit): under load many appends share a sync.
+Records written during a sync are covered by the next one (group commit), so under load many appends share a sync.
 """
 
 import asyncio
@@ -17,15 +17,15 @@ from storage.log.partition_log import PartitionLog
 from storage.log.tickets import SyncTicket
 
 SHORT_SYNC_BYTES = 64 << 10
-"""A sync of so many bytes of a partition, or fewer, is short: a disk takes about as long for it as for one record."""
+"""The most bytes of a short sync. A disk takes about as long for so many bytes as for one record."""
 
 
 class GroupSync:
-    """When and how one log is synced.
+    """Starts the syncs of one log and reports their ends.
 
     Invariants:
-        All methods run on the data loop. At most one sync runs, and the log moves its synced end only once it
-        succeeded; one that fails ends the process. After ``close`` none runs and none begins.
+        All methods run on the data loop. At most one sync runs. The log moves its synced end only after the sync
+        succeeded; a failed sync ends the process. After ``close`` no sync runs and none starts.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class GroupSync:
         self._is_closed = False
 
     def maybe_begin(self) -> None:
-        """Start a sync if the log needs one, unless one runs; that starts the next one itself."""
+        """Start a sync if the log needs one and none runs; the end of a running sync starts the next one."""
         if self._sync is not None or self._is_closed:
             return
         if not self._log.needs_sync(self._clock.now_ms()):
@@ -59,7 +59,7 @@ class GroupSync:
         if ticket is None:
             return
         self._began_ms = self._clock.now_ms()
-        # Without a future of the loop: that would cost a turn of it between the disk and who waits for it.
+        # No asyncio future, because that would cost a turn of the loop between the disk and the writers.
         loop = asyncio.get_running_loop()
         self._sync = self._pool.submit(ticket.run)
         self._sync.add_done_callback(partial(self._call_back, loop, ticket))
@@ -67,8 +67,8 @@ class GroupSync:
     def _call_back(
         self, loop: asyncio.AbstractEventLoop, ticket: SyncTicket, done: "Future[None]"
     ) -> None:
-        """On the worker thread."""
-        # A loop that was closed over a sync has nobody left who waits.
+        """Pass the end of the sync to the loop. Runs on the worker thread."""
+        # If the loop was closed during the sync, no caller is left that waits.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._on_synced, done, ticket)
 
@@ -92,7 +92,7 @@ class GroupSync:
             self.maybe_begin()
 
     async def close(self) -> None:
-        """Begin no more, and wait for the one under way."""
+        """Start no more syncs, and wait for the one that runs."""
         self._is_closed = True
         if self._sync is not None:
             closer = asyncio.get_running_loop().create_future()

@@ -1,24 +1,24 @@
-"""Decisions of the leader of one partition: who is in sync, how far the log is committed, who may join or must go.
+"""Decisions of the leader of one partition: the high watermark, and which replicas join or leave the ISR.
 
-Pure: memory and arguments in, decisions out. ``node.replica.runner`` feeds it and carries out what it returns. One
-object serves one leader epoch and is thrown away with it.
+Pure: memory and arguments in, decisions out. ``node.replica.runner`` feeds this module and carries out its decisions.
+One object serves one leader epoch and is discarded with it.
 
-The protocol, in short (KIP-101, KIP-279, KIP-595, KIP-966 in Kafka's terms):
+The protocol in short (in Kafka's terms: KIP-101, KIP-279, KIP-595, KIP-966):
 
-- A follower's fetch acknowledges what the follower has *stored*, provided that it names this leader epoch and the
-  follower's live broker epoch, and that its (offset, last epoch) lies on our log. A new leader knows nobody's end
-  before that.
-- The high watermark is the least stored end over the committed ISR and every outstanding ISR proposal. A proposal is
-  outstanding until the image's partition epoch has moved or it was definitely refused; a timeout is not an answer.
-  Counting the union is what makes a change of the ISR safe while nobody knows whether it has been committed.
-- It advances only while the *committed* ISR has ``min.insync.replicas`` members, and never falls.
-- Records that a client deletes are gone for good once no member of that same union still starts below them: whoever
-  leads next has deleted them, too. Who does not know it yet may not join (``deleted_below``).
-- It is *established* once it has reached the log end that this epoch began with: only then is everything that an
-  earlier leader acknowledged known to lie below it, so only then may "out of range" and "latest" be judged.
+- A follower's fetch acknowledges what the follower has *stored*. It must name this leader epoch and the follower's live
+  broker epoch, and its (offset, last epoch) must lie on the leader's log. Before such a fetch, a new leader does not
+  know the follower's end.
+- The high watermark is the least stored end over the committed ISR and all outstanding ISR proposals. A proposal is
+  outstanding until the image's partition epoch has moved, or until it was definitely refused. A timeout does not end
+  it. Counting this union makes a change of the ISR safe while it is unknown whether the change is committed.
+- The high watermark advances only while the *committed* ISR has ``min.insync.replicas`` members, and never falls.
+- Records that a client deletes are gone permanently once no member of the same union starts below them: each possible
+  next leader has deleted them, too. A replica that has not may not join (``deleted_below``).
+- The high watermark is *established* once it has reached the log end with which this epoch started. Only then does
+  everything that an earlier leader acknowledged lie below it. So "out of range" and "latest" are judged only then.
 
-Moving replicas between brokers adds and drops them through the same rules. Dropping one raises the leader epoch, which
-voids what it acknowledged.
+Moves of replicas between brokers follow the same rules. Dropping a replica raises the leader epoch, which voids
+everything that the replica acknowledged.
 """
 
 from collections.abc import Mapping
@@ -31,31 +31,40 @@ from raft_meta.machine.image import Broker, Partition
 UNKNOWN_OFFSET = -1
 
 REJOIN_PAUSE_MS = 1_000
-"""Between the controller's taking a member out and the leader's wish to have it back: its reason may still stand, and
-the two of them would undo each other's changes as fast as the quorum takes them."""
+"""The pause before the leader proposes a member again that the controller took out.
+
+The controller's reason may still hold. Without a pause, the two would undo each other's changes as fast as the quorum
+commits them.
+"""
 
 
 class FetchVerdict(Enum):
     """The leader's judgement of a follower's fetch."""
 
     ACCEPTED = auto()
-    """It lies on our log: it acknowledges, and gets what follows."""
+    """The position lies on the leader's log. The fetch acknowledges, and gets the records that follow."""
     DIVERGING = auto()
-    """Its (offset, last epoch) is not on our log: it must truncate and ask again."""
+    """The position's (offset, last epoch) is not on the leader's log. The follower must truncate and fetch again."""
     BELOW_LOG_START = auto()
-    """What it asks for is deleted here, or what its last record would be held against: it must start anew."""
+    """The leader has deleted the next records, or the record to compare with the follower's last one.
+
+    The follower must restart its log.
+    """
     STALE_LEADER_EPOCH = auto()
-    """It follows an earlier leadership; it will learn of this one."""
+    """The follower follows an earlier leadership; its image will tell it of this one."""
     UNKNOWN_LEADER_EPOCH = auto()
-    """It knows of a later leadership than we do."""
+    """The follower knows a later leadership than this node."""
     STALE_BROKER_EPOCH = auto()
-    """An earlier life of the broker, or one that our image has not seen yet."""
+    """The broker epoch is of an earlier process of the broker, or of one that this node's image does not have yet."""
     NOT_A_REPLICA = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrProposal:
-    """A change of the ISR for the quorum to compare and set. Members come with the epochs they caught up under."""
+    """A change of the ISR for the quorum to compare and set.
+
+    ``members``: pairs of broker id and the broker epoch under which the member caught up.
+    """
 
     leader_epoch: int
     partition_epoch: int
@@ -69,17 +78,17 @@ class IsrProposal:
 
 @dataclass(slots=True, kw_only=True)
 class FollowerProgress:
-    """One follower, as the leader knows it. Times are monotonic ms."""
+    """The leader's knowledge of one follower. Times are monotonic ms."""
 
     broker_epoch: int
     stored_end: int
-    """The offset it acknowledged in this epoch, exclusive; UNKNOWN_OFFSET until its first fetch."""
+    """The end (exclusive) that it acknowledged in this epoch; UNKNOWN_OFFSET until its first fetch."""
     caught_up_ms: MonotonicMs
-    """Last time at which it had everything that had been written by then."""
+    """The last time at which it had everything that was written up to that time."""
     last_fetch_ms: MonotonicMs
     log_end_at_last_fetch: int
     log_start: int = UNKNOWN_OFFSET
-    """Where its log starts, as it said last; UNKNOWN_OFFSET: its release does not say."""
+    """The log start that it sent last; UNKNOWN_OFFSET if its release does not send it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +96,7 @@ class PartitionLeader:
     """Leadership of one partition in one epoch.
 
     Invariants:
-        high_watermark never falls and never exceeds stored_end or any in-sync member's stored end.
+        high_watermark never falls. It never advances beyond stored_end or any in-sync member's stored end.
         At most one proposal is in flight (sent and unanswered); several may be outstanding.
         Offsets are exclusive ends.
     """
@@ -101,42 +110,43 @@ class PartitionLeader:
     min_insync: int
     lag_ms_max: int
     epoch_start_offset: int
-    """Log end when this leadership began."""
+    """The log end at the start of this leadership."""
     log_end: int
     stored_end: int
     high_watermark: int
     started_ms: MonotonicMs
     followers: dict[int, FollowerProgress] = field(default_factory=dict)
     outstanding: list[IsrProposal] = field(default_factory=list)
-    """Distinct ones: a leader that is cut off repeats the same wish for as long as that lasts."""
+    """Proposals of unknown outcome, without duplicates: a leader that is cut off repeats the same proposal."""
     in_flight: IsrProposal | None = None
     is_in_flight_again: bool = False
-    """Whether an earlier copy of the one in flight is of unknown fate: no refusal of this copy settles that one."""
+    """Whether an earlier copy of the proposal in flight is of unknown fate. A refusal of this copy does not settle the
+    earlier one."""
     without_room: set[int] = field(default_factory=set)
-    """Followers whose disk is full: the controller took them out, and would again if they were let in."""
+    """Followers whose disk is full. If one joined, the controller would take it out again."""
     taken_out: dict[int, MonotonicMs | None] = field(default_factory=dict)
-    """Former members that the controller took out, and when this was first looked at."""
+    """Former members that the controller took out, and when ``next_proposal`` first saw that (None: not yet)."""
     deleted_below: int = 0
-    """Records below were deleted at a client's request, in this leadership or an earlier one."""
+    """Records below this offset were deleted for a client, in this leadership or an earlier one."""
     expelled: set[int] = field(default_factory=set)
-    """Members that fetched below the high watermark: their acknowledged end was lost, out they go."""
+    """Members that fetched below the high watermark: they lost what they had acknowledged, and must leave the ISR."""
 
     @property
     def is_established(self) -> bool:
-        """Whether everything acknowledged by earlier leaders is known to lie below the high watermark."""
+        """Whether everything that earlier leaders acknowledged is known to lie below the high watermark."""
         return self.high_watermark >= self.epoch_start_offset
 
     @property
     def has_enough_in_sync(self) -> bool:
-        """Whether an append with acks=all may be taken at all."""
+        """Whether the committed ISR is large enough for appends with acks=all."""
         return len(self.isr) >= self.min_insync
 
     @property
     def has_heirs(self) -> bool:
-        """Whether the controller may let another one lead without this one's doing.
+        """Whether the controller may elect another replica while this leader has a lease.
 
-        It elects from the committed ISR, which nobody enters unless this leader proposes it, and from the eligible, of
-        whom the runner knows. An election of any other one waits until this leader's lease is over.
+        The controller elects from the committed ISR, which only this leader's proposals extend. It also elects from the
+        eligible replicas, which the runner checks. The election of any other replica waits for the end of the lease.
         """
         proposals = [*self.outstanding, *([] if self.in_flight is None else [self.in_flight])]
         return any(
@@ -146,7 +156,7 @@ class PartitionLeader:
 
     @property
     def is_resting(self) -> bool:
-        """Whether nothing can come due by time alone: all is committed, everybody in sync, no proposal open."""
+        """Whether time alone makes nothing due: all records are committed, all replicas in sync, no proposal open."""
         return (
             self.high_watermark == self.log_end
             and self.in_flight is None
@@ -154,10 +164,10 @@ class PartitionLeader:
             and len(self.isr) == len(self.replicas)
         )
 
-    # -- what happens ----------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def on_image(self, partition: Partition, *, min_insync: int) -> bool:
-        """Take over committed state of this leader epoch; returns whether the high watermark moved."""
+        """Adopt committed state of this leader epoch; return whether the high watermark moved."""
         assert partition.leader_epoch == self.leader_epoch, (
             partition.leader_epoch,
             self.leader_epoch,
@@ -167,12 +177,14 @@ class PartitionLeader:
         if partition.partition_epoch > self.partition_epoch:
             self.partition_epoch = partition.partition_epoch
             isr = frozenset(partition.isr)
+            # An ISR that this leader did not propose was set by the controller. Its time is filled in later, because
+            # this method knows no clock.
             if all(proposal.broker_ids != isr for proposal in self.outstanding):
                 self.taken_out |= dict.fromkeys(self.isr - isr)
             for member in isr:
                 self.taken_out.pop(member, None)
             self.isr = isr
-            # The compare-and-set of every older proposal is decided, one way or the other.
+            # Proposals compare and set the partition epoch. It has moved, so each older one was taken or will fail.
             self.outstanding = [
                 p for p in self.outstanding if p.partition_epoch >= partition.partition_epoch
             ]
@@ -180,17 +192,18 @@ class PartitionLeader:
         return self._maybe_advance()
 
     def on_appended(self, log_end: int, *, now_ms: MonotonicMs) -> None:
-        """The log grew to ``log_end`` (written, not yet stored)."""
+        """Take note that the log grew to ``log_end`` (written, not yet stored)."""
         assert log_end >= self.log_end, (log_end, self.log_end)
         before = self.log_end
         for progress in self.followers.values():
             if progress.stored_end >= before:
-                # It had everything until now. On a quiet log it repeats no position, so this is where its lag begins.
+                # It had everything until now, so its lag starts here. Without this, the first append after a quiet time
+                # would make it lag since its last fetch: a follower does not repeat an unchanged position.
                 progress.caught_up_ms = now_ms
         self.log_end = log_end
 
     def on_stored(self, stored_end: int) -> bool:
-        """Our own stored end moved; returns whether the high watermark did."""
+        """Take note of the leader's own stored end; return whether the high watermark moved."""
         self.stored_end = max(self.stored_end, stored_end)
         return self._maybe_advance()
 
@@ -206,10 +219,12 @@ class PartitionLeader:
         epoch_end: tuple[int, int],
         brokers: Mapping[int, Broker],
     ) -> FetchVerdict:
-        """Whether a fetch may count; changes nothing.
+        """Return whether a fetch may count; change nothing.
 
-        ``epoch_end``: our (epoch, end offset) for the greatest epoch <= ``last_epoch``; negative: we know of none.
+        ``epoch_end``: (epoch, end offset) of the leader's greatest epoch <= ``last_epoch``; the epoch is negative if
+        the leader knows none.
         """
+        # The epochs come first: a fetch from another leadership or an earlier process says nothing about this log.
         if leader_epoch != self.leader_epoch:
             is_old = leader_epoch < self.leader_epoch
             return FetchVerdict.STALE_LEADER_EPOCH if is_old else FetchVerdict.UNKNOWN_LEADER_EPOCH
@@ -221,14 +236,16 @@ class PartitionLeader:
         if offset < log_start:
             return FetchVerdict.BELOW_LOG_START
         if last_epoch < 0 and offset <= self.log_end:
-            # An empty log: nothing in it can differ from ours. What lies below its start was committed and
-            # deleted where it copied from, though we may still have it, and not know yet that it was committed.
+            # The follower's log is empty, so nothing in it can differ. Records below its start were committed and
+            # deleted where it copied from, even if this leader still has them and does not know yet that they are
+            # committed.
             return FetchVerdict.ACCEPTED
         epoch, end = epoch_end
         if epoch < 0 and offset == log_start:
-            # Its last record is not the one that was deleted here. It may have told no reader of it, but it knows
-            # whoever wrote it, and would answer a retry by it if it led.
+            # The follower ends at the log start with a record that the leader never had. No reader may have seen the
+            # record, but the follower's producer state has its writer. As leader it would take a retry for a duplicate.
             return FetchVerdict.BELOW_LOG_START
+        # KIP-595: the position is on the log only if the leader has the follower's last epoch, up to that offset.
         if epoch != last_epoch or offset > end:
             return FetchVerdict.DIVERGING
         return FetchVerdict.ACCEPTED
@@ -242,12 +259,13 @@ class PartitionLeader:
         now_ms: MonotonicMs,
         log_start: int | None = None,
     ) -> bool:
-        """Count an accepted fetch as an acknowledgement; returns whether the high watermark moved.
+        """Count an accepted fetch as an acknowledgement; return whether the high watermark moved.
 
-        ``log_start``: where the follower's log starts, if it said so with this position.
+        ``log_start``: the start of the follower's log, if it was sent with this position.
         """
         progress = self.followers.get(follower)
         if progress is None or progress.broker_epoch != broker_epoch:
+            # Another broker epoch is another process: what the former one acknowledged may be lost with its disk.
             progress = FollowerProgress(
                 broker_epoch=broker_epoch,
                 stored_end=UNKNOWN_OFFSET,
@@ -257,7 +275,8 @@ class PartitionLeader:
             )
             self.followers[follower] = progress
         if follower in self.isr and offset < self.high_watermark:
-            # What it once acknowledged is gone. It counts with what it has now, and leaves.
+            # The follower lost records that it had acknowledged. It counts with what it has now, and must leave the
+            # ISR, because records below the high watermark are committed only if each member has them.
             self.expelled.add(follower)
         progress.stored_end = offset
         if log_start is not None:
@@ -265,18 +284,19 @@ class PartitionLeader:
         if offset >= self.log_end:
             progress.caught_up_ms = now_ms
         elif offset >= progress.log_end_at_last_fetch:
+            # On a busy log a follower may never reach the end. It is in sync if it reached the end of its last fetch.
             progress.caught_up_ms = max(progress.caught_up_ms, progress.last_fetch_ms)
         progress.last_fetch_ms = now_ms
         progress.log_end_at_last_fetch = self.log_end
         return self._maybe_advance()
 
     def on_deleted(self, offset: int) -> None:
-        """A client had everything below ``offset`` deleted; our own log start is there, or beyond."""
+        """Take note that a client deleted everything below ``offset``; this log starts there, or beyond."""
         self.deleted_below = max(self.deleted_below, offset)
 
     @property
     def silent_members(self) -> tuple[int, ...]:
-        """Members whose release does not say where their logs start, so that no deletion could be confirmed."""
+        """Members whose release does not send their log start, so that no deletion could be confirmed."""
         return tuple(
             member
             for member in sorted(self._counted - {self.broker_id})
@@ -285,7 +305,7 @@ class PartitionLeader:
         )
 
     def has_adopted(self, offset: int) -> bool:
-        """Whether every replica that may lead next is known to start at ``offset`` or beyond."""
+        """Return whether every replica that may lead next is known to start at ``offset`` or beyond."""
         return self.has_enough_in_sync and all(
             (progress := self.followers.get(member)) is not None and progress.log_start >= offset
             for member in self._counted
@@ -293,7 +313,7 @@ class PartitionLeader:
         )
 
     def on_follower_room(self, follower: int, *, has_room: bool) -> None:
-        """The follower says whether its disk takes more; without, it may stay but not join."""
+        """Take note whether the follower's disk has room; without room it may stay in the ISR but not join."""
         if has_room:
             self.without_room.discard(follower)
         else:
@@ -304,7 +324,7 @@ class PartitionLeader:
     def next_proposal(
         self, *, now_ms: MonotonicMs, brokers: Mapping[int, Broker]
     ) -> IsrProposal | None:
-        """The ISR change to send now, if any; it counts as outstanding and in flight from here on."""
+        """Return the ISR change to send now, if any; it counts as outstanding and in flight from here on."""
         if self.in_flight is not None:
             return None
         for broker_id, since_ms in self.taken_out.items():
@@ -313,7 +333,7 @@ class PartitionLeader:
         wanted |= {
             b for b in self.followers if b not in self.isr and self._may_join(b, now_ms, brokers)
         }
-        # A proposal of unknown fate is settled by another one, even if that changes nothing.
+        # Only another proposal settles one of unknown fate, even if it changes nothing: it moves the partition epoch.
         if wanted == self.isr and not self.outstanding:
             return None
         proposal = IsrProposal(
@@ -323,12 +343,17 @@ class PartitionLeader:
         )
         self.in_flight = proposal
         self.is_in_flight_again = proposal in self.outstanding
+        # Outstanding before it is sent: the quorum may take it, and elect its members, before the response arrives.
         if not self.is_in_flight_again:
             self.outstanding.append(proposal)
         return proposal
 
     def on_proposal_done(self, proposal: IsrProposal, *, is_definite_refusal: bool) -> bool:
-        """The quorum answered or did not; only a definite refusal stops counting. Returns whether hw moved."""
+        """End the flight of a proposal; return whether the high watermark moved.
+
+        Only a definite refusal ends the counting of its members. A proposal that was taken, or whose fate is unknown,
+        stays outstanding until an image decides it.
+        """
         if self.in_flight is proposal:
             self.in_flight = None
             if is_definite_refusal and not self.is_in_flight_again:
@@ -343,7 +368,7 @@ class PartitionLeader:
             return False
         progress = self.followers.get(broker_id)
         if progress is not None and progress.broker_epoch != broker.broker_epoch:
-            progress = None  # it restarted: a fresh lag allowance from when this epoch or its fetches began
+            progress = None  # it restarted: its lag counts from the start of this epoch until its first fetch
         if progress is None:
             return now_ms - self.started_ms <= self.lag_ms_max
         has_everything = progress.stored_end >= self.log_end
@@ -355,6 +380,8 @@ class PartitionLeader:
             return False
         progress = self.followers[broker_id]
         broker = brokers.get(broker_id)
+        # It must have reached the start of this epoch, too: below that, records may be committed that a leader without
+        # an established high watermark does not know as committed.
         return (
             broker is not None
             and not broker.is_fenced
@@ -367,15 +394,15 @@ class PartitionLeader:
         )
 
     def _epoch_of(self, broker_id: int, brokers: Mapping[int, Broker]) -> int:
-        # A member that stays is in the committed ISR whatever its present life; one that joins has
-        # acknowledged under its live epoch (_may_join). The compare-and-set wants live epochs of all.
+        # The compare-and-set requires live epochs of all members. A member that stays is in the committed ISR under any
+        # of its epochs. A member that joins has acknowledged under its live epoch (_may_join).
         return self.broker_epoch if broker_id == self.broker_id else brokers[broker_id].broker_epoch
 
     # -- the high watermark ----------------------------------------------------------------------
 
     @property
     def _counted(self) -> frozenset[int]:
-        """The committed ISR and whoever an outstanding proposal may have made a member."""
+        """The committed ISR, and all that an outstanding proposal may have made members."""
         if not self.outstanding:
             return self.isr
         return self.isr.union(*(p.broker_ids for p in self.outstanding))
@@ -389,6 +416,7 @@ class PartitionLeader:
                 continue
             progress = self.followers.get(broker_id)
             if progress is None:
+                # An acknowledgement to an earlier leader does not count: the follower may have been truncated since.
                 return False
             reached = min(reached, progress.stored_end)
         if reached <= self.high_watermark:

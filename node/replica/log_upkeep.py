@@ -1,8 +1,8 @@
 """The upkeep of one replica's log: retention, rolling, compaction, checkpoints.
 
-Driven from the background: housekeeping (``wiring.py``, ``replicas.py``) and the compactor say when. What takes long
-runs on a worker thread. Knows the log and how far it is committed; who leads the partition, and what its replicas
-promise each other, is the runner's affair.
+Background work calls it: housekeeping (``node/assembly.py``, ``local_replicas.py``), the compactor and the scrubber.
+Long work runs on a worker thread. This module knows the log and its high watermark. The runner knows the leader and the
+other replicas.
 """
 
 import asyncio
@@ -20,9 +20,8 @@ class LogUpkeep:
     """Work on a log besides appending, reading and following.
 
     Invariants:
-        All methods run on the data loop. Nothing is dropped that is not committed, or of a transaction that is not
-        decided: all that is dropped lies below the last stable offset. One checkpoint runs at a time, and
-        none begins after ``stop``.
+        All methods run on the data loop. Only records below the last stable offset are dropped: they are committed, and
+        their transactions are decided. One checkpoint runs at a time, and none starts after ``stop``.
     """
 
     def __init__(
@@ -37,7 +36,11 @@ class LogUpkeep:
         on_checkpoint: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """``on_log_start``: it moved; ``on_checkpoint``: more may be stored; ``on_fatal`` must stop the process."""
+        """Set the callbacks.
+
+        ``on_log_start``: the log start moved. ``on_checkpoint``: more may be stored. ``on_fatal``: must stop the
+        process.
+        """
         self._log = log
         self._clock = clock
         self._pool = pool
@@ -50,7 +53,7 @@ class LogUpkeep:
         self._is_stopped = False
 
     def maybe_apply_retention(self) -> None:
-        """Forget old segments, as leader; the followers hear of it even when nothing is written any more."""
+        """Delete old segments, as leader; the followers learn of it even if no record is written any more."""
         before = self._log.log_start_offset
         with changes_replica(self._on_fatal):
             after = self._log.maybe_apply_retention(self._clock.expiry_ms(), self._stable_end())
@@ -63,7 +66,7 @@ class LogUpkeep:
             self._log.maybe_roll(self._clock.expiry_ms())
 
     async def close_segment(self, offset: int) -> None:
-        """Let the segment that holds ``offset`` grow no more, and checkpoint it; if there is room, and time now."""
+        """Close the segment that holds ``offset``, if the disk has room, and checkpoint; do nothing after ``stop``."""
         if self._is_stopped:
             return
         with changes_replica(self._on_fatal):
@@ -71,15 +74,16 @@ class LogUpkeep:
         await self.maybe_checkpoint()
 
     def compaction_need(self, tombstone_end: int) -> CompactionNeed:
-        """Compaction that the log needs; every replica has everything below ``tombstone_end``."""
+        """Return the compaction that the log needs; every replica has everything below ``tombstone_end``."""
         return self._log.compaction_need(
             self._clock.expiry_ms(), self._stable_end(), tombstone_end=tombstone_end
         )
 
     def begin_compaction(self, tombstone_end: int) -> CompactionRun | None:
-        """A compaction of this replica, if one is due and the replica can be trusted.
+        """Start a compaction of this replica, if one is due and the replica is sound; return None if not.
 
-        None while the cluster's time is not known: from it a run says how long tombstones stay.
+        Return None also while the cluster's time is unknown, because a run computes the delete horizons of tombstones
+        from it.
         """
         if not self._clock.expiry_ms():
             return None
@@ -88,10 +92,10 @@ class LogUpkeep:
         )
 
     async def compact_slice(self, run: CompactionRun) -> int:
-        """Run a slice on a worker thread; returns the bytes that it worked on.
+        """Run a slice on a worker thread; return the bytes that it worked on.
 
         Raises:
-            CorruptLogError, DiskFullError: the run is over.
+            CorruptLogError, DiskFullError: the run has ended.
         """
         loop = asyncio.get_running_loop()
         with changes_replica(self._on_fatal):
@@ -100,7 +104,7 @@ class LogUpkeep:
         return worked
 
     def end_compaction(self, run: CompactionRun) -> None:
-        """Take over what was done last, and end the run wherever it is."""
+        """End the run at any point, and adopt the result of its last slice."""
         run.void()
         self._log.note_compaction(run)
 
@@ -121,5 +125,5 @@ class LogUpkeep:
         self._on_checkpoint()
 
     def stop(self) -> None:
-        """The log is about to be closed."""
+        """Start no more work, because the log is about to be closed."""
         self._is_stopped = True

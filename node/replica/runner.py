@@ -1,11 +1,11 @@
-"""The shell around one local replica: its log, its role, and everybody who waits for it.
+"""The shell around one local replica: its log, its role, and all callers that wait for it.
 
-Owned by the data loop. Appends that arrive in one turn of the loop go out as one write; one sync at a time runs on a
-worker thread, and what is written meanwhile is covered by the next one (group commit). The order for a leader is:
+Owned by the data loop. Appends that arrive in one turn of the loop become one write. One sync at a time runs on a
+worker thread, and the next one covers what is written meanwhile (group commit). The order for a leader is:
 
-    judge duplicates → write → tell followers' fetches → sync (thread) → high watermark → answer
+    judge duplicates → write → wake followers' fetches → sync (thread) → high watermark → answer
 
-so that followers sync at the same time as the leader does.
+Followers therefore sync at the same time as the leader.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ Brokers = Mapping[int, Broker]
 
 @unique
 class ReplicaRole(StrEnum):
-    """This node's part in the partition. OFFLINE: nobody leads it, or our copy is damaged."""
+    """This node's role in the partition. OFFLINE: the partition has no leader, or the replica is new or closed."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -70,10 +70,10 @@ class ReplicaRole(StrEnum):
 
 
 class ReplicaWatcher(Protocol):
-    """A follower's fetch session that wants to hear of news."""
+    """An object that is called on news of a replica, for example a follower's fetch session."""
 
     def on_news(self, runner: "PartitionRunner") -> None:
-        """The log grew or the high watermark moved."""
+        """Take note that the log grew or was cut at its start, the high watermark moved, or the role changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,29 +85,29 @@ class RunnerContext:
     pool: Executor
     """Worker threads for cold reads and upkeep."""
     sync_pool: Executor
-    """Worker threads for syncs alone: an acknowledgement does not queue behind readers of cold logs."""
+    """Worker threads for syncs only, so that acknowledgements do not queue behind readers of cold logs."""
     lag_ms_max: int
     on_fatal: Callable[[BaseException], None]
     """Must stop the process."""
     on_proposal: Callable[["PartitionRunner", IsrProposal], None]
-    """Carries an ISR proposal to the quorum and its answer to ``on_proposal_done``."""
+    """Sends an ISR proposal to the quorum, and reports its end to ``on_proposal_done``."""
     on_disk_full: Callable[["PartitionRunner"], None]
     on_doubt: Callable[["PartitionRunner", int | None], None]
-    """Must have the stored records checked from this offset on, or all of them."""
+    """Must have the segment that holds this offset checked; None: all closed segments."""
     counts: NodeCounts
     on_write: Callable[[], None] | None = None
-    """Told of every append, as leader and as follower."""
+    """Called on every append, as leader and as follower."""
     on_transaction: Callable[["PartitionRunner"], None] = lambda runner: None
-    """Told of a leader whose log has an open transaction, or is about to have one."""
+    """Called for a leader whose log has an open transaction, or is about to have one."""
 
 
 class PartitionRunner:
     """One local replica.
 
     Invariants:
-        All methods run on the data loop. The log is touched by this object and its parts alone (syncs and cold reads on
-        worker threads aside). high_watermark never exceeds what the role allows and never falls but for an unclean
-        election.
+        All methods run on the data loop. Only this object and its parts touch the log, except for syncs and cold reads
+        on worker threads. high_watermark never exceeds what the role allows, and falls only with the log's end: after
+        an unclean election, or when the copy is given up or restarted.
     """
 
     def __init__(
@@ -131,13 +131,13 @@ class PartitionRunner:
         self.leader_epoch = -1
         self.state: Partition | None = None
         self.watchers: dict[ReplicaWatcher, None] = {}
-        """In the order in which they came: a simulated run must repeat."""
+        """The watchers in the order of arrival, so that a simulated run repeats."""
         self.is_disk_full = False
         self.is_closed = False
         self.damage: Damage | None = None
-        """Found in this copy, which is about to be given up; nothing is appended meanwhile."""
+        """Damage in this copy, which is about to be given up; until then no record is appended as leader."""
         self.records_end: tuple[tuple[int, ...], int] | None = None
-        """One above the last record that a committed reader sees, and the ends of the log for which that was found."""
+        """The ends of the log, and the offset after the last record that a committed reader sees at these ends."""
         self.counts = PartitionCounts()
         self._context = context
         self._on_write = context.on_write
@@ -189,23 +189,24 @@ class PartitionRunner:
             on_fatal=context.on_fatal,
         )
 
-    # -- what others look at ---------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """``topic-partition``, for logs."""
+        """``topic-partition``, for log lines and messages."""
         return f"{self.topic}-{self.partition}"
 
     @property
     def high_watermark(self) -> int:
-        """First offset not known to be committed, on this replica."""
+        """The first offset that this replica does not know to be committed."""
         return self._following.high_watermark if self.leader is None else self.leader.high_watermark
 
     @property
     def stable_end(self) -> int:
-        """Last stable offset: up to here every record is committed, and so is or is not its transaction.
+        """The last stable offset: below it every record is committed, and every transaction is decided.
 
-        Not below the log start: what the leader has deleted is decided, though the marker may be on its way here.
+        It is never below the log start. Transactions of records that the leader deleted are decided, even if their
+        markers have not arrived here yet.
         """
         high_watermark, transactions = self.high_watermark, self.log.transactions
         if not transactions:
@@ -213,29 +214,30 @@ class PartitionRunner:
         return max(self.log.log_start_offset, transactions.stable_end(high_watermark))
 
     def readable_end(self, *, is_uncommitted: bool) -> int:
-        """Where reading ends: at the last stable offset, or for who reads uncommitted transactions further on."""
+        """Return the end of reading: the last stable offset, or for uncommitted reading the high watermark."""
         return self.high_watermark if is_uncommitted else self.stable_end
 
     @property
     def is_damaged(self) -> bool:
-        """Whether the copy failed its checksums below the recovery point."""
+        """Whether recovery found the copy lost, or damaged below the recovery point."""
         return self.log.health is ReplicaHealth.DAMAGED
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it refuses to follow its leader, which wants committed records gone, and waits for an operator."""
+        """Whether this replica waits for an operator, because its leader demands to cut committed records."""
         return self._following.is_stuck
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether this copy is, so that writers wait for it."""
+        """Whether this copy is in the ISR, so that writers wait for it."""
         return self.state is not None and self._context.broker_id in self.state.isr
 
     @property
     def has_heirs(self) -> bool:
-        """Whether another replica may take over while this one lives.
+        """Whether another replica may take over while this leader lives.
 
-        Those in sync may, those on their way in, and the eligible: they left when too few were in sync to commit more.
+        Members of the ISR may, proposed members, and eligible replicas. The eligible left the ISR when it was too small
+        to commit more records.
         """
         if self.leader is None or self.leader.has_heirs or self.state is None:
             return True
@@ -246,7 +248,7 @@ class PartitionRunner:
     def on_image(
         self, state: Partition, *, settings: TopicSettings, broker_epoch: int, brokers: Brokers
     ) -> None:
-        """Take the role that the image gives us."""
+        """Take the role that the image gives to this replica."""
         self.settings = settings
         self._count_isr(state)
         self.state = state
@@ -262,7 +264,8 @@ class PartitionRunner:
             return
         if state.leader_epoch != self.leader_epoch or state.leader != self.leader_id:
             is_later = state.leader_epoch > self.leader_epoch
-            # Restored, and elected before we heard that we are in sync: nobody else leads in this epoch.
+            # This copy may have been restored and elected before this node saw it in the ISR. Then no other replica
+            # leads in this epoch, and it must count as sound before it takes its role.
             self._maybe_mark_sound(state)
             self._change_role(state, broker_epoch)
             damage = self.damage
@@ -273,7 +276,7 @@ class PartitionRunner:
         self._maybe_mark_sound(state)
 
     def _maybe_mark_sound(self, state: Partition) -> None:
-        """In sync under a leader means: restored, or chosen as the last known. Recovery's doubts are over."""
+        """Mark the copy sound if it is in the ISR under a leader: it was restored, or elected as the last known one."""
         me = self._context.broker_id
         if self.log.health is ReplicaHealth.SOUND or state.leader is None or me not in state.isr:
             return
@@ -334,8 +337,8 @@ class PartitionRunner:
         if self.leader is not None and self.log.transactions.open:
             self._on_transaction()
         self._notify_watchers()
-        # Writers keep waiting: a record of an earlier leadership is committed once our high watermark passes
-        # it, whoever leads, unless it is truncated first. Readers look again by themselves.
+        # Writers keep waiting: a record of an earlier leadership is committed once this replica's high watermark
+        # passes it, under any leader, unless it is truncated first. Readers look again by themselves.
 
     def _not_leader(self) -> NotLeaderError:
         return NotLeaderError(
@@ -355,15 +358,15 @@ class PartitionRunner:
         at_once: bool = False,
         expected_end: int | None = None,
     ) -> Pending[BatchReceipt]:
-        """Append one checked batch, and have its receipt once it is where ``acks`` says.
+        """Append one checked batch; return its receipt, which is ready once the batch is stored as ``acks`` says.
 
-        It is written with what else arrives in this turn; ``at_once``, where the caller has waited for others already.
-        With ``expected_end`` it is written if that is its offset, and not at all otherwise.
+        The batch is written with all others that arrive in this turn. With ``at_once`` it is written now, for a caller
+        that has gathered batches already. With ``expected_end`` it is written only if that is its offset.
 
-        Raises (what is returned does, and it may be done by then):
-            PreconditionFailedError: the log ended elsewhere, and that end is committed. Another one may lead by now.
+        Raises (by the returned ``Pending``, which may be done already):
+            PreconditionFailedError: the log ended elsewhere, and that end is committed. Another replica may lead now.
             NotLeaderError, NotEnoughReplicasError, DiskFullError, ...: nothing was appended.
-            FateUnknownError: it was appended, but not seen committed within ``timeout_ms``.
+            FateUnknownError: the batch was appended, but not seen committed within ``timeout_ms``.
         """
         return self._queue.submit(
             batch,
@@ -375,7 +378,7 @@ class PartitionRunner:
         )
 
     def append_marker(self, identity: Identity, ending: Ending | None) -> None:
-        """End a transaction that is open in this leader's log: committed as ``ending`` says, aborted without."""
+        """End a transaction that is open in this leader's log: commit it as ``ending`` says, or abort it (None)."""
         found = self.log.transactions.open[identity]
         marker = Marker(
             is_commit=ending is not None,
@@ -394,7 +397,7 @@ class PartitionRunner:
             producer_epoch=identity[1],
             timestamp_ms=self._context.clock.wall_ms(),
         )
-        # Nobody waits for it: where it cannot be written, the transaction stays open, and is looked at again.
+        # No caller waits for the marker. If it cannot be written, the transaction stays open, and is checked again.
         self._queue.submit(
             batch,
             decode_header(batch),
@@ -405,7 +408,7 @@ class PartitionRunner:
         )
 
     def may_append(self, acks: Acks) -> bool:
-        """Whether nothing is known by now that would refuse a batch."""
+        """Return whether no reason is known now to refuse a batch."""
         try:
             self._epoch_for(acks)
         except MilenaError:
@@ -413,14 +416,14 @@ class PartitionRunner:
         return True
 
     def _reached(self, acks: Acks) -> int:
-        """Up to which offset writers that ask for ``acks`` have their answer."""
+        """Return the offset up to which writers with ``acks`` have their answer."""
         return self.high_watermark if acks is Acks.ALL else self.log.stored_end_offset
 
     def _epoch_for(self, acks: Acks) -> int:
-        """The leader epoch under which a batch may be appended now.
+        """Return the leader epoch under which a batch may be appended now.
 
         Raises:
-            NotLeaderError, NotEnoughReplicasError: none may.
+            NotLeaderError, NotEnoughReplicasError: no batch may be appended.
         """
         if self.leader is None or self.is_closed or self.damage is not None:
             raise self._not_leader()
@@ -432,7 +435,7 @@ class PartitionRunner:
         return self.leader_epoch
 
     def _on_appended(self) -> None:
-        """The log has grown under this leader."""
+        """Tell followers, start a sync and move the ends, after the log has grown under this leader."""
         assert self.leader is not None
         if self._on_write is not None:
             self._on_write()
@@ -449,7 +452,7 @@ class PartitionRunner:
         self.is_disk_full = True
         self._context.on_disk_full(self)
 
-    # -- what is stored and committed ------------------------------------------------------------
+    # -- stored and committed ends ---------------------------------------------------------------
 
     def _on_stored(self) -> None:
         stored_end = self.log.stored_end_offset
@@ -467,7 +470,7 @@ class PartitionRunner:
             watcher.on_news(self)
 
     def on_lease_lost(self) -> None:
-        """Others may lead by now: whoever waits here for a commit hears at once that nobody knows."""
+        """Fail all waiters for commits with ``FateUnknownError``, because another replica may lead now."""
         if self.leader is not None:
             self._acknowledgements.fail_uncommitted(
                 self.high_watermark,
@@ -490,10 +493,10 @@ class PartitionRunner:
         brokers: Brokers,
         log_start: int | None = None,
     ) -> FetchVerdict:
-        """Judge a follower's position and count it as an acknowledgement when it lies on our log.
+        """Judge a follower's position, and count it as an acknowledgement if it lies on this leader's log.
 
         Raises:
-            NotLeaderError: we lead nothing here.
+            NotLeaderError: this node does not lead the partition.
         """
         leader = self.leader
         if leader is None:
@@ -524,22 +527,22 @@ class PartitionRunner:
             if follower not in leader.isr or follower in leader.expelled:
                 self.maybe_propose(brokers)
         except Exception as error:
-            # As ``changes_replica`` would, without what that costs each fetch.
+            # ``changes_replica`` does the same, but a context manager costs too much for each fetch.
             if is_fatal(error):
                 self._context.on_fatal(error)
             raise
         return verdict
 
     def on_follower_room(self, follower: int, *, has_room: bool) -> None:
-        """A follower's disk is full, or has room again."""
+        """Take note that a follower's disk is full, or has room again."""
         if self.leader is not None:
             self.leader.on_follower_room(follower, has_room=has_room)
 
     def agreed_end(self, epoch: int) -> tuple[int, int]:
-        """The greatest epoch <= ``epoch`` that our log knows, and its end (exclusive).
+        """Return the greatest epoch <= ``epoch`` that this log knows, and its end (exclusive).
 
-        An epoch older than all that we know of has no record here above the log start: there is nothing above it
-        that a follower who wrote last in that epoch could have in common with us.
+        If the epoch is older than all that this log knows, return it with the log start. Then this log has no record of
+        that epoch above its start, so it shares none there with a follower that wrote last in that epoch.
         """
         found, end = self.log.epoch_end(epoch)
         if found < 0 <= epoch:
@@ -547,7 +550,7 @@ class PartitionRunner:
         return found, end
 
     def maybe_propose(self, brokers: Brokers) -> None:
-        """Send an ISR change to the quorum when one is due."""
+        """Send an ISR change to the quorum, if one is due."""
         if self.leader is None:
             return
         proposal = self.leader.next_proposal(now_ms=self._context.clock.now_ms(), brokers=brokers)
@@ -562,7 +565,7 @@ class PartitionRunner:
             self._context.on_proposal(self, proposal)
 
     def on_proposal_done(self, proposal: IsrProposal, *, is_definite_refusal: bool) -> None:
-        """The quorum answered an ISR proposal (taken: the image tells), refused it, or did not answer."""
+        """End an ISR proposal: the quorum took it (the image tells), refused it, or did not answer."""
         leader = self.leader
         if leader is None or leader.leader_epoch != proposal.leader_epoch:
             return
@@ -574,10 +577,10 @@ class PartitionRunner:
     # -- following -------------------------------------------------------------------------------
 
     def append_as_follower(self, batches: bytes, *, leader_epoch: int) -> None:
-        """Take the leader's batches as they are; stored later, see ``call_when_stored``.
+        """Append the leader's batches unchanged. They are stored later; see ``call_when_stored``.
 
         Raises:
-            NotLeaderError: the leadership changed while they were under way.
+            NotLeaderError: the leadership changed while the batches were in flight.
             DiskFullError, CorruptLogError: nothing was appended.
         """
         self._check_follows(leader_epoch)
@@ -586,7 +589,7 @@ class PartitionRunner:
         try:
             self.log.append_as_follower(batches)
         except DiskFullError:
-            # The leader's writers wait for us until the controller takes us out of the ISR.
+            # The leader's writers wait for this replica until the controller takes it out of the ISR.
             self._on_disk_full()
             raise
         except Exception as error:
@@ -599,9 +602,10 @@ class PartitionRunner:
         self._on_stored()
 
     def call_when_stored(self, taker: Taker[None]) -> None:
-        """Complete ``taker`` once all that is written here is stored, as the topic understands it; it is not by now.
+        """Complete ``taker`` once everything written here is stored, as the topic's flushing defines it.
 
-        It fails when something of that is cut off. A ``Pending`` hears of it in the turn in which the sync is heard of.
+        Something must be unstored now. If some of it is cut off, ``taker`` fails. A ``Pending`` is completed in the
+        same turn of the loop as the sync.
         """
         self._acknowledgements.call_when_stored(self.log.log_end_offset, taker)
         self._syncs.maybe_begin()
@@ -609,7 +613,7 @@ class PartitionRunner:
     def advance_as_follower(
         self, *, leader_epoch: int, high_watermark: int, log_start: int
     ) -> bool:
-        """Adopt the leader's high watermark, as far as our log reaches, and its log start; whether that moved."""
+        """Adopt the leader's high watermark, up to this log's end, and log start; return whether the start moved."""
         self._check_follows(leader_epoch)
         self._following.agreed_epoch = leader_epoch
         with changes_replica(self._context.on_fatal):
@@ -618,10 +622,10 @@ class PartitionRunner:
             return self._following.maybe_adopt_start(log_start)
 
     def adopt_leader_end(self, *, leader_epoch: int, high_watermark: int) -> None:
-        """Adopt a high watermark that the leader told outside of a fetch, as far as our log reaches.
+        """Adopt a high watermark that the leader sent outside of a fetch, up to this log's end.
 
-        Before the leader has accepted a position of this log in its epoch, the log may hold records that the leader
-        does not have; then the high watermark of the leader says nothing about them, and is ignored.
+        It is ignored before the leader has accepted a position of this log in its epoch. Until then the log may hold
+        records that the leader does not have, and the leader's high watermark says nothing about them.
         """
         is_followed = self.role is ReplicaRole.FOLLOWER and not self.is_closed
         is_agreed = self._following.agreed_epoch == leader_epoch == self.leader_epoch
@@ -631,16 +635,16 @@ class PartitionRunner:
                     self._on_high_watermark()
 
     def truncate_as_follower(self, *, leader_epoch: int, epoch: int, end_offset: int) -> None:
-        """Our log parts from the leader's: cut it to where they may agree.
+        """Cut this log, which diverges from the leader's, to where they may agree.
 
         Raises:
-            CorruptLogError: the leader wants committed records gone; this replica stops following.
+            CorruptLogError: the leader demands to cut committed records; this replica stops following.
         """
         state = self._check_follows(leader_epoch)
         self._following.truncate(state, epoch=epoch, end_offset=end_offset)
 
     def restart_as_follower(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
-        """What we have cannot be held against the leader's any more: go on at its start, with its writers' state."""
+        """Restart this log at the leader's log start, with its producer state: the logs cannot be compared any more."""
         self._check_follows(leader_epoch)
         self._following.restart(leader_epoch=leader_epoch, log_start=log_start, producers=producers)
 
@@ -655,7 +659,11 @@ class PartitionRunner:
     # -- reading ---------------------------------------------------------------------------------
 
     def check_readable(self) -> None:
-        """Refuse to serve a copy that cannot be trusted."""
+        """Refuse to serve a damaged copy.
+
+        Raises:
+            ReplicaDamagedError: this copy is damaged.
+        """
         if self.is_damaged:
             raise ReplicaDamagedError(
                 f"{self.name}: this copy is damaged; it is restored from its leader"
@@ -665,8 +673,8 @@ class PartitionRunner:
         """Judge a reader's offset; only a leader with an established high watermark and a lease may.
 
         Raises:
-            OffsetOutOfRangeError: below the log start, or above the end that the leader knows.
-            NotReadyError: this leader does not know its end yet, or that others have not written on without it.
+            OffsetOutOfRangeError: the offset is below the log start, or above the end that the leader knows.
+            NotReadyError: this leader does not know its end yet, or has no lease, so another one may have written more.
         """
         start, end = self.log.log_start_offset, self.high_watermark
         if start <= offset <= end:
@@ -692,7 +700,7 @@ class PartitionRunner:
         await self._acknowledgements.readable(offset + 1, timeout_ms, is_uncommitted=is_uncommitted)
 
     def read_cached(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
-        """``read`` from memory alone; None when the disk would have to be read."""
+        """Read as ``read`` does, but from memory only; return None if this needs a read from the disk."""
         try:
             return self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         except CorruptLogError:
@@ -702,7 +710,7 @@ class PartitionRunner:
     def read_for_replica(
         self, offset: int, *, max_bytes: int, end_offset: int
     ) -> Sequence[Buffer] | None:
-        """As ``read_cached``, in pieces: what was appended last is sent as it came."""
+        """Read as ``read_cached`` does, in pieces: the last appends are returned in their own buffers."""
         chunks = self.log.read_uncommitted(offset, max_bytes=max_bytes, end_offset=end_offset)
         if chunks:
             return chunks
@@ -710,24 +718,28 @@ class PartitionRunner:
         return None if found is None else (found,)
 
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes:
-        """Whole batches from the one that holds ``offset``, below ``end_offset``."""
+        """Return whole batches from the one that holds ``offset``, below ``end_offset``.
+
+        Raises:
+            CorruptLogError: the stored records are damaged.
+        """
         found = self.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         if found is not None:
             return found
-        # A page is not in the page cache: the disk must not stall the loop.
+        # Some page is not in the page cache, and the disk must not block the loop.
         return await self._in_pool(
             lambda: self.log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset), offset
         )
 
     async def offset_for_timestamp(self, timestamp_ms: int, *, is_uncommitted: bool) -> int | None:
-        """The offset of the first record that is not older than ``timestamp_ms``; None without one."""
+        """Return the offset of the first record that is not older than ``timestamp_ms``; None if there is none."""
         found = await self._in_pool(
             lambda: self.log.offset_for_timestamp(timestamp_ms, is_uncommitted=is_uncommitted), None
         )
         return None if found is None else found[0]
 
     async def _in_pool(self, read: Callable[[], T], offset: int | None) -> T:
-        """Read the log in a thread; ``offset``: where it is in doubt if it is damaged, None: somewhere."""
+        """Read the log in a thread; ``offset``: where to report damage, None: at an unknown place."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._context.pool, read)
         except CorruptLogError:
@@ -735,7 +747,7 @@ class PartitionRunner:
             raise
 
     def on_doubt(self, offset: int | None) -> None:
-        """Who read here found what is not as it was written, at ``offset`` or somewhere: it must not stay unknown."""
+        """Have the log checked, because a reader found damage at ``offset`` (None: at an unknown place)."""
         self.log.forget_uncommitted()
         self._context.on_doubt(self, offset)
 
@@ -743,14 +755,14 @@ class PartitionRunner:
 
     @property
     def is_resting(self) -> bool:
-        """Whether ``tick`` would find nothing to do: of many replicas, nearly all."""
+        """Whether ``tick`` has nothing to do; this is so for nearly all of many replicas."""
         log, leader = self.log, self.leader
         if log.synced_end_offset < log.log_end_offset:
             return False
         return leader is None or leader.is_resting
 
     def tick(self, now_ms: MonotonicMs, brokers: Brokers) -> None:
-        """Lag checks and time-based syncs; a few times a second."""
+        """Run lag checks and time-based syncs; called a few times a second."""
         del now_ms
         self.maybe_propose(brokers)
         self._syncs.maybe_begin()
@@ -758,14 +770,16 @@ class PartitionRunner:
     async def delete_records(
         self, before: int | None, *, has_lease: bool, timeout_ms: float
     ) -> int:
-        """Delete the records below ``before`` (None: all that are committed), for good; returns the log start.
+        """Delete the records below ``before`` permanently, and return the log start.
 
-        It is durable here, and on every replica that may lead next, when this returns; doing it again is harmless.
+        ``before`` None: all records below the last stable offset. On return, the deletion is durable here and on every
+        replica that may lead next. Repeating it is harmless.
 
         Raises:
             NotLeaderError, NotEnoughReplicasError, NotReadyError, OffsetOutOfRangeError: nothing was deleted.
-            FeatureLevelError: likewise; a follower's release could not confirm it.
-            FateUnknownError: deleted here, but not known to be everywhere within ``timeout_ms``.
+            FeatureLevelError: nothing was deleted; a follower's release could not confirm the deletion.
+            FateUnknownError: the records are deleted here, but not known to be deleted on every replica that may lead
+                next, within ``timeout_ms``.
         """
         self._epoch_for(Acks.ALL)
         return await self._deletions.delete(
@@ -773,10 +787,10 @@ class PartitionRunner:
         )
 
     def established_end(self, *, has_lease: bool, is_uncommitted: bool = False) -> int:
-        """Where reading ends, if this replica may speak of the log's end.
+        """Return the end of reading, if this replica may state the log's end.
 
         Raises:
-            NotReadyError: a leader that does not know its end yet, or whether another one took over.
+            NotReadyError: this leader does not know its end yet, or has no lease, so another one may have taken over.
         """
         leader = self.leader
         if leader is not None and not leader.is_established:
@@ -801,7 +815,7 @@ class PartitionRunner:
         self._notify_watchers()
         self.watchers.clear()
         self.log.close(is_clean=is_clean)
-        # Waking a writer would acknowledge its record: nobody here will see it committed any more.
+        # Fail the writers: completing one would acknowledge its record, and this node cannot see it committed any more.
         closed = FateUnknownError(
             f"{self.name}: the replica was closed before the record was committed"
         )

@@ -1,19 +1,18 @@
 """Checks the stored segments of all replicas in the background, and gives up copies that are damaged.
 
-One segment at a time, in steps on a worker thread, below a rate; then nothing until the next pass is due. A pass begins
-with any replica, so that a node that restarts often comes to all of them in time. What is found is looked at a second
-time, while the segment is still the same part of the log. Then the copy is given up as if recovery had found it so:
+It checks one segment at a time, in steps on a worker thread, below a rate. A pass starts with a random replica, so that
+a node that restarts often checks all replicas in time. Damage is checked a second time while the segment is still the
+same part of the log. Then the copy is given up, as if recovery had found the damage:
 
-    others are in sync      a leader takes no more writes and lets those under way be committed; then one command takes
-                            the copy out of the ISR and, where it leads, lets another one lead; the log ends before the
-                            damage from then on, and the leader restores the rest
-    this is the last one    it stays as it is, because nothing could restore it, and serves what is sound; it is tried
-                            again until another replica is in sync
+    others are in sync      A leader takes no more writes, and lets those in flight commit. One command takes the copy
+                            out of the ISR and passes its leadership on. From then on the log ends before the damage,
+                            and the leader restores the rest.
+    this is the last one    The copy stays, because no other copy could restore it, and serves the sound records. Giving
+                            up is retried until another replica is in sync.
 
-A pass may be days away when somebody meets the damage: a follower that refuses what its leader sends, a reader, the
-compactor. A leader would send the same again and again, and a replica that a move adds would never catch up. So what is
-doubted is checked ahead of the pass, also where it lies in the segment that still grows: first near the place, then
-all of the segment.
+The next pass may be days away when a follower, a reader or the compactor meets damage. Meanwhile a leader would send
+the same bytes again and again, and a replica that a move adds would never catch up. So reported damage is checked ahead
+of the pass, also in the active segment: first near the reported offset, then the whole segment.
 """
 
 import asyncio
@@ -37,24 +36,24 @@ from storage.segments.scrub import Damage, SegmentScrub
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 5_000
-"""Between tries to give up a damaged copy that was the last one in sync, and between looks for what is doubted."""
+"""The pause between attempts to give up a damaged copy that was the last in sync, and between checks of reports."""
 DOUBTS_BYTES_PER_S = 4 << 20
-"""How fast that is checked where nothing else is to be."""
+"""The rate at which reported damage is checked if passes are off."""
 COMMIT_MS_MAX = 1_000
-"""What writes that are under way have to be committed before another replica leads."""
+"""The time that writes in flight have to commit before another replica leads."""
 PROPOSE_TIMEOUT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubSettings:
-    """How much to read a second (0: nothing but what is doubted), and how far apart passes begin."""
+    """The bytes to read a second (0: only reported damage), and the time from one start of a pass to the next."""
 
     bytes_per_s: int
     interval_ms: int
 
 
 class CopyGiver:
-    """Gives a damaged copy up, where others have what it should hold."""
+    """Gives up a damaged copy if other replicas have its records."""
 
     def __init__(self, *, metadata: MetadataStore, clock: Clock, standing: Standing) -> None:
         self._metadata = metadata
@@ -62,7 +61,10 @@ class CopyGiver:
         self._standing = standing
 
     async def give_up(self, runner: PartitionRunner, damage: Damage) -> bool:
-        """Whether the copy was given up, or there is nothing to give up any more; False: try again later."""
+        """Give up the copy; return False if the caller must try again later.
+
+        Return True also if there is nothing to give up any more: the replica is closed, or the damage is gone.
+        """
         if runner.is_closed or not runner.log.is_current(damage):
             return True
         if self._plan(runner) is None:
@@ -128,18 +130,18 @@ class Scrubber:
         self._throttle = Throttle(settings.bytes_per_s or DOUBTS_BYTES_PER_S)
         self._held: dict[PartitionRunner, Damage] = {}
         self._doubts: dict[PartitionRunner, int | None] = {}
-        """Where somebody met damage; None: somewhere below what is sealed."""
+        """The offset of each reported damage; None: anywhere in the closed segments."""
 
     def doubt(self, runner: PartitionRunner, offset: int | None) -> None:
-        """Check the segment that holds ``offset`` soon, or all that are sealed; one look a replica at a time."""
-        # Readers may come by the thousand. What is known to be damaged need not be looked for.
+        """Check soon the segment that holds ``offset`` (None: all closed ones), once for each replica at a time."""
+        # Thousands of readers may report the same damage. Damage that is known already needs no check.
         if runner in self._doubts or runner in self._held:
             return
         self._doubts[runner] = offset
         logger.warning("damage met partition=%s offset=%s", runner.name, offset)
 
     async def attend(self) -> None:
-        """Check what is doubted, and give up the copies that could not be given up before, until cancelled."""
+        """Check reported damage, and retry to give up copies that could not be given up, until cancelled."""
         while True:
             await self._clock.sleep(RETRY_MS)
             for runner, damage in list(self._held.items()):
@@ -150,18 +152,18 @@ class Scrubber:
                 try:
                     await self._settle(runner, offset)
                 finally:
-                    # Not before: who met it goes on complaining while it is looked for.
+                    # Not earlier: readers continue to report the damage during the check.
                     del self._doubts[runner]
 
     async def _settle(self, runner: PartitionRunner, offset: int | None) -> None:
         if offset is None:
             await self._scrub(runner)
         elif not await self._find(runner, offset, is_near=True):
-            # Whoever doubts may be off the mark.
+            # The reported offset may be inexact.
             await self._find(runner, offset, is_near=False)
 
     async def _find(self, runner: PartitionRunner, offset: int, *, is_near: bool) -> bool:
-        """Check the segment that holds ``offset``, or what is near it; False: all that was checked is whole."""
+        """Check the segment that holds ``offset``, or only near it; return False if everything checked is sound."""
         found_before = self._counts.damages
         if await self._scrub_segment(runner, offset, is_near=is_near) is not None:
             return self._counts.damages > found_before
@@ -169,15 +171,15 @@ class Scrubber:
             return True
         look = runner.log.begin_look(offset, is_near=is_near)
         if look is not None and await self._check(look) is not None:
-            # Only what does not change any more can be given up.
+            # Only a closed segment, which does not change any more, can be given up.
             await runner.upkeep.close_segment(offset)
             await self._scrub_segment(runner, offset, is_near=is_near)
             return True
         return False
 
     async def run(self) -> None:
-        """Pass after pass until cancelled."""
-        # A pass through the replicas of a node that has not opened them yet would put off all of them to the next one.
+        """Run pass after pass, until cancelled."""
+        # Before the node has opened its replicas, a pass would find none, and delay all of them to the next pass.
         await self._settled()
         while self._settings.bytes_per_s:
             began_ms = self._clock.now_ms()
@@ -186,7 +188,7 @@ class Scrubber:
             await self._clock.sleep(max(0, left_ms))
 
     async def look(self) -> None:
-        """One pass through everything that is stored now."""
+        """Run one pass through all replicas that are stored now."""
         began_ms = self._clock.now_ms()
         runners = list(self._runners)
         first = self._rng.randrange(len(runners)) if runners else 0
@@ -204,7 +206,7 @@ class Scrubber:
     async def _scrub_segment(
         self, runner: PartitionRunner, offset: int, *, is_near: bool = False
     ) -> int | None:
-        """Check the sealed segment that holds ``offset``; returns where it ends, None without one."""
+        """Check the closed segment that holds ``offset``; return its end, or None if there is no such segment."""
         if runner.is_closed or runner in self._held:
             return None
         scrub = runner.log.begin_scrub(offset, is_near=is_near)
@@ -223,7 +225,7 @@ class Scrubber:
                 checked = await loop.run_in_executor(self._pool, scrub.step)
                 self._counts.checked_bytes += checked
                 now_ms = self._clock.now_ms()
-                # A step holds the interpreter, see the compactor's.
+                # A step holds the interpreter; see ``REST_SHARE`` of the compactor.
                 pause_ms = self._throttle.pause_ms(checked, now_ms)
                 await self._clock.sleep(max(REST_SHARE * (now_ms - began_ms), pause_ms))
         finally:
@@ -231,7 +233,7 @@ class Scrubber:
         return scrub.damage
 
     async def _is_still_there(self, runner: PartitionRunner, damage: Damage) -> bool:
-        """Look again: the segment may have been cut, and written anew, while it was read."""
+        """Check the damage a second time: the segment may have been cut and rewritten while it was read."""
         if runner.is_closed or not runner.log.is_current(damage):
             return False
         scrub = runner.log.begin_scrub(damage.segment.base_offset, again=damage)
@@ -245,7 +247,7 @@ class Scrubber:
 
     async def _on_damage(self, runner: PartitionRunner, damage: Damage) -> None:
         if runner in self._held or runner.damage is not None:
-            return  # found twice, by a pass and on a doubt
+            return  # found twice, by a pass and by a report
         self._counts.damages += 1
         logger.error(
             "damage found partition=%s segment=%s offset=%d byte=%d reason=%s",

@@ -1,4 +1,4 @@
-"""Waiting for an offset: who is called back when a watermark passes it."""
+"""Waiters for an offset, which are called back when a watermark passes it."""
 
 import heapq
 from itertools import count
@@ -11,7 +11,7 @@ class OffsetWaiters:
     """Takers keyed by the offset that a watermark must reach.
 
     Invariants:
-        The offset of each that waits is above the watermark given last. Owned by one event loop.
+        The offset of each waiting taker is above the watermark given last. Owned by one event loop.
     """
 
     __slots__ = ("_heap", "_order")
@@ -24,17 +24,17 @@ class OffsetWaiters:
         return len(self._heap)
 
     def wait_for(self, offset: int) -> Pending[None]:
-        """Done once the watermark is at or above ``offset``."""
+        """Return a result that is done once the watermark is at or above ``offset``."""
         pending: Pending[None] = Pending()
         self.add(offset, pending)
         return pending
 
     def add(self, offset: int, taker: Taker[None]) -> None:
-        """Complete ``taker`` once the watermark is at or above ``offset``. It may add nobody from within that."""
+        """Complete ``taker`` once the watermark is at or above ``offset``; in that call it must not add a taker."""
         heapq.heappush(self._heap, (offset, next(self._order), taker))
 
     def advance(self, watermark: int) -> None:
-        """Complete what is at or below ``watermark``."""
+        """Complete the takers at or below ``watermark``."""
         heap = self._heap
         while heap and heap[0][0] <= watermark:
             taker = heapq.heappop(heap)[2]
@@ -42,7 +42,7 @@ class OffsetWaiters:
                 taker.set_result(None)
 
     def fail_above(self, offset: int, error: MilenaError) -> None:
-        """Fail everything that waits for more than ``offset``: those records were cut off."""
+        """Fail the takers above ``offset``."""
         lost = [entry for entry in self._heap if entry[0] > offset]
         kept = [entry for entry in self._heap if entry[0] <= offset]
         heapq.heapify(kept)
@@ -52,7 +52,7 @@ class OffsetWaiters:
                 entry[2].set_exception(error)
 
     def prune(self) -> None:
-        """Forget those whose owners gave up, once they are the majority."""
+        """Remove the takers that are done, because their owners gave up, once they are the majority."""
         alive = [entry for entry in self._heap if not entry[2].done()]
         if len(alive) * 2 < len(self._heap):
             heapq.heapify(alive)
