@@ -1,13 +1,13 @@
-"""The assignors of consumer groups, as Kafka names them: who is to read what. Pure.
+"""The assignors of consumer groups, with Kafka's names: they decide which member reads which partition. Pure.
 
-- ``range``: topic by topic, each subscriber takes a run of partitions; the first ones take one more. Partitions of the
-  same number of several topics come together when these have the same subscribers and as many partitions.
-- ``roundrobin``: all partitions of all topics are dealt out like cards.
-- ``sticky``: as even as subscriptions allow, and everybody keeps as much as that allows. Since members give back what
-  they lose before others get it, whatever the assignor, it is Kafka's cooperative-sticky too.
+- ``range``: topic by topic, each subscriber takes a run of partitions; the first subscribers may take one more. If
+  topics have the same subscribers and partition counts, a member gets the same partition numbers of each.
+- ``roundrobin``: the partitions of all topics go to the members in turn.
+- ``sticky``: shares are as even as subscriptions allow, and members keep as many partitions as that allows. It is also
+  Kafka's cooperative-sticky, because with any assignor members give back partitions before others get them.
 
-Members are taken in order of their instance ids, else member ids, so that a restarted static member has its old place;
-topics in order of their names.
+Members are ordered by their instance ids, or by member ids without one, so that a restarted static member keeps its
+place. Topics are ordered by name.
 """
 
 import heapq
@@ -26,18 +26,18 @@ DEFAULT = STICKY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
-    """A member, as an assignor sees it. ``target`` is what it was to read so far; partitions that are gone left out."""
+    """A member, as an assignor sees it. ``target``: its partitions by the last assignment; some may not exist now."""
 
     member_id: str
     order: str
-    """Its place among the members."""
+    """The key by which members are ordered."""
     topic_ids: frozenset[str]
     target: PartitionSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribedTopic:
-    """A topic that somebody subscribes to."""
+    """A topic with a subscriber."""
 
     topic_id: str
     name: str
@@ -45,7 +45,7 @@ class SubscribedTopic:
 
 
 Assignment = dict[str, PartitionSet]
-"""By member id; every member is in it."""
+"""Partitions by member id; every member is in it."""
 
 _Assignor = Callable[[Sequence[Subscriber], Sequence[SubscribedTopic]], Assignment]
 
@@ -53,9 +53,9 @@ _Assignor = Callable[[Sequence[Subscriber], Sequence[SubscribedTopic]], Assignme
 def assign(
     name: str, subscribers: Iterable[Subscriber], topics: Iterable[SubscribedTopic]
 ) -> Assignment:
-    """Share out all partitions of the topics among those who subscribe to them.
+    """Assign all partitions of the topics to their subscribers.
 
-    Each partition goes to exactly one subscriber of its topic, if it has any.
+    Each partition goes to exactly one subscriber of its topic, if there is any.
     """
     members = sorted(subscribers, key=lambda m: (m.order, m.member_id))
     ordered = sorted(topics, key=lambda topic: topic.name)
@@ -104,7 +104,7 @@ def _sticky(members: Sequence[Subscriber], topics: Sequence[SubscribedTopic]) ->
 def _kept(
     members: Sequence[Subscriber], topics: Sequence[SubscribedTopic]
 ) -> dict[str, list[PartitionKey]]:
-    """Partitions that members had and may still have, ascending."""
+    """Return the partitions that members had and may still have, ascending."""
     counts = {topic.topic_id: topic.partition_count for topic in topics}
     return {
         member.member_id: [
@@ -121,7 +121,7 @@ def _free(
     members: Sequence[Subscriber],
     topics: Sequence[SubscribedTopic],
 ) -> list[PartitionKey]:
-    """Partitions that nobody has, those of topics with few readers first, for they leave the least choice."""
+    """Return the unassigned partitions; those of topics with few readers first, because they leave the least choice."""
     had = {key for keys in kept.values() for key in keys}
     readers = {
         topic.topic_id: sum(topic.topic_id in member.topic_ids for member in members)
@@ -142,7 +142,10 @@ def _even_out_alike(
     kept: dict[str, list[PartitionKey]],
     free: list[PartitionKey],
 ) -> None:
-    """All subscribe to the same: shares differ by one at most, and the larger ones go to those who have most."""
+    """Even out members with equal subscriptions.
+
+    Shares differ by at most one, and the larger shares go to the members that have most.
+    """
     total = len(free) + sum(len(keys) for keys in kept.values())
     share, larger = divmod(total, len(members))
     by_size = sorted(members, key=lambda member: -len(kept[member.member_id]))
@@ -151,7 +154,7 @@ def _even_out_alike(
         free += kept[member.member_id][quota:]
         del kept[member.member_id][quota:]
     free.reverse()
-    # Those who have least are served last; who is served first takes the lowest numbers.
+    # Members with the fewest partitions come last; earlier members take the lowest numbers.
     for place, member in enumerate(by_size):
         quota = share + (place < larger)
         keys = kept[member.member_id]
@@ -164,20 +167,23 @@ def _even_out(
     kept: dict[str, list[PartitionKey]],
     free: Sequence[PartitionKey],
 ) -> None:
-    """Members subscribe to different topics: no chain of moves may lead from one to another with two less."""
+    """Even out members with different subscriptions.
+
+    Afterwards no chain of moves leads from a member to another one that has at least two partitions less.
+    """
     shares = _Shares(members, kept)
     for key in free:
         shares.add(shares.least(key[0]), key)
     shares.move_directly()
     while shares.move_by_chains():
-        pass  # a chain may open the way for another, from a member that was looked at before
+        pass  # a chain may make another one possible, from a member that was checked before
     kept.update(shares.kept())
 
 
 class _Shares:
     """The assignment while it is evened out.
 
-    ``_least`` has, for each topic, its readers by how much they have; entries that are no longer true are passed over.
+    ``_least`` holds for each topic a heap of its readers by the size of their share. Outdated entries are skipped.
     """
 
     def __init__(
@@ -202,26 +208,26 @@ class _Shares:
             heapq.heapify(waiting)
 
     def kept(self) -> dict[str, list[PartitionKey]]:
-        """Partitions by member."""
+        """Return the partitions by member id."""
         return {
             member_id: [(t, number) for t, numbers in topics.items() for number in numbers]
             for member_id, topics in self._kept.items()
         }
 
     def least(self, topic_id: str) -> str:
-        """The reader of the topic who has least."""
+        """Return the reader of the topic that has the fewest partitions."""
         waiting = self._least[topic_id]
         while waiting[0][0] != self._sizes[waiting[0][2]]:
             heapq.heappop(waiting)
         return waiting[0][2]
 
     def add(self, member_id: str, key: PartitionKey) -> None:
-        """It has one more."""
+        """Give a partition to a member."""
         self._kept[member_id].setdefault(key[0], []).append(key[1])
         self._resize(member_id, 1)
 
     def _take(self, member_id: str, topic_id: str) -> PartitionKey:
-        """It has one less of the topic: the last that it came by."""
+        """Take a partition of the topic from a member, the one that it got last, and return it."""
         numbers = self._kept[member_id][topic_id]
         number = numbers.pop()
         if not numbers:
@@ -236,7 +242,10 @@ class _Shares:
             heapq.heappush(self._least[topic_id], entry)
 
     def move_directly(self) -> None:
-        """Whoever has two more than another reader of one of its topics gives one away, those with most first."""
+        """Move single partitions while a member has two more than another reader of one of its topics.
+
+        Members with the most partitions give first.
+        """
         waiting = [(-size, self._places[m], m) for m, size in self._sizes.items()]
         heapq.heapify(waiting)
         while waiting:
@@ -252,7 +261,11 @@ class _Shares:
             heapq.heappush(waiting, (-self._sizes[taker], self._places[taker], taker))
 
     def _poorest_topic(self, member_id: str) -> str | None:
-        """Of the topics that it has partitions of the one whose poorest reader has least, if two less than itself."""
+        """Return the topic from which the member should give a partition away, or None.
+
+        It is the topic, among those of its partitions, whose smallest reader has the fewest partitions. That reader
+        must have at least two less than the member.
+        """
         sizes = self._sizes
         poorest = min(
             self._kept[member_id],
@@ -264,9 +277,10 @@ class _Shares:
         return poorest
 
     def move_by_chains(self) -> bool:
-        """A chain may even out what no direct move does: one gives to another that gives to a third.
+        """Move partitions along chains; return whether any was moved.
 
-        Returns whether anything was moved. It comes to an end: each chain brings two members closer to each other.
+        In a chain one member gives to a second, which gives to a third. A chain may even out shares that no direct move
+        does. This ends, because each chain brings the shares of two members closer.
         """
         has_moved = False
         settled: set[str] = set()
@@ -274,7 +288,7 @@ class _Shares:
             while member_id not in settled:
                 chain, reached = self._chain_from(member_id)
                 if not chain:
-                    # All that can be reached from here has as much, or one less: nobody there can give anything away.
+                    # All members that chains reach from here have as much, or one less. None of them can give either.
                     settled |= reached
                 has_moved |= bool(chain)
                 for giver, topic_id, taker in chain:
@@ -282,7 +296,10 @@ class _Shares:
         return has_moved
 
     def _chain_from(self, giver: str) -> tuple[list[tuple[str, str, str]], set[str]]:
-        """The shortest chain of moves from this member to one with two less; else whom chains reach."""
+        """Return the shortest chain of moves from this member to one with two less.
+
+        If there is none, return an empty chain and the members that chains reach.
+        """
         came: dict[str, tuple[str, str]] = {}
         seen_topics: set[str] = set()
         waiting = deque([giver])
@@ -303,7 +320,7 @@ class _Shares:
 def _walked(
     end: str, giver: str, came: Mapping[str, tuple[str, str]]
 ) -> list[tuple[str, str, str]]:
-    """The moves of a chain, its end first: who passes something on has it before it gets something."""
+    """Return the moves of a chain, its end first, so that a member passes a partition on before it gets another."""
     chain: list[tuple[str, str, str]] = []
     while end != giver:
         before, topic_id = came[end]

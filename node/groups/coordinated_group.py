@@ -1,8 +1,11 @@
-"""One group on its coordinator: heartbeats come in, members are told what is theirs, silent ones are removed.
+"""One group on its coordinator: answer heartbeats with assignments, and remove silent members.
 
-A heartbeat's way, all of it here: what it asks for (``heartbeat_rules``) goes to the group's writer (``group_writer``)
-and through the quorum; then it is answered, at once when there is news for its member, else when there is some or its
-time is up. ``member_sessions`` says who has expired. Owned by the data loop, made by ``GroupCoordinator``.
+A heartbeat takes these steps:
+
+1. Its requests (``heartbeat_rules``) go to the group's writer (``group_writer``), and through the quorum.
+2. It is answered at once if there is news for its member. If not, it waits for news until its time is up.
+
+``member_sessions`` decides which members have expired. Owned by the data loop, created by ``GroupCoordinator``.
 """
 
 import asyncio
@@ -31,11 +34,11 @@ from raft_meta.machine.topics import partition_sets
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_MS = 500
-"""Until who has expired is looked at again, while they are being removed."""
+"""The pause before expired members are checked again, while they are being removed."""
 
 
 class PendingHeartbeats:
-    """Heartbeats of one group that are here now: whose they are, and which are held back until there is news."""
+    """The unanswered heartbeats of one group: their members, and which of them wait for news."""
 
     def __init__(self) -> None:
         self._present: Counter[str] = Counter()
@@ -45,7 +48,7 @@ class PendingHeartbeats:
 
     @property
     def present(self) -> frozenset[str]:
-        """Members that would hear at once of what they are given."""
+        """Members with an unanswered heartbeat: they learn at once of new partitions."""
         return frozenset(self._present)
 
     @property
@@ -55,9 +58,10 @@ class PendingHeartbeats:
 
     @contextmanager
     def presence(self, member_id: str) -> Iterator[int]:
-        """While a heartbeat of the member is here; its number, by which ``is_newest`` knows it.
+        """Count a heartbeat of the member as present during the block; yield its number, for ``is_newest``.
 
-        A member that sends another one has left the former: that is not to keep the news from it.
+        Wake the member's earlier heartbeats: a member that sends another one has given those up, and they must not
+        take its news.
         """
         number = self._newest[member_id] = next(self._sequence)
         self._present[member_id] += 1
@@ -70,7 +74,7 @@ class PendingHeartbeats:
                 del self._present[member_id], self._newest[member_id]
 
     def is_newest(self, member_id: str, number: int) -> bool:
-        """Whether the member has sent no other heartbeat since."""
+        """Return whether the member has sent no other heartbeat since."""
         return self._newest.get(member_id) == number
 
     async def news(self, member_id: str, timeout_ms: float) -> None:
@@ -93,7 +97,7 @@ class PendingHeartbeats:
                 del self._waiters[member_id]
 
     def wake(self, member_id: str) -> None:
-        """There is news for the member."""
+        """Wake the heartbeats of a member, because there is news for it."""
         for waiter in self._waiters.pop(member_id, ()):
             if not waiter.done():
                 waiter.set_result(None)
@@ -103,7 +107,7 @@ class CoordinatedGroup:
     """One group on its coordinator.
 
     Invariants:
-        Nobody is told to go on working while it is being removed for its silence, or may have been.
+        No member is told to continue while it is being removed for its silence, or may have been removed.
     """
 
     def __init__(self, group_id: str, context: GroupContext) -> None:
@@ -117,30 +121,30 @@ class CoordinatedGroup:
         self._looked: Group | None = None
         self._held: frozenset[PartitionKey] | None = None
         self._leaving: dict[str, asyncio.Future[None]] = {}
-        """Members that expired, until it is certain whether they are gone."""
+        """Members that expired, until it is certain whether they are removed."""
         self.look()
 
-    # -- what it knows ---------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     @property
     def state(self) -> Group | None:
-        """The group as the image has it."""
+        """The group in the image."""
         return self._context.metadata.image.groups.get(self.group_id)
 
     def _member(self, member_id: str) -> GroupMember | None:
-        """The member in the image."""
+        """Return the member in the image."""
         self.look()
         return self.sessions.member(member_id)
 
     @property
     def is_idle(self) -> bool:
-        """Nobody is in the group, and nobody asks: nothing here is worth keeping."""
+        """Whether the group has no members and no calls, so that this object need not be kept."""
         group = self.state
         is_empty = group is None or not group.members
         return is_empty and not (self._writer.is_busy or self._heartbeats.present)
 
     def _has_free(self, member: GroupMember) -> bool:
-        """Whether something that the member waits for is free by now."""
+        """Return whether a partition that the member waits for is free now."""
         if member.held == member.target or not partition_sets.is_subset(member.held, member.target):
             return False
         self.look()
@@ -151,7 +155,7 @@ class CoordinatedGroup:
         return any(key not in self._held for key in partition_sets.keys_of(member.target))
 
     def look(self) -> None:
-        """Follow the image."""
+        """Adopt the group of the newest image."""
         group = self.state
         if group is self._looked:
             return
@@ -181,7 +185,12 @@ class CoordinatedGroup:
             return await self._answer(heartbeat, number)
 
     async def _leave(self, heartbeat: GroupHeartbeatRequest) -> GroupHeartbeatAnswer:
-        """A member that is gone already has left, unless another one has its place."""
+        """Remove a member on its request; one that is gone already gets the same answer, unless it was succeeded.
+
+        Raises:
+            InvalidConsumerError: the member is a REST consumer.
+            MemberFencedError: another process has taken over its instance id.
+        """
         known = self._member(heartbeat.member_id)
         if known is not None:
             heartbeat_rules.check_kind(self.group_id, known)
@@ -191,7 +200,7 @@ class CoordinatedGroup:
         return heartbeat_rules.farewell(self.state, heartbeat.member_id)
 
     def _changes(self, heartbeat: GroupHeartbeatRequest) -> list[MemberChange]:
-        """Changes that the heartbeat asks for, if it may ask for any."""
+        """Return the changes that the heartbeat asks for, if the member may ask for them."""
         known = self._member(heartbeat.member_id)
         if known is not None:
             heartbeat_rules.check_kind(self.group_id, known)
@@ -209,13 +218,13 @@ class CoordinatedGroup:
         return [change for change in (wanted, released) if change is not None]
 
     def _member_count(self) -> int:
-        """Of the group, with those that are joining."""
+        """Return the number of members, including those that are joining."""
         group = self.state
         joining = sum(self.sessions.member(m) is None for m in self._writer.joining())
         return joining + (0 if group is None else len(group.members))
 
     def _released(self, heartbeat: GroupHeartbeatRequest, known: GroupMember) -> Release | None:
-        """Partitions that the member has let go, as it says."""
+        """Return the release of the partitions that the member has given back by this heartbeat, if any."""
         if heartbeat.owned is None:
             return None
         owned = self._context.names.to_ids(heartbeat.owned)
@@ -234,7 +243,7 @@ class CoordinatedGroup:
             self.sessions.heard(member_id, self._context.clock.now_ms())
 
     async def _answer(self, heartbeat: GroupHeartbeatRequest, number: int) -> GroupHeartbeatAnswer:
-        """Wait for news, as long as the member may be kept waiting, and tell it what holds then."""
+        """Wait for news as long as the member may wait, then return its assignment at that time."""
         clock, names = self._context.clock, self._context.names
         started = clock.now_ms()
         while True:
@@ -244,7 +253,7 @@ class CoordinatedGroup:
             if member is None:
                 raise self._absent(heartbeat)
             if not self._heartbeats.is_newest(member.member_id, number):
-                # Nobody may hear this answer: it does not count as having told anything.
+                # The member may not receive this answer, so it does not count as told.
                 return heartbeat_rules.present_answer(self.state, member, names)
             owned = None if heartbeat.owned is None else names.to_ids(heartbeat.owned)
             is_told = self.sessions.is_told(member)
@@ -258,7 +267,11 @@ class CoordinatedGroup:
                 await self._writer.change()
 
     def _check_coordinated(self) -> None:
-        """Tell nothing where another node may be telling by now; whoever asked looks for the coordinator again."""
+        """Refuse to answer if another node may coordinate the group now; the caller then looks for the coordinator.
+
+        Raises:
+            NotCoordinatorError: this node does not coordinate the group any more.
+        """
         self._context.check(self.group_id)
         if self._writer.is_closed:
             raise moved(self.group_id)
@@ -270,10 +283,10 @@ class CoordinatedGroup:
     # -- silence ---------------------------------------------------------------------------------
 
     def expire(self, now_ms: MonotonicMs) -> None:
-        """Remove members that were silent, or kept what they were asked for, for too long."""
+        """Remove members that were silent for too long, or did not give back partitions in time."""
         self.look()
         changes: list[MemberChange] = []
-        # Who may be gone already is not spared for having been heard since then.
+        # A member whose removal has an unknown fate is removed again, even if it was heard since: it may be gone.
         due = {**dict.fromkeys(self._leaving), **dict.fromkeys(self.sessions.expired(now_ms))}
         for member_id in due:
             member = self.sessions.member(member_id)
@@ -281,7 +294,7 @@ class CoordinatedGroup:
                 self._leaving.pop(member_id, None)
                 continue
             if member.is_rest:
-                # It lives as long as its consumer, which was asked to finish with these.
+                # A REST member lives as long as its consumer, which has been asked to finish with these partitions.
                 changes.append(release(member))
                 continue
             if member_id not in self._leaving:
@@ -303,17 +316,18 @@ class CoordinatedGroup:
     def _on_removed(self, member_ids: Sequence[str], done: asyncio.Future[None]) -> None:
         error = None if done.cancelled() else done.exception()
         if isinstance(error, FateUnknownError):
-            return  # once more, in ``expire``
+            return  # ``expire`` tries again
         for member_id in member_ids:
             self._leaving.pop(member_id, None)
 
     async def _removed(self, member_id: str) -> None:
-        """Return once it is certain whether a member that expired is removed; at once for all others.
+        """Return once it is certain whether an expired member is removed; return at once for other members.
 
-        Its partitions are others' from then on. Told to go on, it would work on them for another session.
+        After the removal its partitions belong to others. An answer to continue would let it work on them for another
+        session.
 
         Raises:
-            NotCoordinatorError: nobody knows yet.
+            NotCoordinatorError: it is unknown yet whether the member is removed.
         """
         done = self._leaving.get(member_id)
         if done is None:
@@ -325,40 +339,40 @@ class CoordinatedGroup:
                 "nothing was done, ask again"
             )
 
-    # -- what its coordinator does ---------------------------------------------------------------
+    # -- calls of its coordinator ----------------------------------------------------------------
 
     @property
     def is_dirty(self) -> bool:
-        """The group is to be looked at, whether anybody asked or not."""
+        """Whether the group must be worked out again, even without a request."""
         return self._writer.is_dirty
 
     def mark_dirty(self) -> None:
-        """Look at the group with the next tick."""
+        """Have the next tick work out the group again."""
         self._writer.is_dirty = True
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether the group is another one than that for which targets were worked out here."""
+        """Whether the group has changed since this node worked out its targets."""
         group = self.state
         return group is not None and self._writer.is_overtaken(group)
 
     def kick(self) -> None:
-        """Look at the group soon."""
+        """Start to work out the group again."""
         self._writer.kick()
 
     async def settle(self, instance: str) -> None:
-        """Let the consumer be the member that its subscription says; see ``rest_members``."""
+        """Make the consumer's membership match its subscription; see ``rest_members``."""
         change = self._writer.rest.missing(instance)
         if change is not None:
             await self._writer.change(change)
 
     def settle_soon(self, instance: str) -> None:
-        """Let the consumer become that with the next tick; for a coordinator that has just taken over."""
+        """Do as ``settle`` with the next tick; for a coordinator that has just taken over."""
         self._writer.rest.settle_soon(instance)
         self._writer.is_dirty = True
 
     def close(self) -> None:
-        """Another node coordinates the group, or this one cannot know: answer who waits."""
+        """Answer all waiting calls: another node coordinates the group, or this one cannot know whether it does."""
         self._writer.close()
         for member_id in self._heartbeats.held_back:
             self._heartbeats.wake(member_id)

@@ -1,8 +1,8 @@
-"""The coordinator of groups: those that this node coordinates now, and what time does to them.
+"""The coordinator of groups: the groups that this node coordinates now, and their timers.
 
-Which groups are its own follows from the image; a group that moves here begins with full sessions, and its targets are
-looked at. Without a lease nothing is decided, and after a pause of its own, or a time without a lease, everybody gets
-full sessions again: who was silent may not have been heard.
+The image decides which groups a node coordinates. A group that moves here starts with full sessions, and its targets
+are worked out again. Without a lease this node decides nothing. After a stall of its own, or a time without a lease,
+all members get full sessions again, because this node may not have heard them.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ from raft_meta.machine.image import Broker, Group, Image, Partition, PartitionKe
 PROPOSE_TIMEOUT_MS = 5_000
 TICK_MS = 100
 RESTING_TICK_MS = 500
-"""Of a node that coordinates nothing: what it costs an idle node is mostly that it wakes."""
+"""The tick of a node that coordinates no group. Most of the cost of an idle node is that it wakes up."""
 STALL_MS = 500
-"""A tick that comes this much too late says that this node was not listening."""
+"""A tick that is late by more than this means that this node stalled and heard no heartbeats."""
 
 
 class GroupCoordinator:
-    """Groups on their coordinator. Runs on the data loop."""
+    """The groups that this node coordinates. Runs on the data loop."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class GroupCoordinator:
         self._partitions: Map[PartitionKey, Partition] = Map()
         self._groups: Map[str, Group] = Map()
         self._asked_for: set[str] = set()
-        """Groups that somebody was the first to ask for since the last tick: nothing may have come of it."""
+        """Groups that were created here by a call since the last tick; the call may have changed nothing."""
         self._is_audit_due = False
         self._was_led = False
         self._is_closed = False
@@ -97,24 +97,31 @@ class GroupCoordinator:
             on_due=self._schedule,
         )
 
-    # -- what it is asked --------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------
 
     async def on_heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatAnswer:
-        """Let a member join, stay or leave."""
+        """Let a member join, stay or leave; see ``CoordinatedGroup.heartbeat``."""
         self._counts.heartbeats += 1
         return await self._group(request.group_id).heartbeat(request)
 
     async def on_delete(self, request: GroupDeleteRequest) -> Done:
-        """Forget a group without members, and its offsets."""
+        """Delete a group without members, and its offsets.
+
+        Raises:
+            NotCoordinatorError: this broker is fenced or registered again; nothing was deleted.
+            MilenaError of another kind: the refusal of the state machine or the quorum.
+        """
         command = DeleteGroup(
             broker_id=self._metadata.node_id,
             broker_epoch=self._standing.broker_epoch,
             group_id=request.group_id,
         )
+        # The request may come from another node: the audit entry must name the principal that called there.
         asked = on_behalf.principal.set("" if request.principal is UNSET else request.principal)
         try:
             await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
         except FencedError as error:
+            # A fenced broker coordinates nothing. This error lets the calling node look for the coordinator again.
             raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error
         finally:
             on_behalf.principal.reset(asked)
@@ -123,42 +130,43 @@ class GroupCoordinator:
     # -- REST consumers --------------------------------------------------------------------------
 
     def use_rest_members(self, rest_members: RestMembers) -> None:
-        """Ask these before one of them loses partitions."""
+        """Set the object to ask before a REST consumer loses partitions."""
         self._rest_members = rest_members
 
     async def settle(self, group_id: str, instance: str) -> None:
-        """Return once the consumer is the member of its group that its subscription says; see ``rest_members``.
+        """Make the consumer's membership match its subscription, and return then; see ``rest_members``.
 
         Raises:
             NotCoordinatorError, NoQuorumError: nothing was changed.
-            InvalidRequestError, LimitReachedError: it cannot be a member; nothing was changed.
-            FateUnknownError: it may be changed.
+            InvalidRequestError, LimitReachedError: the consumer cannot be a member; nothing was changed.
+            FateUnknownError: the membership may be changed.
         """
         await self._group(group_id).settle(instance)
 
     def look(self, group_id: str) -> None:
-        """A consumer has let go of what kept it from releasing partitions."""
+        """Work out the group again, because one of its consumers can release partitions now."""
         group = self._coordinated.get(group_id)
         if group is not None:
             group.kick()
 
     def __len__(self) -> int:
-        """Groups that are coordinated here."""
+        """Return the number of groups that are coordinated here."""
         return len(self._coordinated)
 
     # -- groups ----------------------------------------------------------------------------------
 
     def _group(self, group_id: str) -> CoordinatedGroup:
-        """The group, on its coordinator.
+        """Return the group, on its coordinator.
 
         Raises:
-            NotCoordinatorError: not here, or not now.
+            NotCoordinatorError: this node does not coordinate the group, or not now.
         """
         self._calls.check(group_id)
         if self._is_closed:
             raise NotCoordinatorError("this node is stopping; nothing was done")
         group = self._coordinated.get(group_id)
         if group is None:
+            # Created also for a group that is not in the image: its first member joins through this object.
             group = self._coordinated[group_id] = CoordinatedGroup(group_id, self._context)
             self._asked_for.add(group_id)
         return group
@@ -174,24 +182,28 @@ class GroupCoordinator:
             self._contained.report(EntryPoint.TASK, error, "task", "group")
 
     def _schedule(self, group_id: str, due_ms: MonotonicMs) -> None:
-        """Sessions only grow while a group is not looked at, so an early look is enough."""
+        """Have the group's members expired at ``due_ms``, unless an earlier time is scheduled.
+
+        An early check is enough. Heartbeats only extend sessions, and each check schedules the next one.
+        """
         known = self._next_due.get(group_id, NEVER)
         if due_ms < known:
+            # The later entry of this group stays in the heap; ``_tick`` skips it, because ``_next_due`` differs.
             self._next_due[group_id] = due_ms
             heapq.heappush(self._due, (due_ms, next(self._sequence), group_id))
 
     # -- the image -------------------------------------------------------------------------------
 
     def on_image(self, image: Image) -> None:
-        """Follow who coordinates what, and what there is to share out."""
+        """Adopt changes of coordinators, of partitions to assign, and of groups."""
         if self._is_closed:
             return
         if image.brokers is not self._brokers:
             self._brokers = image.brokers
             self._recast(image)
             self._is_audit_due = True
-        # Without a change of partitions no topic came, went or grew: only configs, and each group would be shared out
-        # anew for nothing.
+        # Topics also change by their configs. Only if the partitions changed too, a topic was created, deleted or
+        # extended. Without this condition each change of a config would work out the assignment of every group.
         has_other_topics = (
             image.topics is not self._topics and image.partitions is not self._partitions
         )
@@ -204,20 +216,24 @@ class GroupCoordinator:
             self._is_audit_due = True
 
     def _recast(self, image: Image) -> None:
-        """Brokers came or went: give up what others coordinate, take over what is ours."""
+        """Drop the groups that other brokers coordinate now, and take over those of this broker."""
         node_id = self._metadata.node_id
         me = image.brokers.get(node_id)
         coordinators = Coordinators(image)
 
         def is_ours(group_id: str) -> bool:
+            # The image may still have this broker's former process. Its successor coordinates only under its own epoch.
             is_here = me is not None and me.broker_epoch == self._standing.broker_epoch
             return is_here and coordinators.of(group_id) == node_id
 
         for group_id in [group_id for group_id in self._coordinated if not is_ours(group_id)]:
             self._drop(group_id)
+        # Take groups over now, not with their first heartbeat: if all members of a group are dead, no heartbeat comes,
+        # and they would never expire. The former coordinator may also have left REST consumers half settled.
         for group_id, instances in _to_settle(image).items():
             if group_id not in self._coordinated and is_ours(group_id):
                 group = self._coordinated[group_id] = CoordinatedGroup(group_id, self._context)
+                # Its targets may be outdated: topics may have changed while the group had no coordinator.
                 group.mark_dirty()
                 for instance in instances:
                     group.settle_soon(instance)
@@ -229,7 +245,7 @@ class GroupCoordinator:
     # -- time ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Expire members, and try again what failed, until cancelled."""
+        """Expire members, and retry failed work, until cancelled."""
         before_ms = self._clock.now_ms()
         while True:
             is_resting = self._was_led and not self._coordinated
@@ -237,6 +253,8 @@ class GroupCoordinator:
             await self._clock.sleep(tick_ms)
             now_ms = self._clock.now_ms()
             is_led = self._standing.has_lease
+            # After a stall or without a lease, silence proves nothing: heartbeats may wait in this node's sockets, or
+            # were refused. So extend sessions before anything may expire in the tick below.
             if is_led and (not self._was_led or now_ms - before_ms > tick_ms + STALL_MS):
                 self._extend(now_ms)
             if self._was_led and not is_led:
@@ -250,9 +268,13 @@ class GroupCoordinator:
             group.sessions.extend(now_ms)
 
     def _give_up(self) -> None:
-        """Nobody waits at a coordinator that cannot know whether it is one; the groups come back with the lease."""
+        """Drop all groups, so that no call waits at a node that may not coordinate them any more.
+
+        The groups come back with the lease.
+        """
         for group_id in list(self._coordinated):
             self._drop(group_id)
+        # Unequal to any image's brokers, so that the first tick with a lease takes the groups over again.
         self._brokers = Map()
 
     def _tick(self, now_ms: MonotonicMs) -> None:
@@ -264,6 +286,7 @@ class GroupCoordinator:
         while self._due and self._due[0][0] <= now_ms:
             due_ms, _, group_id = heapq.heappop(self._due)
             if self._next_due.get(group_id) == due_ms:
+                # Delete the time first: ``expire`` schedules the next one, which may be later.
                 del self._next_due[group_id]
                 if (group := self._coordinated.get(group_id)) is not None:
                     group.expire(now_ms)
@@ -272,10 +295,11 @@ class GroupCoordinator:
                 group.kick()
 
     def _audit(self) -> None:
-        """Groups change also by what others do: consumers and topics that are deleted."""
+        """Adopt changes of groups that other commands made, such as deletions of consumers and topics; count groups."""
         self._is_audit_due = False
         for group_id, group in list(self._coordinated.items()):
             group.look()
+            # A deleted topic or consumer changed the group behind its writer: its targets must be worked out again.
             if group.is_overtaken:
                 group.kick()
             if group.is_idle:
@@ -288,7 +312,11 @@ class GroupCoordinator:
         )
 
     def _drop_asked_for_in_vain(self) -> None:
-        """Anybody may name any number of groups that are not there, and nothing that is there changes by that."""
+        """Drop the idle groups that calls created since the last tick.
+
+        Clients may name any number of groups that do not exist. Such calls change no image, so no audit would drop
+        these objects, and they would fill the memory.
+        """
         asked_for, self._asked_for = self._asked_for, set()
         for group_id in asked_for:
             group = self._coordinated.get(group_id)
@@ -297,7 +325,7 @@ class GroupCoordinator:
             self._drop(group_id)
 
     async def close(self) -> None:
-        """Answer who waits, and stop."""
+        """Answer all waiting calls, and stop."""
         self._is_closed = True
         for group_id in list(self._coordinated):
             self._drop(group_id)
@@ -308,7 +336,11 @@ class GroupCoordinator:
 
 
 def _to_settle(image: Image) -> dict[str, list[str]]:
-    """Groups with members, or that shall have some; and the REST consumers that are in them or shall be."""
+    """Return the groups that have members or should have some, with the REST consumers to settle in each.
+
+    These are the consumers that are members, and those that subscribe and should be members.
+    """
+    # Both sides count: a member whose consumer was deleted must leave, a consumer that is no member yet must join.
     found = {
         group.group_id: [member.member_id for member in group.members if member.is_rest]
         for group in image.groups.values()

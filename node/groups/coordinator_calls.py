@@ -1,21 +1,23 @@
-"""Calls from any node to a group's coordinator, wherever that is now.
+"""Calls from any node to a group's coordinator, on any node.
 
-A service of the coordinator tells its handlers once, by ``serve``; whoever wants it done awaits ``call``, on any node:
+A service of the coordinator registers its handlers once, by ``serve``. A caller on any node awaits ``call``:
 
     calls.serve(COMMIT, self._on_commit)                  # async (GroupCommitRequest) -> Done
     await calls.call(
         COMMIT, GroupCommitRequest(group_id=group_id, ...), repeat=Repeat.ELSEWHERE
     )
 
-``call`` finds the coordinator in the local image. Where that is this node, the request goes straight to the handler and
-the answer straight back; else both are packed and travel over the peer port. A handler runs only on the group's
-coordinator while that has a live lease: elsewhere the answer is NotCoordinatorError, before the handler is entered; a
-handler may raise it as well as long as it has done nothing. Then, and when the coordinator cannot be reached or there
-is none, ``call`` waits for the image to change and tries again, for at most ``COORDINATOR_WAIT_MS``. ``Repeat`` says
-what becomes of a call that may have been carried out.
+``call`` finds the coordinator in the local image. If that is this node, the request goes directly to the handler. If
+not, request and response are packed and travel over the peer port.
 
-The request's ``wait_ms`` is how long the coordinator may hold back its answer; later tries ask for less, by what the
-earlier ones have used up.
+A handler runs only on the group's coordinator, while that has a live lease. Elsewhere the call fails with
+NotCoordinatorError before the handler is entered. A handler may raise that error itself as long as it has done nothing.
+
+After NotCoordinatorError, or if the coordinator cannot be reached or there is none, ``call`` waits for the image to
+change and retries. It does so for at most ``COORDINATOR_WAIT_MS`` beyond ``wait_ms``. ``Repeat`` decides about retries
+of a call that may have been carried out.
+
+The request's ``wait_ms`` is how long the coordinator may hold back its response. Retries ask for what is left of it.
 """
 
 import asyncio
@@ -44,12 +46,12 @@ from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import Image
 
 COORDINATOR_WAIT_MS = 5_000
-"""A call waits this long for somebody who coordinates the group: a broker is fenced within about two seconds, and its
-successor knows it as soon as it has applied that."""
+"""How long a call waits for a coordinator of the group. A broker is fenced within about two seconds, and its successor
+coordinates as soon as it has applied the fence."""
 RETRY_MS = 50
-"""Between two tries, unless the image changes before."""
+"""The pause before a retry, unless the image changes earlier."""
 ANSWER_MS = 8_000
-"""For the answer, beside the wait that the caller asks for: longer than the coordinator waits for the quorum."""
+"""The time for the response, besides ``wait_ms``; longer than the coordinator waits for the quorum."""
 
 GroupRequestT = TypeVar("GroupRequestT", bound=GroupRequest)
 
@@ -60,15 +62,18 @@ _NOTHING_DONE = (NotCoordinatorError, PeerUnreachableError, NotReadyError, Drain
 
 @unique
 class Repeat(StrEnum):
-    """When a call whose answer was lost may be made again."""
+    """When a call whose response was lost may be repeated."""
 
     NEVER = "never"
-    """The result is unknown, and said to be."""
+    """Never: the result is unknown, and reported as unknown."""
     ELSEWHERE = "elsewhere"
-    """Once the group has another coordinator. What the former one proposed has been applied before that, or is refused
-    for ever, so nothing of the lost call comes after the repeated one: for what may be done twice but not late."""
+    """Once the group has another coordinator; for calls that may be carried out twice but not late.
+
+    By then, the proposals of the former coordinator are applied, or refused forever. So nothing of the lost call
+    happens after the repeated one.
+    """
     ALWAYS = "always"
-    """For what does no harm, however often and late it is done."""
+    """At any time; for calls that do no harm if they are carried out several times, or late."""
 
 
 class CoordinatorCalls:
@@ -96,24 +101,24 @@ class CoordinatorCalls:
         call: CallType[GroupRequestT, AnswerT],
         handler: Callable[[GroupRequestT], Awaitable[AnswerT]],
     ) -> None:
-        """Do this for the groups that this node coordinates; each type of call has one handler."""
+        """Register the handler of a type of call, for the groups that this node coordinates. One handler a type."""
         assert call.name not in self._handlers, f"two handlers for {call.name}"
 
         async def checked(request: GroupRequestT) -> AnswerT:
             self.check(request.group_id)
             return await handler(request)
 
-        # Of this name only requests of this type arrive: from here by ``call``, from elsewhere by its decoder.
+        # Requests of this name always have this type: local ones by ``call``, those of other nodes by its decoder.
         self._handlers[call.name] = cast("_Handler", checked)
         self._peer_handlers[call.name] = peer_handler(call, checked)
 
     @property
     def peer_handlers(self) -> Mapping[str, Handler]:
-        """The handlers, as the peer port calls them, by types of requests."""
+        """The handlers for the peer port, by type of request."""
         return self._peer_handlers
 
     def coordinates(self, group_id: str, image: Image | None = None) -> bool:
-        """Whether this node may decide for the group, as far as it can know; by this image or the newest."""
+        """Return whether this node coordinates the group, by ``image`` (None: the newest), and has a lease."""
         image = self._metadata.image if image is None else image
         node_id = self._metadata.node_id
         broker = image.brokers.get(node_id)
@@ -125,10 +130,10 @@ class CoordinatorCalls:
         )
 
     def check(self, group_id: str) -> None:
-        """Refuse what another node is to decide.
+        """Refuse a call for a group that this node does not coordinate now.
 
         Raises:
-            NotCoordinatorError: nothing was done.
+            NotCoordinatorError: this node does not coordinate the group; nothing was done.
         """
         if not self.coordinates(group_id):
             raise NotCoordinatorError(
@@ -145,19 +150,19 @@ class CoordinatorCalls:
         repeat: Repeat,
         answer_ms: int = ANSWER_MS,
     ) -> AnswerT:
-        """Have the group's coordinator do this.
+        """Have the group's coordinator carry out a call, and return its response.
 
         Args:
-            call: what ``serve`` was told.
-            request: of which group, what, and how long the answer may be held back.
-            repeat: what becomes of a call whose answer was lost.
-            answer_ms: how long the answer may take besides.
+            call: a type of call that was registered by ``serve``.
+            request: names the group, and how long the response may be held back (``wait_ms``).
+            repeat: when to repeat a call whose response was lost.
+            answer_ms: how long the response may take, besides ``wait_ms``.
 
         Raises:
-            NotCoordinatorError: nobody could be found who coordinates the group; nothing was done.
-            FateUnknownError: it may have been done, or may yet be.
-            FeatureLevelError: the coordinator is of a release that cannot do this; nothing was done.
-            MilenaError: what the handler raised.
+            NotCoordinatorError: no coordinator of the group was found; nothing was done.
+            FateUnknownError: the call may have been carried out, or may still be.
+            FeatureLevelError: the coordinator has a release without this call; nothing was done.
+            MilenaError: the error of the handler.
         """
         started = self._clock.now_ms()
         group_id, wait_ms = request.group_id, request.wait_ms
@@ -185,7 +190,7 @@ class CoordinatorCalls:
             await self._metadata.changed(RETRY_MS)
 
     def _coordinator(self, group_id: str) -> tuple[int, int] | None:
-        """Its broker id and broker epoch."""
+        """Return the coordinator's broker id and broker epoch."""
         image = self._metadata.image
         broker_id = coordinator_of(image, group_id)
         return None if broker_id is None else (broker_id, image.brokers[broker_id].broker_epoch)
@@ -197,7 +202,7 @@ class CoordinatorCalls:
         asked: tuple[int, int] | None,
         unknown: FateUnknownError,
     ) -> None:
-        """Return when the call may be made again, or raise that its result is unknown."""
+        """Return once the call may be repeated, or raise ``unknown``."""
         if repeat is Repeat.ALWAYS:
             return
 
@@ -229,7 +234,7 @@ class CoordinatorCalls:
         except InvalidRequestError as error:
             if type(error) is not InvalidRequestError:
                 raise
-            # The word for a request that a node does not know.
+            # A node answers with exactly this class if it does not know the type of request.
             raise FeatureLevelError(
                 f"broker {broker_id}, which coordinates group {request.group_id!r}, is of a release that cannot do "
                 "this; upgrade it first. Nothing was done"
@@ -246,7 +251,7 @@ class CoordinatorCalls:
 
 
 def _as_not_coordinator(error: MilenaError) -> MilenaError:
-    """To a client a coordinator that cannot be reached is none."""
+    """Return NotCoordinatorError in place of an unreachable coordinator: to a client that is the same."""
     if isinstance(error, PeerUnreachableError):
         return NotCoordinatorError(f"the group's coordinator: {error.message}; nothing was done")
     return error

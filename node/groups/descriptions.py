@@ -1,4 +1,4 @@
-"""Groups as clients see them, out of the image: partitions by their topics' names, states, offsets. Pure."""
+"""Descriptions of groups for clients, from the image: partitions by topic names, states, offsets. Pure."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
 
@@ -18,13 +18,13 @@ from raft_meta.machine.topics import partition_sets
 
 
 class TopicNames:
-    """Partitions by their topics' names, as clients say them, and by ids, as the image does; by the image of now."""
+    """Translates between the topic names of clients and the topic ids of the image, by the newest image."""
 
     def __init__(self, image: Callable[[], Image]) -> None:
         self._image = image
 
     def to_ids(self, partitions: PartitionsByTopic) -> PartitionSet:
-        """Partitions of topics that do not exist are left out: nobody can own them."""
+        """Return partitions by topic id; leave out topics that do not exist, because no member can own them."""
         topic_ids = self._image().topic_ids
         return partition_sets.of(
             (topic_ids[name], number)
@@ -34,7 +34,7 @@ class TopicNames:
         )
 
     def to_names(self, partitions: PartitionSet) -> PartitionsByTopic:
-        """In order of names; of topics that were deleted none."""
+        """Return partitions by topic name, in order of names; leave out deleted topics."""
         topics = self._image().topics
         return tuple(
             sorted(
@@ -46,7 +46,7 @@ class TopicNames:
 
 
 def head_of(group: Group, coordinators: Coordinators) -> GroupHead:
-    """The group without its members and offsets."""
+    """Return the group without its members and offsets."""
     return GroupHead(
         group_id=group.group_id,
         state=_state(group),
@@ -58,7 +58,7 @@ def head_of(group: Group, coordinators: Coordinators) -> GroupHead:
 
 
 def describe(image: Image, group: Group, coordinators: Coordinators) -> GroupDescription:
-    """The group with its members and offsets."""
+    """Return the group with its members and offsets."""
     head = head_of(group, coordinators)
     return GroupDescription(
         group_id=head.group_id,
@@ -75,7 +75,7 @@ def describe(image: Image, group: Group, coordinators: Coordinators) -> GroupDes
 def offsets_of(
     image: Image, group_id: str, wanted: Container[TopicPartition] | None = None
 ) -> Sequence[PartitionCommit]:
-    """Committed offsets of the group, in order of topic and partition."""
+    """Return the group's committed offsets in order of topic and partition; ``wanted`` None: all of them."""
     return sorted(
         _offsets(image, group_id, wanted), key=lambda offset: (offset.topic, offset.partition)
     )

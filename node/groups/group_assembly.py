@@ -1,4 +1,4 @@
-"""Consumer groups of one node, put together: one object for the wiring, real or simulated."""
+"""The consumer groups of one node, assembled: one object for real and simulated nodes."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -19,7 +19,7 @@ from raft_meta.machine.image import Image
 
 
 class Groups:
-    """The objects; ``calls``, ``coordinator`` and ``commits`` serve REST consumers too."""
+    """The objects of consumer groups. ``calls``, ``coordinator`` and ``commits`` serve REST consumers too."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class Groups:
         )
 
     def on_image(self, image: Image) -> None:
-        """A new image; before REST consumers hear of it."""
+        """Adopt a new image; call this before REST consumers adopt it."""
         self.coordinator.on_image(image)
 
     async def close(self) -> None:
-        """Nobody is served any more."""
+        """Answer all waiting calls, and stop."""
         await self.coordinator.close()
         await self.commits.close()

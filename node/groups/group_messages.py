@@ -1,4 +1,4 @@
-"""Calls about groups between nodes, declared. In heartbeats topics go by name, as clients name them."""
+"""Declarations of calls about groups between nodes. Heartbeats name topics as clients do."""
 
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -14,14 +14,14 @@ PartitionsByTopic: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class GroupRequest(Message, frozen=True, kw_only=True):
-    """A request to a group's coordinator. ``wait_ms``: how long it may hold back its answer."""
+    """A request to a group's coordinator. ``wait_ms``: how long the coordinator may hold back its response."""
 
     group_id: str = field(name="group")
     wait_ms: int = 0
 
 
 class GroupHeartbeatRequest(GroupRequest, frozen=True, kw_only=True):
-    """A heartbeat: what a member says of itself, see ``http_api.ports.groups.Heartbeat``. It has an id by now."""
+    """A member's heartbeat; see ``http_api.ports.groups.Heartbeat``. Here the member always has an id."""
 
     member_id: str = field(name="member")
     member_epoch: int = field(name="epoch")
@@ -37,7 +37,7 @@ class GroupHeartbeatRequest(GroupRequest, frozen=True, kw_only=True):
 
 
 class GroupHeartbeatAnswer(Message, frozen=True, kw_only=True):
-    """The answer: what the member may work on, see ``http_api.ports.groups.HeartbeatAnswer``."""
+    """The response to a heartbeat: the member's assignment; see ``http_api.ports.groups.HeartbeatAnswer``."""
 
     member_id: str = field(name="member")
     member_epoch: int = field(name="epoch")
@@ -58,7 +58,7 @@ class OffsetRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class GroupCommitRequest(GroupRequest, frozen=True, kw_only=True):
-    """Offsets that a member commits, or somebody who is none (None, epoch -1)."""
+    """Offsets to commit, by a member or by a client that is no member (``member_id`` None, epoch -1)."""
 
     member_id: str | None = field(name="member", default=None)
     member_epoch: int = field(name="epoch")
@@ -66,10 +66,10 @@ class GroupCommitRequest(GroupRequest, frozen=True, kw_only=True):
 
 
 class GroupDeleteRequest(GroupRequest, frozen=True, kw_only=True):
-    """Forget the group."""
+    """A request to delete the group and its offsets."""
 
     principal: str | UnsetType = UNSET
-    """On whose behalf; not sent where nobody was asked."""
+    """The principal that asked for it; not sent if the caller was not authenticated."""
 
 
 HEARTBEAT = CallType("group_heartbeat", GroupHeartbeatRequest, GroupHeartbeatAnswer)
@@ -78,7 +78,7 @@ DELETE = CallType("group_delete", GroupDeleteRequest, Done)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> PartitionsByTopic:
-    """Partitions, topic by topic."""
+    """Group partitions by topic."""
     found: dict[str, list[int]] = {}
     for topic, partition in partitions:
         found.setdefault(topic, []).append(partition)
@@ -86,5 +86,5 @@ def by_topic(partitions: Iterable[TopicPartition]) -> PartitionsByTopic:
 
 
 def each_partition(partitions: PartitionsByTopic) -> list[TopicPartition]:
-    """Partitions one by one; the reverse of ``by_topic``."""
+    """Return the partitions one by one; the reverse of ``by_topic``."""
     return [(topic, number) for topic, numbers in partitions for number in numbers]

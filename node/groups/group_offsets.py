@@ -1,10 +1,10 @@
-"""Offsets on their coordinator: commits go to the quorum, and what nobody came back for is forgotten.
+"""Offsets on their coordinator: commits go to the quorum, and unused offsets expire.
 
-Commits of many members travel in one command, one command under way at a time. What the image already refuses is
-refused at once; the state machine judges again when the command is applied.
+Commits of many members travel in one command, with one command in flight at a time. A commit that the image already
+refuses is refused at once. The state machine judges each commit again when the command is applied.
 
-Offsets expire after ``offsets_retention_minutes``. The time counts from when the group was left and the offset
-committed, whichever came later; a group with members keeps all of its offsets. Source: KIP-211.
+Offsets expire after ``offsets_retention_minutes``. The time counts from the later of two moments: the group lost its
+last member, or the offset was committed. A group with members keeps all its offsets. Source: KIP-211.
 """
 
 import asyncio
@@ -45,12 +45,12 @@ logger = logging.getLogger(__name__)
 BARRIER_TIMEOUT_MS = 3_000
 PROPOSE_TIMEOUT_MS = 5_000
 COMMAND_BYTES_MAX = 640 << 10
-"""Of one command's commits, estimated; the bound of a command is 1 MiB, and one commit is below this by its own."""
+"""The most bytes of commits in a command, estimated. A command has at most 1 MiB, and a single commit is below this."""
 OFFSET_BYTES = 60
-"""A topic id, four numbers and their frames."""
+"""The estimated size of an offset: a topic id, four numbers and their frames."""
 COMMIT_BYTES = 64
 QUEUED_BYTES_MAX = 32 << 20
-"""Of commits that wait for the quorum: half a minute of it at its best."""
+"""The most bytes of commits that wait for the quorum. At its best the quorum takes half a minute for them."""
 GROUPS_PER_EXPIRY_MAX = 1_000
 MINUTE_MS = 60_000
 
@@ -83,7 +83,7 @@ class CommitQueue:
         self._is_closed = False
 
     async def on_commit(self, request: GroupCommitRequest) -> Done:
-        """Commit what another node passed on."""
+        """Commit the offsets of a request; see ``commit``."""
         commit = GroupCommit(
             group_id=request.group_id,
             member_id=request.member_id,
@@ -101,20 +101,21 @@ class CommitQueue:
         )
         image = self._metadata.image
         if any(row.topic_id not in image.topics for row in commit.offsets):
-            # Whoever passed this on has seen the topic; this node is behind.
+            # The node that sent the request has seen the topic, so this node's image is behind.
             await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
         await self.commit(commit)
         return Done()
 
     async def commit(self, commit: GroupCommit) -> None:
-        """Return once these offsets are committed, all of them.
+        """Commit offsets, all or none, and return once they are committed.
 
         Raises:
-            MemberNotFoundError, MemberFencedError, StaleMemberEpochError, GroupNotEmptyError: fenced; nothing was
-                committed.
-            InvalidRequestError, NotFoundError, LimitReachedError: refused; nothing was committed.
-            NotCoordinatorError, NoQuorumError, TooManyRequestsError: not now; nothing was committed.
-            FateUnknownError: they may be committed.
+            MemberNotFoundError, MemberFencedError, StaleMemberEpochError, GroupNotEmptyError: the committer is fenced;
+                nothing was committed.
+            InvalidRequestError, NotFoundError, LimitReachedError: the commit is refused; nothing was committed.
+            NotCoordinatorError, NoQuorumError, TooManyRequestsError, DrainingError: this node cannot commit now;
+                nothing was committed.
+            FateUnknownError: the offsets may be committed.
         """
         offsets.check_commit(self._metadata.image, commit)
         size = _size(commit)
@@ -151,7 +152,7 @@ class CommitQueue:
                 refusal = _as_refusal(error)
                 for queued in taken:
                     _end(queued, refusal)
-        # Before the callback of this task, which whoever was just answered may precede with the next commit.
+        # Not in a callback of this task: a caller that was just answered may add the next commit before that runs.
         self._task = None
 
     def _take(self) -> list[_Queued]:
@@ -171,7 +172,7 @@ class CommitQueue:
             self._counts.committed_offsets += len(queued.commit.offsets)
             _end(queued, None)
             return
-        # The state has moved on since ``commit`` looked; asked again, it says why in words.
+        # The state has changed since ``commit`` checked it. A second check gives the reason in words.
         try:
             offsets.check_commit(self._metadata.image, queued.commit)
         except MilenaError as error:
@@ -181,7 +182,7 @@ class CommitQueue:
         _end(queued, codec.error_of(code, "the group changed meanwhile; nothing was committed"))
 
     async def close(self) -> None:
-        """Answer who waits."""
+        """Refuse the commits that wait, and stop."""
         self._is_closed = True
         while self._queue:
             _end(
@@ -206,7 +207,7 @@ def _end(queued: _Queued, error: MilenaError | None) -> None:
 
 
 def _as_refusal(error: MilenaError) -> MilenaError:
-    """A broker that is not what it was has coordinated nothing."""
+    """Return NotCoordinatorError in place of a stale broker epoch: such a broker coordinates no group."""
     if isinstance(error, StaleBrokerEpochError):
         return NotCoordinatorError(f"{error.message} Nothing was committed.")
     return error
@@ -214,14 +215,14 @@ def _as_refusal(error: MilenaError) -> MilenaError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpirySettings:
-    """Times: how long offsets are kept, and how often that is looked at."""
+    """Times in ms: how long offsets are kept, and the pause between checks."""
 
     retention_ms: int
     check_ms: int
 
 
 class OffsetExpiry:
-    """Proposes what is to be forgotten in the groups that this node coordinates."""
+    """Proposes the expiry of offsets in the groups that this node coordinates."""
 
     def __init__(
         self,
@@ -241,13 +242,13 @@ class OffsetExpiry:
         self._settings = settings
 
     async def run(self) -> None:
-        """Look now and then, until cancelled."""
+        """Expire offsets every ``check_ms``, until cancelled."""
         while True:
             await self._clock.sleep(self._settings.check_ms)
             await self.expire()
 
     async def expire(self) -> None:
-        """Forget what is due in the groups that this node coordinates."""
+        """Expire the offsets that are due in the groups that this node coordinates."""
         before_ms = WallMs(self._clock.expiry_ms() - self._settings.retention_ms)
         image = self._metadata.image
         due = [
@@ -278,7 +279,7 @@ class OffsetExpiry:
 
 
 def expirable(image: Image, before_ms: WallMs) -> Iterator[str]:
-    """Groups of which something is to be forgotten."""
+    """Yield the ids of groups with offsets to expire, and of empty groups without offsets."""
     for group in image.groups.values():
         if not group.members and group.emptied_ms < before_ms and _is_due(image, group, before_ms):
             yield group.group_id

@@ -1,7 +1,7 @@
-"""Consumer groups on any node: what the coordinator decides is passed on to it, what is known is read here.
+"""Consumer groups on any node: pass decisions on to the coordinator, and read the rest from the image.
 
-Nothing is answered from an image that may be behind: offsets, descriptions and lists come after a barrier, so that any
-node sees what any node has acknowledged.
+No response comes from an image that may be behind. Offsets, descriptions and lists are read after a barrier, so that
+each node sees everything that any node has acknowledged.
 """
 
 import asyncio
@@ -53,9 +53,9 @@ from raft_meta.machine.image import Image, Topic
 BARRIER_TIMEOUT_MS = 3_000
 FETCH_TIMEOUT_MS = 0
 LOOKS_AT_ONCE = 32
-"""Partitions whose logs are asked at a time when offsets are reset."""
+"""The most partitions whose leaders are asked at the same time when offsets are reset."""
 STEP = 1_000
-"""Groups that are described in one turn of the loop: a millisecond or two."""
+"""Groups that are described in one turn of the loop, which takes a millisecond or two."""
 
 Fetch = Callable[[FetchRequest], Awaitable[FetchResult]]
 
@@ -81,7 +81,7 @@ class GroupService:
     # -- members ---------------------------------------------------------------------------------
 
     async def heartbeat(self, group: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
-        """Join, stay or leave. Who has no id yet is given one here, so that a repeated call joins once."""
+        """Join, stay or leave. A member without an id gets one here, so that a repeated call joins only once."""
         group_rules.check_group_id(group)
         if len(heartbeat.owned or ()) > group_rules.OFFSETS_PER_COMMIT_MAX:
             raise RequestTooLargeError(
@@ -132,7 +132,7 @@ class GroupService:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> None:
-        """Commit all of these, or none."""
+        """Commit all of these offsets, or none."""
         group_rules.check_group_id(group)
         if len(offsets) > group_rules.OFFSETS_PER_COMMIT_MAX:
             raise RequestTooLargeError(
@@ -144,7 +144,7 @@ class GroupService:
             if known is None or row.partition >= known.partition_count:
                 topics[row.topic] = await self._topic(row.topic, row.partition)
             check_partition(topics[row.topic], row.partition)
-        # The last one counts where a partition is named twice.
+        # If a partition is named twice, the last offset counts.
         rows = {
             (row.topic, row.partition): OffsetRow(
                 topic_id=topics[row.topic].topic_id,
@@ -163,21 +163,21 @@ class GroupService:
                 member_epoch=member_epoch,
                 offsets=tuple(rows.values()),
             ),
-            # A commit that arrives late must not take the group back.
+            # A commit that is carried out late must not move the group back.
             repeat=Repeat.ELSEWHERE,
         )
 
     async def committed(
         self, group: str, partitions: Sequence[TopicPartition] | None = None
     ) -> Sequence[PartitionCommit]:
-        """Committed offsets, as of now."""
+        """Return the offsets that are committed now; ``partitions`` None: all of them."""
         image, _ = await self._current(group)
         return offsets_of(image, group, None if partitions is None else frozenset(partitions))
 
     async def reset(
         self, group: str, topic: str, partitions: Sequence[int] | None, target: ResetTarget
     ) -> Sequence[PartitionCommit]:
-        """Commit other offsets for a group without members."""
+        """Commit the offsets of ``target`` for a group without members, and return them."""
         group_rules.check_group_id(group)
         found = await self._topic(topic, max(partitions or (0,)))
         wanted = range(found.partition_count) if partitions is None else sorted(set(partitions))
@@ -189,7 +189,7 @@ class GroupService:
         return await self.committed(group, [(row.topic, row.partition) for row in offsets])
 
     async def _check_empty(self, group: str) -> None:
-        """Look before the logs of many partitions are asked; the commit is what decides."""
+        """Refuse a group with members early, before many leaders are asked; the commit decides."""
         image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
         known = image.groups.get(group)
         if known is not None and known.members:
@@ -200,7 +200,7 @@ class GroupService:
     async def places(
         self, topic: str, partitions: Collection[int], target: ResetTarget
     ) -> Sequence[OffsetToCommit]:
-        """Where a reset would let a group go on, as the partitions' leaders say."""
+        """Return the offsets to which a reset would set a group, as the partitions' leaders report them."""
         gate = asyncio.Semaphore(LOOKS_AT_ONCE)
 
         async def place(partition: int) -> OffsetToCommit:
@@ -217,10 +217,10 @@ class GroupService:
         return found
 
     async def _place(self, topic: str, partition: int, target: ResetTarget) -> int:
-        """The offset that is meant.
+        """Return the offset that ``target`` means in a partition.
 
         Raises:
-            OffsetOutOfRangeError: it is above the end.
+            OffsetOutOfRangeError: the offset is above the high watermark.
         """
         is_earliest = target.name is Reset.EARLIEST
         result = await self._fetch(
@@ -241,7 +241,7 @@ class GroupService:
                 f"offset {target.offset} of {topic}-{partition} is above its end, {result.high_watermark}; "
                 "no offset was committed"
             )
-        # What is below the log's start was deleted: a reader from there on gets the same records.
+        # Records below the log start are deleted: a reader from that start gets the same records.
         return max(target.offset, result.log_start_offset)
 
     # -- groups ----------------------------------------------------------------------------------
@@ -254,12 +254,12 @@ class GroupService:
         return image, Coordinators(image)
 
     async def describe(self, group: str) -> GroupDescription:
-        """The group, its members and offsets."""
+        """Return the group with its members and offsets."""
         image, coordinators = await self._current(group)
         return describe(image, image.groups[group], coordinators)
 
     async def groups(self) -> Sequence[GroupHead]:
-        """All groups, without their members and offsets; thousands take milliseconds, in steps."""
+        """Return all groups without their members and offsets, in steps of ``STEP``."""
         image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
         coordinators, heads = Coordinators(image), []
         for at, group_id in enumerate(sorted(image.groups), 1):
@@ -269,7 +269,7 @@ class GroupService:
         return heads
 
     async def delete(self, group: str) -> None:
-        """Forget the group and its offsets."""
+        """Delete the group and its offsets."""
         group_rules.check_group_id(group)
         principal = on_behalf.principal.get() or UNSET
         request = GroupDeleteRequest(group_id=group, principal=principal)

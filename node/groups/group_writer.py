@@ -1,10 +1,10 @@
-"""The one writer of a group: changes come in, the group's next states go to the quorum.
+"""The single writer of a group: take changes, and propose the group's next states to the quorum.
 
-One proposal of a group is under way at a time; what comes in meanwhile goes out together as the next one. What the
-group becomes is worked out by ``rebalance``, and worked out anew where another command about the group was faster.
-Targets are made only when something may change them: a join, a leave, or topics and a version that are not those for
-which they were made last. Large groups are worked out beside the loop. What cannot be done now is tried again with the
-next look at the group.
+A group has one proposal in flight at a time. Changes that arrive meanwhile go together into the next one. ``rebalance``
+computes the next state, and computes it again if another command about the group was faster.
+
+Targets are computed only if something may change them: a join, a leave, or topics and a version other than those of the
+last computation. Large groups are computed on a worker thread. Work that fails is retried with the next tick.
 """
 
 import asyncio
@@ -40,15 +40,16 @@ logger = logging.getLogger(__name__)
 
 PROPOSE_TIMEOUT_MS = 5_000
 TRIES_MAX = 20
-"""Of one state: each one that fails was overtaken by a command about the same group, of which there are few."""
+"""The most proposals of one state. Each failed one was overtaken by a command about the same group, and those are
+rare."""
 SUCCESSIONS_KEPT_MAX = 1_000
 LARGE_GROUP = 64
-"""Members from which on partitions are shared out by a worker."""
+"""The number of members from which on a worker thread computes the assignment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupContext:
-    """The things that all groups of a node use. Owned by ``GroupCoordinator``."""
+    """The parts that all groups of a node share. Owned by ``GroupCoordinator``."""
 
     metadata: MetadataStore
     clock: Clock
@@ -63,12 +64,12 @@ class GroupContext:
     spawn: Callable[[Coroutine[None, None, None]], None]
     contained: ContainedErrors
     on_due: Callable[[str, MonotonicMs], None]
-    """Ask the group again at this time who has expired."""
+    """Schedules the group's next check for expired members, at this time."""
 
 
 @dataclass(slots=True)
 class _Pending:
-    """Changes of one caller, all taken in one state."""
+    """The changes of one caller, which go into the same state."""
 
     changes: Sequence[MemberChange]
     done: asyncio.Future[None]
@@ -77,11 +78,11 @@ class _Pending:
 class GroupWriter:
     """Proposes one group's states. Owned by its ``CoordinatedGroup``, on the data loop.
 
-    ``present`` says which members would hear at once what they are given; ``on_written`` is called when the image has a
-    new state, before those who asked for it are answered.
+    ``present`` returns the members that would learn at once of new partitions. ``on_written`` is called when the image
+    has a new state, before its callers are answered.
 
     Invariants:
-        At most one proposal of this writer is under way.
+        At most one proposal of this writer is in flight.
     """
 
     def __init__(
@@ -98,56 +99,57 @@ class GroupWriter:
         self._on_written = on_written
         self._pending: list[_Pending] = []
         self._succeeded: dict[str, None] = {}
-        """Members whose instance id another process has taken over, below the level at which the image has them."""
+        """Members whose instance id another process has taken over; used below the feature level at which the image has
+        them."""
         self._assigned: tuple[int, object] | None = None
-        """The version and the topics for which the targets were last made, or found right."""
+        """The version and the topics for which the targets were last computed, or found unchanged."""
         self.rest = RestMemberships(group_id, context.metadata, context.rest_members, self.submit)
         self.is_working = False
         self.is_closed = False
         self.is_dirty = False
-        """The group is to be looked at, whether anybody asked or not."""
+        """Whether the group must be worked out again, even without a request."""
 
-    # -- what it knows ---------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is to be written, or being written."""
+        """Whether changes wait, or are being written."""
         return bool(self._pending) or self.is_working
 
     def joining(self) -> Iterator[str]:
-        """Ids of members that wait to be taken in, newcomers or not."""
+        """Yield the ids of members whose joins wait, of new members and of known ones with new settings."""
         for pending in self._pending:
             for change in pending.changes:
                 if isinstance(change, Join):
                     yield change.member.member_id
 
     def was_succeeded(self, member_id: str) -> bool:
-        """Whether another process has taken over the member's instance id."""
+        """Return whether another process has taken over the member's instance id."""
         group = self._context.metadata.image.groups.get(self._group_id)
         return (
             member_id in self._succeeded or group_rules.successor_of(group, member_id) is not None
         )
 
     def is_overtaken(self, group: Group) -> bool:
-        """Whether the group is another one than that for which targets were worked out here."""
+        """Return whether the group has changed since this node computed its targets."""
         return self._assigned is None or self._assigned[0] != group.version
 
     # -- changes ---------------------------------------------------------------------------------
 
     async def change(self, *changes: MemberChange) -> None:
-        """Have these taken in, and free partitions given out; the image includes it on return.
+        """Write these changes, and give out free partitions; on return the image includes both.
 
         Raises:
             NotCoordinatorError, NoQuorumError: nothing was changed.
-            InvalidRequestError, LimitReachedError: refused; nothing was changed.
-            FateUnknownError: it may be changed.
+            InvalidRequestError, LimitReachedError: the changes are refused; nothing was changed.
+            FateUnknownError: the group may be changed.
         """
         if self.is_closed:
             raise moved(self._group_id)
         await self._enqueue(changes)
 
     def submit(self, changes: Sequence[MemberChange]) -> asyncio.Future[None]:
-        """Have changes taken in that nobody waits for: when they fail, the reason for them is still there."""
+        """Queue changes without a waiting caller; if they fail, their reason remains, and they are submitted again."""
         done = self._enqueue(changes)
         done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return done
@@ -159,7 +161,7 @@ class GroupWriter:
         return done
 
     def kick(self) -> None:
-        """Look at the group soon."""
+        """Start to work out the group again."""
         if not self.is_closed:
             self.is_dirty = True
             if not self.is_working:
@@ -167,7 +169,7 @@ class GroupWriter:
                 self._context.spawn(self._work())
 
     def close(self) -> None:
-        """Another node coordinates the group, or this one cannot know."""
+        """Refuse all waiting changes: another node coordinates the group, or this one cannot know."""
         self.is_closed = True
         taken, self._pending = self._pending, []
         _fail(taken, moved(self._group_id))
@@ -179,7 +181,7 @@ class GroupWriter:
                 self.rest.settle()
                 taken, self._pending = self._pending, []
                 if not await self._take_in(taken):
-                    # Whatever it is, it is tried again, but not at once.
+                    # Retry after any error, but only with the next tick.
                     self.is_dirty = True
                     return
                 self.rest.ask(self._context.metadata.image.groups.get(self._group_id))
@@ -187,13 +189,13 @@ class GroupWriter:
             self.is_working = False
 
     async def _take_in(self, taken: Sequence[_Pending]) -> bool:
-        """Whether the quorum went along."""
+        """Write the changes and answer their callers; return False if the work must be retried."""
         try:
             await self._reach([change for pending in taken for change in pending.changes])
             self._on_written()
         except (InvalidRequestError, LimitReachedError) as error:
             if len(taken) > 1:
-                # One of them is at fault, and the others are not to suffer from it.
+                # One caller's changes are at fault: write each caller's alone, so that the others succeed.
                 return all([await self._take_in([pending]) for pending in taken])
             _fail(taken, error)
             return True
@@ -214,7 +216,7 @@ class GroupWriter:
     # -- the next state --------------------------------------------------------------------------
 
     async def _reach(self, changes: Sequence[MemberChange]) -> None:
-        """Propose the state that comes of these changes, and of what is free to be given out."""
+        """Propose the state after these changes, with free partitions given out."""
         for _ in range(TRIES_MAX):
             self._context.check(self._group_id)
             image = self._context.metadata.image
@@ -258,7 +260,8 @@ class GroupWriter:
                 must_assign=must_assign,
                 remembers=_remembers(image),
             )
-        # Sharing out ten thousand partitions takes a second; the node is not to stand still for it.
+        # Assigning ten thousand partitions takes a second, which must not block the loop. The subscriptions of the
+        # context belong to the loop, so the worker gets its own.
         subscriptions = Subscriptions()
         subscriptions.look(image)
         return await asyncio.get_running_loop().run_in_executor(
@@ -274,7 +277,7 @@ class GroupWriter:
         )
 
     async def _propose(self, group: Group | None, after: NextState) -> int:
-        """Returns the new version."""
+        """Propose a state; return the group's new version."""
         version = await self._context.metadata.propose(
             AlterGroup(
                 broker_id=self._context.metadata.node_id,
@@ -312,12 +315,12 @@ class GroupWriter:
 
 
 def _remembers(image: Image) -> bool:
-    """Whether members of the image know whose place they took."""
+    """Return whether members in the image have their predecessors."""
     return image.feature_level >= group_rules.PREDECESSORS_LEVEL
 
 
 def moved(group_id: str) -> MilenaError:
-    """Why nothing more is done here for a group that another node coordinates."""
+    """Return the refusal of a call for a group that this node does not coordinate any more."""
     return NotCoordinatorError(
         f"group {group_id!r} is not coordinated here any more; nothing was done"
     )

@@ -1,8 +1,10 @@
-"""The rules of heartbeats: what one asks for, and what its member is told. Pure. Source: KIP-848.
+"""The rules of heartbeats: the changes that one asks for, and the response to its member. Pure. Source: KIP-848.
 
-A heartbeat says what its member wants (topics, settings) and what it works on; what it does not say stays as it is. One
-that changes nothing writes nothing. It is safe to repeat, however late: joining is done once per member id, and what
-was given back is believed under the member's present epoch alone (see ``rebalance``).
+A heartbeat names what its member wants (topics, settings) and what it works on. Fields that it omits stay unchanged. A
+heartbeat that changes nothing writes nothing.
+
+A heartbeat may be repeated at any time. A member id joins only once, and a member gives partitions back only under its
+present epoch (see ``rebalance``).
 """
 
 from dataclasses import replace
@@ -25,20 +27,20 @@ from raft_meta.machine.image import Group, GroupMember, PartitionSet
 JOIN = 0
 LEAVE = -1
 INTERVAL_MS = 5_000
-"""Between heartbeats, of members with ordinary sessions; KIP-848's default."""
+"""The pause between heartbeats of members with ordinary sessions; KIP-848's default."""
 INTERVALS_PER_SESSION = 3
 REMINDER_MS = 1_000
-"""A heartbeat is held back no longer than this, of a member that has yet to do what it was told last."""
+"""The longest time for which a heartbeat is held back if its member has not yet adopted its last assignment."""
 
 
-# -- what it says --------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------
 
 
 def check_epoch(heartbeat: GroupHeartbeatRequest) -> None:
-    """Refuse what is no epoch.
+    """Refuse an invalid member epoch.
 
     Raises:
-        InvalidConsumerError: it is below all that have a meaning.
+        InvalidConsumerError: the epoch is below -1.
     """
     if heartbeat.member_epoch < LEAVE:
         raise InvalidConsumerError(
@@ -47,10 +49,10 @@ def check_epoch(heartbeat: GroupHeartbeatRequest) -> None:
 
 
 def check_kind(group_id: str, member: GroupMember) -> None:
-    """Refuse to speak for a REST consumer.
+    """Refuse a heartbeat for a REST consumer.
 
     Raises:
-        InvalidConsumerError: the member is one.
+        InvalidConsumerError: the member is a REST consumer.
     """
     if member.is_rest:
         raise InvalidConsumerError(
@@ -60,10 +62,10 @@ def check_kind(group_id: str, member: GroupMember) -> None:
 
 
 def check_instance(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> None:
-    """Refuse another instance id than the member has: taking it over is for a process that joins.
+    """Refuse an instance id other than the member's; only a process that joins may take one over.
 
     Raises:
-        InvalidConsumerError: it is another one.
+        InvalidConsumerError: the instance ids differ.
     """
     if heartbeat.instance_id not in (None, member.instance_id):
         named = "none" if member.instance_id is None else repr(member.instance_id)
@@ -74,10 +76,10 @@ def check_instance(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> Non
 
 
 def check_not_ahead(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> None:
-    """Refuse an epoch that the member cannot have heard of.
+    """Refuse an epoch that the member cannot have received.
 
     Raises:
-        StaleMemberEpochError: it has not reached that.
+        StaleMemberEpochError: the epoch is above the member's.
     """
     if heartbeat.member_epoch > member.member_epoch:
         raise StaleMemberEpochError(
@@ -87,10 +89,10 @@ def check_not_ahead(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> No
 
 
 def wanted_by(heartbeat: GroupHeartbeatRequest, known: GroupMember | None) -> Join | None:
-    """The member joins, or has other settings from now on; None: nothing is new.
+    """Return the join that the heartbeat asks for, of a new member or with new settings; None if nothing is new.
 
     Raises:
-        InvalidConsumerError, InvalidTopicNameError: the message says what to change.
+        InvalidConsumerError, InvalidTopicNameError: the subscription or a setting is invalid; see the message.
     """
     wanted = _with_settings(known or newcomer(heartbeat.member_id), heartbeat)
     if wanted == known:
@@ -101,10 +103,10 @@ def wanted_by(heartbeat: GroupHeartbeatRequest, known: GroupMember | None) -> Jo
 
 
 def check_room(group_id: str, member_count: int) -> None:
-    """Refuse one more member.
+    """Refuse one more member in a full group; ``member_count`` includes those that are joining.
 
     Raises:
-        GroupLimitError: there are as many as there may be, with those that are joining.
+        GroupLimitError: the group has ``MEMBERS_MAX`` members.
     """
     if member_count >= group_rules.MEMBERS_MAX:
         raise GroupLimitError(
@@ -120,7 +122,7 @@ def _with_settings(known: GroupMember, heartbeat: GroupHeartbeatRequest) -> Grou
         known,
         instance_id=known.instance_id if heartbeat.instance_id is None else heartbeat.instance_id,
         client_id=heartbeat.client_id or known.client_id,
-        # Who joins says where from; later heartbeats may come over other ways.
+        # The host of the first heartbeat counts; later ones may arrive by other paths.
         host=known.host or heartbeat.host,
         topics=topics,
         pattern=pattern,
@@ -134,7 +136,7 @@ def _or(said: int | None, known: int) -> int:
     return known if said is None else said
 
 
-# -- what it hears -------------------------------------------------------------------------------
+# -- responses -----------------------------------------------------------------------------------
 
 
 def hold_back_ms(
@@ -144,13 +146,13 @@ def hold_back_ms(
     *,
     is_told: bool,
 ) -> int:
-    """The time for which the answer is held back, from the heartbeat's arrival on, unless there is news.
+    """Return for how long the response is held back without news, in ms from the heartbeat's arrival.
 
     Args:
-        heartbeat: what was said.
-        member: as it is now.
-        owned: what it says that it works on, if it does.
-        is_told: its last answer said what holds now.
+        heartbeat: the heartbeat.
+        member: the member in the image.
+        owned: the partitions that the member says it works on; None if it does not say.
+        is_told: whether the member's last response had its present assignment.
     """
     if heartbeat.member_epoch != member.member_epoch or not is_told:
         return 0
@@ -162,7 +164,7 @@ def hold_back_ms(
 def present_answer(
     group: Group | None, member: GroupMember, names: TopicNames
 ) -> GroupHeartbeatAnswer:
-    """The answer to a member: what holds now."""
+    """Return the response to a member, with its present assignment."""
     return GroupHeartbeatAnswer(
         member_id=member.member_id,
         member_epoch=member.member_epoch,
@@ -174,7 +176,7 @@ def present_answer(
 
 
 def farewell(group: Group | None, member_id: str) -> GroupHeartbeatAnswer:
-    """The answer to a member that has left."""
+    """Return the response to a member that has left."""
     return GroupHeartbeatAnswer(
         member_id=member_id,
         member_epoch=LEAVE,
@@ -192,7 +194,7 @@ def _generation(group: Group | None) -> int:
 def absent(
     heartbeat: GroupHeartbeatRequest, group: Group | None, *, was_succeeded: bool
 ) -> MilenaError:
-    """The reason why a member is none any more."""
+    """Return the error for a member that is not in the group any more."""
     is_taken = heartbeat.instance_id is not None and any(
         member.instance_id == heartbeat.instance_id
         for member in (() if group is None else group.members)
@@ -205,7 +207,7 @@ def absent(
 
 
 def succeeded(heartbeat: GroupHeartbeatRequest) -> MilenaError:
-    """The reason why a member is to stop."""
+    """Return the error for a member that must stop, because another process has taken over its instance id."""
     return MemberFencedError(
         f"another process has taken over the instance id of member {heartbeat.member_id!r} in group "
         f"{heartbeat.group_id!r}: stop"

@@ -1,7 +1,7 @@
-"""Sessions of members, which only their coordinator knows: when they were heard, what they were told. Pure.
+"""Sessions of members, which only their coordinator knows: the last heartbeat, and the last response. Pure.
 
-It is all in memory: a new coordinator gives every member a full session, and everybody who has something to give back a
-full rebalance timeout. REST members have no session here, only a time to give back.
+Sessions are only in memory. A new coordinator gives every member a full session, and a full rebalance timeout to each
+member that has partitions to give back. REST members have no session here, only a time to give back.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,11 +17,11 @@ NEVER = MonotonicMs(1 << 62)
 
 @dataclass(slots=True)
 class MemberSession:
-    """One member. ``told``: epoch and assignment of the last answer to it; None: this coordinator gave none."""
+    """One member. ``told``: the epoch and assignment of its last response; None if this coordinator gave none."""
 
     heard_ms: MonotonicMs
     revoking_ms: MonotonicMs | None = None
-    """Since when it has something to give back."""
+    """Since when the member has partitions to give back."""
     told: tuple[int, PartitionSet] | None = None
 
 
@@ -29,7 +29,7 @@ class GroupSessions:
     """The sessions of one group's members.
 
     Invariants:
-        Every member of the group that was last looked at has one, and nobody else.
+        Exactly the members of the group that ``look`` adopted last have sessions.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class GroupSessions:
         self._members: Mapping[str, GroupMember] = {}
 
     def look(self, group: Group | None, now_ms: MonotonicMs) -> None:
-        """Follow the group: newcomers get a full session, who has something to give back a clock."""
+        """Adopt the group: new members get a full session; members with partitions to give back get a start time."""
         self._members = (
             {} if group is None else {member.member_id: member for member in group.members}
         )
@@ -53,30 +53,31 @@ class GroupSessions:
                 session.revoking_ms = now_ms
 
     def member(self, member_id: str) -> GroupMember | None:
-        """As of the group that was last looked at."""
+        """Return the member of the group that ``look`` adopted last."""
         return self._members.get(member_id)
 
     def heard(self, member_id: str, now_ms: MonotonicMs) -> None:
-        """A sign of life."""
+        """Extend the member's session, because it was heard."""
         session = self._sessions.get(member_id)
         if session is not None:
             session.heard_ms = max(session.heard_ms, now_ms)
 
     def told(self, member: GroupMember) -> None:
-        """It is being answered, with what it works on now."""
+        """Note that the member gets a response with its present epoch and assignment."""
         session = self._sessions.get(member.member_id)
         if session is not None:
             session.told = (member.member_epoch, effective(member))
 
     def is_told(self, member: GroupMember) -> bool:
-        """Whether its last answer said what holds now."""
+        """Return whether the member's last response had its present epoch and assignment."""
         session = self._sessions.get(member.member_id)
         return session is not None and session.told == (member.member_epoch, effective(member))
 
     def given_back(self, member: GroupMember, epoch: int, owned: PartitionSet) -> PartitionSet:
-        """Partitions that a member has let go which says, under this epoch, that it works on ``owned``.
+        """Return the partitions that a member has given back, if it reports ``owned`` under ``epoch``.
 
-        Only what it was told to give back: who was told last that something is its own may be about to take it.
+        Only partitions that are not in its last response count: the member may be about to take a partition that the
+        last response gave to it.
         """
         session = self._sessions.get(member.member_id)
         if epoch != member.member_epoch or session is None or session.told is None:
@@ -88,20 +89,20 @@ class GroupSessions:
         return partition_sets.difference(known, owned)
 
     def extend(self, now_ms: MonotonicMs) -> None:
-        """Everybody gets full times: this node was not listening."""
+        """Give every member its full times again, because this node may not have heard them."""
         for session in self._sessions.values():
             session.heard_ms = now_ms
             if session.revoking_ms is not None:
                 session.revoking_ms = now_ms
 
     def expired(self, now_ms: MonotonicMs) -> list[str]:
-        """Members whose session, or time to give back, is over; in order of their ids."""
+        """Return the members whose session or time to give back has ended, in order of their ids."""
         return sorted(
             member_id for member_id, due_ms in self._due(self._sessions) if due_ms <= now_ms
         )
 
     def next_due_ms(self) -> MonotonicMs:
-        """When ``expired`` may have something to say, unless it is heard until then."""
+        """Return the earliest time at which ``expired`` may return a member."""
         return min((due_ms for _, due_ms in self._due(self._sessions)), default=NEVER)
 
     def _due(self, member_ids: Iterable[str]) -> Iterator[tuple[str, MonotonicMs]]:

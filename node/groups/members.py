@@ -1,7 +1,7 @@
-"""Members of groups: how they begin, what one may ask for, whom the image has, and what REST consumers are as members.
+"""Members of groups: new members, limits of their settings, look-ups in the image, and REST consumers. Pure.
 
-A REST consumer with a subscription is a member of its group (``is_rest``, member_id = instance), and its membership
-follows from what the image says of the consumer. All of it is pure.
+A REST consumer with a subscription is a member of its group (``is_rest``, member_id = instance). Its membership follows
+from the consumer's entry in the image.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ REBALANCE_MS_MIN = 1_000
 
 
 def newcomer(member_id: str, *, is_rest: bool = False) -> GroupMember:
-    """A member that has said nothing but its id."""
+    """Return a new member that has only its id, with default settings."""
     return GroupMember(
         member_id=member_id,
         instance_id=None,
@@ -43,7 +43,7 @@ def newcomer(member_id: str, *, is_rest: bool = False) -> GroupMember:
 
 
 def check_subscription(member: GroupMember) -> None:
-    """Refuse names and settings that no member may have.
+    """Refuse invalid names and settings of a member.
 
     Raises:
         InvalidConsumerError, InvalidTopicNameError: the message says what to change.
@@ -69,7 +69,7 @@ def check_subscription(member: GroupMember) -> None:
 
 
 def member_of(image: Image, group_id: str, member_id: str) -> GroupMember | None:
-    """The member in the image."""
+    """Return the member in the image, or None."""
     group = image.groups.get(group_id)
     if group is None:
         return None
@@ -81,16 +81,16 @@ def member_of(image: Image, group_id: str, member_id: str) -> GroupMember | None
 
 
 def assignment_of(image: Image, group_id: str, instance: str) -> PartitionSet:
-    """Partitions that the consumer may read: its own by the latest plan, and held by nobody else."""
+    """Return the partitions that a REST consumer may read: those that it holds and that its target has."""
     member = member_of(image, group_id, instance)
     return partition_sets.EMPTY if member is None or not member.is_rest else effective(member)
 
 
 def membership_change(image: Image, group_id: str, instance: str) -> MemberChange | None:
-    """The change that makes the group's membership follow the consumer's subscription; None: it does.
+    """Return the change that makes a consumer's membership match its subscription; None if it does.
 
     Raises:
-        InvalidConsumerError, InvalidTopicNameError: it cannot be such a member.
+        InvalidConsumerError, InvalidTopicNameError: the consumer cannot be a member with this subscription.
     """
     consumer = image.consumers.get((group_id, instance))
     known = member_of(image, group_id, instance)

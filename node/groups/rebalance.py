@@ -1,20 +1,21 @@
-"""A group's next state: what becomes of it when members come, go, change their minds and give back. Pure.
+"""A group's next state after members join, leave, change settings and give back partitions. Pure.
 
-A member works on what it holds *and* is to have (``effective``). The steps, taken in one go:
+A member *holds* partitions, and has a *target*, the partitions that it should hold. It works on those in both
+(``effective``). One call takes these steps:
 
-1. Members come and go. Who brings an instance id that the group knows takes its holder's place and partitions.
-2. What members gave back, and no longer are to have, is free.
-3. Targets are worked out anew; if any differs, or somebody came, that is a new generation.
-4. Free partitions go to those who are to have them, once they have given back what they are not to have, and if they
-   are there to hear of it.
+1. Members join and leave. A member with an instance id of the group takes the place and partitions of its holder.
+2. Partitions that members gave back, and that are not in their targets, become free.
+3. Targets are computed again. If any differs, or a member joined, a new generation starts.
+4. Free partitions go to the members whose targets have them. A member gets them only after it has given back everything
+   outside its target, and if it will learn of them at once.
 
-**Epochs.** What a member works on grows only together with its epoch. So within one epoch it can only shrink, and a
-member that says, under its present epoch, that it does not work on something has given it back for good: heartbeats
-that were delayed or repeated on their way carry an older epoch, or say nothing that is not true. It also means that
-most members live through a rebalance without a change of epoch, and go on committing meanwhile. A generation that a
-member has reached cannot be reached again, hence a partition that was waited for may raise the generation too.
+**Epochs.** The partitions that a member works on grow only together with its epoch. So within one epoch they only
+shrink. A member that says, under its present epoch, that it does not work on a partition has given that back
+permanently: delayed or repeated heartbeats carry an older epoch, or say what is still true. Most members therefore keep
+their epoch during a rebalance, and continue to commit. A member cannot reach the same generation twice. So a partition
+that a member waited for may raise the generation, too.
 
-What ``raft_meta.machine.groups.groups`` refuses never comes out of here.
+No result of this module is refused by ``raft_meta.machine.groups.groups``.
 """
 
 from collections import Counter
@@ -31,21 +32,21 @@ from raft_meta.machine.topics import partition_sets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A member joins, or one that is there has other settings: all of ``member`` but its epoch and partitions."""
+    """A member that joins, or that has new settings. The epoch and partitions of ``member`` are ignored."""
 
     member: GroupMember
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """A member is gone."""
+    """A member that leaves, or is removed."""
 
     member_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A member does not work on these any more, as it said under this epoch."""
+    """Partitions that a member does not work on any more, as it said under this epoch."""
 
     member_id: str
     member_epoch: int
@@ -55,12 +56,12 @@ class Release:
 MemberChange = Join | Leave | Release
 
 NO_EPOCH = 0
-"""Of a member that has just come, until it is given one."""
+"""The epoch of a member that has just joined, until it gets one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextState:
-    """The state that is to be proposed."""
+    """The state to propose."""
 
     generation: int
     assignor: str
@@ -68,23 +69,23 @@ class NextState:
     """New or changed."""
     left: tuple[str, ...]
     is_rebalance: bool
-    """Targets changed."""
+    """Whether targets changed."""
 
 
 def effective(member: GroupMember) -> PartitionSet:
-    """Partitions that the member works on."""
+    """Return the partitions that the member works on: held and in its target."""
     if member.held == member.target:
         return member.held
     return partition_sets.intersection(member.held, member.target)
 
 
 def to_give_back(member: GroupMember) -> PartitionSet:
-    """Partitions that it holds and is not to have."""
+    """Return the partitions that the member holds and that are not in its target."""
     return partition_sets.difference(member.held, member.target)
 
 
 def waited_for(member: GroupMember) -> PartitionSet:
-    """Partitions that it is to have and others still hold."""
+    """Return the partitions of the member's target that it does not hold yet."""
     return partition_sets.difference(member.target, member.held)
 
 
@@ -97,15 +98,15 @@ def next_state(
     must_assign: bool = True,
     remembers: bool = True,
 ) -> NextState | None:
-    """The group after these changes; None when nothing is different.
+    """Return the group after these changes, or None if nothing differs.
 
     Args:
-        group: as it is; None: it is not there yet.
-        changes: what happened, in order.
-        subscriptions: what topics there are.
-        present: ids of members that will hear at once what they are given. REST members always do.
-        must_assign: False: the targets are those of these members and topics already.
-        remembers: members remember whose place they took; False below that feature level.
+        group: the present group; None if it does not exist yet.
+        changes: the changes, in order.
+        subscriptions: the topics of the image.
+        present: ids of members that will learn at once of new partitions. REST members always do.
+        must_assign: False if the present targets are right for these members and topics.
+        remembers: whether members keep the ids of their predecessors; False below that feature level.
     """
     before = {} if group is None else {member.member_id: member for member in group.members}
     members = dict(before)
@@ -174,14 +175,15 @@ def _join(members: dict[str, GroupMember], member: GroupMember, *, remembers: bo
             member, member_epoch=known.member_epoch, held=known.held, target=known.target
         )
         return
-    # The former process is fenced from now on, so that nobody is left who could give anything back.
+    # The former process is fenced from now on and cannot give anything back. So the new one takes over only what the
+    # former one worked on.
     held = () if former is None else effective(former)
     target = () if former is None else former.target
     members[member.member_id] = replace(member, member_epoch=NO_EPOCH, held=held, target=target)
 
 
 def _of_instance(members: Iterable[GroupMember], newer: GroupMember) -> GroupMember | None:
-    """The other member of the same instance id."""
+    """Return the other member with the same instance id, or None."""
     if newer.instance_id is None:
         return None
     return next(
@@ -199,13 +201,13 @@ def _is_new(member: GroupMember) -> bool:
 
 
 def _aimed(member: GroupMember, target: PartitionSet) -> GroupMember:
-    """With this target; a newcomer has nothing in its hands yet that it could give back."""
+    """Return the member with this target; a new member holds nothing outside it, because it works on nothing yet."""
     held = partition_sets.intersection(member.held, target) if _is_new(member) else member.held
     return replace(member, held=held, target=target)
 
 
 def _chosen(members: Iterable[GroupMember], present: str) -> str:
-    """The assignor that most members want; among equals the present one, else the first by name."""
+    """Return the assignor that most members want; among equals the present one, else the first by name."""
     wanted = Counter(member.assignor for member in members)
     if not wanted:
         return present
@@ -231,7 +233,7 @@ def _targets(
 
 
 def _given(members: Sequence[GroupMember], present: Container[str]) -> list[GroupMember]:
-    """Free partitions are given out."""
+    """Return the members after free partitions were given out."""
     holders: dict[PartitionKey, str] = {
         key: member.member_id for member in members for key in partition_sets.keys_of(member.held)
     }
@@ -258,10 +260,11 @@ def _has_grown(before: GroupMember, after: GroupMember) -> bool:
 
 
 def _promoted(member: GroupMember, generation: int) -> GroupMember:
-    """Under an epoch that it never had: the generation, unless it has not reached that as long as it has to give back.
+    """Return the member under an epoch that it never had.
 
-    It can have something to give back, and more to work on, only when targets changed; and then the generation before
-    this one is new to it as well, for it had not reached that.
+    The epoch is the generation, or the one before if the member has partitions to give back and so has not reached the
+    generation. A member can have partitions to give back, and more to work on, only if targets changed. Then the
+    generation before this one is also new to it, because it had not reached that.
     """
     is_there = partition_sets.is_subset(member.held, member.target)
     epoch = generation if is_there else generation - 1

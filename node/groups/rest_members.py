@@ -1,19 +1,19 @@
-"""The agreement between a group's coordinator and the REST consumers (``node.consumers``). Same node, same loop.
+"""The interface between a group's coordinator and the REST consumers (``node.consumers``). Same node, same loop.
 
-A REST consumer with a subscription is a member of its group: ``RestConsumer.topics`` and ``pattern`` in the image say
-that it is to be one, and under which subscription. The coordinator of REST consumers, which is that of their group:
+A REST consumer with a subscription is a member of its group. ``RestConsumer.topics`` and ``pattern`` in the image are
+its subscription. The coordinator of REST consumers is the coordinator of their group. It does this:
 
-- puts the consumer (PutConsumer) or deletes it (DeleteConsumers), and then awaits
-  ``GroupCoordinator.settle(group_id, instance)``: it returns once the group's membership says what the consumer's
-  subscription says (joined under it, or left), with partitions shared out anew. A coordinator that takes over settles
-  all consumers of its groups by itself, so that nothing stays half done;
-- reads what the consumer has in the image: ``members.assignment_of(image, group_id, instance)``, empty while it is no
-  member. It may deliver those partitions; what is not in there it must not deliver, nor commit;
-- commits through ``CommitQueue.commit(GroupCommit(...))`` under the member's present epoch
-  (``members.member_of(image, group_id, instance).member_epoch``), as everybody does;
-- implements ``RestMembers`` below, told to the coordinator by ``GroupCoordinator.use_rest_members``, and calls
-  ``GroupCoordinator.look(group_id)`` when what kept it from letting go is over;
-- keeps idle consumers' time itself: REST members have no session here.
+- **Membership.** It puts the consumer (PutConsumer) or deletes it (DeleteConsumers). Then it awaits
+  ``GroupCoordinator.settle(group_id, instance)``, which returns once the membership matches the subscription (joined
+  under it, or left) and partitions are assigned again. A coordinator that takes over settles all consumers of its
+  groups by itself, so that nothing stays half done.
+- **Assignment.** It reads the consumer's partitions from the image: ``members.assignment_of(image, group_id,
+  instance)``, which is empty while the consumer is no member. It must not deliver or commit other partitions.
+- **Commits.** It commits through ``CommitQueue.commit(GroupCommit(...))`` under the member's present epoch
+  (``members.member_of(image, group_id, instance).member_epoch``), as all members do.
+- **Release.** It implements ``RestMembers`` below, which ``GroupCoordinator.use_rest_members`` sets. It calls
+  ``GroupCoordinator.look(group_id)`` when a consumer can release its partitions.
+- **Idle time.** It measures the idle time of consumers itself, because REST members have no session here.
 """
 
 import asyncio
@@ -32,21 +32,22 @@ logger = logging.getLogger(__name__)
 
 
 class RestMembers(Protocol):
-    """REST consumers, as the coordinator of groups sees them."""
+    """The REST consumers, as the coordinator of groups sees them."""
 
     def may_release(self, group_id: str, instance: str, partitions: PartitionSet) -> bool:
-        """Whether the consumer has let go of these, of which it delivers nothing from now on.
+        """Ask the consumer to release partitions; return whether it has released them.
 
-        False: a call is under way, or what was delivered is being committed; ``GroupCoordinator.look`` says when to
-        ask again. The coordinator asks for a rebalance timeout's time, and then takes them away.
+        From now on it delivers nothing of them. It returns False while a call is in flight, or while delivered records
+        are being committed; ``GroupCoordinator.look`` says when to ask again. After the rebalance timeout, the
+        coordinator takes the partitions without asking.
         """
 
 
 class RestMemberships:
-    """REST consumers of one group: they become the members that they are to be, and are asked to let go.
+    """The REST consumers of one group: settle their memberships, and ask them to release partitions.
 
-    A coordinator that takes over finishes what another has left half done: a consumer that is subscribed and no member,
-    a member whose consumer is gone. ``submit`` takes changes that nobody waits for to the group's writer.
+    A coordinator that takes over finishes the work of its predecessor: a subscribed consumer that is no member yet, or
+    a member whose consumer is deleted. ``submit`` passes changes without a waiting caller to the group's writer.
     """
 
     def __init__(
@@ -61,22 +62,22 @@ class RestMemberships:
         self._rest_members = rest_members
         self._submit = submit
         self._unsettled: set[str] = set()
-        """Consumers whose membership may not be what their subscription says."""
+        """Consumers whose membership may not match their subscription."""
 
     def missing(self, instance: str) -> MemberChange | None:
-        """The change that makes the consumer the member that its subscription says; None: it is.
+        """Return the change that makes the consumer's membership match its subscription; None if it does.
 
         Raises:
-            InvalidConsumerError, InvalidTopicNameError: it cannot be such a member.
+            InvalidConsumerError, InvalidTopicNameError: the consumer cannot be a member with this subscription.
         """
         return membership_change(self._metadata.image, self._group_id, instance)
 
     def settle_soon(self, instance: str) -> None:
-        """Let the next ``settle`` look at the consumer."""
+        """Have the next ``settle`` check the consumer."""
         self._unsettled.add(instance)
 
     def settle(self) -> None:
-        """Submit what is missing."""
+        """Submit the missing changes of all unsettled consumers."""
         unsettled, self._unsettled = sorted(self._unsettled), set()
         for instance in unsettled:
             try:
@@ -101,7 +102,10 @@ class RestMemberships:
         self._submit([change]).add_done_callback(on_done)
 
     def ask(self, group: Group | None) -> None:
-        """Let consumers commit before they lose partitions; what they have let go is submitted."""
+        """Ask consumers to release the partitions that they must give back, and submit the released ones.
+
+        A consumer may so commit before it loses partitions.
+        """
         consumers = self._rest_members()
         changes = [
             release(member)
@@ -118,7 +122,7 @@ class RestMemberships:
 
 
 def release(member: GroupMember) -> Release:
-    """The member gives back all that it is asked for."""
+    """Return the release of all partitions that the member must give back."""
     return Release(
         member_id=member.member_id,
         member_epoch=member.member_epoch,

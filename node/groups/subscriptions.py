@@ -1,8 +1,8 @@
-"""Which topics members subscribe to, by the image: names, and patterns, which RE2 matches in linear time. Pure.
+"""Subscriptions of members: topic names, and patterns that RE2 matches in linear time. Pure.
 
-Python's ``re`` backtracks: a short pattern from outside can keep it busy for hours, and with it the whole node (every
-node in turn, as each would coordinate the group). RE2 walks all possibilities at once, which rules out backreferences
-and lookaround; Kafka 4 matches subscriptions with it for the same reason (KIP-848).
+Python's ``re`` backtracks. A short pattern of a client could keep it and the whole node busy for hours, and then each
+further node that coordinates the group. RE2 follows all possibilities at once, and therefore has no backreferences and
+no lookaround. Kafka 4 matches subscriptions with RE2 for the same reason (KIP-848).
 """
 
 from collections.abc import Iterable
@@ -15,9 +15,9 @@ from node.groups.assignors import SubscribedTopic
 from raft_meta.machine.image import GroupMember, Image, Topic
 
 PATTERN_LENGTH_MAX = 1_000
-"""Characters of a pattern."""
+"""The most characters of a pattern."""
 PATTERN_MEMORY_BYTES_MAX = 1 << 20
-"""Of one compiled pattern with what it remembers of its automaton."""
+"""The most memory of one compiled pattern, with the cached states of its automaton."""
 PATTERNS_KEPT_MAX = 1_000
 
 
@@ -35,7 +35,7 @@ class TopicPattern:
     """One compiled pattern; it matches a whole name.
 
     Raises:
-        InvalidConsumerError: the message says what is wrong with the pattern.
+        InvalidConsumerError: the pattern is too long or invalid; see the message.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -52,7 +52,7 @@ class TopicPattern:
             ) from None
 
     def matches(self, name: str) -> bool:
-        """Whether the whole name matches."""
+        """Return whether the whole name matches."""
         return self._compiled.fullmatch(name) is not None
 
 
@@ -62,7 +62,7 @@ def _reason(error: Exception) -> str:
 
 
 class Subscriptions:
-    """Names and patterns → topic ids. A topic that does not exist yet is in no answer until it does."""
+    """Maps names and patterns to topic ids. Topics that do not exist yet are left out."""
 
     def __init__(self) -> None:
         self._topics: Map[str, Topic] = Map()
@@ -71,20 +71,20 @@ class Subscriptions:
         self._patterns: dict[str, TopicPattern] = {}
 
     def look(self, image: Image) -> None:
-        """Answer by this image from now on."""
+        """Use the topics of this image from now on."""
         if image.topics is not self._topics:
             self._topics, self._topic_ids = image.topics, image.topic_ids
             self._matches.clear()
 
     def topic_ids(self, member: GroupMember) -> frozenset[str]:
-        """Topics that the member subscribes to."""
+        """Return the topics that the member subscribes to."""
         named = frozenset(
             self._topic_ids[name] for name in member.topics if name in self._topic_ids
         )
         return named if member.pattern is None else named | self._matching(member.pattern)
 
     def topics(self, topic_ids: Iterable[str]) -> list[SubscribedTopic]:
-        """These topics, as an assignor sees them."""
+        """Return these topics, as an assignor sees them."""
         return [
             SubscribedTopic(
                 topic_id=topic_id,
