@@ -1,9 +1,11 @@
-"""A broker's reports to the controller, and the lease that their answers earn.
+"""A broker's heartbeats to the controller, and the lease that their responses earn.
 
-A report goes out at every turn, whether or not the one before has been answered: on a network whose round trip is
-longer than a turn the lease is renewed as often as on a quick one, only later. The lease runs from the moment when an
-answered report was *sent*. Without it this node must assume that it has been fenced and that others lead its
-partitions: it refuses writes at once instead of letting them wait for a commit that cannot come.
+A report leaves at every interval, even if the one before has no response yet. If the round trip is longer than an
+interval, the lease is renewed as often as on a fast network, only later.
+
+The lease runs from the moment when an answered report was *sent*. Without a lease, this node must assume that it is
+fenced and that others lead its partitions. It refuses writes at once, and does not let them wait for a commit that
+cannot happen.
 """
 
 import asyncio
@@ -23,26 +25,26 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = PeerChannel.CONTROL
 IN_FLIGHT_MAX = 8
-"""Reports without an answer; a session has at most as many turns that matter."""
+"""The most reports without a response; no more reports matter in one session."""
 PAUSE_MS = 10
-"""Between a report and one that is wanted soon: a storm of image changes must not become one of reports."""
+"""The pause before a report that ``soon`` asked for, so that many image changes do not cause as many reports."""
 CONNECT_MS_MAX = 5_000
-"""Longer than a dial and a handshake may take: each has a limit of its own."""
+"""The time limit of a connection; longer than a dial and a handshake may take, which have limits of their own."""
 TIME_PATIENCE_MS = 2_000
-"""How long a node that does not know the cluster's time waits for it before it takes writes by its own clock."""
+"""How long a node waits for the cluster's time before it takes writes by its own clock."""
 
 LocalHeartbeat = Callable[[int, BrokerHeartbeatRequest], BrokerHeartbeatAnswer]
 
 
 class BrokerHeartbeats:
-    """Sends what ``report`` says to whoever leads the quorum. Driven by ``run``; belongs to the data loop.
+    """Sends reports to the leader of the quorum. Driven by ``run``; owned by the data loop.
 
-    ``report(echo)``: what is to be said now; None while there is nothing to report.
+    ``report(echo)``: returns the report to send now, or None if there is none.
 
     Invariants:
-        The lease never runs longer than ``session_ms`` after a report was sent that the controller answered.
-        No lease is earned before the clock knows the cluster's time, or has waited for it long enough.
-        Reports under way were all sent to ``_controller_id``.
+        The lease never runs longer than ``session_ms`` after the sending of a report that the controller answered.
+        No lease is earned before the clock knows the cluster's time, or ``TIME_PATIENCE_MS`` have passed.
+        All reports in flight were sent to ``_controller_id``.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class BrokerHeartbeats:
         self._on_answer = on_answer
         self._lease_ms = MonotonicMs(-session_ms)
         self._first_ms: MonotonicMs | None = None
-        """When this node was answered for the first time in its life."""
+        """When this process got its first response."""
         self._controller_id: int | None = None
         self._echo = 0
         self._in_flight: set[asyncio.Task[None]] = set()
@@ -78,15 +80,15 @@ class BrokerHeartbeats:
 
     @property
     def lease_left_ms(self) -> int:
-        """How long the lease still runs without another answer."""
+        """How long the lease still runs without another response, in ms."""
         return max(0, self._lease_ms + self._session_ms - self._clock.now_ms())
 
     def soon(self) -> None:
-        """Do not wait for the next turn."""
+        """Send the next report after ``PAUSE_MS``, without waiting for the next interval."""
         self._soon.set()
 
     async def run(self) -> None:
-        """Report until cancelled."""
+        """Send reports until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._send(group)
@@ -110,7 +112,7 @@ class BrokerHeartbeats:
             if len(self._in_flight) < IN_FLIGHT_MAX:
                 self._start(group, self._report_there(controller_id))
         elif self._dial is None or self._dial.done():
-            # Nothing is reported before: it would be old when it leaves, and so would the lease that it earns.
+            # Send no report before the connection is up: it would be old when it leaves, and so would its lease.
             self._dial = self._start(group, self._connect(controller_id))
 
     def _start(
@@ -122,14 +124,14 @@ class BrokerHeartbeats:
         return task
 
     def _turn_to(self, controller_id: int | None) -> None:
-        """Turn to another controller; the old one's answers are worth nothing any more."""
+        """Turn to another controller, and ignore responses of the former one."""
         self._controller_id, self._echo, self._dial = controller_id, 0, None
         self._clock.part()
         for task in self._in_flight:
             task.cancel()
 
     async def _connect(self, controller_id: int) -> None:
-        # It may have been started again meanwhile.
+        # The controller's process may have restarted, with another monotonic clock.
         self._clock.part()
         try:
             await self._peer.connect(controller_id, timeout_ms=CONNECT_MS_MAX, channel=CHANNEL)
@@ -155,7 +157,7 @@ class BrokerHeartbeats:
             return
         sent_ms = self._clock.now_ms()
         try:
-            # What is answered later than that earns nothing.
+            # A later response earns no lease.
             answer = await ask(
                 self._peer,
                 controller_id,
@@ -167,7 +169,7 @@ class BrokerHeartbeats:
         except FateUnknownError as error:
             logger.debug("heartbeat lost: %s", error)
             if self._peer.is_silent(controller_id, CHANNEL):
-                # What is lost may stay stuck behind TCP's growing timers: a new connection is quicker.
+                # TCP may retry lost bytes only after long pauses, which grow: a new connection is faster.
                 self._peer.disconnect(controller_id, CHANNEL)
         except MilenaError as error:
             logger.debug("heartbeat failed: %s", error)
@@ -177,7 +179,7 @@ class BrokerHeartbeats:
     def _take_answer(self, answer: BrokerHeartbeatAnswer, sent_ms: MonotonicMs) -> None:
         self._echo = answer.number
         self._clock.hear(sent_ms, answer.controller_ms, answer.cluster_ms)
-        # As old as what the controller knew of its majority when it answered.
+        # The lease is as old as the controller's knowledge of its majority when it answered.
         as_of_ms = MonotonicMs(sent_ms - answer.age_ms)
         if self._is_waiting_for_time():
             self.soon()
@@ -186,7 +188,10 @@ class BrokerHeartbeats:
         self._on_answer(answer, as_of_ms)
 
     def _is_waiting_for_time(self) -> bool:
-        """Whether a record would be stamped by a clock that nobody has judged yet, and may be before long."""
+        """Return whether this node still waits for the cluster's time.
+
+        Until then it takes no records: their append times would come from a clock that was not compared yet.
+        """
         now_ms = self._clock.now_ms()
         if self._first_ms is None:
             self._first_ms = now_ms

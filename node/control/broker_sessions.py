@@ -1,9 +1,11 @@
-"""Broker sessions: which brokers the controller believes to be alive. Pure.
+"""Broker sessions: the brokers that the controller counts as alive. Pure.
 
-A heartbeat extends a session only as far as the answer that it echoes is young: a broker that can send but not hear is
-as good as dead, it would not learn of its demotion. Several heartbeats may be under way at once, so the answer that is
-echoed need not be the last. The broker counts its own lease from the moment that it *sent* the heartbeat that was
-answered, the controller from about its arrival, so the lease ends first.
+A heartbeat extends the session only as far as the response that it echoes is recent. A broker that can send but not
+hear counts as dead, because it would not learn that it lost its leadership. Several heartbeats may be in flight, so the
+echoed response need not be the last.
+
+The broker counts its lease from the moment when it *sent* the answered heartbeat. The controller counts the session
+from about the arrival of that heartbeat. So the lease ends first.
 """
 
 from collections import deque
@@ -13,10 +15,10 @@ from dataclasses import dataclass, field
 from milena.model.types import MonotonicMs
 
 ANSWERS_KEPT = 16
-"""Twice the heartbeats that a broker has under way."""
+"""The responses remembered for each broker: twice the heartbeats that a broker has in flight."""
 GRACES_PER_SESSION = 6
-"""An answer counts as news for a sixth of a session: a heartbeat's interval. A broker that waits for its next turn with
-the echo has heard us all the same."""
+"""A response counts as new for a sixth of a session, which is the interval of heartbeats. A broker echoes a response
+only with its next heartbeat, though it has heard it earlier."""
 
 
 @dataclass(slots=True)
@@ -28,20 +30,20 @@ class BrokerSession:
     answers: deque[tuple[int, MonotonicMs]] = field(
         default_factory=lambda: deque(maxlen=ANSWERS_KEPT)
     )
-    """Numbers of the last answers, and when each was given; empty: none was yet."""
+    """The numbers of the last responses, and when each was given; empty before the first one."""
     applied_index: int = -1
-    """How far the broker's image was at its last heartbeat."""
+    """The index of the broker's image at its last heartbeat."""
     is_draining: bool = False
     is_disk_full: bool = False
     has_reported: bool = False
-    """Whether the broker itself sent a heartbeat in this session: silence since take-over proves nothing."""
+    """Whether the broker has sent a heartbeat under this controller. Before that, its silence proves nothing."""
 
 
 class BrokerSessions:
     """The controller's view of every registered broker.
 
     Invariants:
-        An answer's number is never reused within one controller. A session never shrinks but by ``end``.
+        The number of a response is never reused by one controller. Only ``end`` and ``backdate`` shorten a session.
     """
 
     def __init__(self, session_ms: int) -> None:
@@ -51,7 +53,7 @@ class BrokerSessions:
         self._ended: set[int] = set()
 
     def arm(self, broker_epochs: Mapping[int, int], now_ms: MonotonicMs) -> None:
-        """Give every broker without a session a full one; forget brokers that are gone."""
+        """Give every broker without a session a full one; forget brokers that are not registered any more."""
         for broker_id, epoch in broker_epochs.items():
             session = self._sessions.get(broker_id)
             if session is None or session.broker_epoch != epoch:
@@ -61,18 +63,18 @@ class BrokerSessions:
             del self._sessions[broker_id]
 
     def rearm(self, now_ms: MonotonicMs) -> None:
-        """After a stall of our own: what was silent may have been our not listening."""
+        """Extend all sessions after a stall of this node, which may not have heard the brokers."""
         for session in self._sessions.values():
             session.last_heard_ms = now_ms
 
     def backdate(self, broker_id: int, heard_ms: MonotonicMs) -> None:
-        """Count the broker's session from an earlier sign of life: the previous Raft leader's last message."""
+        """Count the broker's session from ``heard_ms``, the last message of the previous Raft leader."""
         session = self._sessions.get(broker_id)
         if session is not None and not session.has_reported:
             session.last_heard_ms = min(session.last_heard_ms, heard_ms)
 
     def end(self, broker_id: int) -> None:
-        """The process is known to be gone: its session is over now."""
+        """End the broker's session now, because its process is known to be gone."""
         if broker_id in self._sessions:
             self._ended.add(broker_id)
 
@@ -87,7 +89,7 @@ class BrokerSessions:
         is_disk_full: bool,
         now_ms: MonotonicMs,
     ) -> int | None:
-        """Take a heartbeat; returns the number of the answer, or None for a stale broker epoch."""
+        """Take a heartbeat; return the number of the response, or None for a stale broker epoch."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return None
@@ -106,17 +108,20 @@ class BrokerSessions:
 
     @staticmethod
     def _given_ms(session: BrokerSession, echo: int, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """When the echoed answer was given: now for a broker that was given none, None for one long forgotten."""
+        """Return when the echoed response was given.
+
+        Return ``now_ms`` for a broker that got no response yet, and None for a response that is not remembered.
+        """
         if not session.answers:
             return now_ms
         return next((given_ms for number, given_ms in session.answers if number == echo), None)
 
     def get(self, broker_id: int) -> BrokerSession | None:
-        """The broker's session."""
+        """Return the broker's session, or None."""
         return self._sessions.get(broker_id)
 
     def is_alive(self, broker_id: int, now_ms: MonotonicMs) -> bool:
-        """Whether the session still runs."""
+        """Return whether the broker's session still runs."""
         session = self._sessions.get(broker_id)
         return (
             session is not None
@@ -125,5 +130,5 @@ class BrokerSessions:
         )
 
     def expired(self, now_ms: MonotonicMs) -> Iterable[int]:
-        """Brokers whose session is over, ascending."""
+        """Return the brokers whose session has ended, ascending."""
         return [b for b in sorted(self._sessions) if not self.is_alive(b, now_ms)]

@@ -1,7 +1,7 @@
 """The wall clocks of the voters, and the time on which a majority of them agrees. Pure.
 
-A reading is a broker's wall clock when the controller's monotonic clock stood at 0. So readings of different moments
-can be compared, and one that is not renewed goes on by the controller's monotonic clock.
+A reading is a broker's wall clock at the time when the controller's monotonic clock was 0. So readings of different
+moments can be compared. A reading that is not renewed continues by the controller's monotonic clock.
 """
 
 from collections.abc import Collection
@@ -11,8 +11,8 @@ class ClockReadings:
     """The last reading of each voter, under one controller.
 
     Invariants:
-        ``cluster_ms`` lies between two readings of a majority that are at most twice ``skew_ms_max`` apart, so that a
-        minority of wrong clocks moves it by no more than that.
+        ``cluster_ms`` lies between two readings of a majority. All readings of this majority are at most twice
+        ``skew_ms_max`` apart, so a minority of wrong clocks moves the time by no more than that.
     """
 
     def __init__(self, voters: Collection[int], skew_ms_max: int) -> None:
@@ -21,14 +21,14 @@ class ClockReadings:
         self._readings: dict[int, int] = {}
 
     def take(self, broker_id: int, reading_ms: int | None) -> None:
-        """Take a broker's reading; None: it could not tell. Only those of voters count."""
+        """Take a broker's reading, None if the broker has none. Only readings of voters count."""
         if reading_ms is not None and broker_id in self._voters:
             self._readings[broker_id] = reading_ms
 
     def cluster_ms(self) -> int | None:
-        """The cluster's time when the controller's monotonic clock stood at 0; None: no majority agrees.
+        """Return the cluster's time at which the controller's monotonic clock was 0; None if no majority agrees.
 
-        The median of the largest group of clocks that are within the bound of one of them.
+        It is the median of the largest group of clocks that differ by at most ``skew_ms_max`` from one of them.
         """
         readings = sorted(self._readings.values())
         agreed: list[int] = []
@@ -41,7 +41,7 @@ class ClockReadings:
         return (agreed[(len(agreed) - 1) // 2] + agreed[len(agreed) // 2]) // 2
 
     def __str__(self) -> str:
-        """The voters' clocks beside the earliest one, for the log."""
+        """Return the voters' clocks as differences to the earliest one, for the log."""
         earliest = min(self._readings.values(), default=0)
         return " ".join(
             f"{voter}=+{ms - earliest}ms" for voter, ms in sorted(self._readings.items())

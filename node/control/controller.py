@@ -1,11 +1,13 @@
-"""The controller: the Raft leader's duty of watching brokers and giving partitions their leaders.
+"""The controller: the Raft leader's node watches the brokers and elects leaders of partitions.
 
-It decides from the local image and its own session table, and writes every decision as a command that names what it was
-decided from, so that a late or deposed controller's commands do nothing. Heartbeats never touch the log.
+It decides from the local image and its own table of sessions. Each decision is a command that names the state on which
+it is based, so commands of a late or deposed controller do nothing. Heartbeats are not written to the log.
 
 A turn, in this order: fence brokers whose session ended (with the elections that follow from it) → unfence brokers that
-caught up → drain brokers that ask for it → elect for leaderless partitions → move replicas on → now and then, restore
-preferred leaders. Once every broker is of a release that supports it, the cluster's feature level is raised.
+caught up → drain brokers that ask for it → relieve brokers with a full disk → elect leaders for partitions without one
+→ continue moves of replicas → from time to time, restore preferred leaders and forget unused producers. A turn also
+raises the cluster's feature level once every broker supports the next one, corrects the applied time, and has nodes
+compare their images.
 """
 
 import asyncio
@@ -64,28 +66,32 @@ TICK_MS = 100
 PROBE_PAUSE_MS = 100
 PROBES_MAX = 4
 REFUSALS_TO_FENCE = 2
-"""In a row."""
+"""Refused connections in a row after which a broker's process counts as gone."""
 PROBE_TIMEOUT_MS = 500
 PROPOSE_TIMEOUT_MS = 3_000
 UNCLEAN_PATIENCE_MS = 10_000
-"""After a controller took over, or a broker was fenced, before a replica outside the ISR may be elected where the topic
-allows it: after a power cut of everything, the replicas that have the records need a moment to come back."""
+"""The time before a replica outside the ISR may be elected, if the topic allows it.
+
+It counts from the last take-over of a controller, or the last fence of a broker. After a power cut of all machines, the
+replicas that have the records need a moment to come back.
+"""
 CHECK_IMAGE_MS = 60_000
-"""Between two comparisons of all nodes' images with the controller's, at least."""
+"""The shortest time between two comparisons of all nodes' images with the controller's."""
 CHECK_IMAGE_SHARE = 100
-"""And at least so many times what a hash takes: it costs each node a hundredth of its time at most."""
+"""The shortest time between two comparisons, as a multiple of the time of a hash: each node spends at most a hundredth
+of its time on them."""
 FORGET_LOOKS = 100
-"""For transactional ids that nobody uses any more, in the time for which they are kept."""
+"""How often unused transactional ids are searched in the time for which they are kept."""
 CLOCKS_LEVEL = 11
-"""The feature level from which on clocks are compared: every broker tells its own."""
+"""The feature level from which on every broker reports its clock, and clocks are compared."""
 CLOCKS_SETTLE_MS = 5_000
-"""After a controller took over, before it says that the voters' clocks do not agree."""
+"""The time after a take-over before the controller reports that the voters' clocks do not agree."""
 CHANGES_MAX = 2_000
-"""Partition changes in one command."""
+"""The most partition changes in a command."""
 
 
 class Dial(Protocol):
-    """Dials a broker's peer port once, to learn whether its process is there."""
+    """Dials a broker's peer port once, to find out whether its process runs."""
 
     def __call__(self, broker_id: int, /, *, timeout_ms: float) -> Awaitable[ProbeResult]:
         """Connect, and close at once."""
@@ -93,40 +99,40 @@ class Dial(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """How patient the controller is."""
+    """Timeouts and intervals of the controller, and the start of a new cluster."""
 
     session_ms: int
     preferred_interval_ms: int
-    """Between looks at whether leaders are the preferred ones; 0: never looks."""
+    """The pause between checks whether leaders are the preferred ones; 0: never check."""
     transactional_id_ms: int
-    """How long a name that begins transactions is kept after its last one: longer than any takes."""
+    """How long a name that begins transactions is kept after its last one; longer than any transaction takes."""
     voters: tuple[int, ...]
     clock_skew_ms_max: int
-    """How far two right clocks are apart at most."""
+    """The largest difference of two correct clocks."""
     feature_level: int
-    """Of a new cluster."""
+    """The feature level of a new cluster."""
     new_cluster_id: Callable[[], str]
 
 
 class _Peace(NamedTuple):
-    """The image as elections saw it when there was nothing to elect."""
+    """The parts of an image in which no election was due."""
 
     brokers: Map[int, Broker]
     partitions: Map[PartitionKey, Partition]
     topics: Map[str, Topic]
     with_unclean: bool
-    """Whether unclean elections were thought of."""
+    """Whether unclean elections were considered."""
     is_led: bool
-    """Every partition has a leader: whatever topics allow, there is nothing to elect."""
+    """Whether every partition has a leader: then no election is due, with any settings of topics."""
 
     @classmethod
     def of(cls, image: Image, *, with_unclean: bool) -> "_Peace":
-        """The parts of the image that elections look at."""
+        """Return the parts of the image on which elections depend."""
         is_led = all(partition.leader is not None for partition in image.partitions.values())
         return cls(image.brokers, image.partitions, image.topics, with_unclean, is_led)
 
     def holds(self, image: Image, *, with_unclean: bool) -> bool:
-        """Whether another look would see the same. Persistent maps tell by their identity."""
+        """Return whether a new search would have the same result. Unchanged persistent maps keep their identity."""
         return (
             self.brokers is image.brokers
             and self.partitions is image.partitions
@@ -135,7 +141,7 @@ class _Peace(NamedTuple):
 
 
 class Controller:
-    """Runs on every node, works only where Raft leads. Owned by the data loop."""
+    """The controller of a node; it exists on every node and works only on the Raft leader's. Owned by the data loop."""
 
     def __init__(
         self,
@@ -158,15 +164,15 @@ class Controller:
         self._readings = ClockReadings((), 0)
         self._do_clocks_agree = True
         self._since_ms = clock.now_ms()
-        """When this controller took over."""
+        """The time of the last take-over."""
         self._term = -1
         self._previous_leader: int | None = None
         self._task: asyncio.Task[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._fencing: set[int] = set()
-        """Brokers whose fence is under way."""
+        """Brokers whose fence is in flight."""
         self._fenced_at: dict[int, tuple[int, int]] = {}
-        """Broker → its epoch, and an index of our image at which it was fenced already."""
+        """Broker → its epoch, and an index of this node's image at which the broker was fenced already."""
         self._work = asyncio.Event()
         self._parts = ImageParts(
             "brokers", "partitions", "controller_epoch", "feature_level", "voters"
@@ -179,10 +185,10 @@ class Controller:
             clock=clock, propose=self._propose, propose_changes=self._propose_changes
         )
         self._lost_ms = clock.now_ms()
-        """When this controller took over, or fenced a broker last."""
+        """When this controller took over, or last fenced a broker."""
         self._peace: _Peace | None = None
-        """What needed no election when it was looked at last. Looking for elections in one of many partitions costs
-        most of what an idle controller does."""
+        """The parts of the last image without a due election. With many partitions, searching them is most of the cost
+        of an idle controller."""
 
     @property
     def is_active(self) -> bool:
@@ -192,12 +198,13 @@ class Controller:
     # -- role ------------------------------------------------------------------------------------
 
     def on_status(self, status: QuorumStatus) -> None:
-        """The quorum's role changed."""
+        """Start or stop to control, because the quorum's role changed."""
         is_leader = status.role is Role.LEADER
         if is_leader and (self._task is None or status.term != self._term):
             self._stop()
             self._term = status.term
-            # A controller that ended would take heartbeats for ever, and fence nobody: it claims again.
+            # If this task ended by an error, the node would answer heartbeats forever and fence no broker. So it is
+            # restarted, and claims the controller again.
             lead = partial(self._lead, status.term)
             self._task = asyncio.create_task(
                 keep_going("controller", lead, clock=self._clock, contained=self._contained),
@@ -219,10 +226,10 @@ class Controller:
         self._probes.clear()
 
     def on_image(self, image: Image) -> None:
-        """Something changed: look at once whether it needs a decision."""
+        """Start a turn at once, if the image changed in a way that may need a decision."""
         before, self._topics = self._topics, image.topics
         peace = self._peace
-        # Of a topic it matters only whether it allows unclean elections, and that only where somebody has no leader.
+        # Only one setting of topics matters, unclean elections, and only if a partition has no leader.
         is_about_topics = before is not image.topics and not (
             peace is not None and peace.is_led and peace.partitions is image.partitions
         )
@@ -245,12 +252,12 @@ class Controller:
             self._take_over()
             logger.info("controller epoch=%d term=%d", self._epoch, term)
             await self._run()
-            # A former leader's claim was still on its way: it was committed after ours and deposed us, though only
-            # the Raft leader can control. Whoever is it claims again.
+            # A former leader's claim was still in flight. It was committed after this one and deposed this controller,
+            # though only the Raft leader can control. This node still leads, so it claims again.
             logger.warning("controller epoch=%d is over, term=%d goes on", self._epoch, term)
 
     async def _claim(self) -> int:
-        """Raise the controller epoch; its answer means that all that was committed before is in the image."""
+        """Raise the controller epoch and return it; on return, the image has everything that was committed before."""
         if not (await self._metadata.barrier(timeout_ms=PROPOSE_TIMEOUT_MS)).cluster_id:
             await self._metadata.propose(
                 InitCluster(
@@ -285,18 +292,18 @@ class Controller:
     async def on_heartbeat(
         self, peer_id: int, fields: Fields, body: Buffer
     ) -> tuple[Fields, Sequence[Buffer]]:
-        """A broker's heartbeat over the peer port."""
+        """Answer a broker's heartbeat that arrived over the peer port; see ``take_heartbeat``."""
         del body
         return pack(self.take_heartbeat(peer_id, unpack(BrokerHeartbeatRequest, fields)))
 
     def take_heartbeat(
         self, broker_id: int, report: BrokerHeartbeatRequest
     ) -> BrokerHeartbeatAnswer:
-        """Count a heartbeat.
+        """Count a heartbeat, and return the response to it.
 
         Raises:
             NotReadyError: this node is not the controller, or not yet.
-            StaleBrokerEpochError: another life of the broker registered since.
+            StaleBrokerEpochError: the broker has registered again since, or is not registered.
         """
         sessions = self._sessions
         if sessions is None:
@@ -320,7 +327,7 @@ class Controller:
         broker = image.brokers[broker_id]
         if broker.is_fenced or report.is_draining or report.is_disk_full:
             self._work.set()
-        # Who is fenced has lost all already, and while it says that it is draining it stays so.
+        # A fenced broker has lost all leadership and membership already, and a draining one is not unfenced.
         is_drained = (
             report.is_draining
             and (broker.is_draining or broker.is_fenced)
@@ -338,10 +345,10 @@ class Controller:
         )
 
     def _cluster_ms(self, broker_id: int, reading_ms: int | None) -> int | None:
-        """Take a broker's clock; the cluster's time when our monotonic clock stood at 0."""
+        """Take a broker's reading; return the cluster's time at which this node's monotonic clock was 0, or None."""
         self._readings.take(broker_id, reading_ms)
         cluster_ms = self._readings.cluster_ms()
-        # A new controller has not heard of all of them yet.
+        # A new controller has not heard all voters yet.
         is_settled = self._clock.now_ms() - self._since_ms >= CLOCKS_SETTLE_MS
         if cluster_ms is None and self._do_clocks_agree and is_settled:
             self._do_clocks_agree = False
@@ -356,17 +363,17 @@ class Controller:
         return cluster_ms
 
     def _knows_its_fence(self, broker: Broker, index: int) -> bool:
-        """Whether a broker whose image is at ``index`` knows what it does not lead any more.
+        """Return whether a broker whose image is at ``index`` knows of its fence, if it is fenced.
 
-        One that was silent for a session may be heard again before Raft has reached it. With a lease, or let in again,
-        it would speak for partitions that others lead by now.
+        A broker that was silent for a session may be heard again before Raft has reached it. With a lease, or unfenced,
+        it would act for partitions that others lead now.
         """
         if broker.broker_id in self._fencing:
             return False
         if not broker.is_fenced:
             return True
         if broker.stored_epoch != broker.broker_epoch:
-            # It was never let in since it registered.
+            # The broker was never unfenced since it registered, so its registration is its fence.
             return index >= broker.broker_epoch
         epoch, fenced_at = self._fenced_at.get(broker.broker_id, (-1, 0))
         if epoch != broker.broker_epoch:
@@ -375,10 +382,10 @@ class Controller:
         return index >= fenced_at
 
     def _majority_age_ms(self, now_ms: MonotonicMs) -> int:
-        """How long ago a majority of the voters was last heard of, ourselves included.
+        """Return how long ago a majority of the voters, with this node, was last heard, in ms.
 
-        A leader that was cut off goes on believing for a while; what it grants must not outlive what it knows, or
-        it would be the last to stop taking writes that nobody commits.
+        A Raft leader that was cut off still counts itself as leader for a while. Its leases must not outlive its
+        knowledge of a majority. Otherwise it would be the last to refuse writes that cannot be committed.
         """
         others = [v for v in self._settings.voters if v != self._node_id]
         needed = (len(others) + 1) // 2
@@ -393,12 +400,12 @@ class Controller:
     # -- quick detection of dead processes -------------------------------------------------------
 
     def on_disconnected(self, broker_id: int) -> None:
-        """A connection to the broker broke: find out whether its process is gone."""
+        """Find out whether the broker's process is gone, because a connection to it broke."""
         if self._sessions is not None:
             self.suspect(broker_id)
 
     def suspect(self, broker_id: int) -> None:
-        """Dial the broker; two refusals 100 ms apart mean that nobody listens there any more."""
+        """Dial the broker; two refusals, 100 ms apart, mean that its process is gone."""
         if broker_id not in self._probes and broker_id != self._node_id:
             task = asyncio.create_task(self._probe(broker_id), name=f"probe-{broker_id}")
             self._probes[broker_id] = task
@@ -422,7 +429,7 @@ class Controller:
     # -- turns -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Turn after turn, until another claim than ours is in force."""
+        """Run turn after turn, until another controller's claim is in force."""
         last_ms = self._clock.now_ms()
         while True:
             try:
@@ -462,13 +469,13 @@ class Controller:
         await self._check_image(now_ms)
 
     async def _check_image(self, now_ms: MonotonicMs) -> None:
-        """Let every node compare its image with ours: one that differs must stop before it acts on it for long."""
+        """Have every node compare its image with this one, so that a node with another image soon stops."""
         if now_ms < self._check_due_ms:
             return
         checks = self._metadata.checks
         check = checks.next_check()
         if check is None:
-            return  # being hashed: nobody's session waits for that
+            return  # the image is being hashed, and the turn must not wait for that
         self._check_due_ms = now_ms + max(CHECK_IMAGE_MS, CHECK_IMAGE_SHARE * checks.hash_ms)
         await self._propose(check)
 
@@ -480,7 +487,7 @@ class Controller:
             if broker is None or session is None or session.broker_epoch != broker.broker_epoch:
                 continue
             if sessions.is_alive(broker_id, now_ms):
-                continue  # it was heard of while another one was being fenced
+                continue  # it was heard while another broker was being fenced
             changes = elections.plan_fence(image, broker_id)
             if broker.is_fenced and not changes:
                 continue
@@ -494,7 +501,7 @@ class Controller:
             self._fencing.add(broker_id)
             self._fenced_at.pop(broker_id, None)
             try:
-                # The fence itself goes with the first command; what it cannot hold follows as elections.
+                # This command has the fence and the first changes; changes beyond its limit follow as elections.
                 await self._propose(
                     FenceBroker(
                         controller_epoch=self._epoch,
@@ -549,7 +556,7 @@ class Controller:
             )
 
     async def _relieve(self, sessions: BrokerSessions) -> None:
-        """Take leadership and ISR membership from brokers without room, while others have some."""
+        """Take leadership and ISR membership from brokers with a full disk, if another live broker has room."""
         image = self._metadata.image
         live = image.live_brokers()
         full = [b for b in live if (s := sessions.get(b)) is not None and s.is_disk_full]
@@ -579,12 +586,12 @@ class Controller:
             await self._propose(SetFeatureLevel(feature_level=level))
 
     async def _correct_time(self) -> None:
-        """Set the applied time back where a proposer's clock was ahead: a node's that did not know the time yet."""
+        """Set the applied time back if the clock of a proposer was ahead, for example before it knew the time."""
         image = self._metadata.image
         now_ms = self._clock.expiry_ms()
         if image.feature_level < CLOCKS_LEVEL or not now_ms or self._readings.cluster_ms() is None:
             return
-        # A proposer may be ahead of the others by the bound, and this node behind them.
+        # A correct proposer may be ahead of the others by the skew, and this node behind them by the same.
         ahead_ms = image.now_ms - now_ms
         if ahead_ms > 2 * self._settings.clock_skew_ms_max:
             logger.warning("applied time set back ahead_ms=%d", ahead_ms)
@@ -598,7 +605,7 @@ class Controller:
         await self._propose_changes(elections.plan_preferred(self._metadata.image), "prefer")
 
     async def _forget_producers(self, now_ms: MonotonicMs) -> None:
-        """Have names forgotten that began transactions, and that nobody uses any more."""
+        """Propose to forget the names that began transactions and are not used any more."""
         image = self._metadata.image
         if image.feature_level < producers.LEVEL or now_ms < self._forget_due_ms:
             return
@@ -617,8 +624,8 @@ class Controller:
             logger.info("%s partitions=%d", why, len(part))
             taken = await self._propose(ElectLeaders(controller_epoch=self._epoch, changes=part))
             if isinstance(taken, tuple) and not any(taken):
-                # Each command makes a new image, and each image a new turn: what is refused again and again must not
-                # spin.
+                # Each command makes a new image, and each image a new turn: changes that are always refused must not
+                # cause a busy loop.
                 await self._clock.sleep(TICK_MS)
 
     async def _propose(

@@ -1,4 +1,4 @@
-"""This broker's place in the cluster: registration, then what it tells the controller of itself until it leaves."""
+"""This broker's place in the cluster: registration, heartbeats to the controller, and draining."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -26,12 +26,16 @@ logger = logging.getLogger(__name__)
 REGISTER_TIMEOUT_MS = 10_000
 RETRY_MS = 100
 TAKEN_ID_SESSIONS = 3
-"""Under one controller, before an id in use is believed to belong to another live node: the session of a dead owner,
-one that begins anew when the controller stalls (``BrokerSessions.rearm``), and one for the stall."""
+"""How many sessions under one controller it takes until an id in use counts as another live node's.
+
+One is the session of a dead owner. One starts again when the controller stalls (``BrokerSessions.rearm``), and one is
+for the stall.
+"""
 TAKEN_ID_SLACK_MS = 5_000
-"""Besides: for the fence to be decided and committed."""
+"""Additional time, for the fence to be decided and committed."""
 ANSWER_GAP_MS_MAX = 3_000
-"""Between two answers of the quorum; after a longer one nobody can tell whether there was a controller meanwhile."""
+"""The longest time between two responses of the quorum. After a longer one it is unknown whether a controller ran
+meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +51,14 @@ class Identity:
 
 
 class TakenId:
-    """How long our id has been refused by the same controller. Pure; times are monotonic ms.
+    """The time for which this broker's id has been refused under the same controller. Pure; times are monotonic ms.
 
-    The state machine refuses an id for as long as its owner is not fenced, so nothing but a clear answer to a node that
-    was given another's id depends on giving up. A node that lost its directory meets its own former self, and must not
-    give up before a controller has fenced that. Every controller gives every broker a whole session first: only time
-    under one of them counts, and none without a quorum.
+    The state machine refuses an id while its owner is not fenced. Giving up only serves to give a clear error to a node
+    that was configured with another node's id.
+
+    A node that lost its directory meets its own former process, and must not give up before a controller has fenced
+    that. Each controller first gives every broker a full session. So only time under one controller counts, and no time
+    without a quorum.
     """
 
     def __init__(self, session_ms: int) -> None:
@@ -62,7 +68,7 @@ class TakenId:
         self._refused_ms = 0
 
     def is_certain(self, controller_epoch: int, now_ms: int) -> bool:
-        """Take a refusal; whether a controller that was there all the time has left the owner unfenced for too long."""
+        """Take a refusal; return whether one controller, without a gap, has left the owner unfenced for too long."""
         is_same = controller_epoch == self._controller_epoch
         if not is_same or now_ms - self._refused_ms > ANSWER_GAP_MS_MAX:
             self._controller_epoch, self._since_ms = controller_epoch, now_ms
@@ -98,7 +104,8 @@ class Membership:
         self._controller: tuple[int, int] | None = None
         self._is_drained = False
         self.heard_ms: MonotonicMs | None = None
-        """When the image had all that the cluster knew of access, as far as is known; None: never in this life."""
+        """The last time at which the image is known to have had all of the cluster's changes of access; None: never in
+        this process."""
         self._heartbeats = BrokerHeartbeats(
             broker_id=broker_id,
             metadata=metadata,
@@ -111,36 +118,36 @@ class Membership:
             on_answer=self._on_answer,
         )
 
-    # -- what others look at ---------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     @property
     def has_lease(self) -> bool:
-        """Whether the controller counts on this broker, as far as can be known."""
+        """Whether this broker has a lease, and so may act on what it leads."""
         return self._heartbeats.lease_left_ms > 0
 
     @property
     def lease_left_ms(self) -> int:
-        """How long the lease still runs without another answer."""
+        """How long the lease still runs without another response, in ms."""
         return self._heartbeats.lease_left_ms
 
     def me(self, image: Image) -> Broker | None:
-        """This broker in the image, if it is this life of it."""
+        """Return this broker in the image, or None if the image does not have its present registration."""
         broker = image.brokers.get(self._broker_id)
         return broker if broker is not None and broker.broker_epoch == self.broker_epoch else None
 
     @property
     def is_unfenced(self) -> bool:
-        """Whether this life of the broker takes part."""
+        """Whether the image has this broker's present registration, unfenced."""
         broker = self.me(self._metadata.image)
         return broker is not None and not broker.is_fenced
 
     # -- registration ----------------------------------------------------------------------------
 
     async def register(self, reports: Sequence[ReplicaReport], *, was_clean_stop: bool) -> int:
-        """Register until the quorum takes it; returns the broker epoch, which the directory remembers.
+        """Retry to register until the quorum takes it; store the broker epoch in the directory, and return it.
 
         Raises:
-            StartupError: another live broker uses our id.
+            StartupError: another live broker uses this broker's id.
         """
         taken: TakenId | None = None
         is_waiting = False
@@ -151,7 +158,7 @@ class Membership:
                     timeout_ms=REGISTER_TIMEOUT_MS,
                 )
             except StaleBrokerEpochError:
-                # The wall clock was set back since our last life, which names incarnations by it.
+                # Incarnations are named by the wall clock, which was set back since the last process of this broker.
                 self._metadata.outlive_past_incarnations()
                 continue
             except BrokerIdInUseError as error:
@@ -168,7 +175,8 @@ class Membership:
                     logger.warning("waiting for the metadata quorum: %s", error)
                 is_waiting = True
                 if isinstance(error, FateUnknownError):
-                    # Should it still come, it must not come after the next one, whose epoch is the one that is known.
+                    # The lost registration may still be committed. It must then not replace the next one, because this
+                    # node knows only the next one's epoch.
                     self._metadata.outlive_past_incarnations()
                 await self._clock.sleep(RETRY_MS)
                 continue
@@ -200,12 +208,12 @@ class Membership:
     # -- heartbeats ------------------------------------------------------------------------------
 
     def beat_soon(self, image: Image | None = None) -> None:
-        """Do not wait for the next turn: the controller changed, or the image reached a point it waits for."""
+        """Send a heartbeat soon: the controller changed, or the image has reached an index that it waits for."""
         del image
         self._heartbeats.soon()
 
     def on_image(self, image: Image) -> None:
-        """A new controller wants to hear of us at once; so does one that waits for us to catch up."""
+        """Send a heartbeat soon to a new controller, or to one that waits until this fenced broker has caught up."""
         controller = (image.controller_id or 0, image.controller_epoch)
         broker = self.me(image)
         if controller != self._controller or (broker is not None and broker.is_fenced):
@@ -236,14 +244,14 @@ class Membership:
     # -- a full disk -----------------------------------------------------------------------------
 
     def on_disk_full(self) -> None:
-        """Writes are refused here: let others lead, and do not count us as in sync."""
+        """Report a full disk, so that the controller passes on leadership and takes this broker out of the ISRs."""
         if not self.is_disk_full:
             self.is_disk_full = True
             logger.warning("disk full: giving up leadership")
             self.beat_soon()
 
     def on_disk_room(self) -> None:
-        """There is room again."""
+        """Report that the disk has room again."""
         if self.is_disk_full:
             self.is_disk_full = False
             logger.info("disk has room again")
@@ -252,10 +260,10 @@ class Membership:
     # -- draining --------------------------------------------------------------------------------
 
     async def drain(self, *, timeout_ms: int) -> bool:
-        """Ask the controller to take all leadership and ISR membership away; True when it has.
+        """Ask the controller to take away all leadership and ISR membership; return whether it has done so.
 
-        A broker that has not registered in this life leads nothing and counts nowhere: there is nothing to wait for,
-        and since it says that it is draining, it will not be let in.
+        If this process has not registered, the broker leads nothing and is in no ISR, so there is nothing to wait for.
+        It will not be unfenced either, because it reports that it is draining.
         """
         self.is_draining = True
         if self.broker_epoch < 0:

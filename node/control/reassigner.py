@@ -1,6 +1,6 @@
-"""The controller's part in moving replicas: starts, hands over, finishes. One turn at a time, driven by ``Controller``.
+"""The controller's part in moves of replicas: start them, change leaders, finish them. Driven by ``Controller``.
 
-It keeps nothing that matters: a new controller reads in the image how far every move is, and goes on from there.
+It keeps no essential state. A new controller reads the progress of every move from the image, and continues there.
 """
 
 import logging
@@ -17,10 +17,13 @@ from raft_meta.machine.topics.reassignments import plan_steps, running
 logger = logging.getLogger(__name__)
 
 STEPS_MAX = 2_000
-"""In one command: well below its bound of 1 MiB."""
+"""The most steps in a command, well below its limit of 1 MiB."""
 HANDOVER_MS = 500
-"""Between the change of leader and the old leader's leaving: writers who wait at the old one hear there that the new
-one has committed their records, which takes it one fetch. After it is gone they would only hear that nobody knows."""
+"""The time between the change of leader and the removal of the old leader.
+
+Writers that wait at the old leader learn there that the new one has committed their records, which takes one fetch.
+After the old leader is removed, they would only get ``FateUnknownError``.
+"""
 REFUSED_PAUSE_MS = 100
 
 
@@ -38,12 +41,12 @@ class Reassigner:
         self._propose = propose
         self._propose_changes = propose_changes
         self._handed_over: dict[PartitionKey, MonotonicMs] = {}
-        """When this controller gave another broker the leadership of what is about to finish."""
+        """When this controller changed the leader of each partition whose move is about to finish."""
         self._at_rest: Map[PartitionKey, Partition] = Map()
-        """Partitions of which none is on the move."""
+        """The partitions of the last image without moves."""
 
     async def turn(self, image: Image) -> None:
-        """Do what is due now."""
+        """Propose the steps that are due now."""
         if image.partitions is self._at_rest:
             return
         if not running(image):
@@ -79,7 +82,7 @@ class Reassigner:
                     f" refused={code}" if code else "",
                 )
             if all(codes):
-                # Each command makes a new image, and each image a new turn.
+                # Each command makes a new image, and each image a new turn: refused steps must not cause a busy loop.
                 await self._clock.sleep(REFUSED_PAUSE_MS)
 
 

@@ -1,19 +1,19 @@
-"""How this broker stands in the cluster, for whoever acts in its name: leaders, followers, coordinators, services."""
+"""This broker's standing in the cluster, for all parts that act in its name, such as leaders and coordinators."""
 
 from typing import Protocol
 
 
 class Standing(Protocol):
-    """What of it ``Membership`` knows at this moment; to be asked again after every wait."""
+    """The state of this broker that ``Membership`` knows now. Read it again after every wait."""
 
     @property
     def broker_epoch(self) -> int:
-        """Of this life of the broker; -1 until it is registered."""
+        """The broker epoch of this process; -1 until it is registered."""
 
     @property
     def has_lease(self) -> bool:
-        """Whether the controller counts on this broker, as far as can be known."""
+        """Whether this broker has a lease, and so may act on what it leads."""
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether it takes no records for now."""
+        """Whether the disk is full, so that this broker takes no records now."""
