@@ -1,8 +1,8 @@
-"""The applied time is set back, to which a wrong clock had advanced it.
+"""The correction of the applied time after a wrong clock has advanced it.
 
-The applied time is the latest one that any proposer told. So a proposer whose clock was ahead would be believed until
-the others have caught up, also after its clock was repaired. Tokens made meanwhile would count as expired, and offsets
-would be kept too long. The controller knows the cluster's time, and proposes the correction.
+The applied time is the latest time of any proposer. So the time of a clock that was ahead would stay until the other
+clocks reach it, even after that clock was corrected. Tokens created in the meantime would count as expired, and offsets
+would be kept too long. The controller knows the cluster's time and proposes the correction.
 """
 
 from collections.abc import Callable
@@ -29,10 +29,10 @@ V = TypeVar("V")
 
 
 def correct(image: Image, command: CorrectTime) -> Outcome:
-    """Set the applied time back, and everything that it says happened later; never forward.
+    """Set the applied time, and all stored times that are later, back to the command's time; never forward.
 
     Raises:
-        StaleControllerEpochError: refused.
+        StaleControllerEpochError: the proposer is not the controller any more.
     """
     check_controller(image, command.controller_epoch)
     now_ms = command.now_ms
@@ -73,6 +73,6 @@ def correct(image: Image, command: CorrectTime) -> Outcome:
 
 
 def _changed(values: Map[K, V], change: Callable[[V], V]) -> Map[K, V]:
-    """``values`` with ``change`` made to each; the same map where it changes none."""
+    """Return ``values`` with ``change`` applied to each; the same object if no value changes."""
     changed = {key: after for key, value in values.items() if (after := change(value)) is not value}
     return values.update(changed) if changed else values

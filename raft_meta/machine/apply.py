@@ -1,12 +1,11 @@
-"""One committed command at a time onto the image: deduplicate, dispatch, answer.
+"""Applies one committed command to the image: deduplicate, dispatch, respond.
 
-Every node applies the same commands in the same order and must reach the same image, byte for byte. So nothing here
-depends on anything but the arguments; the clock is the proposer's, clamped so that applied time never runs backwards
-but by ``CorrectTime``.
+Every node applies the same commands in the same order and must reach the same image, byte for byte. So all code here
+depends only on its arguments. The clock is the proposer's. Applied time never goes back, except by ``CorrectTime``.
 
 A refusal (InvalidRequest, NotFound, Conflict, Fenced, Unavailable, LimitReached, FateUnknown) is the same on every
-node: it becomes the response, and the command leaves no other trace. Anything else means that this node must not go
-on, and is left to propagate.
+node: it becomes the response, and the command has no other effect. Any other error means that this node must stop; it
+propagates.
 """
 
 from dataclasses import dataclass
@@ -95,14 +94,14 @@ ClientCommand = (
     | transactions.TransactionCommand
     | access.AccessCommand
 )
-"""Sections that clients leave in the state, and who they are."""
+"""Commands about producers, groups, offsets, REST consumers, transactions and access."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result of one command. ``error``: why it was refused; ``response`` holds it too, encoded.
+    """The result of one command. ``error``: the refusal, which ``response`` also holds, encoded.
 
-    A retry that was recognised has the first response and no ``error``. ``change``: what there is to tell of it.
+    A recognised retry has the first response and no ``error``. ``change``: the audit entry of the command, if any.
     """
 
     image: Image
@@ -112,7 +111,7 @@ class Applied:
 
 
 def apply(image: Image, index: int, envelope: Envelope) -> Applied:
-    """The image after the command at ``index``, which must be above the image's.
+    """Apply the command at ``index``, which must be above the image's index.
 
     Raises:
         CorruptLogError: the cluster has outgrown this release; the node must stop.

@@ -1,8 +1,8 @@
-"""How much one node is given to carry, and from which feature level on every node refuses more.
+"""Bounds on the replicas of one node, and the feature level from which on every node enforces them.
 
-Whoever proposes a command checks the bounds first, so that they hold from the first upgraded node on. ``apply``
-checks them again, which settles races, but only from ``LEVEL`` on: nodes of an older release would apply what this one
-refuses, and their images would differ.
+The proposer of a command checks the bounds first, so that they hold from the first upgraded node on. ``apply`` checks
+them again, which settles races. It does so only from ``LEVEL`` on: a node of an older release would apply a command
+that this release refuses, and their images would differ.
 """
 
 from collections import Counter
@@ -12,28 +12,28 @@ from milena.model.errors import InvalidReplicationError, TooManyReplicasError
 from raft_meta.machine.image import Image
 
 LEVEL = 2
-"""The feature level from which on ``apply`` refuses what is above a bound."""
+"""The feature level from which on ``apply`` enforces the bounds."""
 
 REPLICAS_PER_BROKER_MAX = 4_000
-"""Each replica has a folder, open files and a place in every look over all of them: four thousand keep an idle node,
-which is one Python process, within a small part of a core, and its open files within what systems allow."""
+"""Each replica has a folder and open files, and takes part in every scan over all replicas. With four thousand, an idle
+node, which is one Python process, uses a small part of a core, and its open files stay within the usual limits."""
 
 PARTITIONS_PER_REQUEST_MAX = 1_000
-"""Created by one command: each node that gets replicas makes files for all of them at once, which takes seconds. More
-are added by further requests."""
+"""Partitions that one command may create. Each node that gets replicas creates files for all of them at once, which
+takes seconds. Further requests add more."""
 
 
 def are_in_force(image: Image) -> bool:
-    """Whether every node refuses what is above the bounds."""
+    """Return whether every node enforces the bounds."""
     return image.feature_level >= LEVEL
 
 
 def check_new_replicas(image: Image, placement: Sequence[Sequence[int]]) -> None:
-    """Refuse partitions that are too many at once, or more than their brokers can hold.
+    """Refuse too many partitions at once, or more replicas than a broker may hold.
 
     Raises:
         InvalidReplicationError: more partitions than one request may create.
-        TooManyReplicasError: a broker would hold more replicas than one node carries.
+        TooManyReplicasError: a broker would hold more than ``REPLICAS_PER_BROKER_MAX`` replicas.
     """
     if len(placement) > PARTITIONS_PER_REQUEST_MAX:
         raise InvalidReplicationError(

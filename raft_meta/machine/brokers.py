@@ -1,10 +1,10 @@
-"""Brokers: registration, sessions' ends, draining and leaving.
+"""Brokers: registration, the end of sessions, draining and leaving.
 
-A broker's life: it registers (fenced, leading nothing, under a new epoch), is unfenced once it has caught up with the
-image, perhaps drains, and is fenced when its session ends. After that it may be unfenced again under the same epoch
-(it was only slow) or register anew (it was restarted).
+A broker registers (fenced, leading nothing, under a new epoch). It is unfenced once it has caught up with the image. It
+may drain, and it is fenced when its session ends. After that it may be unfenced again under the same epoch (it was only
+slow), or register again (it was restarted).
 
-What a registration means for replicas is told in ``partitions``.
+``partitions`` describes how a registration affects replicas.
 """
 
 from milena.model.errors import (
@@ -32,7 +32,7 @@ BrokerCommand = RegisterBroker | UnfenceBroker | FenceBroker | DrainBroker | Unr
 
 
 def apply(image: Image, index: int, command: BrokerCommand) -> Outcome:
-    """Carry out a broker command; ``index`` becomes the epoch of a broker that registers.
+    """Apply a broker command; ``index`` becomes the epoch of a broker that registers.
 
     Raises:
         StaleControllerEpochError, StaleBrokerEpochError, BrokerNotFoundError, BrokerIdInUseError,
@@ -122,11 +122,11 @@ def _drain(image: Image, command: DrainBroker) -> Outcome:
 
 
 def check_removable(image: Image, broker_id: int) -> None:
-    """Refuse to forget a broker that is still part of the cluster; for validation ahead of the command too.
+    """Refuse to forget a broker that is still part of the cluster. Proposers also call it before the command.
 
     Raises:
-        BrokerNotFoundError: there is none of this id.
-        BrokerInUseError: it is alive, holds replicas, or is a voter; the message says what to do first.
+        BrokerNotFoundError: no broker has this id.
+        BrokerInUseError: the broker is alive, holds replicas, or is a voter; the message says what to do first.
     """
     broker = image.brokers.get(broker_id)
     if broker is None:
@@ -154,7 +154,7 @@ def _unregister(image: Image, command: UnregisterBroker) -> Outcome:
 
 
 def _check_removable_as_before(image: Image, command: UnregisterBroker) -> None:
-    """Word for word what nodes of the first level answer: answers are part of the image."""
+    """Refuse with exactly the messages of nodes of the first level: responses are part of the image."""
     broker = image.brokers.get(command.broker_id)
     if broker is None:
         raise BrokerNotFoundError(f"Broker {command.broker_id} is not registered.")
@@ -166,7 +166,7 @@ def _check_removable_as_before(image: Image, command: UnregisterBroker) -> None:
 
 
 def _with_broker(image: Image, broker: Broker) -> Image:
-    """The image with the broker put in; the very same image if that changes nothing."""
+    """Return the image with this broker; the same object if nothing changes."""
     if image.brokers.get(broker.broker_id) == broker:
         return image
     return replace(image, brokers=image.brokers.set(broker.broker_id, broker))

@@ -1,4 +1,4 @@
-"""The cluster itself: its id, voters, controller, feature level and time, and what was told of its changes."""
+"""The cluster itself: its id, voters, controller, feature level and time, and the commands about its audit log."""
 
 from milena.model.errors import CorruptLogError, FeatureLevelError, InvalidRequestError
 from raft_meta.machine import applied_time
@@ -29,7 +29,7 @@ ClusterCommand = (
 
 
 def apply(image: Image, command: ClusterCommand) -> Outcome:
-    """Carry out a cluster command.
+    """Apply a cluster command.
 
     Raises:
         InvalidRequestError, FeatureLevelError, StaleControllerEpochError: refused.
@@ -93,9 +93,10 @@ def _set_feature_level(image: Image, command: SetFeatureLevel) -> Outcome:
 
 
 def supported_level(image: Image) -> int:
-    """The highest feature level that every broker supports; the present one while a voter is yet to register.
+    """Return the highest feature level that every broker supports.
 
-    Such a voter may be of an older release, and would have to be upgraded before it could take part at all.
+    It is the present level while a voter is not registered: the voter may be of an older release, and would then need
+    an upgrade before it could take part at all.
     """
     if not all(voter in image.brokers for voter in image.voters):
         return image.feature_level
@@ -106,7 +107,7 @@ def supported_level(image: Image) -> int:
 
 
 def _check_known(level: int) -> None:
-    """Stop a node that the cluster has outgrown: it would refuse what the others apply."""
+    """Stop a node whose release is too old: it would refuse commands that the other nodes apply."""
     if level > FEATURE_LEVEL_MAX:
         raise CorruptLogError(
             f"The cluster is at feature level {level}; this release knows up to {FEATURE_LEVEL_MAX}."

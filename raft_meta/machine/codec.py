@@ -1,4 +1,4 @@
-"""Commands, responses and images as bytes: versioned msgpack, canonical (equal values are equal bytes).
+"""Commands, responses and images as bytes: versioned msgpack, canonical (equal values give equal bytes).
 
 Envelope: msgpack ``[version, proposer, incarnation, sequence, now_ms, tag, fields]``, and the principal if there is
 one; tags below never change meaning.
@@ -11,12 +11,12 @@ Image: ``MLNI`` and a version byte, then frames, all big-endian:
     4       4     u32    CRC-32C of the body
     8       ..    bytes  msgpack [section, items]
 
-Sections come in the order of their numbers, items in ascending order of keys; a section without items is not there,
-so that an image of an older feature level has the bytes that an older release gives it. The last frame is the digest
-of all bytes before it, so that frames of two snapshots cannot be spliced. Nothing that can be derived is stored (the
-maps from names to ids). Chunks are of about ``CHUNK_BYTES``, so that whoever packs them may let others run in between.
+Sections are in the order of their numbers, items in ascending order of keys. A section without items is left out, so
+that an image of an older feature level has the same bytes as in an older release. The last frame is the digest of all
+bytes before it, so that frames of two snapshots cannot be combined. Derived data is not stored (the maps from names to
+ids). Chunks have about ``CHUNK_BYTES``, so that other threads can run between two chunks.
 
-Every decoder takes hostile bytes: it raises CorruptLogError and nothing else.
+Every decoder accepts hostile bytes: it raises only CorruptLogError.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ TAGS: dict[int, type[c.Command]] = {
     38: c.CorrectTime,
     39: c.NoteAction,
 }
-"""Wire tag → command. A tag is never used again for something else."""
+"""Wire tag → command. A tag is never used again for another command."""
 LEVELS: dict[type[c.Command], int] = {
     **dict.fromkeys(TAGS.values(), 1),
     c.ReassignPartitions: 2,
@@ -114,22 +114,22 @@ LEVELS: dict[type[c.Command], int] = {
 
 CHUNK_BYTES = 128 << 10
 FRAME_BYTES_MAX = 16 << 20
-"""No frame comes near it: an item is at most about one command (1 MiB), and a frame holds at most one item above
-``CHUNK_BYTES``."""
+"""Largest frame that a decoder accepts. Real frames are much smaller: an item is at most about one command (1 MiB), and
+a frame holds at most one item above ``CHUNK_BYTES``."""
 HASH_BYTES = 16
 
 _MAGIC = b"MLNI" + bytes([FORMAT_VERSION])
 _FRAME = struct.Struct(">II")
 _TAG_OF = {kind: tag for tag, kind in TAGS.items()}
 _SUSPECT = re.compile(rb"\xcf[\x80-\xff]")
-"""Where an integer above 63 bits may stand; some letters look the same."""
+"""Bytes that may be an integer above 63 bits; they may also be part of a text."""
 
 
 def encode_envelope(envelope: c.Envelope) -> bytes:
-    """The bytes of a command as it travels and is logged.
+    """Encode a command for the wire and the log.
 
     Raises:
-        MalformedRequestError: nobody could read it: every node would stop at it, again and again.
+        MalformedRequestError: no node could decode it. In the log, it would stop every node at each start.
     """
     command = envelope.command
     row = [
@@ -153,10 +153,10 @@ def encode_envelope(envelope: c.Envelope) -> bytes:
 
 
 def decode_envelope(data: bytes) -> c.Envelope:
-    """The command in these bytes.
+    """Decode a command.
 
     Raises:
-        CorruptLogError: they are not a command, or one of a newer release; the node must stop.
+        CorruptLogError: not a command, or one of a newer release; the node must stop.
     """
     row = _unpacked(data)
     if not isinstance(row, list) or not row or row[0] != FORMAT_VERSION or len(row) not in {7, 8}:
@@ -182,21 +182,21 @@ def decode_envelope(data: bytes) -> c.Envelope:
 
 
 def encode_response(value: Response) -> bytes:
-    """The bytes of a command's answer."""
+    """Encode a command's response."""
     return _packed([FORMAT_VERSION, value])
 
 
 def encode_error(error: MilenaError) -> bytes:
-    """The bytes of a refusal; only its code and message travel."""
+    """Encode a refusal: its code and its message."""
     return _packed([FORMAT_VERSION, error.code, error.message])
 
 
 def decode_response(data: bytes) -> Response:
-    """The answer in these bytes.
+    """Decode a command's response.
 
     Raises:
-        MilenaError: the typed error that the command was refused with.
-        CorruptLogError: they are not a response.
+        MilenaError: the command was refused; the typed error of the refusal.
+        CorruptLogError: not a response.
     """
     row = _unpacked(data)
     if not isinstance(row, list) or not row or row[0] != FORMAT_VERSION:
@@ -209,7 +209,7 @@ def decode_response(data: bytes) -> Response:
 
 
 def error_of(code: str, message: str) -> MilenaError:
-    """The typed error of a code that a command answered with, for parts of it that were refused."""
+    """Return the typed error of a code, for a part of a command that was refused."""
     return _error_of(code)(message)
 
 
@@ -227,9 +227,9 @@ def _response_of(value: object) -> Response:
 
 
 def _error_of(code: str) -> Callable[[str], MilenaError]:
-    """The class of an error code; the nearest that is known for a code of a newer release.
+    """Return the class of an error code; for a code of a newer release, the nearest known class.
 
-    Only what ``milena.model.errors`` defines: a class from elsewhere shares the code of the one that it extends.
+    Only classes of ``milena.model.errors`` count: a class from elsewhere shares the code of the class that it extends.
     """
     pending: list[type[MilenaError]] = [MilenaError]
     while pending:
@@ -244,7 +244,7 @@ def _error_of(code: str) -> Callable[[str], MilenaError]:
 
 
 def encode_image(image: Image) -> Iterator[bytes]:
-    """The image in chunks. It may run on any thread, and may be left off."""
+    """Yield the image in chunks. The iterator may run on any thread, and may be abandoned."""
     digest = hashlib.blake2b(_MAGIC, digest_size=HASH_BYTES)
     lead = _MAGIC
     for section, rows in sections_of(image):
@@ -257,10 +257,10 @@ def encode_image(image: Image) -> Iterator[bytes]:
 
 
 def image_hash(image: Image) -> bytes:
-    """The digest of the image's canonical bytes: equal on two nodes exactly if their images are.
+    """Return the digest of the image's canonical bytes: equal on two nodes exactly if their images are equal.
 
-    Takes about as long as a snapshot (3 s per million partitions), so it belongs on a worker thread. Releases compare
-    it with each other: an image's bytes, and this digest over them, are as fixed as a snapshot's format.
+    This takes about as long as a snapshot (3 s per million partitions), so it belongs on a worker thread. Nodes of
+    different releases compare digests. So an image's bytes and this digest are as fixed as a snapshot's format.
     """
     digest = hashlib.blake2b(digest_size=HASH_BYTES)
     for chunk in encode_image(image):
@@ -269,7 +269,7 @@ def image_hash(image: Image) -> bytes:
 
 
 def _bodies(section: int, rows: Iterator[object]) -> Iterator[bytes]:
-    """Frame bodies of about CHUNK_BYTES; joining packed items packs their list."""
+    """Yield frame bodies of about CHUNK_BYTES. Packed items behind a list header are a packed list."""
     group: list[bytes] = []
     size = 0
     packer = msgpack.Packer()
@@ -294,10 +294,10 @@ def _framed(body: bytes) -> bytes:
 
 
 def decode_image(chunks: Iterable[bytes]) -> Image:
-    """The image in these chunks, wherever they were cut.
+    """Decode the image in these chunks, which may be cut anywhere.
 
     Raises:
-        CorruptLogError: they are not one whole, unharmed image of a format and feature level known here.
+        CorruptLogError: not one whole, undamaged image of a known format and feature level.
     """
     reader = ImageReader()
     for section, items in _frames(chunks):
@@ -315,7 +315,7 @@ def decode_image(chunks: Iterable[bytes]) -> Image:
 
 
 def _frames(chunks: Iterable[bytes]) -> Iterator[tuple[int, list[object]]]:
-    """Sections and items of checked frames up to the digest, which must be right and last."""
+    """Yield sections and items of checked frames, up to the digest, which must match and be last."""
     source = _Source(chunks)
     lead = source.take(len(_MAGIC))
     if lead != _MAGIC:
@@ -342,7 +342,7 @@ def _frames(chunks: Iterable[bytes]) -> Iterator[tuple[int, list[object]]]:
 
 
 class _Source:
-    """Bytes in chunks, taken in other lengths."""
+    """A source of bytes that arrive in chunks and are read in other lengths."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)

@@ -1,7 +1,7 @@
-"""Commands: what may be written to the metadata log. Plain frozen values; ``machine.codec`` makes them bytes.
+"""The commands of the metadata log. They are plain frozen values; ``machine.codec`` encodes them.
 
-The proposer decides everything that could differ between nodes or versions: clock, ids, placement, who leads.
-``apply`` only checks those decisions against the image and refuses what is stale.
+The proposer decides everything that could differ between nodes or versions: clock, ids, placement, leaders. ``apply``
+only checks those decisions against the image, and refuses stale ones.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class ClaimController:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaReport:
-    """A replica that did not come back sound: where its log ends (suspect), or that it is damaged."""
+    """A replica that is not sound after a start: the end of its log if it is suspect, or that it is damaged."""
 
     topic_id: str
     partition: int
@@ -39,15 +39,14 @@ class ReplicaReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """A broker starts. It comes in fenced, leads nothing, and gets a new epoch (= this command's index).
+    """A broker starts. It is fenced at first, leads nothing, and gets a new epoch (= this command's index).
 
-    ``last_broker_epoch`` is what its directory remembers (-1: nothing). Unless directory_id and
-    last_broker_epoch match what the image has for the broker, the directory is not the one that it had: the
-    broker leaves every ISR that has another member, and is marked damaged where it is the last one. A crash
-    between a registration and the directory's note of it is a match (see ``Broker.stored_epoch``).
-    Replicas reported damaged are treated likewise; suspect ones are marked.
-    ``was_clean_stop`` is informative. Response: the new broker epoch.
-    Refused (BrokerIdInUseError) when the id belongs to a live, unfenced broker with another directory_id.
+    ``last_broker_epoch`` is the epoch that its directory has stored (-1: none). If directory_id or
+    last_broker_epoch does not match the image, the broker has lost its directory. It then leaves every ISR that has
+    another member, and is marked damaged where it is the last member. A crash between a registration and the
+    directory's note of it is a match (see ``Broker.stored_epoch``). Replicas reported damaged are treated in the
+    same way; suspect ones are marked. ``was_clean_stop`` is informative. Response: the new broker epoch.
+    Refused (BrokerIdInUseError) if the id belongs to a live, unfenced broker with another directory_id.
     """
 
     broker_id: int
@@ -68,9 +67,9 @@ class RegisterBroker:
 class LeaderChange:
     """The new leadership of one partition, decided by the controller from ``partition_epoch``.
 
-    Skipped when the partition has moved on. ``leader`` None: no eligible replica is left; isr must be the old one,
-    since a member leaves only in favour of a leader. A leader that is not in the old isr (or among the eligible)
-    is refused unless ``is_unclean`` and the topic allows it.
+    Skipped if the partition has another partition_epoch. ``leader`` None: no eligible replica is left; isr must be
+    the old one, because a member leaves isr only in favour of a leader. A leader that is neither in the old isr nor
+    eligible is refused, unless ``is_unclean`` is set and the topic allows it.
     """
 
     topic_id: str
@@ -83,9 +82,9 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfenceBroker:
-    """The controller saw the broker caught up with the image. Both epochs must be current.
+    """The controller saw that the broker has caught up with the image. Both epochs must be current.
 
-    The broker's wish to be unfenced proves that its directory has stored the broker epoch.
+    The broker's request to be unfenced proves that its directory has stored the broker epoch.
     """
 
     controller_epoch: int
@@ -95,10 +94,10 @@ class UnfenceBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceBroker:
-    """The broker's session ended. ``changes`` move what it led and take it out of every ISR with others in it.
+    """The broker's session ended. ``changes`` move its leaderships, and remove it from every ISR with other members.
 
-    What the changes leave behind led by the broker loses its leader all the same.
-    Response: per change, whether it was taken (tuple of bool).
+    A partition that it leads after the changes loses its leader all the same.
+    Response: per change, whether it was applied (tuple of bool).
     """
 
     controller_epoch: int
@@ -109,9 +108,9 @@ class FenceBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainBroker:
-    """The broker is about to stop: no new leadership for it; ``changes`` as for a fence. It stays unfenced.
+    """The broker is about to stop: it gets no new leadership. It stays unfenced. ``changes`` as in ``FenceBroker``.
 
-    Response: per change, whether it was taken (tuple of bool).
+    Response: per change, whether it was applied (tuple of bool).
     """
 
     controller_epoch: int
@@ -129,7 +128,7 @@ class UnregisterBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeaders:
-    """Elections of any other cause. Response: per change, whether it was taken (tuple of bool)."""
+    """Elections for any other reason. Response: per change, whether it was applied (tuple of bool)."""
 
     controller_epoch: int
     changes: tuple[LeaderChange, ...]
@@ -179,10 +178,10 @@ class IsrMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
-    """A leader's wish: compare and set on leader_epoch, partition_epoch and every member's broker epoch.
+    """A leader's proposal: compare and set on leader_epoch, partition_epoch and every member's broker epoch.
 
-    A member that is fenced or draining is refused (the leader itself may be draining). A member that joins stops
-    being suspect or damaged. Every change that is taken raises partition_epoch, also one that names the same isr.
+    A member that is fenced or draining is refused (the leader itself may be draining). A member that joins is no
+    longer suspect or damaged. Every applied change raises partition_epoch, even if isr stays the same.
     """
 
     topic_id: str
@@ -203,7 +202,7 @@ class AlterIsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetReplicas:
-    """Where one partition shall be. What is under way for it already goes on to this target instead.
+    """The new replicas of one partition. A move of the partition that is in progress continues to this target.
 
     Numbers as in ``image.Reassignment``.
     """
@@ -219,8 +218,8 @@ class TargetReplicas:
 class ReassignPartitions:
     """Move partitions to other brokers. Response: per target, "" or the error's code.
 
-    The controller starts, hands over and finishes each (``StepReassignments``). Replicas in another order, and no
-    new ones, are taken at once.
+    The controller starts and finishes each move (``StepReassignments``). A target that only reorders the replicas is
+    applied at once.
     """
 
     targets: tuple[TargetReplicas, ...]
@@ -232,11 +231,11 @@ class ReassignmentStep:
 
     ``kind`` is one of
 
-    - ``start``: the new replicas come to be, out of sync;
-    - ``finish``: every target is in sync; what is no target leaves;
-    - ``cancel``: the partition is where it was. Refused when too few of those in sync would be left.
+    - ``start``: the new replicas are added, out of sync;
+    - ``finish``: every target is in sync; replicas that are no target are removed;
+    - ``cancel``: the former replicas are restored. Refused if too few in-sync replicas would be left.
 
-    ``leader``: who leads after a finish or cancel, None only where nobody led before.
+    ``leader``: the leader after a finish or cancel; None only if there was no leader before.
     """
 
     topic_id: str
@@ -248,17 +247,17 @@ class ReassignmentStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReassignments:
-    """Steps of reassignments under way. Response: per step, "" or the error's code."""
+    """Steps of reassignments in progress. Response: per step, "" or the error's code."""
 
     steps: tuple[ReassignmentStep, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducer:
-    """A producer id; a name that is known already keeps its id and gets the next epoch.
+    """Allocate a producer id. A known name keeps its id and gets the next epoch.
 
-    A name that begins transactions is forgotten when it is not used for long (``ForgetProducers``). The id belongs to
-    ``principal`` from then on; empty: to no caller in particular. Response: (producer_id, producer_epoch).
+    A name that begins transactions is forgotten after long disuse (``ForgetProducers``). From now on the id belongs to
+    ``principal``; empty: to no particular caller. Response: (producer_id, producer_epoch).
     """
 
     name: str | None
@@ -276,9 +275,10 @@ class ForgetProducers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckImage:
-    """A mark in the log, with the hash of the controller's image at the mark before, which is at ``index``.
+    """A mark in the log, with the hash of the controller's image at the previous mark, which is at ``index``.
 
-    It changes nothing. A node that kept that mark and has another image there stops (``marks``). Index 0: no mark.
+    It changes nothing. A node that kept the previous mark and has a different image there stops (``marks``). Index 0:
+    there is no previous mark.
     """
 
     index: int
@@ -287,9 +287,10 @@ class CheckImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectTime:
-    """Set the applied time back to ``now_ms``, and with it each time that lies after it.
+    """Set the applied time, and each stored time that is later, back to ``now_ms``.
 
-    It undoes that a proposer's clock was ahead. A time that is not earlier than the applied one changes nothing.
+    The command undoes the effect of a proposer's clock that was ahead. A ``now_ms`` that is not earlier than the
+    applied time changes nothing.
     """
 
     controller_epoch: int
@@ -305,19 +306,19 @@ class SetFeatureLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterGroup:
-    """A group's next state, as its coordinator worked it out: compare and set on ``version`` (0: no group yet).
+    """A group's next state, computed by its coordinator: compare and set on ``version`` (0: no group yet).
 
-    ``members`` are the members that are new or differ, whole; ``left`` the ids of those that are gone; all others
-    stay as they are. Refused when
+    ``members`` has the new or changed members, complete; ``left`` the ids of the members that are gone. All other
+    members stay unchanged. Refused if
 
-    - the outcome breaks an invariant of ``image.Group`` (a partition held twice, say);
+    - the outcome breaks an invariant of ``image.Group`` (for example, a partition held twice);
     - the generation or a member's epoch goes back;
-    - a target changes within a generation: what makes targets anew raises it;
-    - a member comes to hold what is not its target;
-    - a member that joins is not under an epoch above the generation before: no earlier member of its id had that
-      epoch, so that a commit of that one is refused. A successor by ``instance_id`` is a new member as well.
+    - a target changes within a generation: new targets need a new generation;
+    - a member gets a partition that is not its target;
+    - a member joins under an epoch that is not above the previous generation. No earlier member with its id had such
+      an epoch, so a commit of an earlier member is refused. A successor by ``instance_id`` is a new member, too.
 
-    GroupChangedError stands also for a partition that does not exist: its topic was deleted on the way.
+    GroupChangedError is also raised for a partition that does not exist: its topic was deleted in the meantime.
     Response: the new version.
     """
 
@@ -346,8 +347,8 @@ class OffsetCommit:
 class GroupCommit:
     """Offsets that one member commits, all of them or none.
 
-    Accepted from a member under its present epoch for partitions that it holds. Without a member (None, epoch -1):
-    accepted while the group has no members, or is not there yet, which makes it.
+    Accepted from a member under its present epoch, for partitions that it holds. Without a member (None, epoch -1):
+    accepted while the group has no members. A group that does not exist is then created.
     """
 
     group_id: str
@@ -360,7 +361,8 @@ class GroupCommit:
 class CommitOffsets:
     """Commits of groups that one broker coordinates. Response: per commit, "" or the error's code.
 
-    Refused as a whole when the broker has registered anew; a group that it does not coordinate is one commit's error.
+    Refused as a whole if the broker has registered again since. For a group that it does not coordinate, only that
+    commit is refused.
     """
 
     broker_id: int
@@ -370,7 +372,7 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupExpiry:
-    """Offsets of one group to forget: those last committed before ``before_ms`` while the group is empty.
+    """The offsets of an empty group to forget: those last committed before ``before_ms``.
 
     A group without members and offsets is forgotten as well.
     """
@@ -381,10 +383,10 @@ class GroupExpiry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireOffsets:
-    """Forget offsets that nobody came back for. Response: per group, how many were forgotten.
+    """Forget offsets whose retention is over. Response: per group, how many were forgotten.
 
-    A group that has members again, or was emptied at or after its ``before_ms``, is left as it is. Refused as a whole
-    when the broker does not coordinate all of the groups.
+    A group that has members again, or was emptied at or after its ``before_ms``, is not changed. Refused as a whole
+    if the broker does not coordinate all of the groups.
     """
 
     broker_id: int
@@ -403,10 +405,10 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutConsumer:
-    """Make a REST consumer (``is_new``) or change its subscription or assignment.
+    """Create a REST consumer (``is_new``), or change its subscription or assignment.
 
-    A new one's ``created_index`` is set by ``apply``, which refuses a name that is taken; a change compares it.
-    Response: the created_index.
+    ``apply`` sets the ``created_index`` of a new consumer, and refuses a name that exists. For a change it compares
+    the index. Response: the created_index.
     """
 
     broker_id: int
@@ -417,7 +419,7 @@ class PutConsumer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerName:
-    """One REST consumer, and which of its name."""
+    """One REST consumer. ``created_index`` distinguishes it from others of its name."""
 
     group_id: str
     instance: str
@@ -426,10 +428,10 @@ class ConsumerName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteConsumers:
-    """Forget REST consumers, each with its membership, in one step; those that are gone or others are passed over.
+    """Forget REST consumers, each with its membership, in one step.
 
-    Refused as a whole when the broker does not coordinate all of the groups.
-    Response: per consumer, 1 if it was there.
+    A consumer that is gone, or has another created_index, is skipped. Refused as a whole if the broker does not
+    coordinate all of the groups. Response: per consumer, 1 if it existed.
     """
 
     broker_id: int
@@ -439,11 +441,11 @@ class DeleteConsumers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUpReplicas:
-    """A broker found copies of its own damaged while it runs: each leaves isr before it is restored.
+    """A running broker found damage in its own copies: each copy leaves isr before it is restored.
 
-    Each change names who leads then, and an isr without the broker. What it acknowledged until now counts no more: the
-    leader epoch rises even where another one leads all the while, so that only what the broker fetches from then on can
-    bring it back into isr. Response: per change, the code of the refusal, "" if it was taken.
+    Each change names the next leader, and an isr without the broker. Its earlier acknowledgements count no more: the
+    leader epoch rises even if the leader stays the same. So only records that the broker fetches from now on can bring
+    it back into isr. Response: per change, the code of the refusal, "" if it was applied.
     """
 
     broker_id: int
@@ -455,12 +457,12 @@ class GiveUpReplicas:
 class TransactionEnd:
     """The end of one transaction, which is named by its producer id and epoch.
 
-    ``extents``: what it wrote, at most one for each partition. What a commit does not name is aborted. ``is_keyed``: it
-    was written under idempotency keys, whose homes are the partitions of the first ``home_count`` extents. ``offsets``
-    are committed along with it. An abort has neither.
+    ``extents``: the offsets that the transaction wrote, at most one extent per partition. A commit aborts writes that
+    it does not name. ``is_keyed``: the transaction was written under idempotency keys, whose homes are the partitions
+    of the first ``home_count`` extents. ``offsets`` are committed with it. An abort has neither extents nor offsets.
 
-    ``leader_epochs``: of each extent, under which its leader said what it holds; the end counts only while that one
-    leads. Empty: the quorum confirmed the leaders when they said so.
+    ``leader_epochs``: for each extent, the epoch of the leader that reported it. The end is valid only while that
+    leader leads. Empty: the quorum confirmed the leaders when they reported.
     """
 
     producer_id: int
@@ -477,10 +479,10 @@ class TransactionEnd:
 class EndTransactions:
     """Decide transactions, each by itself and in this order. Response: per end, "" or the error's code.
 
-    An end that was carried out already is answered "" again; the other one after it, ``transaction_committed`` or
-    ``transaction_aborted``. An end that makes no sense or is above a bound (``invalid_request``, ``request_too_large``,
-    ``too_many_transactions``) leaves the transaction open, and so does one whose leaders have changed
-    (``stale_leader_epoch``); a commit that topics or groups refuse aborts it.
+    Repeating an end gives "" again. The opposite end gives ``transaction_committed`` or ``transaction_aborted``. An
+    end that is invalid or above a bound (``invalid_request``, ``request_too_large``, ``too_many_transactions``) leaves
+    the transaction open. So does an end whose leaders have changed (``stale_leader_epoch``). A commit that topics or
+    groups refuse aborts the transaction.
     """
 
     ends: tuple[TransactionEnd, ...]
@@ -488,7 +490,7 @@ class EndTransactions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedMarker:
-    """A partition whose committed log says how this transaction ended."""
+    """A partition whose committed log has the marker of this transaction."""
 
     topic_id: str
     partition: int
@@ -498,14 +500,14 @@ class FinishedMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishMarkers:
-    """Forget endings that logs have; those that are gone already are passed over. Response: how many were there."""
+    """Forget endings whose markers are in the logs. Endings that are gone are skipped. Response: how many existed."""
 
     markers: tuple[FinishedMarker, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitAccess:
-    """The first user, who is a superuser, and the cluster's mode; nothing where there is a user already.
+    """Create the first user, a superuser, and set the cluster's mode. Does nothing if a user exists.
 
     Response: 1 if it was done.
     """
@@ -517,16 +519,16 @@ class InitAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetAccessMode:
-    """How much the cluster asks of those who call it; anything but ``off`` needs a superuser to be there."""
+    """Set which callers need credentials. Every mode except ``off`` needs an existing superuser."""
 
     access_mode: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutUser:
-    """Make a user (``version`` 0), or change one: compare and set on its version. Response: the new version.
+    """Create a user (``version`` 0), or change one: compare and set on its version. Response: the new version.
 
-    The last superuser stays one while access is asked for. ``revokes_tokens``: its tokens go.
+    The last superuser stays a superuser unless the mode is ``off``. ``revokes_tokens``: its tokens are deleted.
     """
 
     name: str
@@ -538,16 +540,16 @@ class PutUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteUser:
-    """Forget a user, with its tokens and the entries that name it, so that a later one of its name gets neither."""
+    """Delete a user, with its tokens and the entries that name it, so that a later user of its name gets neither."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateToken:
-    """A token of a user; the secret itself stays with the client that asked for it.
+    """Create a token of a user. Only the client that requested the token has the secret itself.
 
-    ``parent``: the token that asks for it. It lives no longer than that, and is deleted with it.
+    ``parent``: the token that requested it. The new token expires no later than its parent, and is deleted with it.
     """
 
     token_id: str
@@ -562,16 +564,16 @@ class CreateToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteTokens:
-    """Forget tokens, and those that they made; those that are gone already are passed over. Response: how many went."""
+    """Delete tokens, and the tokens that they created. Deleted ones are skipped. Response: how many were deleted."""
 
     token_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterAcls:
-    """Entries that come and go, at once; those that are there, or gone, already are passed over.
+    """Add and delete entries in one step. Entries that exist, or are gone, already are skipped.
 
-    Response: how many came, and how many went.
+    Response: how many were added, and how many were deleted.
     """
 
     added: tuple[Acl, ...]
@@ -580,9 +582,9 @@ class AlterAcls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterQuota:
-    """Bound what an entity may take, or no longer (None); what is not named stays. See ``image.Quota``.
+    """Set (value) or remove (None) limits of an entity. Limits that are not named stay. See ``image.Quota``.
 
-    Response: how many bounds it has.
+    Response: how many limits the entity has.
     """
 
     user: str
@@ -592,16 +594,16 @@ class AlterQuota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetAudited:
-    """The audit topic has the entries up to this number, inclusive. Response: how many there were."""
+    """The audit topic has the entries up to this number, inclusive. Response: how many entries were forgotten."""
 
     through: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteAction:
-    """Tell the audit log of something that changes no image: records that are deleted, callers that were turned away.
+    """Add an audit entry for an action that changes no image: deleted records, refused callers.
 
-    ``change`` is a JSON object. Nothing else comes of it.
+    ``change`` is a JSON object. The command has no other effect.
     """
 
     action: str
@@ -653,12 +655,12 @@ Command = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """A command on its way through the log, with the proposer's identity for deduplication.
+    """A command in the log, with the proposer's identity for deduplication.
 
-    (proposer, incarnation, sequence) name the command: applied once, its response repeated to a retry.
-    Incarnations grow from start to start; a lower one than the latest is refused. Sequences start at 1 in every
-    incarnation, and fewer than ``proposers.WINDOW`` may be under way. ``now_ms`` is the proposer's wall clock.
-    ``principal``: on whose behalf, where somebody was asked; only from feature level 8 on.
+    (proposer, incarnation, sequence) name the command. It is applied once; a retry gets the first response.
+    Incarnations grow from start to start; one below the latest is refused. Sequences start at 1 in every
+    incarnation, and fewer than ``proposers.WINDOW`` may be in flight. ``now_ms`` is the proposer's wall clock.
+    ``principal``: the authenticated principal that requested the command; only from feature level 8 on.
     """
 
     proposer: int

@@ -1,9 +1,9 @@
-"""A frozen dataclass with some fields set anew: what ``dataclasses.replace`` does, at less than half the price.
+"""Copies of frozen dataclasses with some fields changed, in less than half the time of ``dataclasses.replace``.
 
-Every command that is applied makes a few of these, on every node, one after the other; the image has many fields.
-``dataclasses.replace`` looks at the definition of each field and has the new object check its keywords again. Here the
-slots of a class are looked up once, and copied by what they are made of. Fields need slots, and a class must not do
-anything of its own when an object is made: ``__post_init__`` is not called.
+Every applied command makes a few such copies, on every node, and the image has many fields. ``dataclasses.replace``
+reads the definition of each field, and the new object checks its keywords again. This module looks up the slots of a
+class once and copies their values. Fields need slots, and a class must not have code that runs when an object is made:
+``__post_init__`` is not called.
 """
 
 from collections.abc import Callable
@@ -13,12 +13,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # The same signature, which type checkers hold against the fields of the class.
+    # The same signature: type checkers compare the keywords with the fields of the class.
     from dataclasses import replace
 else:
 
     def replace(value, /, **changes):  # noqa: ANN001, ANN003, ANN201  # as above
-        """A copy of ``value`` with these fields changed."""
+        """Return a copy of ``value`` with these fields changed."""
         kind = type(value)
         values_of, setters, setter_of = _slots_of(kind)
         copy = object.__new__(kind)
@@ -38,7 +38,7 @@ _Setter = Callable[[object, object], None]
 def _slots_of(
     kind: type[Any],
 ) -> tuple[Callable[[object], tuple[object, ...]], tuple[_Setter, ...], dict[str, _Setter]]:
-    """How to read all fields of an object at once, and how to set each."""
+    """Return a function that reads all fields of an object, the setters in the same order, and the setters by name."""
     assert not hasattr(kind, "__post_init__"), f"{kind} does something when it is made"
     names = tuple(field.name for field in fields(kind))
     assert len(names) > 1, f"{kind} has too few fields for attrgetter to give a tuple"

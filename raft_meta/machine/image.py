@@ -1,7 +1,7 @@
-"""The image: everything the cluster agrees on, at one index of the metadata log.
+"""The image: the state that the cluster agrees on, at one index of the metadata log.
 
-An image never changes: every command makes a new one that shares almost all of the old (persistent maps), so a
-snapshot is a reference and no reader ever sees half a change. Maps are ``immutables.Map``; sequences are tuples.
+An image never changes. Every command makes a new image that shares almost all data with the old one (persistent maps).
+So a snapshot is a reference, and no reader ever sees half a change. Maps are ``immutables.Map``; sequences are tuples.
 """
 
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ from milena.model.types import WallMs
 class Broker:
     """One registered broker.
 
-    ``broker_epoch`` is the index of the registration that made it: it grows with every restart and fences what
-    an earlier life of the broker still has under way. ``directory_id`` names the data directory; another one
-    means that every replica it held is gone.
+    ``broker_epoch`` is the index of the registration that made it. It grows with every restart, and fences requests of
+    an earlier process of the broker that are still in flight. ``directory_id`` names the data directory; a different
+    one means that every replica that the broker held is gone.
     """
 
     broker_id: int
@@ -35,14 +35,14 @@ class Broker:
     stored_epoch: int = -1
     """The latest broker epoch that its directory is known to have stored (-1: none).
 
-    The broker stores a new epoch before it asks to be unfenced; until then a crash may leave the directory at
-    any epoch in [stored_epoch, broker_epoch], and each of them proves that it is the same directory.
+    The broker stores a new epoch before it asks to be unfenced. Until then, a crash may leave the directory at any
+    epoch in [stored_epoch, broker_epoch]. Each of these epochs proves that it is the same directory.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """A replica whose recovery cut something, and where its log ends: (last_epoch, log_end_offset)."""
+    """A replica whose recovery cut records, and the end of its log: (last_epoch, log_end_offset)."""
 
     broker_id: int
     last_epoch: int
@@ -51,16 +51,16 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A partition on its way to other brokers. Source: KIP-455."""
+    """A move of a partition to other brokers. Source: KIP-455."""
 
     target: tuple[int, ...]
-    """The replicas that it shall have, preferred leader first."""
+    """The replicas after the move, preferred leader first."""
     former: tuple[int, ...]
-    """The replicas that it had, and has again when this is cancelled."""
+    """The replicas before the move. Cancelling the move restores them."""
     is_started: bool
-    """Until then it waits for others, and the new replicas do not exist."""
+    """Whether the move has started. Before, it waits for other moves, and the new replicas do not exist."""
     max_concurrent: int
-    """It starts when fewer partitions than this are moving; 0: at once."""
+    """The move starts when fewer partitions than this are moving; 0: at once."""
     throttle_bytes_per_s: int
     """Bytes/s that each leader's node may send its new replicas; 0: as that node is configured."""
 
@@ -71,19 +71,19 @@ class Partition:
 
     Invariants:
         isr is a subset of replicas and never empty. leader is None or a member of isr that is not fenced.
-        leader_epoch rises with every change of leader (to None included) and when replicas leave: what a removed
-        replica once acknowledged must not count for the empty one that may come in its place. partition_epoch
-        rises with every change.
+        leader_epoch rises with every change of leader (to None included) and when replicas leave. Acknowledgements
+        of a removed replica must not count for an empty replica that may replace it. partition_epoch rises with
+        every change.
         The last member of isr is never removed without an operator.
         A suspect or damaged broker is not in isr unless it was the only choice left: suspects and damaged are
         in isr, and both are empty while there is a leader; a damaged broker is alone in isr.
-        eligible is a subset of replicas apart from isr, and empty unless there is a leader and fewer brokers
-        in isr than min.insync.replicas.
-        isr, eligible and damaged stand in the order of replicas, suspects in that of broker ids.
+        eligible is a subset of replicas, disjoint from isr. It is empty unless there is a leader and isr has fewer
+        brokers than min.insync.replicas.
+        isr, eligible and damaged have the order of replicas, suspects the order of broker ids.
     """
 
     replicas: tuple[int, ...]
-    """In order of preference: the first is the preferred leader."""
+    """Broker ids in order of preference: the first is the preferred leader."""
     isr: tuple[int, ...]
     leader: int | None
     leader_epoch: int
@@ -92,27 +92,28 @@ class Partition:
     damaged: tuple[int, ...] = ()
     """Broker ids whose copy is lost or fails checksums below its recovery point: not electable."""
     eligible: tuple[int, ...] = ()
-    """Brokers that left isr while it was, or thereby became, smaller than min.insync.replicas, or that were not alive
-    when the partition was made with so small an isr.
+    """Brokers outside isr that hold every committed record.
 
-    Nothing is committed while isr is that small, so they hold every committed record and may be elected as
-    members of isr may. They return to isr when the leader is lost. Source: KIP-966, eligible leader replicas.
+    Each left isr while isr was smaller than min.insync.replicas, or became so by that. Or it was not alive when the
+    partition was created with an isr of that size. While isr is that small nothing is committed, so these brokers may
+    be elected like members of isr. They return to isr when the leader is lost. Source: KIP-966, eligible leader
+    replicas.
     """
     unclean_epoch: int = -1
-    """The last leader_epoch that began with an unclean election: followers may truncate below their
-    checkpointed high watermark when they enter an epoch <= this one from an older epoch."""
+    """The last leader_epoch that started with an unclean election. A follower that enters an epoch <= this one from
+    an older epoch may truncate below its checkpointed high watermark."""
     moving: Reassignment | None = field(default=None, metadata={"since": 2})
-    """While it runs, replicas are ``former`` and then those of ``target`` that are new, each of which joins isr by
-    catching up, as any replica does."""
+    """The move in progress, if any. Meanwhile replicas are ``former``, then the new ones of ``target``. Each new one
+    joins isr by catching up, like any replica."""
 
     @property
     def settled(self) -> tuple[int, ...]:
-        """The replicas without those that are only being added."""
+        """The replicas without those that a move is adding."""
         return self.replicas if self.moving is None else self.moving.former
 
     @property
     def is_complete(self) -> bool:
-        """Whether every replica is in sync under a leader, none of them doubtful, and none about to come."""
+        """Whether every replica is in sync under a leader, none is suspect or damaged, and no move is in progress."""
         return (
             self.leader is not None
             and set(self.isr) == set(self.replicas)
@@ -122,27 +123,27 @@ class Partition:
         )
 
     def names(self, broker_id: int) -> bool:
-        """Whether the broker holds a replica, or is about to."""
+        """Return whether the broker holds a replica, or is the target of a move."""
         target = () if self.moving is None else self.moving.target
         return broker_id in self.replicas or broker_id in target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """One topic. ``configs`` holds only what was set; defaults are in ``machine.configs``."""
+    """One topic. ``configs`` holds only the values that were set; defaults are in ``machine.topics.configs``."""
 
     topic_id: str
-    """32 hex digits, chosen by the proposer; a re-created topic has another one."""
+    """32 hex digits, chosen by the proposer; a re-created topic has another id."""
     name: str
     partition_count: int
     replication_factor: int
     configs: Map[str, str]
     created_ms: WallMs
     growths: tuple[tuple[int, int], ...] = field(default=(), metadata={"since": 6})
-    """When it was given partitions of late, the oldest first: how many it had before, and the wall ms."""
+    """The latest additions of partitions, the oldest first: (how many partitions it had before, wall ms)."""
     has_own_keys: bool = field(default=False, metadata={"since": 11})
-    """An idempotency key in it belongs to the principal that sends it: another principal's is another key. It holds
-    from the topic's first record on, so that a key means the same to every node, before and after an upgrade."""
+    """Whether an idempotency key belongs to the principal that sends it: equal keys of two principals then differ. The
+    value is fixed from the topic's first record on, so that a key means the same to every node during an upgrade."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,13 +154,13 @@ class AllocatedProducer:
     producer_epoch: int
     name: str | None
     last: str = field(default="", metadata={"since": 6})
-    """How the transaction of the epoch before ended: ``committed`` or ``aborted``. Empty: nobody ended it, since this
-    epoch is the first, or came when the name was taken over."""
+    """How the transaction of the previous epoch ended: ``committed`` or ``aborted``. Empty: no command ended it,
+    because this epoch is the first, or another client took over the name."""
     used_ms: WallMs = field(default=WallMs(0), metadata={"since": 8})
-    """When the name of one that writes transactions last began or ended one; 0: of others, which are kept for ever."""
+    """When a name that writes transactions last began or ended one; 0: for other names, which are kept for ever."""
     principal: str = field(default="", metadata={"since": 11})
-    """The principal that reserved the present epoch. Empty: it was reserved where no caller was asked for credentials,
-    by a node for itself, or below the feature level that stores principals."""
+    """The principal that reserved the present epoch. Empty: it was reserved without credentials, by a node for itself,
+    or below the feature level that stores principals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,15 +170,15 @@ class ProducerBlock:
     number: int
     principal: str
     used: int
-    """How many of them were given out; the next one is given out next."""
+    """How many of the ids were allocated. They are allocated in ascending order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposer:
-    """Late proposals of one broker's latest incarnation, to apply a retried command only once.
+    """The latest proposals of one broker's latest incarnation, so that a retried command is applied only once.
 
     ``incarnation`` grows with every start of the broker's process. ``window`` maps the last sequences to their
-    encoded responses; sequences at or below ``floor`` are too old to tell and are refused.
+    encoded responses. Sequences at or below ``floor`` are refused: whether they were applied is no longer known.
     """
 
     incarnation: int
@@ -199,75 +200,76 @@ PartitionSet = tuple[tuple[str, tuple[int, ...]], ...]
 class GroupMember:
     """One member of a consumer group. Source: KIP-848, where a member reconciles towards its target.
 
-    ``held`` is what the member may be working on: what it was given, and has not said (or proved by its end) that it
-    let go. It works on what is in ``held`` and in ``target``; the rest of ``held`` it is asked to give back, the rest
-    of ``target`` waits for its present holders.
+    ``held`` are the partitions that the member may be reading: it received them, and has neither released them nor
+    ended. It reads the partitions that are in both ``held`` and ``target``. It is asked to release the rest of
+    ``held``. The rest of ``target`` waits until the present holders release it.
     """
 
     member_id: str
     instance_id: str | None
-    """Names the member across restarts of its process (KIP-345): its successor takes over what it holds."""
+    """A name that lasts across restarts of the member's process (KIP-345). Its successor takes over ``held``."""
     is_rest: bool
-    """A REST consumer: the coordinator speaks for it, and it lives as long as ``RestConsumer`` of this name."""
+    """Whether the member is a REST consumer. The coordinator acts for it, and it exists as long as the
+    ``RestConsumer`` of this name."""
     client_id: str
     host: str
     topics: tuple[str, ...]
-    """Names subscribed to, ascending; they need not exist yet."""
+    """Names of the subscribed topics, ascending; the topics need not exist yet."""
     pattern: str | None
     """A regular expression that whole names of topics match; None: only ``topics``."""
     assignor: str
-    """What the member wants partitions to be shared out by; the group takes the most wanted."""
+    """The assignor that the member prefers; the group uses the one that most members prefer."""
     session_ms: int
     rebalance_ms: int
-    """How long it may take to give back what it is asked for."""
+    """How long the member may take to release partitions that it is asked to release."""
     member_epoch: int
-    """The generation that it has reached: it holds nothing any more that is not its target there."""
+    """The generation that the member has reached: it holds only partitions that are its target there."""
     held: PartitionSet
     target: PartitionSet
     predecessors: tuple[str, ...] = field(default=(), metadata={"since": 11})
-    """Ids of the members whose place it took under its instance id, the latest one last. Their processes may still be
-    there, and are told to stop whatever they ask."""
+    """Ids of the members that it replaced under its instance id, the latest one last. Their processes may still run;
+    each of their requests gets the response that they must stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A consumer group: who is in it, and who shall read what.
+    """A consumer group: its members, and the partitions that each of them reads.
 
     Invariants:
         No partition is held by two members, nor the target of two.
         A member's epoch is at most the generation; where it is equal, held is a subset of target.
-        Members stand in ascending order of their ids; instance ids are distinct.
-        Every partition named exists.
+        Members are in ascending order of their ids; instance ids are distinct.
+        Every partition of ``held`` and ``target`` exists.
     """
 
     group_id: str
     version: int
-    """The index of the last command that changed the group: its coordinator compares and sets."""
+    """The index of the last command that changed the group. The coordinator compares and sets it."""
     generation: int
-    """Rises whenever target assignments are made anew."""
+    """Rises each time the target assignments are computed again."""
     assignor: str
-    """By which the present targets were made; empty before the first."""
+    """The assignor that computed the present targets; empty before the first."""
     members: tuple[GroupMember, ...]
     emptied_ms: WallMs
-    """When its last member left (0 while it has some); its offsets are kept for offsets.retention.minutes from then
-    on."""
+    """When the last member left (0 while there are members). The group's offsets are kept for
+    offsets.retention.minutes from then on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """Where a group goes on in a partition: the offset of the next record to read."""
+    """The position at which a group continues in a partition: the offset of the next record to read."""
 
     offset: int
     leader_epoch: int
-    """Of the record before it, -1: not told."""
+    """Leader epoch of the record before ``offset``; -1: not given."""
     metadata: str
-    """Whatever the consumer wants to remember with it."""
+    """Text that the consumer stores with the offset."""
     commit_ms: WallMs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestConsumer:
-    """A consumer that lives behind the HTTP API, in the state so that it outlives the node that made it.
+    """A consumer of the HTTP API. It is in the image so that it outlives the node that created it.
 
     At most one of subscription (``topics`` or ``pattern``) and manual assignment (``assigned``) is set.
     """
@@ -275,7 +277,7 @@ class RestConsumer:
     group_id: str
     instance: str
     created_index: int
-    """Tells it from an earlier one of the same name."""
+    """Distinguishes it from an earlier consumer of the same name."""
     format: str
     auto_offset_reset: str
     is_auto_commit: bool
@@ -285,9 +287,9 @@ class RestConsumer:
     pattern: str | None = None
     assigned: PartitionSet = ()
     principal: str = field(default="", metadata={"since": 8})
-    """Whose it is. Empty: nobody was asked who makes it."""
+    """The principal that owns it. Empty: it was created without credentials."""
     commits_next: bool = field(default=False, metadata={"since": 11})
-    """Offsets that its client commits name the next record to read, not the last one that was read."""
+    """Whether offsets that its client commits are those of the next record to read, not of the last record read."""
 
 
 ConsumerKey = tuple[str, str]
@@ -295,51 +297,54 @@ ConsumerKey = tuple[str, str]
 
 
 TransactionKey = tuple[int, int]
-"""(producer_id, producer_epoch): no two transactions share one, since the end of each raises the epoch."""
+"""(producer_id, producer_epoch). No two transactions share a key, because the end of each raises the epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionExtent:
-    """What a transaction wrote in one partition: offsets in [base_offset, end_offset), with others' records between."""
+    """The offsets that a transaction wrote in one partition: [base_offset, end_offset).
+
+    Records of other producers may lie between them.
+    """
 
     topic_id: str
     partition: int
     base_offset: int
-    """Of its first record, inclusive; -1: not told."""
+    """Offset of the transaction's first record; -1: not given."""
     end_offset: int
-    """After its last record, exclusive."""
+    """Offset after the transaction's last record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """A committed transaction, at a partition whose log is not known yet to say so.
+    """A committed transaction in a partition whose log may not have its marker yet.
 
-    It is committed there below ``end_offset``, and aborted from there on.
+    Its records below ``end_offset`` are committed, those from there on are aborted.
     """
 
     end_offset: int
     extents: tuple[TransactionExtent, ...] = ()
-    """Everything that it wrote, if an idempotency key of its is at home in this partition; otherwise empty."""
+    """All extents of the transaction if this partition is a home of its idempotency keys; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """Somebody with a password. The principal is ``User:`` and the name."""
+    """A user with a password. The principal is ``User:`` and the name."""
 
     name: str
     created_index: int
-    """Tells it from an earlier one of the same name, whose tokens do not serve it."""
+    """Distinguishes the user from an earlier one of the same name, whose tokens are not valid for it."""
     version: int
-    """The index of the last command that changed it."""
+    """The index of the last command that changed the user."""
     verifiers: tuple[str, ...]
-    """Hashes of the passwords that are taken, in PHC's string form: one, or two while one follows the other."""
+    """Hashes of the valid passwords, in PHC's string form: one, or two while a new password replaces an old one."""
     is_superuser: bool
-    """May do everything, whatever entries say."""
+    """Whether the user may do everything, regardless of entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """A part of what a token is good for. Words as in ``milena.model.access``."""
+    """One permission that limits a token. Words as in ``milena.model.access``."""
 
     resource_type: str
     pattern_type: str
@@ -349,7 +354,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A secret that speaks for its user, as far as both may."""
+    """A secret that authenticates as its user. It allows what both the user and its grants allow."""
 
     token_id: str
     user: str
@@ -358,14 +363,14 @@ class Token:
     secret_hash: bytes
     """SHA-256 of the secret, which is random: no slow hash is needed."""
     note: str
-    """For people."""
+    """Text for operators."""
     grants: tuple[Grant, ...]
-    """Empty: all that the user may."""
+    """The limits of the token; empty: it may do all that the user may."""
     created_ms: WallMs
     expires_ms: WallMs
-    """0: never."""
+    """Wall ms; 0: never."""
     parent: str = field(default="", metadata={"since": 11})
-    """The token that made it, with which it goes. Empty: another credential made it."""
+    """The token that created it and with which it is deleted. Empty: another credential created it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -382,40 +387,40 @@ class Acl:
 
 
 QuotaEntity = tuple[str, str]
-"""(user, client_id): whom a quota binds. ``quotas.EVERY``: each without one of its own; empty: whichever."""
+"""(user, client_id) that a quota limits. ``quotas.EVERY``: each one without its own quota; empty: any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What one entity may take. Words as in ``milena.model.quotas``; source: KIP-546."""
+    """The limits of one entity. Words as in ``milena.model.quotas``; source: KIP-546."""
 
     user: str
     client_id: str
     limits: tuple[tuple[str, int], ...]
-    """What is bounded, in ascending order, and by how much; never empty."""
+    """(name of the limit, value), in ascending order; never empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditEntry:
-    """One change that an operator or a program asked for, as it was applied."""
+    """One change that an operator or a program requested, as it was applied."""
 
     number: int
-    """1, 2, 3, …: a gap among those that somebody holds says how many are missing. 0: from before they were counted."""
+    """1, 2, 3, …: a gap in a reader's numbers shows how many entries are missing. 0: older than the numbering."""
     index: int
-    """Of the command in the metadata log."""
+    """Index of the command in the metadata log."""
     time_ms: WallMs
     principal: str
-    """On whose behalf. Empty: nobody was asked, or the node did it by itself."""
+    """The principal that requested the change. Empty: no credentials were asked for, or the node acted by itself."""
     node_id: int
-    """Which node proposed it."""
+    """The node that proposed the change."""
     action: str
     change: str
-    """What of it: a JSON object, without secrets."""
+    """The fields of the change: a JSON object, without secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """The whole state. ``index`` is that of the last command applied; only ``CorrectTime`` sets ``now_ms`` back."""
+    """The whole state. ``index``: of the last applied command. Only ``CorrectTime`` sets ``now_ms`` back."""
 
     index: int = 0
     now_ms: WallMs = NEVER_MS
@@ -439,53 +444,53 @@ class Image:
     blocks_of: Map[str, tuple[int, ...]] = field(default_factory=Map)
     """principal → the numbers of its blocks, ascending."""
     named_counts: Map[str, int] = field(default_factory=Map)
-    """principal → how many named producers are its own."""
+    """principal → how many named producers belong to it."""
     proposers: Map[int, Proposer] = field(default_factory=Map)
     groups: Map[str, Group] = field(default_factory=Map)
     offsets: Map[str, Map[PartitionKey, CommittedOffset]] = field(default_factory=Map)
     """By group id; only groups that are in ``groups``, and only partitions that exist."""
     offset_count: int = 0
-    """How many there are in ``offsets``."""
+    """Number of entries in ``offsets``, of all groups."""
     consumers: Map[ConsumerKey, RestConsumer] = field(default_factory=Map)
     ending: Map[PartitionKey, Map[TransactionKey, Ending]] = field(default_factory=Map)
-    """Committed transactions whose markers are to be written, by partition; only partitions that have some."""
+    """Committed transactions whose markers are not known to be written, by partition; no partition without any."""
     ending_count: int = 0
-    """How many there are in ``ending``."""
+    """Number of entries in ``ending``, of all partitions."""
     access_mode: str = "off"
     access_version: int = 0
-    """The index of the last command that changed who may do what; 0: none did."""
+    """The index of the last command that changed permissions; 0: none did."""
     users: Map[str, User] = field(default_factory=Map)
     tokens: Map[str, Token] = field(default_factory=Map)
     """By token_id."""
     tokens_of: Map[str, tuple[str, ...]] = field(default_factory=Map)
     """user → the ids of its tokens, ascending."""
     token_children: Map[str, tuple[str, ...]] = field(default_factory=Map)
-    """token_id → the ids of the tokens that it made, ascending."""
+    """token_id → the ids of the tokens that it created, ascending."""
     acls: Map[str, tuple[Acl, ...]] = field(default_factory=Map)
-    """By principal, in ascending order; only principals that have some."""
+    """By principal, in ascending order; no principal without entries."""
     acl_count: int = 0
-    """How many there are in ``acls``."""
+    """Number of entries in ``acls``, of all principals."""
     quotas: Map[QuotaEntity, Quota] = field(default_factory=Map)
     audited: Map[int, AuditEntry] = field(default_factory=Map)
-    """By number: those that the audit topic does not have yet. Consecutive, up to ``audit_count``."""
+    """By number: the entries that the audit topic does not have yet. Consecutive, up to ``audit_count``."""
     audit_count: int = 0
-    """How many changes were numbered ever."""
+    """The last number that an entry got."""
     audited_bytes: int = 0
-    """What ``audited`` takes up, by ``audit.size_of``."""
+    """Size of ``audited``, by ``audit.size_of``."""
 
     def topic(self, name: str) -> Topic | None:
-        """The topic of this name."""
+        """Return the topic of this name; None if there is none."""
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 
     def partition(self, topic_id: str, partition: int) -> Partition | None:
-        """The partition's state."""
+        """Return the partition's state; None if it does not exist."""
         return self.partitions.get((topic_id, partition))
 
     def producer_epoch(self, producer_id: int) -> int | None:
-        """The current epoch of an allocated producer id; None: it was never allocated.
+        """Return the current epoch of a producer id; None if the id was never allocated.
 
-        Ids without a name are forgotten once many more were allocated; their epoch is always 0.
+        Ids without a name are forgotten once many more were allocated. Their epoch is always 0.
         """
         producer = self.producers.get(producer_id)
         if producer is not None:
@@ -493,5 +498,5 @@ class Image:
         return 0 if 0 < producer_id < self.next_producer_id else None
 
     def live_brokers(self) -> tuple[int, ...]:
-        """Ids of brokers that are not fenced, ascending."""
+        """Return the ids of brokers that are not fenced, ascending."""
         return tuple(sorted(b.broker_id for b in self.brokers.values() if not b.is_fenced))

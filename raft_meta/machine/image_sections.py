@@ -1,8 +1,8 @@
-"""Stored form of an image: sections of rows, in an order that depends on nothing but the image, and back.
+"""The stored form of an image: sections of rows, in an order that depends only on the image.
 
-Rows are small, so that no frame of a snapshot outgrows its bound: what has many parts (a proposer's responses, a
-group's members and offsets) is a section of rows of its own. Nothing that can be derived is stored: maps from names to
-ids, counts. Section numbers never change meaning; ``codec`` makes rows bytes and frames.
+Rows are small, so that no frame of a snapshot exceeds its bound. Lists of many parts (a proposer's responses, a group's
+members and offsets) are separate sections. Derived data is not stored: maps from names to ids, counts. Section numbers
+never change meaning; ``codec`` turns rows into bytes and frames.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -74,7 +74,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProposerRow:
-    """A proposer without its window: responses are items of their own, so that items stay small."""
+    """A proposer without its window: responses are separate items, so that items stay small."""
 
     proposer: int
     incarnation: int
@@ -90,7 +90,7 @@ class _ResponseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GroupRow:
-    """A group without its members, which are items of their own as well."""
+    """A group without its members, which are separate items."""
 
     group_id: str
     version: int
@@ -123,7 +123,7 @@ class _EndingRow:
 
 
 def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
-    """Every section's number, and its rows in ascending order of their keys."""
+    """Yield every section's number, with its rows in ascending order of their keys."""
     header = _Header(
         index=image.index,
         now_ms=image.now_ms,
@@ -166,7 +166,7 @@ def _values(items: Map[K, T]) -> Iterator[object]:
 
 
 def _ascending(keys: Iterable[PartitionKey]) -> Iterator[PartitionKey]:
-    # Topic by topic: one sort of them all would let no other thread run meanwhile, for 60 ms at 20,000 partitions.
+    # Topic by topic: one sort of all partitions would block all other threads, for 60 ms at 20,000 partitions.
     numbers: dict[str, list[int]] = {}
     for topic_id, partition in keys:
         numbers.setdefault(topic_id, []).append(partition)
@@ -231,7 +231,7 @@ def _acl_rows(image: Image) -> Iterator[object]:
 
 
 class ImageReader:
-    """Puts an image together, section by section; refuses what is out of order."""
+    """Builds an image section by section; refuses items that are out of order."""
 
     def __init__(self) -> None:
         self._header: _Header | None = None
@@ -256,10 +256,10 @@ class ImageReader:
         self._producer_blocks: dict[int, ProducerBlock] = {}
 
     def take(self, section: int, items: list[object]) -> None:
-        """The next items of a section, which may come in several parts.
+        """Take the next items of a section, which may arrive in several parts.
 
         Raises:
-            CorruptLogError: they are out of order, or not what the section holds.
+            CorruptLogError: the items are out of order, or not of the section's type.
         """
         takers: dict[int, Callable[[object], tuple[int | str, ...]]] = {
             HEADER: self._take_header,
@@ -286,7 +286,7 @@ class ImageReader:
             raise CorruptLogError(f"Snapshot section {section} is unknown to this release.")
         for item in items:
             key = taker(item)
-            # Keys of one section have one shape, so that two of them always compare.
+            # All keys of one section have one shape, so any two of them can be compared.
             is_next = self._key < key if section == self._section else self._section < section
             if not is_next:
                 raise CorruptLogError(f"Snapshot items are out of order at {key}.")
@@ -402,10 +402,10 @@ class ImageReader:
         }
 
     def finish(self) -> Image:
-        """The image. Whether it keeps its invariants is for the caller to check.
+        """Return the image. The caller checks its invariants.
 
         Raises:
-            CorruptLogError: it has no header.
+            CorruptLogError: the image has no header.
         """
         header = self._header
         if header is None:

@@ -1,4 +1,4 @@
-"""Invariants of every image, spelled out as a check: for snapshots from disk or network, and for tests."""
+"""The check of every image's invariants: for snapshots from disk or network, and for tests."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -11,7 +11,7 @@ from raft_meta.machine.topics import configs
 
 
 def violations(image: Image) -> list[str]:
-    """Sentences about everything that is wrong with the image; empty for every image that commands can make."""
+    """Return a sentence for each violation in the image; empty for every image that commands can make."""
     return [
         *_of_maps(image),
         *_of_growths(image),
@@ -145,7 +145,7 @@ def _of_groups(image: Image) -> Iterator[str]:
         problems = list(group_rules.group_problems(group))
         for problem in problems:
             yield f"group {group.group_id}: {problem}"
-        # Only of canonical sets is it known which partition is the last.
+        # The last partition is known only of canonical sets.
         for partitions in (s for m in group.members for s in (m.held, m.target) if not problems):
             absent = group_rules.absent_partition(image, partitions)
             if absent is not None:

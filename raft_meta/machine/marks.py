@@ -1,12 +1,13 @@
-"""Do all nodes hold the same image? Compared under load, too, without a stop and without a word in the state.
+"""Marks in the log, at which nodes check that all of them hold the same image, also under load.
 
-Every ``CheckImage`` in the log is a *mark*: each node keeps the image as it is right after it, which is a reference.
-The next ``CheckImage`` carries the mark's index and the hash of the image that its proposer kept there; whoever kept
-that mark compares it with its own. However many commands come in between, both are of one index.
+Every ``CheckImage`` in the log is a *mark*: each node keeps a reference to the image right after it. The next
+``CheckImage`` carries the mark's index, and the hash of the image that its proposer kept there. A node that kept that
+mark compares the hash with its own. Both are of one index, regardless of how many commands lie between.
 
-Marks are no part of the image: a snapshot does not hold them, so a node that began with one compares nothing until the
-next mark, and state bytes stay equal. A first check carries index 0, which no mark has. A release that judges a check
-only where no command came in between understands these: there, the image at the mark is the image before the check.
+Marks are not part of the image, so they do not change its bytes. A snapshot does not hold them: a node that started
+from one compares nothing until the next mark. A first check carries index 0, which no mark has. An older release
+compares only if no command lies between two checks. It understands these checks, because the image at the mark is then
+the image before the check.
 """
 
 from dataclasses import dataclass
@@ -18,16 +19,16 @@ from raft_meta.machine.image import Image
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A check, for a node that kept its mark. ``image``: its own there; ``expected``: the proposer's hash."""
+    """A check for a node that kept the mark. ``image``: its own at the mark; ``expected``: the proposer's hash."""
 
     image: Image
     expected: bytes
 
     def judge(self, own: bytes) -> None:
-        """Compare with the hash of ``image``.
+        """Compare ``own``, the hash of ``image``, with ``expected``.
 
         Raises:
-            CorruptLogError: they differ; the node must stop.
+            CorruptLogError: the hashes differ; the node must stop.
         """
         if own != self.expected:
             raise CorruptLogError(
@@ -44,9 +45,10 @@ class ImageMarks:
         self.last: Image | None = None
 
     def take(self, check: CheckImage, after: Image) -> Comparison | None:
-        """A check was applied, which made ``after``: what is to be compared, if anything, and the next mark.
+        """Keep ``after``, the image after ``check``, as the next mark; return the comparison that ``check`` asks for.
 
-        It hashes nothing, so that applying a check costs what other commands cost.
+        None if this node did not keep the mark of ``check``. Nothing is hashed here, so that a check takes no longer
+        to apply than other commands.
         """
         before, self.last = self.last, after
         if before is None or before.index != check.index:
@@ -54,5 +56,5 @@ class ImageMarks:
         return Comparison(image=before, expected=check.image_hash)
 
     def forget(self) -> None:
-        """The image was replaced by a snapshot's: what was before says nothing about it."""
+        """Forget the mark: a snapshot replaced the image, so the earlier image says nothing about it."""
         self.last = None

@@ -1,11 +1,11 @@
-"""The value that the domain modules hand back to ``apply``: a new image, and an answer for the proposer."""
+"""The value that the domain modules return to ``apply``: a new image, and a response for the proposer."""
 
 from dataclasses import dataclass
 
 from raft_meta.machine.image import Image
 
 Response = None | int | str | tuple[int, ...] | tuple[str, ...]
-"""Answer of a command: nothing, a number, a word, or a row of either (a bool is a number)."""
+"""Response of a command: nothing, a number, a text, or a tuple of either (a bool is a number)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,16 @@
-"""Producer ids for idempotent writes: allocated here once, used by partitions without asking again.
+"""Producer ids for idempotent writes. They are allocated here once; partitions use them without further requests.
 
-A name gives a producer its id back after a restart, with the next epoch, which fences its earlier life and aborts the
-transaction that it left open. Ids are never used twice. What each partition has seen of a producer is in the
-partition's own log, not here.
+With a name, a producer gets its id again after a restart, with the next epoch. That fences its earlier process, and
+aborts the transaction that it left open. Ids are never used twice. The state of a producer in a partition is in the
+partition's log, not here.
 
 An id belongs to the principal that reserved it, and no other principal may write under it
 (``http_api.records.producer_owners``). A named producer stores its principal. Ids without a name are given out in
-blocks of ``IDS_PER_BLOCK`` ids, each block to one principal: a block is one small entry, so the principal of an id is
-known long after the id was given out. Ids that were reserved where no caller was asked for credentials are in no block.
+blocks of ``IDS_PER_BLOCK`` ids, each block to one principal. A block is one small entry, so the principal of an id is
+known long after the id was allocated. Ids that were reserved without credentials are in no block.
 
-A name that begins transactions is forgotten once nobody used it for long, which no transaction outlives; under the name
-there is another id then. Other names are kept for ever: who writes under one says nothing here.
+A name that begins transactions is forgotten after long disuse, which is longer than any transaction. The name then gets
+another id. Other names are kept for ever, because the image does not see whether a client still writes under them.
 """
 
 from collections import Counter
@@ -39,19 +39,20 @@ OWNERS_LEVEL = 11
 
 NAME_LENGTH_MAX = 255
 RESERVED_PREFIX = "milena."
-"""Names that begin so are the nodes' own producers."""
+"""Prefix of the names of the nodes' own producers."""
 NAMED_MAX = 100_000
-"""Most names are kept for ever, so there is an end to them."""
+"""Largest number of names. It is bounded because most names are kept for ever."""
 NAMED_PER_PRINCIPAL_MAX = 10_000
-"""So that one principal cannot take all names from the others."""
+"""Largest number of names of one principal, so that it cannot take all names from the others."""
 IDS_PER_BLOCK = 1_024
 BLOCKS_PER_PRINCIPAL_MAX = 1_000
-"""A principal that reserves more than a million ids loses its oldest block: those ids belong to no principal then."""
+"""Largest number of blocks of one principal, a million ids. Beyond it the oldest block is forgotten: its ids then
+belong to no principal."""
 BLOCKS_MAX = 20_000
-"""Where all principals together have more, the oldest block goes."""
+"""Largest number of blocks of all principals. Beyond it the oldest block is forgotten."""
 FORGOTTEN_PER_COMMAND_MAX = 1_000
 UNNAMED_KEPT = 10_000
-"""Nameless ids only need the counter; the latest are kept for listings. See ``Image.producer_epoch``."""
+"""How many ids without a name are kept, for listings. They need only the counter; see ``Image.producer_epoch``."""
 
 
 def apply(image: Image, now_ms: WallMs, command: AllocateProducer | ForgetProducers) -> Outcome:
@@ -60,7 +61,7 @@ def apply(image: Image, now_ms: WallMs, command: AllocateProducer | ForgetProduc
     Raises:
         InvalidRequestError: an empty or overlong name.
         TooManyProducersError: too many names, of all principals or of this one.
-        RequestTooLargeError: too many to forget by one command.
+        RequestTooLargeError: one command names too many producers to forget.
     """
     if isinstance(command, ForgetProducers):
         return _forget(image, command)
@@ -85,7 +86,7 @@ def apply(image: Image, now_ms: WallMs, command: AllocateProducer | ForgetProduc
 
 
 def principal_of(image: Image, producer_id: int) -> str:
-    """The principal that an id belongs to; empty: no principal in particular, or it was never given out."""
+    """Return the principal that an id belongs to; empty if it belongs to none, or was never allocated."""
     producer = image.producers.get(producer_id)
     if producer is not None:
         return producer.principal
@@ -94,7 +95,7 @@ def principal_of(image: Image, producer_id: int) -> str:
 
 
 def without_principal(image: Image, principal: str) -> Image:
-    """The image in which nothing belongs to a principal: a later user of its name gets none of it."""
+    """Return the image in which no id belongs to the principal, so that a later user of its name gets none."""
     for number in image.blocks_of.get(principal, ()):
         image = _without_block(image, number)
     if principal not in image.named_counts:
@@ -109,7 +110,7 @@ def without_principal(image: Image, principal: str) -> Image:
 
 
 def blocks_by_principal(blocks: Iterable[ProducerBlock]) -> Map[str, tuple[int, ...]]:
-    """The numbers of each principal's blocks, ascending."""
+    """Return the numbers of each principal's blocks, ascending."""
     found: dict[str, list[int]] = {}
     for block in blocks:
         found.setdefault(block.principal, []).append(block.number)
@@ -117,12 +118,12 @@ def blocks_by_principal(blocks: Iterable[ProducerBlock]) -> Map[str, tuple[int, 
 
 
 def names_by_principal(producers: Iterable[AllocatedProducer]) -> Map[str, int]:
-    """How many named producers each principal has."""
+    """Count the named producers of each principal."""
     return Map(Counter(p.principal for p in producers if p.principal))
 
 
 def unused(image: Image, since_ms: WallMs) -> Iterable[int]:
-    """Ids whose names may be forgotten: of those that begin transactions, all that were not used after ``since_ms``."""
+    """Return the ids whose names may be forgotten: names that begin transactions, not used after ``since_ms``."""
     return (p.producer_id for p in image.producers.values() if 0 < p.used_ms <= since_ms)
 
 
@@ -135,7 +136,7 @@ def _forget(image: Image, command: ForgetProducers) -> Outcome:
     counts = image.named_counts
     for producer_id in command.producer_ids:
         producer = remaining.get(producer_id)
-        # One that was used since is kept.
+        # A name that was used since is kept.
         if producer is None or not 0 < producer.used_ms <= command.unused_since_ms:
             continue
         assert producer.name is not None, f"producer {producer_id} begins transactions namelessly"
@@ -156,7 +157,7 @@ def _forget(image: Image, command: ForgetProducers) -> Outcome:
 
 def _too_many_names(image: Image) -> LimitReachedError:
     if not bounds.are_in_force(image):
-        # Word for word what nodes of the first level answer: answers are part of the image.
+        # Nodes of the first level give exactly this message, and responses are part of the image.
         return LimitReachedError(f"There are {NAMED_MAX} named producers already.")
     return TooManyProducersError(
         f"There are {NAMED_MAX} named producers already, and names are kept for ever; use one of them, or a"
@@ -165,7 +166,7 @@ def _too_many_names(image: Image) -> LimitReachedError:
 
 
 def _recounted(counts: Map[str, int], former: str, present: str) -> Map[str, int]:
-    """The counts once a name of one principal is another's; empty: of none."""
+    """Return the counts after a name moves from principal ``former`` to ``present``; empty: no principal."""
     if former == present:
         return counts
     for principal, change in ((former, -1), (present, 1)):
@@ -203,7 +204,7 @@ def _next_epoch(
 
 
 def _next_of_block(image: Image, principal: str) -> Outcome:
-    """The next id of a principal's latest block, or the first one of a new block."""
+    """Allocate the next id of a principal's latest block, or the first id of a new block."""
     numbers = image.blocks_of.get(principal, ())
     block = image.producer_blocks[numbers[-1]] if numbers else None
     if block is None or block.used >= IDS_PER_BLOCK:
@@ -222,7 +223,7 @@ def _new_block(image: Image, principal: str) -> tuple[Image, ProducerBlock]:
     number = -(-image.next_producer_id // IDS_PER_BLOCK)
     next_producer_id = (number + 1) * IDS_PER_BLOCK
     producers = image.producers.mutate()
-    # Ids that are passed over come to their point of forgetting here, all at once.
+    # Forgets at once what would have been forgotten at each skipped id.
     for old_id in range(image.next_producer_id - UNNAMED_KEPT, next_producer_id - UNNAMED_KEPT):
         old = producers.get(old_id)
         if old is not None and old.name is None:
@@ -259,7 +260,7 @@ def _new_producer(image: Image, name: str | None, used_ms: WallMs, principal: st
         principal=principal,
     )
     producers = image.producers.set(producer_id, producer)
-    # Each id comes to this point once, so that forgetting costs no search.
+    # Allocating an id forgets the one ``UNNAMED_KEPT`` below it, so that forgetting needs no search.
     old = producers.get(producer_id - UNNAMED_KEPT)
     if old is not None and old.name is None:
         producers = producers.delete(old.producer_id)

@@ -1,8 +1,9 @@
-"""Which commands were applied already: a retry is answered as the first time, and not applied again.
+"""Deduplication of commands: a retry gets the first response and is not applied again.
 
-The metadata log may hold a command twice (a proposer that got no answer proposes it again) and may hold a dead
-process's command after its successor's. Each broker is one proposer, numbering its commands within an incarnation of
-its process. The last ``WINDOW`` numbers are remembered with their responses; below them nobody can tell any more.
+The metadata log may hold a command twice, because a proposer without a response proposes it again. It may also hold a
+command of an ended process behind commands of its successor. Each broker is one proposer. It numbers its commands
+within an incarnation of its process. The image keeps the responses of the last ``WINDOW`` numbers. Whether lower
+numbers were applied is not known any more.
 """
 
 from immutables import Map
@@ -12,15 +13,15 @@ from raft_meta.machine.commands import Envelope
 from raft_meta.machine.image import Image, Proposer
 
 WINDOW = 256
-"""Sequences remembered per proposer, and thus the most that one may have under way at a time."""
+"""Sequences that are kept per proposer, and so the most that one may have in flight at the same time."""
 
 
 def earlier_response(image: Image, envelope: Envelope) -> bytes | None:
-    """The response that the command got when it was applied; None: it was not applied yet.
+    """Return the response that the command got when it was applied; None if it was not applied yet.
 
     Raises:
-        InvalidRequestError: sequences start at 1.
-        StaleBrokerEpochError: a later incarnation of the proposer has spoken.
+        InvalidRequestError: the sequence is below 1.
+        StaleBrokerEpochError: a later incarnation of the proposer has proposed a command.
         FateUnknownError: the sequence is below the window.
     """
     if envelope.sequence < 1:
@@ -42,7 +43,7 @@ def earlier_response(image: Image, envelope: Envelope) -> bytes | None:
 
 
 def with_response(image: Image, envelope: Envelope, response: bytes) -> Map[int, Proposer]:
-    """The image's proposers with this response remembered, and what falls out of the window forgotten."""
+    """Return the image's proposers with this response, without responses that are now below the window."""
     before = image.proposers.get(envelope.proposer)
     if before is None or before.incarnation != envelope.incarnation:
         before = Proposer(incarnation=envelope.incarnation, floor=0, window=Map())
@@ -56,7 +57,7 @@ def with_response(image: Image, envelope: Envelope, response: bytes) -> Map[int,
 
 
 def _fallen(before: Proposer, floor: int) -> list[int]:
-    """The sequences to forget; mostly one, since sequences mostly come one after the other."""
+    """Return the sequences to forget: usually one, because sequences usually arrive in order."""
     if floor - before.floor <= WINDOW:
         return list(range(before.floor + 1, floor + 1))
     return [sequence for sequence in before.window if sequence <= floor]

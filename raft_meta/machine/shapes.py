@@ -1,14 +1,16 @@
 """Frozen dataclasses as rows of plain values and back, checked against their own annotations.
 
 A row holds the fields in the order of the class. ``parse`` trusts nothing: each value must have exactly the annotated
-type, numbers must fit 64 bits signed, and a row must be complete. How classes may grow: a new field goes to the end
-and has a default. A row without it, from an older release, gets the default; a row with more fields than the class
-has comes from a newer release and is refused, since dropping what it says would make nodes differ. A new field of
-something that is in images also says ``since`` which feature level it is used (in its metadata): as long as it has its
-default it is left out, so that nodes of the release before can read the row, and write the very same bytes.
+type, numbers must fit 64 bits signed, and a row must be complete.
+
+A class may get new fields, at its end and with a default. A row without the field, from an older release, gets the
+default. A row with more fields than the class is from a newer release. It is refused, because nodes would differ if
+this one dropped the values. A new field of a class in images also names, in its metadata, the feature level ``since``
+which it is used. While the field has its default it is left out. So nodes of the previous release can read the row, and
+write the same bytes.
 
 Supported annotations: int (and NewTypes of it), str, bytes, bool, ``X | None``, ``tuple[X, ...]``, ``tuple[X, Y]``,
-``Map[str, str]`` and dataclasses of these. Maps become pairs in order of keys, so that equal values are equal bytes.
+``Map[str, str]`` and dataclasses of these. Maps become pairs in order of keys, so that equal values give equal bytes.
 """
 
 from collections.abc import Callable
@@ -30,7 +32,7 @@ _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class _Shape:
-    """How values of one annotation travel. ``pack`` None: as they are."""
+    """The encoding of values of one annotation. ``pack`` None: values stay unchanged."""
 
     __slots__ = ("pack", "parse")
 
@@ -40,16 +42,16 @@ class _Shape:
 
 
 def pack(value: object) -> object:
-    """A dataclass as a row of plain values."""
+    """Return a dataclass as a row of plain values."""
     packer = _shape(type(value)).pack
     return value if packer is None else packer(value)
 
 
 def parse(kind: type[T], row: object) -> T:
-    """A row as a dataclass of this kind.
+    """Return a row as a dataclass of this kind.
 
     Raises:
-        CorruptLogError: it does not have the shape that the annotations demand.
+        CorruptLogError: the row does not have the shape of the annotations.
     """
     value = _shape(kind).parse(row)
     assert isinstance(value, kind), f"{type(value)} came out of the shape of {kind}"
@@ -57,7 +59,7 @@ def parse(kind: type[T], row: object) -> T:
 
 
 _SHAPES: dict[object, _Shape] = {}
-"""Made once per annotation. Two threads may make the same one at the same time: either serves."""
+"""Created once per annotation. Two threads may create an equal shape at the same time, which does no harm."""
 
 
 def _shape(annotation: object) -> _Shape:

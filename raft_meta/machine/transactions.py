@@ -1,12 +1,12 @@
-"""Transactions: the point at which each is decided, and what the image alone says of one.
+"""Transactions: the command that decides each, and the outcome according to the image.
 
-A transaction is named by its producer's id and epoch. Nothing is registered while it runs: the producer's epoch is all
-that keeps it open, so that whatever raises it (the end, or a new holder of the producer's name) decides it, once. Its
-end says what it wrote; writes that a commit does not name were forgotten, came late or were never acknowledged, and are
-aborted. Group offsets move in the same step.
+The producer's id and epoch name a transaction. Nothing is registered while it runs: it is open as long as its producer
+is at that epoch. The end of the transaction raises the epoch, and so does a new holder of the producer's name. So
+each transaction is decided once. Its end lists the writes. Writes that a commit does not list were forgotten, late or
+never acknowledged; they are aborted. Group offsets move in the same step.
 
-Each partition that a commit names has an ``Ending`` until its log is known to say the same, in a marker: leaders write
-it, and ``FinishMarkers`` takes the ending away. After that only logs know the outcome.
+Each partition that a commit names has an ``Ending`` until its log is known to have the marker. The leader writes the
+marker, and ``FinishMarkers`` removes the ending. After that only the logs know the outcome.
 """
 
 from enum import Enum
@@ -47,30 +47,32 @@ from raft_meta.machine.topics.configs import TopicSettings
 TransactionCommand = EndTransactions | FinishMarkers
 
 LEVEL = 6
-"""The feature level from which on there are transactions."""
+"""The feature level from which on transactions exist."""
 LEADER_EPOCHS_LEVEL = 9
-"""From which on an end may say under which leaders it counts."""
+"""The feature level from which on an end may name the leaders under which it is valid."""
 SHARED_KEYS_LEVEL = 10
-"""From which on requests under idempotency keys may share one: logs know several keys of a batch, homes are several."""
+"""The feature level from which on requests under idempotency keys may share a transaction. A batch in a log may then
+have several keys, and a transaction several homes."""
 
 COMMITTED, ABORTED = "committed", "aborted"
 """Values of ``AllocatedProducer.last``."""
 
 ENDS_PER_COMMAND_MAX = 1_000
 MARKERS_PER_COMMAND_MAX = 4_000
-"""60 bytes each."""
+"""Markers of one command, 60 bytes each."""
 ITEMS_PER_TRANSACTION_MAX = 1_000
 """Extents and group offsets of one transaction together. A thousand extents take 57 kB of a command.
 
-Each home of an idempotency key keeps all extents, for its marker: of all homes together no more than that either."""
+Each home of an idempotency key keeps all extents, for its marker. The extents of all homes together have this bound,
+too."""
 ENDINGS_MAX = 100_000
-"""Of all partitions. They are few but while partitions have no leader; so many take 5 MB in a snapshot."""
+"""Endings of all partitions. They are few unless partitions have no leader. So many take 5 MB in a snapshot."""
 
 _NONE: Map[TransactionKey, Ending] = Map()
 
 
 class NotCommitted(Enum):
-    """What a transaction is that is not committed. An aborted one stays so."""
+    """The state of a transaction that is not committed. An aborted transaction stays aborted."""
 
     OPEN = "open"
     ABORTED = "aborted"
@@ -79,15 +81,15 @@ class NotCommitted(Enum):
 def outcome_of(
     image: Image, topic_id: str, partition: int, producer_id: int, producer_epoch: int
 ) -> Ending | NotCommitted:
-    """What a transaction is in a partition whose log has no marker of it; an ``Ending``: committed.
+    """Return the state of a transaction in a partition whose log has no marker of it; an ``Ending``: committed.
 
-    An ending that was finished is no longer here, and the answer would be ABORTED: whoever has the marker must not ask.
-    A producer that the image has forgotten (a nameless one, after many others) has no transaction that is open.
+    A finished ending is no longer in the image, and the result would be ABORTED. So a caller that has the marker must
+    not call this. A producer that the image has forgotten (without a name, after many others) has no open transaction.
     """
     ending = image.ending.get((topic_id, partition), _NONE).get((producer_id, producer_epoch))
     if ending is not None:
         return ending
-    # Not ``image.producer_epoch``: that says 0 for forgotten ids, which would open their transactions again.
+    # Not ``image.producer_epoch``: it gives 0 for forgotten ids, which would open their transactions again.
     producer = image.producers.get(producer_id)
     if producer is not None and producer.producer_epoch == producer_epoch:
         return NotCommitted.OPEN
@@ -95,7 +97,7 @@ def outcome_of(
 
 
 def apply(image: Image, index: int, now_ms: WallMs, command: TransactionCommand) -> Outcome:
-    """Carry out a command about transactions; ``index`` and ``now_ms`` as for commits of groups.
+    """Apply a command about transactions; ``index`` and ``now_ms`` as for commits of groups.
 
     Raises:
         RequestTooLargeError: more ends or markers than one command may have; refused as a whole.
@@ -119,7 +121,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: TransactionCommand)
 
 
 class _Ends:
-    """The ends of one command on their way to one new image; each sees what those before it did."""
+    """The ends of one command, collected for one new image; each sees the effects of those before it."""
 
     def __init__(self, image: Image, index: int, now_ms: WallMs) -> None:
         self._before = image
@@ -131,10 +133,10 @@ class _Ends:
         self._settings: dict[str, TopicSettings] = {}
 
     def take(self, end: TransactionEnd) -> None:
-        """Decide a transaction, unless it was decided so before.
+        """Decide a transaction; do nothing if an earlier end decided it in the same way.
 
         Raises:
-            one of ``offsets.REFUSALS``: it is not ended as wanted; it may have been aborted instead.
+            one of ``offsets.REFUSALS``: it did not end as requested; it may have been aborted instead.
         """
         producer = self._producers.get(end.producer_id) or self._before.producers.get(
             end.producer_id
@@ -166,7 +168,7 @@ class _Ends:
                 producer,
                 producer_epoch=end.producer_epoch + 1,
                 last=last,
-                # Of a name that is kept for ever it stays 0.
+                # It stays 0 for a name that is kept for ever.
                 used_ms=self._now_ms if producer.used_ms else producer.used_ms,
             )
 
@@ -185,9 +187,9 @@ class _Ends:
         self._count += len(end.extents)
 
     def _check_leaders(self, end: TransactionEnd) -> None:
-        """Refuse an end whose partitions are led by others than those who said what they hold; it stays open.
+        """Refuse an end if a partition has another leader than the one that reported its extent; it stays open.
 
-        What has no leader's epoch any more is gone with its topic, which is for ``_commit`` to say.
+        A partition that is gone with its topic is left to ``_commit``.
         """
         if end.leader_epochs and self._before.feature_level < LEADER_EPOCHS_LEVEL:
             raise InvalidRequestError("Nodes of an earlier release know no leaders of an end.")
@@ -207,7 +209,7 @@ class _Ends:
             raise PartitionNotFoundError(
                 f"Topic '{topic.name}' has no partition {extent.partition}."
             )
-        # One topic has many extents, and its settings take longer to make than all else here.
+        # One topic has many extents, and creating its settings takes longer than all other steps here.
         settings = self._settings.get(topic.topic_id)
         if settings is None:
             settings = self._settings[topic.topic_id] = TopicSettings.of(topic)
@@ -217,7 +219,7 @@ class _Ends:
             )
 
     def image(self) -> Image:
-        """The image after all of them."""
+        """Return the image after all ends."""
         after = self._commits.image()
         if self._producers:
             after = replace(after, producers=after.producers.update(self._producers))
@@ -230,7 +232,7 @@ class _Ends:
 
 
 def _check_ended_so(producer: AllocatedProducer, end: TransactionEnd) -> None:
-    """Refuse an end of the epoch before the producer's present one, unless it came to be so."""
+    """Refuse to end the transaction of the previous epoch, unless it ended in the same way."""
     if end.is_commit and producer.last != COMMITTED:
         raise TransactionAbortedError(
             f"The transaction of producer {end.producer_id} at epoch {end.producer_epoch} was aborted."
@@ -240,19 +242,20 @@ def _check_ended_so(producer: AllocatedProducer, end: TransactionEnd) -> None:
             f"The transaction of producer {end.producer_id} at epoch {end.producer_epoch} was committed."
         )
     if not producer.last:
-        # Aborted it is, but who is told so goes on with the epoch that follows: that is its new holder's.
+        # The transaction is aborted. But a client that gets "aborted" continues at the next epoch, which belongs to the
+        # name's new holder.
         raise StaleProducerEpochError(
             f"Producer {end.producer_id} was taken over, under epoch {producer.producer_epoch}."
         )
 
 
 def check_end(end: TransactionEnd) -> None:
-    """Refuse what cannot be the end of a transaction, whatever the image; for validation ahead of the command too.
+    """Refuse an end that is invalid for every image. Proposers also call it before the command.
 
     Raises:
-        InvalidProducerError: the epoch is the last that a producer may have, and carries no transaction.
+        InvalidProducerError: the epoch is the last that a producer may have; it carries no transaction.
         RequestTooLargeError: more extents and offsets than a transaction may have.
-        InvalidRequestError: they contradict each other.
+        InvalidRequestError: the fields contradict each other.
     """
     if end.producer_epoch >= PRODUCER_EPOCH_MAX:
         raise InvalidProducerError(
@@ -320,14 +323,14 @@ def _finish(image: Image, command: FinishMarkers) -> Outcome:
     return Outcome(after, image.ending_count - count)
 
 
-# --- topics that change or go away ---
+# --- topics that change or are deleted ---
 
 
 def check_configs(image: Image, after: Topic) -> None:
-    """Refuse configs under which markers that are about to be written could be lost.
+    """Refuse configs under which markers that are still to be written could be lost.
 
     Raises:
-        TransactionsPendingError: the topic would take no transactions, and some are just being ended in it.
+        TransactionsPendingError: the topic would not accept transactions, and has endings.
     """
     if not TopicSettings.of(after).takes_transactions and offsets.keys_in(image.ending, after):
         raise TransactionsPendingError(
@@ -336,7 +339,7 @@ def check_configs(image: Image, after: Topic) -> None:
 
 
 def without_topic(image: Image, topic: Topic) -> Image:
-    """The image in which no transaction ends in the topic."""
+    """Return the image without endings in the topic."""
     keys = offsets.keys_in(image.ending, topic)
     if not keys:
         return image

@@ -1,1 +1,1 @@
-"""Users, tokens, entries, quotas, and what is told of changes."""
+"""Users, tokens, entries, quotas, and the audit log of changes."""

@@ -1,8 +1,8 @@
-"""Who may do what: users, tokens, access control entries and the mode, as the state holds them.
+"""Access control in the image: users, tokens, access control entries and the mode.
 
-Secrets never come here: users have salted slow hashes of passwords, tokens the hash of a random secret. Whoever
-proposes makes salts, hashes and ids; here is judged what they say.
-What follows from it for a request is judged in ``raft_meta.machine.access.authorization``.
+The image holds no secrets: users have salted slow hashes of passwords, tokens the hash of a random secret. The proposer
+creates salts, hashes and ids; this module checks them. ``raft_meta.machine.access.authorization`` decides what a
+request may do.
 """
 
 import re
@@ -36,15 +36,15 @@ from raft_meta.machine.image import Acl, Grant, Image, Token, User
 from raft_meta.machine.outcome import Outcome
 
 LEVEL = 7
-"""The feature level that knows of access."""
+"""The feature level from which on access control exists."""
 
 FAMILIES_LEVEL = 11
-"""The feature level from which on a token knows the one that made it, and a user has a bound of its own."""
+"""The feature level from which on a token stores its parent, and the tokens of each user are limited."""
 
 USERS_MAX = 10_000
 TOKENS_MAX = 100_000
 TOKENS_PER_USER_MAX = 1_000
-"""So that no user takes the tokens of the others, which include every sign-in to the console."""
+"""Largest number of tokens of one user, so that others have room. Each sign-in to the console is a token."""
 ACLS_MAX = 100_000
 ACLS_PER_REQUEST_MAX = 1_000
 GRANTS_PER_TOKEN_MAX = 100
@@ -72,11 +72,11 @@ AccessCommand = (
 
 
 def apply(image: Image, index: int, now_ms: WallMs, command: AccessCommand) -> Outcome:
-    """Carry out a command about access.
+    """Apply a command about access.
 
     Raises:
-        InvalidAccessError: it makes no sense, whatever the state.
-        UserNotFoundError, StaleVersionError, LastSuperuserError: the state is another one.
+        InvalidAccessError: the command is invalid for every image.
+        UserNotFoundError, StaleVersionError, LastSuperuserError: the image does not allow it.
         AccessLimitError: there would be too many.
     """
     match command:
@@ -93,7 +93,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: AccessCommand) -> O
         case DeleteTokens():
             outcome = _delete_tokens(image, command)
         case AlterQuota():
-            # Who may do what stays the same, and so does what is kept for a version of it.
+            # Permissions stay the same, so data cached for the present access version stays valid.
             return quotas.apply(image, command)
         case _:
             outcome = _alter_acls(image, command)
@@ -195,7 +195,7 @@ def _create_token(image: Image, now_ms: WallMs, command: CreateToken) -> Outcome
     if command.token_id in image.tokens:
         raise StaleVersionError(f"Token {command.token_id} is there already.")
     if len(image.tokens) >= TOKENS_MAX:
-        # Expired ones make room, all at once.
+        # All expired tokens are deleted at once, to make room.
         image = _without_tokens(image, expired_tokens(image.tokens.values(), now_ms))
         if len(image.tokens) >= TOKENS_MAX:
             raise AccessLimitError(f"There are {TOKENS_MAX} tokens already; delete some.")
@@ -240,7 +240,7 @@ def _check_parent(image: Image, command: CreateToken) -> None:
 
 
 def _with_room(image: Image, now_ms: WallMs, user: str) -> Image:
-    """The image in which a user may have one more token: its expired ones go where it has as many as it may have."""
+    """Return the image in which a user may have one more token. At the limit, the user's expired tokens are deleted."""
     own = image.tokens_of.get(user, ())
     if len(own) < TOKENS_PER_USER_MAX:
         return image
@@ -250,7 +250,7 @@ def _with_room(image: Image, now_ms: WallMs, user: str) -> Image:
 
 
 def check_room(own: Sequence[str], user: str) -> None:
-    """Refuse one token more than a user may have.
+    """Refuse another token if the user has as many as allowed.
 
     Raises:
         AccessLimitError: the message says what to do.
@@ -263,17 +263,17 @@ def check_room(own: Sequence[str], user: str) -> None:
 
 
 def expired_tokens(tokens: Iterable[Token], now_ms: WallMs) -> list[str]:
-    """The ids of those that have expired."""
+    """Return the ids of the expired tokens."""
     return [token.token_id for token in tokens if 0 < token.expires_ms <= now_ms]
 
 
 def tokens_by_user(tokens: Iterable[Token]) -> Map[str, tuple[str, ...]]:
-    """The ids of each user's tokens, ascending."""
+    """Return the ids of each user's tokens, ascending."""
     return _ids_by(tokens, lambda token: token.user)
 
 
 def tokens_by_parent(tokens: Iterable[Token]) -> Map[str, tuple[str, ...]]:
-    """The ids of the tokens that each token made, ascending."""
+    """Return the ids of the tokens that each token created, ascending."""
     return _ids_by((token for token in tokens if token.parent), lambda token: token.parent)
 
 
@@ -289,7 +289,7 @@ def _with_id(ids: Map[str, tuple[str, ...]], name: str, token_id: str) -> Map[st
 
 
 def _without_tokens(image: Image, token_ids: Iterable[str]) -> Image:
-    """The image without these tokens, and without those that they made."""
+    """Return the image without these tokens, and without the tokens that they created."""
     tokens, children = image.tokens.mutate(), image.token_children.mutate()
     gone: dict[str, set[str]] = {}
     """By user."""
@@ -353,17 +353,17 @@ def _alter_acls(image: Image, command: AlterAcls) -> Outcome:
     return Outcome(replace(image, acls=acls, acl_count=count), (came, went))
 
 
-# -- what makes no sense ---------------------------------------------------------------------------
+# -- problems --------------------------------------------------------------------------------------
 
 
 def mode_problems(mode: str) -> Iterator[str]:
-    """Why this is no mode."""
+    """Yield why this mode is invalid."""
     if mode not in set(words.AccessMode):
         yield f"{mode!r} is no mode: {', '.join(words.AccessMode)}."
 
 
 def user_problems(user: User) -> Iterator[str]:
-    """Why this is no user."""
+    """Yield why this user is invalid."""
     if not _USER_NAME.fullmatch(user.name):
         yield "A user's name has 1..255 letters, digits or . _ @ / + = -"
     if words.USER_PREFIX + user.name == words.ANONYMOUS:
@@ -375,7 +375,7 @@ def user_problems(user: User) -> Iterator[str]:
 
 
 def token_problems(token: Token) -> Iterator[str]:
-    """Why this is no token."""
+    """Yield why this token is invalid."""
     if not _TOKEN_ID.fullmatch(token.token_id) or len(token.secret_hash) != SECRET_HASH_BYTES:
         yield "A token has an id of 8..32 digits and small letters, and a hash of 32 bytes."
     if len(token.note) > NOTE_LENGTH_MAX:
@@ -389,7 +389,7 @@ def token_problems(token: Token) -> Iterator[str]:
 
 
 def grant_problems(grant: Grant) -> Iterator[str]:
-    """Why this is no part of what a token is good for."""
+    """Yield why this grant of a token is invalid."""
     if not grant.operations:
         yield "A grant names at least one operation."
     for operation in grant.operations:
@@ -399,7 +399,7 @@ def grant_problems(grant: Grant) -> Iterator[str]:
 
 
 def acl_problems(acl: Acl) -> Iterator[str]:
-    """Why this is no entry."""
+    """Yield why this entry is invalid."""
     if not _PRINCIPAL.fullmatch(acl.principal) and acl.principal != words.ANY_PRINCIPAL:
         yield (
             f"{acl.principal!r} is no principal: User:NAME, where NAME has 1..255 letters, digits or . _ @ : / + = -, "
@@ -428,7 +428,7 @@ def _resource_problems(kind: str, pattern: str, name: str, operation: str) -> It
 
 
 def problems(image: Image) -> Iterator[str]:
-    """What is wrong with this part of an image."""
+    """Yield the violations in this part of an image."""
     parts: Sequence[object] = (image.users, image.tokens, image.acls, image.access_version)
     is_used = any(parts) or image.access_mode != words.AccessMode.OFF
     if is_used and image.feature_level < LEVEL:

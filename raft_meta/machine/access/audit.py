@@ -1,12 +1,13 @@
-"""Who changed what: an entry for each change that was applied, and which of them the audit topic is yet to get.
+"""The audit log: an entry for each applied change, and the entries that the audit topic does not have yet.
 
-Entries are made of commands as they are applied, so that every node makes the same ones and no way of changing
-something goes past them; the command's envelope names the principal. While there is a topic ``TOPIC`` they stay in
-the image until its log has them: the controller's node writes them there, and then proposes ``ForgetAudited``. So no
-crash loses one; and since each has a number, the writer sees in the log which is the last, and never writes one twice.
+Entries are derived from commands as they are applied. So every node makes the same entries, and no change can bypass
+them. The command's envelope names the principal. If the topic ``TOPIC`` exists, entries stay in the image until its log
+has them: the controller's node writes them there and then proposes ``ForgetAudited``. So no crash loses an entry. Each
+entry has a number, so the writer finds the last one in the log and never writes an entry twice.
 
-Where the topic cannot be written for long, the oldest go when the others would take more than ``BYTES_MAX``: a cluster
-that is in such need must be mended, and mending is a change. The gap in the numbers says how many are missing.
+If the topic cannot be written for long, the oldest entries are dropped once the waiting ones exceed ``BYTES_MAX``.
+Refusing changes instead would prevent the repair of the cluster, because a repair is a change. The gap in the numbers
+shows how many entries are missing.
 """
 
 import json
@@ -22,16 +23,16 @@ from raft_meta.machine.image import AuditEntry, Image
 from raft_meta.machine.outcome import Outcome
 
 LEVEL = 8
-"""The feature level that knows of principals in commands, and keeps entries."""
+"""The feature level from which on commands name principals, and entries are kept."""
 
 TOPIC = "__audit"
 BYTES_MAX = 4 << 20
 CHANGE_LENGTH_MAX = 256 << 10
-"""Longer ones are told by their length alone, so that a record of the topic can hold each."""
+"""Longest ``change`` of an entry. A longer one is replaced by its length, so that each fits a record of the topic."""
 NOTE_LENGTH_MAX = 64 << 10
 _ACTION = re.compile(r"[a-z_]{1,64}")
 _ENTRY_BYTES = 512
-"""What an entry takes up beside ``change``, at most."""
+"""Most bytes of an entry without ``change``."""
 
 TOLD: Mapping[type[c.Command], tuple[str, tuple[str, ...]]] = {
     c.SetFeatureLevel: ("set_feature_level", ("feature_level",)),
@@ -52,16 +53,20 @@ TOLD: Mapping[type[c.Command], tuple[str, tuple[str, ...]]] = {
     c.AlterQuota: ("alter_quota", ("user", "client_id", "changes")),
     c.NoteAction: ("", ()),
 }
-"""What is told of, as what, and which fields of it; the rest nodes do by themselves, or clients do all the time.
+"""The audited commands, the action that names each, and the fields that its entry has. Nodes send other commands by
+themselves, or clients send them all the time.
 
-Fields are named here one by one: a secret, or its hash, comes into no entry by growing into a command.
+The fields are listed one by one, so that a secret or hash in a new field of a command never gets into an entry.
 """
 
 
 def noted(
     before: Image, after: Image, envelope: c.Envelope, *, index: int, now_ms: WallMs
 ) -> tuple[Image, AuditEntry | None]:
-    """A command was applied, and made ``after`` of ``before``: what there is to tell, and the image that keeps it."""
+    """Return the image with the audit entry of a command that turned ``before`` into ``after``, and the entry.
+
+    The entry is None for a command that is not audited or changed nothing.
+    """
     command = envelope.command
     told = TOLD.get(type(command))
     if told is None or (after is before and not isinstance(command, c.NoteAction)):
@@ -88,7 +93,7 @@ def noted(
     if not is_counted:
         return after, entry
     if TOPIC not in after.topic_ids:
-        # Nobody waits for them any more, should it have been the topic that was deleted.
+        # If the audit topic was deleted, the waiting entries are dropped.
         after = _without(after, after.audit_count)
         return replace(after, audit_count=number), entry
     after = replace(
@@ -101,10 +106,10 @@ def noted(
 
 
 def apply(image: Image, command: c.ForgetAudited | c.NoteAction) -> Outcome:
-    """Carry out a command about the audit log; what it tells of is for ``noted``.
+    """Apply a command about the audit log; ``noted`` makes its entry.
 
     Raises:
-        InvalidRequestError: it is nothing that the audit log can tell.
+        InvalidRequestError: the action is not one that the audit log accepts.
     """
     if isinstance(command, c.ForgetAudited):
         return forget(image, command)
@@ -126,18 +131,18 @@ def _check_note(command: c.NoteAction) -> None:
 
 
 def forget(image: Image, command: c.ForgetAudited) -> Outcome:
-    """Forget what the topic has."""
+    """Forget the entries that the topic has."""
     after = _without(image, command.through)
     return Outcome(after, len(image.audited) - len(after.audited))
 
 
 def size_of(entry: AuditEntry) -> int:
-    """What an entry takes up, about."""
+    """Return the approximate bytes of an entry."""
     return _ENTRY_BYTES + len(entry.change)
 
 
 def first_number(image: Image) -> int:
-    """Of the entries that wait; one above the last that was made where none does."""
+    """Return the first number of the waiting entries; if none waits, the number of the next entry."""
     return image.audit_count - len(image.audited) + 1
 
 
@@ -173,7 +178,7 @@ def _plain(value: object) -> object:
 
 
 def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
-    """What the command means to people, and only the image before it can say."""
+    """Return the fields of an entry that only the image before the command has, for readers of the log."""
     match command:
         case c.DeleteTopic() | c.AddPartitions() | c.AlterConfigs():
             return {"name": before.topics[command.topic_id].name}
@@ -183,7 +188,7 @@ def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
             return {
                 "is_new": present is None,
                 "is_password_changed": command.verifiers != verifiers,
-                # Left out where it is not so: entries are a part of the image, which releases before write alike.
+                # Left out if it does not apply: entries are part of the image, and earlier releases write none.
                 **({"are_tokens_revoked": True} if command.revokes_tokens else {}),
             }
         case _:
@@ -191,7 +196,7 @@ def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
 
 
 def problems(image: Image) -> Iterator[str]:
-    """What is wrong with this part of an image."""
+    """Yield the violations in this part of an image."""
     if image.audit_count and image.feature_level < LEVEL:
         yield "changes are numbered below the feature level that does so"
     wanted = range(first_number(image), image.audit_count + 1)

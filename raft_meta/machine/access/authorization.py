@@ -1,7 +1,7 @@
-"""May they? The one judge of what a principal may do, by the entries that an image holds.
+"""Authorization: decides what a principal may do, by the entries of an image. No other module decides that.
 
-Entries that deny win over those that allow, whatever their patterns and hosts; what no entry allows is refused;
-superusers may do everything. A token may what its user and its grants both do.
+Entries that deny win over entries that allow, regardless of their patterns and hosts. An operation that no entry allows
+is refused. Superusers may do everything. A token may do what both its user and its grants allow.
 
 Source: Kafka's AclAuthorizer and KIP-290.
 """
@@ -25,13 +25,13 @@ class _Words(NamedTuple):
 
 
 class _Patterns:
-    """Entries by type of resource and pattern: a decision looks at those that match the name, and no others."""
+    """Entries by type of resource and pattern, so that a decision reads only the entries that match the name."""
 
     def __init__(self) -> None:
         self._literal: dict[tuple[str, str], _Words] = {}
         self._prefixed: dict[tuple[str, str], _Words] = {}
         self._lengths: dict[str, list[int]] = {}
-        """Of prefixes, by type of resource."""
+        """Lengths of prefixes, by type of resource."""
 
     def add(
         self, kind: str, pattern: str, name: str, operations: Iterable[str], permission: str
@@ -60,7 +60,7 @@ class _Patterns:
             if found is not None:
                 yield found
         for length in self._lengths.get(kind, ()):
-            # A shorter name than the prefix is cut to itself, and is no key.
+            # A name shorter than the prefix stays itself, which is not a key.
             found = self._prefixed.get((kind, name[:length]))
             if found is not None and len(name) >= length:
                 yield found
@@ -86,7 +86,7 @@ class _Patterns:
 
 
 class Permissions:
-    """What somebody may do, at one version of access."""
+    """The permissions of one principal, at one access version."""
 
     def __init__(self, *, is_superuser: bool, acls: Iterable[Acl], grants: Sequence[Grant]) -> None:
         self._is_superuser = is_superuser
@@ -107,26 +107,26 @@ class Permissions:
             )
 
     def may(self, operation: words.Operation, kind: words.ResourceType, name: str) -> bool:
-        """Whether they may do this to the resource of this name, be it there or not."""
+        """Return whether the operation is allowed on the resource of this name, which need not exist."""
         if self._grants is not None and not self._grants.may(operation, kind, name):
             return False
         return self._is_superuser or self._acls.may(operation, kind, name)
 
     def may_with_all(self, operation: words.Operation, kind: words.ResourceType) -> bool:
-        """Whether they may do this to every resource of this type, those to come included."""
+        """Return whether the operation is allowed on every resource of this type, future ones included."""
         if self._grants is not None and not self._grants.may_with_all(operation, kind):
             return False
         return self._is_superuser or self._acls.may_with_all(operation, kind)
 
     def may_with_some(self, operation: words.Operation, kind: words.ResourceType) -> bool:
-        """Whether something allows them to do this to a resource of this type, be there one or not."""
+        """Return whether the operation is allowed on at least one possible resource of this type."""
         if self._grants is not None and not self._grants.may_with_some(operation, kind):
             return False
         return self._is_superuser or self._acls.may_with_some(operation, kind)
 
 
 def depends_on_host(image: Image, principal: str, groups: Iterable[str] = ()) -> bool:
-    """Whether it matters from where this principal calls, a member of these groups."""
+    """Return whether the permissions of this principal, a member of these groups, depend on its host."""
     return any(
         acl.host != words.ANY_HOST
         for named in (principal, words.ANY_PRINCIPAL, *groups)
@@ -143,9 +143,10 @@ def permissions_of(
     groups: Iterable[str] = (),
     grants: Sequence[Grant] = (),
 ) -> Permissions:
-    """What a principal may do that calls from ``host``, an IP address.
+    """Return the permissions of a principal that calls from ``host``, an IP address.
 
-    Entries of ``groups``, principals of its groups, count as its own do: one that denies wins over any that allow.
+    ``groups``: the principals of its groups. Their entries count like its own: one that denies wins over all that
+    allow.
     """
     acls = [
         acl

@@ -1,6 +1,6 @@
-"""Quotas: what users and programs may take, as the state holds it. How it is measured is each node's affair.
+"""Quotas in the image: the limits of users and client ids. Each node measures the use by itself.
 
-Source: KIP-546, whose entities these are: a user, a client id, or both; each by name or by default.
+Entities are those of KIP-546: a user, a client id, or both; each by name or by default.
 """
 
 import re
@@ -15,11 +15,11 @@ from raft_meta.machine.image import Image, Quota
 from raft_meta.machine.outcome import Outcome
 
 LEVEL = 8
-"""The feature level that knows of quotas."""
+"""The feature level from which on quotas exist."""
 
 QUOTAS_MAX = 10_000
 AMOUNT_MAX = 1 << 53
-"""What every JSON reader keeps whole."""
+"""Largest amount: every JSON reader keeps it exactly."""
 
 _USER = re.compile(PRINCIPAL_NAME)
 _CLIENT_ID = re.compile(CLIENT_ID)
@@ -29,7 +29,7 @@ def apply(image: Image, command: AlterQuota) -> Outcome:
     """Change the quota of an entity.
 
     Raises:
-        InvalidAccessError: it makes no sense.
+        InvalidAccessError: the quota is invalid.
         AccessLimitError: there would be too many.
     """
     entity = (command.user, command.client_id)
@@ -55,7 +55,7 @@ def apply(image: Image, command: AlterQuota) -> Outcome:
 
 
 def without_user(image: Image, name: str) -> Image:
-    """The image without the quotas of a user."""
+    """Return the image without the quotas of a user."""
     entities = [entity for entity in image.quotas if entity[0] == name]
     if not entities:
         return image
@@ -66,7 +66,7 @@ def without_user(image: Image, name: str) -> Image:
 
 
 def problems_of(quota: Quota) -> Iterator[str]:
-    """Why this is no quota."""
+    """Yield why this quota is invalid."""
     if not quota.user and not quota.client_id:
         yield f"A quota binds a user, a client id, or both; {EVERY} is each that has none of its own."
     if quota.user not in {"", EVERY, ANONYMOUS_USER} and not _USER.fullmatch(quota.user):
@@ -81,7 +81,7 @@ def problems_of(quota: Quota) -> Iterator[str]:
 
 
 def problems(image: Image) -> Iterator[str]:
-    """What is wrong with this part of an image."""
+    """Yield the violations in this part of an image."""
     if image.quotas and image.feature_level < LEVEL:
         yield "quotas below the feature level that knows them"
     for entity, quota in image.quotas.items():

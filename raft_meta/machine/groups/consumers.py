@@ -1,8 +1,8 @@
-"""REST consumers: consumers that live behind the HTTP API, in the state so that they outlive the node that made them.
+"""REST consumers of the HTTP API. They are in the image so that they outlive the node that created them.
 
-A consumer is found by its group and instance name; ``created_index`` tells it from an earlier one of the same name, so
-that nothing meant for that one touches it. A subscribed consumer is also a member of its group under its instance
-name, which the group's coordinator sees to; both end in one step.
+Group and instance name identify a consumer. ``created_index`` distinguishes it from an earlier consumer of the same
+name, so that no late request for that one affects it. A subscribed consumer is also a member of its group under its
+instance name. The group's coordinator makes it one; consumer and membership end in one step.
 """
 
 from milena.model.errors import (
@@ -23,7 +23,7 @@ ConsumerCommand = PutConsumer | DeleteConsumers
 
 
 def apply(image: Image, index: int, now_ms: WallMs, command: ConsumerCommand) -> Outcome:
-    """Carry out a consumer command; ``index`` becomes a new consumer's ``created_index``.
+    """Apply a consumer command; ``index`` becomes a new consumer's ``created_index``.
 
     Raises:
         StaleBrokerEpochError, NotCoordinatorError, ConsumerExistsError, ConsumerNotFoundError,
@@ -90,7 +90,7 @@ def _delete(image: Image, index: int, now_ms: WallMs, command: DeleteConsumers) 
 
 
 def _without(image: Image, index: int, now_ms: WallMs, name: ConsumerName) -> Image:
-    """The image without the consumer, nor its membership."""
+    """Return the image without the consumer and its membership."""
     after = replace(image, consumers=image.consumers.delete((name.group_id, name.instance)))
     group = image.groups.get(name.group_id)
     member = group_rules.member_of(group, name.instance)

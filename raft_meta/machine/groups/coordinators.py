@@ -1,8 +1,8 @@
-"""Which broker coordinates a group: rendezvous hashing, worked out by every node from the image alone.
+"""The coordinator of a group, by rendezvous hashing. Every node computes it from the image alone.
 
-Of all brokers that are live and not about to stop, the one whose hash with the group's id is greatest. When a broker
-comes or goes, only the groups that it coordinates move. Source: Thaler and Ravishankar, "Using Name-Based Mappings to
-Increase Hit Rates" (1998).
+The coordinator is the live, not draining broker whose hash with the group's id is greatest. When a broker joins or
+leaves, only the groups that it coordinates move. Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase
+Hit Rates" (1998).
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from raft_meta.machine.image import Image
 
 
 def coordinator_of(image: Image, group_id: str) -> int | None:
-    """The broker id of the group's coordinator; None when no broker can be one now."""
+    """Return the broker id of the group's coordinator; None if no broker can be one now."""
     return Coordinators(image).of(group_id)
 
 
@@ -27,7 +27,7 @@ class Coordinators:
         ]
 
     def of(self, group_id: str) -> int | None:
-        """The broker id of the group's coordinator; None when no broker can be one now."""
+        """Return the broker id of the group's coordinator; None if no broker can be one now."""
         return max(
             self._brokers,
             key=lambda broker_id: (_weight(broker_id, group_id), broker_id),
@@ -35,7 +35,7 @@ class Coordinators:
         )
 
     def check(self, group_id: str, broker_id: int) -> None:
-        """Refuse what somebody else than the group's present coordinator proposes.
+        """Refuse a proposal unless the broker is the group's present coordinator.
 
         Raises:
             NotCoordinatorError: another broker coordinates the group, or none does.
@@ -53,10 +53,10 @@ def _weight(broker_id: int, group_id: str) -> bytes:
 
 
 def check_broker(image: Image, broker_id: int, broker_epoch: int) -> None:
-    """Refuse what an earlier life of a broker proposed.
+    """Refuse a proposal under an earlier broker epoch.
 
     Raises:
-        StaleBrokerEpochError: the broker has registered anew since, or is gone.
+        StaleBrokerEpochError: the broker has registered again since, or is gone.
     """
     broker = image.brokers.get(broker_id)
     if broker is None or broker.broker_epoch != broker_epoch:
@@ -64,10 +64,10 @@ def check_broker(image: Image, broker_id: int, broker_epoch: int) -> None:
 
 
 def check_coordinator(image: Image, group_id: str, broker_id: int, broker_epoch: int) -> None:
-    """Refuse what somebody else than the group's present coordinator proposes.
+    """Refuse a proposal unless the broker is the group's present coordinator, under its present epoch.
 
     Raises:
-        StaleBrokerEpochError: the broker has registered anew since.
+        StaleBrokerEpochError: the broker has registered again since.
         NotCoordinatorError: another broker coordinates the group, or none does.
     """
     check_broker(image, broker_id, broker_epoch)

@@ -1,7 +1,7 @@
-"""Rules of consumer groups and REST consumers, whatever changes them, and how large they may become.
+"""Rules and size limits of consumer groups and REST consumers.
 
-``groups`` and ``consumers`` refuse commands by it, ``invariants`` checks snapshots by it, and proposers check what
-comes from outside by it before they propose.
+``groups`` and ``consumers`` check commands by these rules, and ``invariants`` checks snapshots. Proposers check
+requests before they propose.
 """
 
 import re
@@ -14,15 +14,15 @@ from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet, Res
 from raft_meta.machine.topics import partition_sets
 
 LEVEL = 3
-"""The feature level from which on there are groups and consumers."""
+"""The feature level from which on groups and consumers exist."""
 
 PREDECESSORS_LEVEL = 11
-"""The feature level from which on members remember whose place they took."""
+"""The feature level from which on members store their predecessors."""
 COMMITS_NEXT_LEVEL = 11
-"""The feature level from which on a consumer may say that its commits name the next record."""
+"""The feature level from which on a consumer may have ``commits_next``."""
 PREDECESSORS_MAX = 8
 PREDECESSORS_BYTES_MAX = 512
-"""Of all ids of one member's predecessors but the latest: a group's members must fit into one command."""
+"""Bytes of all ids of one member's predecessors except the latest: a group's members must fit into one command."""
 
 NAME_LENGTH_MAX = 255
 """Characters of a group id, member id, instance id, client id, host, and of the name of an assignor or format."""
@@ -31,15 +31,15 @@ TOPIC_LENGTH_MAX = 249
 PATTERN_LENGTH_MAX = 1_024
 DURATION_MS_MAX = 24 * 3_600_000
 METADATA_BYTES_MAX = 4_096
-"""As offset.metadata.max.bytes in Kafka."""
+"""The default of offset.metadata.max.bytes in Kafka."""
 OFFSETS_PER_COMMIT_MAX = 10_000
-"""One member may hold a topic of the most partitions that there are."""
+"""Offsets of one commit: one member may hold all partitions of a topic of the largest size."""
 COMMITS_PER_COMMAND_MAX = 1_000
 
 MEMBERS_MAX = 1_000
-"""Of one group: a rebalance may write each of them anew in one command, which must stay below 1 MiB."""
+"""Members of one group: a rebalance may rewrite all of them in one command, which must stay below 1 MiB."""
 GROUP_BYTES_MAX = 384 << 10
-"""Of all texts of a group's members: names and subscriptions. Half of a command is left for partitions."""
+"""Bytes of all texts of a group's members: names and subscriptions. Half of a command is left for partitions."""
 GROUPS_MAX = 50_000
 CONSUMERS_MAX = 50_000
 OFFSETS_MAX = 1_000_000
@@ -50,7 +50,7 @@ _UNENCODABLE = re.compile(r"[\ud800-\udfff]")
 
 
 def check_group_id(group_id: str) -> None:
-    """Refuse a group id that cannot be one.
+    """Refuse an invalid group id.
 
     Raises:
         InvalidConsumerError: the message says why.
@@ -59,7 +59,7 @@ def check_group_id(group_id: str) -> None:
 
 
 def check_instance(instance: str) -> None:
-    """Refuse a name of a REST consumer that cannot be one.
+    """Refuse an invalid name of a REST consumer.
 
     Raises:
         InvalidConsumerError: the message says why.
@@ -71,7 +71,7 @@ def check_member(member: GroupMember) -> None:
     """Refuse a member whose names, subscription or durations are out of bounds.
 
     Raises:
-        InvalidConsumerError: the message names what is.
+        InvalidConsumerError: the message names the field.
     """
     _check_name("member id", member.member_id)
     if member.instance_id is not None:
@@ -97,7 +97,7 @@ def check_consumer(consumer: RestConsumer) -> None:
     """Refuse a REST consumer whose names or settings are out of bounds, or contradict each other.
 
     Raises:
-        InvalidConsumerError: the message names what is wrong.
+        InvalidConsumerError: the message names the fault.
     """
     check_group_id(consumer.group_id)
     check_instance(consumer.instance)
@@ -129,10 +129,10 @@ def check_subscription(topics: Sequence[str], pattern: str | None) -> None:
 
 
 def check_metadata(metadata: str) -> None:
-    """Refuse what nobody may commit along with an offset.
+    """Refuse metadata that may not be committed with an offset.
 
     Raises:
-        InvalidConsumerError: it is too long, or no text.
+        InvalidConsumerError: the metadata is too long, or cannot be encoded as UTF-8.
     """
     if _UNENCODABLE.search(metadata):
         raise InvalidConsumerError(
@@ -162,7 +162,7 @@ def _check_text(what: str, text: str) -> None:
 
 
 def text_bytes(members: Iterable[GroupMember]) -> int:
-    """Bytes that ``GROUP_BYTES_MAX`` bounds: the names and subscriptions of these members."""
+    """Return the bytes of these members' names and subscriptions, which ``GROUP_BYTES_MAX`` limits."""
     return sum(
         len(member.member_id.encode())
         + len((member.instance_id or "").encode())
@@ -177,7 +177,7 @@ def text_bytes(members: Iterable[GroupMember]) -> int:
 
 
 def member_of(group: Group | None, member_id: str) -> GroupMember | None:
-    """The group's member of this id."""
+    """Return the group's member with this id; None if there is none."""
     if group is None:
         return None
     at = bisect_left(group.members, member_id, key=_id_of)
@@ -187,7 +187,7 @@ def member_of(group: Group | None, member_id: str) -> GroupMember | None:
 
 
 def predecessors(ids: Sequence[str]) -> tuple[str, ...]:
-    """The latest of these ids, as many of them as a member remembers."""
+    """Return the latest of these ids, as many as a member stores."""
     kept: list[str] = []
     left = PREDECESSORS_BYTES_MAX
     for member_id in reversed(ids[-PREDECESSORS_MAX:]):
@@ -199,7 +199,7 @@ def predecessors(ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def successor_of(group: Group | None, member_id: str) -> GroupMember | None:
-    """The member that has taken this one's place under its instance id."""
+    """Return the member that has replaced this one under its instance id; None if there is none."""
     for member in () if group is None else group.members:
         if member_id in member.predecessors:
             return member
@@ -211,7 +211,7 @@ def _id_of(member: GroupMember) -> str:
 
 
 def group_problems(group: Group) -> Iterator[str]:
-    """Contradictions to the invariants of ``image.Group``, but for the existence of partitions."""
+    """Yield violations of the invariants of ``image.Group``, except those about the existence of partitions."""
     ids = [member.member_id for member in group.members]
     if any(left >= right for left, right in pairwise(ids)):
         yield "members are not in ascending order of distinct ids"
@@ -255,7 +255,7 @@ def _is_ascending(names: Sequence[str]) -> bool:
 
 
 def consumer_problems(consumer: RestConsumer) -> Iterator[str]:
-    """Contradictions to the invariants of ``image.RestConsumer``, but for the existence of partitions."""
+    """Yield violations of the invariants of ``image.RestConsumer``, except those about the existence of partitions."""
     if sum((bool(consumer.topics), consumer.pattern is not None, bool(consumer.assigned))) > 1:
         yield "it has more than one of topics, a pattern and assigned partitions"
     if not partition_sets.is_canonical(consumer.assigned):
@@ -267,7 +267,7 @@ def consumer_problems(consumer: RestConsumer) -> Iterator[str]:
 
 
 def absent_partition(image: Image, partitions: PartitionSet) -> str | None:
-    """A partition of the set (canonical) that does not exist, as text; None if all do."""
+    """Return a partition of the (canonical) set that does not exist, as text; None if all exist."""
     for topic_id, numbers in partitions:
         topic = image.topics.get(topic_id)
         if topic is None:

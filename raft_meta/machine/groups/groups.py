@@ -1,12 +1,13 @@
-"""Consumer groups: who is in them, what each member holds and shall hold. Source: KIP-848.
+"""Consumer groups: their members, and the partitions that each member holds and is to hold. Source: KIP-848.
 
-A group's coordinator works out the next state and proposes it; here it is only checked. A version is the index of the
-command that made it: a group that was deleted and made again never has a version that an earlier one of its name had,
-so that what was worked out for the earlier one is refused.
+A group's coordinator computes the next state and proposes it; this module only checks it. A version is the index of
+the command that made it. So a group that was deleted and created again never has a version of the earlier group, and a
+state computed for the earlier group is refused.
 
-What is refused whatever the coordinator thinks, since the promises of groups hang on it: a partition held twice, an
-epoch or generation that goes back, a member that comes to hold what is not its target, a target that changes within
-a generation, and a newcomer under an epoch that an earlier member of its id may have had.
+The promises of groups depend on some rules. So this module refuses a state that breaks one, even if the coordinator
+proposes it: a partition held twice, an epoch or generation that goes back, a member that gets a partition that is not
+its target, a target that changes within a generation, and a new member under an epoch that an earlier member with its
+id may have had.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ GroupCommand = AlterGroup | DeleteGroup
 
 
 def apply(image: Image, index: int, now_ms: WallMs, command: GroupCommand) -> Outcome:
-    """Carry out a group command; ``index`` becomes the version of a group that changes.
+    """Apply a group command; ``index`` becomes the version of a group that changes.
 
     Raises:
         StaleBrokerEpochError, NotCoordinatorError, GroupChangedError, GroupNotFoundError, GroupNotEmptyError,
@@ -76,10 +77,10 @@ def _alter(image: Image, index: int, now_ms: WallMs, command: AlterGroup) -> Out
 
 
 def check_room(image: Image, more: int = 0) -> None:
-    """Refuse one more group than the image's and ``more``.
+    """Refuse another group beside the image's groups and ``more``.
 
     Raises:
-        GroupLimitError: there are as many as there may be.
+        GroupLimitError: the number of groups has reached its limit.
     """
     if len(image.groups) + more >= group_rules.GROUPS_MAX:
         raise GroupLimitError(
@@ -130,7 +131,7 @@ def _check_bounds(before: Group | None, after: Group, command: AlterGroup) -> No
 
 
 def check_step(before: Group | None, after: Group) -> None:
-    """Refuse what must not happen between two states of a group that are sound by themselves.
+    """Refuse a forbidden step between two states of a group, each of which is valid by itself.
 
     Raises:
         InvalidRequestError: the message names the member and the rule.
@@ -178,7 +179,8 @@ def _check_partitions(image: Image, command: AlterGroup) -> None:
                 )
             absent = group_rules.absent_partition(image, partitions)
             if absent is not None:
-                # Only a topic that was deleted on the way makes it so: as any change, it asks to look again.
+                # Only a topic that was deleted in the meantime leads here. As for any other change, the coordinator
+                # computes the state again.
                 raise GroupChangedError(f"{absent} does not exist, or no longer.")
 
 
@@ -195,12 +197,12 @@ def _delete(image: Image, command: DeleteGroup) -> Outcome:
 
 
 def with_group(image: Image, group: Group) -> Image:
-    """The image with this state of the group."""
+    """Return the image with this state of the group."""
     return replace(image, groups=image.groups.set(group.group_id, group))
 
 
 def without_group(image: Image, group_id: str) -> Image:
-    """The image without the group and its offsets."""
+    """Return the image without the group and its offsets."""
     after = replace(image, groups=image.groups.delete(group_id))
     offsets = image.offsets.get(group_id)
     if offsets is None:
@@ -213,7 +215,7 @@ def without_group(image: Image, group_id: str) -> Image:
 
 
 def without_member(image: Image, index: int, now_ms: WallMs, group: Group, member_id: str) -> Image:
-    """The image without one member of the group; what it held is free."""
+    """Return the image without one member of the group; its partitions are free."""
     members = tuple(member for member in group.members if member.member_id != member_id)
     after = replace(
         group, version=index, members=members, emptied_ms=_emptied_ms(group, members, now_ms)
@@ -221,14 +223,14 @@ def without_member(image: Image, index: int, now_ms: WallMs, group: Group, membe
     return with_group(image, after)
 
 
-# --- topics that go away ---
+# --- topics that are deleted ---
 
 
 def without_topic(image: Image, index: int, topic_id: str) -> Image:
-    """The image in which no group and no consumer names the topic's partitions any more.
+    """Return the image in which no group and no consumer names the topic's partitions.
 
-    What members hold and shall hold of other topics stays. The groups' versions rise, so that a state that a
-    coordinator worked out with the topic is refused.
+    Held and target partitions of other topics stay. The groups' versions rise, so that a state that a coordinator
+    computed with the topic is refused.
     """
     groups = {
         group_id: replace(group, version=index, members=members)
@@ -246,7 +248,7 @@ def without_topic(image: Image, index: int, topic_id: str) -> Image:
 
 
 def _members_without(members: tuple[GroupMember, ...], topic_id: str) -> tuple[GroupMember, ...]:
-    """The very same object if nobody names the topic."""
+    """Return the members without the topic's partitions; the same object if no member names the topic."""
     changed = tuple(_member_without(member, topic_id) for member in members)
     is_same = all(new is old for new, old in zip(changed, members, strict=True))
     return members if is_same else changed

@@ -1,11 +1,12 @@
-"""Committed offsets: where groups go on reading. Many commits travel in one command, each taken whole or not at all.
+"""Committed offsets: the positions at which groups continue to read.
 
-A commit of a member is fenced by its epoch and by what it holds: a member that lost a partition, or was taken for
-dead, cannot move the offset under its successor. Without a member only a group that has none takes commits: tools that
-reset offsets, and consumers that assign partitions by hand.
+Many commits travel in one command. Each is accepted as a whole or refused. The member's epoch and its held partitions
+fence a commit: a member that lost a partition, or counts as dead, cannot move the offset of its successor. A commit
+without a member is accepted only while the group has no members. Such commits are from tools that reset offsets, and
+from consumers that assign partitions manually.
 
-Offsets go with their topic, with their group, and when nobody came back for them (offsets.retention.minutes, counted
-from when the group was left and the offset committed, whichever came later. Source: KIP-211).
+Offsets are deleted with their topic and with their group. They also expire offsets.retention.minutes after the group
+became empty or the offset was committed, from the later of the two. Source: KIP-211.
 """
 
 from collections.abc import Iterable, Mapping
@@ -47,13 +48,13 @@ REFUSALS = (
     NotFoundError,
     UnavailableError,
 )
-"""What a commit may be refused by."""
+"""The errors by which a commit may be refused."""
 
 _NONE: Map[PartitionKey, CommittedOffset] = Map()
 
 
 def apply(image: Image, index: int, now_ms: WallMs, command: OffsetCommand) -> Outcome:
-    """Carry out a command about offsets; ``now_ms`` becomes the time of a commit.
+    """Apply a command about offsets; ``now_ms`` becomes the time of a commit.
 
     Raises:
         StaleBrokerEpochError, NotCoordinatorError, RequestTooLargeError: refused as a whole.
@@ -81,7 +82,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: OffsetCommand) -> O
 
 
 class Gathered:
-    """The commits of one command on their way to one new image: a thousand of them cost no thousand images."""
+    """The commits of one command, collected for one new image: a thousand commits do not make a thousand images."""
 
     def __init__(self, image: Image, index: int, now_ms: WallMs) -> None:
         self._image = image
@@ -92,10 +93,10 @@ class Gathered:
         self._made: dict[str, Group] = {}
 
     def add(self, commits: Iterable[GroupCommit]) -> None:
-        """Take commits that were checked, all of them or none.
+        """Add commits that were checked, all of them or none.
 
         Raises:
-            GroupLimitError: there would be too many groups or offsets; nothing of them was taken.
+            GroupLimitError: there would be too many groups or offsets; none of the commits was added.
         """
         offsets: dict[str, Map[PartitionKey, CommittedOffset]] = {}
         made: dict[str, Group] = {}
@@ -142,9 +143,9 @@ class Gathered:
         )
 
     def image(self) -> Image:
-        """The image with all that was taken."""
+        """Return the image with all added commits."""
         after = self._image
-        # An update of nothing is another map: whoever follows groups would look at all of them with every command.
+        # An update without changes makes another map. Listeners of groups would then scan all groups at every command.
         if self._offsets:
             offsets = after.offsets.update(self._offsets)
             after = replace(after, offsets=offsets, offset_count=self._count)
@@ -154,7 +155,7 @@ class Gathered:
 
 
 def check_commit(image: Image, commit: GroupCommit) -> None:
-    """Refuse a commit that breaks a rule, as far as the image tells; for validation ahead of the command too.
+    """Refuse a commit that breaks a rule, by this image. Proposers also call it before the command.
 
     Raises:
         InvalidConsumerError, RequestTooLargeError: ids or values out of bounds.
@@ -214,7 +215,7 @@ def _check_values(image: Image, commit: GroupCommit) -> None:
         group_rules.check_metadata(item.metadata)
 
 
-# --- offsets that go away ---
+# --- offsets that are deleted ---
 
 
 def _expire(image: Image, command: ExpireOffsets) -> Outcome:
@@ -255,7 +256,7 @@ def _without(
 
 
 def without_topic(image: Image, topic: Topic) -> Image:
-    """The image in which no group has an offset in the topic."""
+    """Return the image in which no group has an offset in the topic."""
     remaining = image.offsets.mutate()
     count = image.offset_count
     for group_id, offsets in image.offsets.items():
@@ -269,7 +270,7 @@ def without_topic(image: Image, topic: Topic) -> Image:
 
 
 def keys_in(found: Mapping[PartitionKey, object], topic: Topic) -> list[PartitionKey]:
-    """The keys that are the topic's, by the shorter way: there are few of them, or the topic has few partitions."""
+    """Return the topic's keys in ``found``. Scan ``found`` or the topic's partitions, whichever is smaller."""
     if len(found) < topic.partition_count:
         return [key for key in found if key[0] == topic.topic_id]
     keys = ((topic.topic_id, partition) for partition in range(topic.partition_count))

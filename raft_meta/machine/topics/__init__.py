@@ -1,1 +1,1 @@
-"""Topics and their partitions: replicas, leaders, moves."""
+"""Topics and their partitions: replicas, leaders and moves."""

@@ -1,10 +1,10 @@
-"""Topic configs: their names, defaults and ranges, and what is in force for a topic.
+"""Topic configs: their names, defaults and ranges, and the values in force for a topic.
 
-A topic holds only what was set, as canonical text; defaults live here, so that a better default reaches old topics.
-Only configs that have an effect are accepted: a wrong name is refused with the list of those that exist. What is
-accepted in a command depends on the cluster's feature level, since every node must come to the same answer.
+A topic stores only the values that were set, as canonical text. Defaults are here, so that a better default reaches old
+topics. Only configs that have an effect are accepted: an unknown name is refused with the list of existing names. The
+accepted values of a command depend on the cluster's feature level, because every node must give the same response.
 
-Driven by ``topics`` (validation), the API (listing) and the node (``TopicSettings``).
+Used by ``topics`` (validation), the API (listing) and the node (``TopicSettings``).
 """
 
 import re
@@ -57,7 +57,7 @@ _FRACTION = re.compile(r"(0|1)?(\.[0-9]{1,9})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One topic config: its name, the type and range in words, and what it does.
+    """One topic config: its name, its type and range in words, and its effect.
 
     ``parse`` turns text into canonical text or raises InvalidConfigError. ``default`` takes the topic's
     replication factor.
@@ -73,7 +73,7 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """A config in force. ``default`` is what a reset would bring back."""
+    """A config in force. ``default``: the value after a reset."""
 
     name: str
     value: str
@@ -108,7 +108,7 @@ def _integer(name: str, default: int, low: int, high: int, doc: str) -> ConfigKe
 def _choice(
     name: str, choices: tuple[str, ...], doc: str, *, kind: str = "STRING", note: str = ""
 ) -> ConfigKey:
-    """The first choice is the default; case does not matter, as in Kafka's booleans."""
+    """Return a key with these choices, the first being the default. Case does not matter, as in Kafka's booleans."""
     allowed = ", ".join(choices)
     canonical = {choice.lower(): choice for choice in choices}
 
@@ -302,7 +302,7 @@ _LATER = {
     MIN_COMPACTION_LAG_MS,
     SEGMENT_MS,
 }
-# Word for word what nodes of earlier levels answer: answers are part of the image.
+# Nodes of earlier levels give exactly this message, and responses are part of the image.
 _KEYS_BEFORE_TIMESTAMPS = tuple(
     key for key in _KEYS if key.name not in {MESSAGE_TIMESTAMP_AFTER, MESSAGE_TIMESTAMP_BEFORE}
 )
@@ -326,7 +326,7 @@ def _key(name: str, level: int) -> ConfigKey:
 def validate(
     configs: Iterable[tuple[str, str]], replication_factor: int, *, level: int = LEVEL
 ) -> Map[str, str]:
-    """The configs as canonical text. ``level``: the cluster's feature level.
+    """Return the configs as canonical text. ``level``: the cluster's feature level.
 
     Raises:
         InvalidConfigError: an unknown or repeated name, or a value out of its range; the message names it.
@@ -349,7 +349,7 @@ def alter(
     *,
     level: int = LEVEL,
 ) -> Map[str, str]:
-    """``configs`` with some set (value) or reset to their default (None).
+    """Return ``configs`` with some set (value) or reset to their default (None).
 
     Raises:
         InvalidConfigError: as ``validate``.
@@ -380,7 +380,7 @@ def _check_lags(configs: Mapping[str, str]) -> None:
 
 
 def check_min_insync(value: str | None, replication_factor: int) -> None:
-    """Refuse a min.insync.replicas that no write could ever meet.
+    """Refuse a min.insync.replicas that no write could ever reach.
 
     Raises:
         InvalidConfigError: it is above the replication factor.
@@ -393,7 +393,7 @@ def check_min_insync(value: str | None, replication_factor: int) -> None:
 
 
 def min_insync(topic: Topic) -> int:
-    """The topic's min.insync.replicas in force."""
+    """Return the topic's min.insync.replicas in force."""
     value = topic.configs.get(MIN_INSYNC_REPLICAS)
     if value is not None:
         return int(value)
@@ -401,12 +401,12 @@ def min_insync(topic: Topic) -> int:
 
 
 def allows_unclean(topic: Topic) -> bool:
-    """Whether the topic's unclean.leader.election.enable is true."""
+    """Return whether the topic's unclean.leader.election.enable is true."""
     return topic.configs.get(UNCLEAN_ELECTION) == "true"
 
 
 def effective(topic: Topic) -> dict[str, ConfigValue]:
-    """Every config in force for the topic, by name, in the order of names."""
+    """Return every config in force for the topic, by name, in the order of names."""
     values: dict[str, ConfigValue] = {}
     for key in _KEYS:
         default = key.default(topic.replication_factor)
@@ -424,13 +424,13 @@ def effective(topic: Topic) -> dict[str, ConfigValue]:
 
 @lru_cache(maxsize=16)
 def defaults(replication_factor: int) -> Map[str, str]:
-    """Values in force where none was set, by name."""
+    """Return the values in force if none was set, by name."""
     return Map({key.name: key.default(replication_factor) for key in _KEYS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """A topic's configs in force, typed. Made once per change of a topic, not per request."""
+    """A topic's configs in force, typed. Created once per change of a topic, not per request."""
 
     compression_type: str
     """``producer``, ``uncompressed``, ``gzip``, ``lz4`` or ``zstd``."""
@@ -441,7 +441,7 @@ class TopicSettings:
     is_compacted: bool
     """Whether the last record of each key is kept, and records without a key are refused."""
     is_deleting: bool
-    """Whether old segments go by age and size."""
+    """Whether old segments are deleted by age and size."""
     max_compaction_lag_ms: int | None
     max_message_bytes: int
     min_cleanable_dirty_ratio: float
@@ -463,12 +463,12 @@ class TopicSettings:
 
     @property
     def takes_transactions(self) -> bool:
-        """Whether nothing that was acknowledged may be lost: a marker that went would leave its transaction aborted."""
+        """Whether the topic never loses acknowledged records. A lost marker would leave its transaction aborted."""
         return self.is_strict and not self.is_unclean_allowed
 
     @classmethod
     def of(cls, topic: Topic) -> "TopicSettings":
-        """The settings of a topic; -1 (no limit) and what no time reaches become None."""
+        """Return the settings of a topic; -1 (no limit) and durations that are never reached become None."""
         texts = {**defaults(topic.replication_factor), **topic.configs}
 
         def limit(name: str) -> int | None:

@@ -1,19 +1,19 @@
-"""Who shall lead: plans for the controller, made from one image and carried out by a command.
+"""Leader elections: plans for the controller, computed from one image and applied by a command.
 
-A plan is a tuple of changes in order of partitions; each holds only while its partition has not moved on. Nothing
-here changes anything, and the same image always gives the same plan.
+A plan is a tuple of changes in order of partitions. Each change is valid only for one partition_epoch. Nothing here
+changes an image, and the same image always gives the same plan.
 
-Who may lead a partition, best first:
+A *sound* replica is neither suspect nor damaged. The candidates to lead a partition, best first:
 
-1. a member of isr above doubt (neither suspect nor damaged) that is live, in the order of replicas, draining brokers
-   last; under a leader that is lost, then likewise the eligible (see ``Partition.eligible``);
-2. when every member has come back suspect: the one with the greatest (last epoch, log end offset), the last known,
-   and nobody else while it is away. Before that it is better to wait, also for a member that has not been judged
-   yet: it may be sound. Source: KIP-966;
-3. where the topic allows unclean elections and nobody sound in sync is alive: a live replica that is not damaged, the
-   suspects in sync before those out of sync. Records may be lost.
+1. a live, sound member of isr, in the order of replicas, draining brokers last. If the leader is lost, then a live,
+   sound eligible replica in the same order (see ``Partition.eligible``);
+2. if every member is suspect: the member with the greatest (last epoch, log end offset). While it is away, no other
+   member leads. Before all members are suspect it is better to wait, even for a member that has not reported yet: it
+   may be sound. Source: KIP-966;
+3. if the topic allows unclean elections and no sound in-sync replica is alive: a live replica that is not damaged,
+   in-sync suspects before replicas that are out of sync. Records may be lost.
 
-The new isr is made of the live members above doubt: the others catch up with the leader first.
+The new isr has the live, sound members: the others catch up with the leader first.
 """
 
 from dataclasses import dataclass
@@ -23,37 +23,38 @@ from raft_meta.machine.image import Image, Partition, PartitionKey, Suspect
 from raft_meta.machine.topics import configs, partitions
 
 CHANGES_MAX = 10_000
-"""Changes that fit one command of 1 MiB: at most about 80 bytes each. What is left of a longer plan is planned again
-from the next image, by ``plan_elections`` and ``plan_shrinks``."""
+"""Changes that fit one command of 1 MiB, at about 80 bytes each at most. ``plan_elections`` and ``plan_shrinks`` plan
+the rest of a longer plan again, from the next image."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """Who is alive, for one plan."""
+    """The live brokers, for one plan."""
 
     live: frozenset[int]
     draining: frozenset[int]
 
     @classmethod
     def of(cls, image: Image, *, without: int | None = None) -> "_Fleet":
-        """The image's brokers, the one given taken for dead."""
+        """Return the image's brokers, with ``without`` counted as dead."""
         live = frozenset(image.live_brokers()).difference(() if without is None else (without,))
         draining = (b.broker_id for b in image.brokers.values() if b.is_draining)
         return cls(live, frozenset(draining))
 
 
 def plan_fence(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
-    """Take a broker out of what it leads and out of every isr that another live member leads.
+    """Move a broker's leaderships, and remove it from every isr that another live member leads.
 
-    What nobody else can lead is left out: fencing makes it leaderless, and its isr stays.
+    The plan leaves out partitions that no other broker can lead. Fencing makes them leaderless, and their isr stays.
     """
     return _plan_departure(image, broker_id, with_eligible=True)
 
 
 def plan_drain(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
-    """The same while the broker is still alive: what nobody else in isr can lead stays with it.
+    """Move the leaderships of a broker that is still alive. It keeps partitions that no other member of isr can lead.
 
-    The eligible do not count here: they may lack records that only acks=1 acknowledged, and can still catch up.
+    Eligible replicas are no candidates here: they may lack records that only acks=1 acknowledged, and can still catch
+    up.
     """
     return _plan_departure(image, broker_id, with_eligible=False)
 
@@ -78,7 +79,7 @@ def _plan_departure(
 
 
 def plan_elections(image: Image, *, with_unclean: bool = True) -> tuple[LeaderChange, ...]:
-    """Give leaderless partitions a leader where that is possible.
+    """Elect leaders for leaderless partitions, if possible.
 
     ``with_unclean`` False leaves out unclean elections, for a controller that waits a while before them.
     """
@@ -98,10 +99,10 @@ def plan_elections(image: Image, *, with_unclean: bool = True) -> tuple[LeaderCh
 
 
 def plan_shrinks(image: Image) -> tuple[LeaderChange, ...]:
-    """Take fenced brokers out of every isr that another member leads.
+    """Remove fenced brokers from every isr that another member leads.
 
-    Fencing does that already; this is for what slipped through, because the partition had moved on or the plan
-    was too large for one command.
+    Fencing does that already. This plan is for partitions that fencing missed, because their partition_epoch had
+    changed or the plan was too large for one command.
     """
     fleet = _Fleet.of(image)
     planned: list[LeaderChange] = []
@@ -113,7 +114,7 @@ def plan_shrinks(image: Image) -> tuple[LeaderChange, ...]:
 
 
 def plan_give_up(image: Image, broker_id: int, key: PartitionKey) -> LeaderChange | None:
-    """Let a partition do without this broker's damaged copy; None when it is the last in sync, or nobody leads."""
+    """Remove this broker's damaged copy from isr; None if it is the last copy in sync, or there is no leader."""
     partition = image.partitions.get(key)
     if partition is None or partition.leader is None:
         return None
@@ -127,9 +128,9 @@ def plan_give_up(image: Image, broker_id: int, key: PartitionKey) -> LeaderChang
 
 
 def plan_preferred(image: Image) -> tuple[LeaderChange, ...]:
-    """Bring leadership back to the first replica where it is in sync, live and not draining.
+    """Move leadership back to the first replica if it is in sync, live and not draining.
 
-    A reassignment that is about to finish is left alone: its leader may be one of the target already.
+    A reassignment that is about to finish is not changed: its leader may be one of the target already.
     """
     fleet = _Fleet.of(image)
     ready = fleet.live - fleet.draining
@@ -166,7 +167,7 @@ def _change(
 def _clean_election(
     key: PartitionKey, partition: Partition, fleet: _Fleet, members: tuple[int, ...]
 ) -> LeaderChange | None:
-    """The first of the members that is live and above doubt, draining ones last."""
+    """Elect the first of the members that is live and sound, draining ones last."""
     sound = (fleet.live & frozenset(members)) - partitions.marked(partition)
     candidates = partitions.in_order(partition, sound)
     staying = tuple(member for member in candidates if member not in fleet.draining)
@@ -175,14 +176,14 @@ def _clean_election(
 
 
 def _last_known(key: PartitionKey, partition: Partition, fleet: _Fleet) -> LeaderChange | None:
-    """The suspect whose log reaches furthest, once every member has come back suspect and if this one is live.
+    """Elect the suspect with the longest log, if every member is suspect and this one is live.
 
-    Whoever is away again needs no waiting for: without a leader no log grows, so that its mark still holds.
+    A suspect that is away again needs no waiting: without a leader no log grows, so its mark is still true.
     """
     suspects = {suspect.broker_id: suspect for suspect in partition.suspects}
     if not suspects.keys() >= set(partition.isr):
         return None
-    # max keeps the first of equals, and isr is in the order of replicas.
+    # max returns the first of equals, and isr is in the order of replicas.
     leader = max(partition.isr, key=lambda member: _reach(suspects[member]))
     return _change(key, partition, leader, (leader,)) if leader in fleet.live else None
 
@@ -200,7 +201,7 @@ def _unclean_election(
     if back:
         leader: int | None = max(back, key=lambda member: _reach(suspects[member]))
     else:
-        # A replica that is only being added may be empty: not even an unclean election is for it.
+        # A replica that a move is adding may be empty, so even an unclean election must not choose it.
         ready = [replica for replica in partition.settled if replica in able]
         staying = [replica for replica in ready if replica not in fleet.draining]
         leader = next(iter(staying or ready), None)

@@ -1,6 +1,6 @@
-"""Arithmetic of ``image.PartitionSet``: canonical tuples, so that equal sets are equal values and equal bytes.
+"""Operations on ``image.PartitionSet``: canonical tuples, so that equal sets are equal values and equal bytes.
 
-``apply``, the coordinator and assignors use it; everything here is pure and takes time linear in the sets.
+``apply``, the coordinator and assignors use them. All are pure, and take time linear in the sets.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,22 +12,22 @@ EMPTY: PartitionSet = ()
 
 
 def of(keys: Iterable[PartitionKey]) -> PartitionSet:
-    """The set of these partitions, in whatever order they come."""
+    """Return the set of these partitions, which may be in any order."""
     return _canonical(_by_topic(keys))
 
 
 def keys_of(partitions: PartitionSet) -> Iterator[PartitionKey]:
-    """Its partitions, ascending."""
+    """Yield the partitions of the set, ascending."""
     return ((topic_id, number) for topic_id, numbers in partitions for number in numbers)
 
 
 def count(partitions: PartitionSet) -> int:
-    """How many partitions are in it."""
+    """Count the partitions of the set."""
     return sum(len(numbers) for _, numbers in partitions)
 
 
 def contains(partitions: PartitionSet, key: PartitionKey) -> bool:
-    """Whether the partition is in it."""
+    """Return whether the partition is in the set."""
     return any(topic_id == key[0] and key[1] in numbers for topic_id, numbers in partitions)
 
 
@@ -51,7 +51,7 @@ def intersection(left: PartitionSet, right: PartitionSet) -> PartitionSet:
 
 
 def difference(left: PartitionSet, right: PartitionSet) -> PartitionSet:
-    """Difference: in the first and not in the second."""
+    """Return the partitions that are in ``left`` and not in ``right``."""
     unwanted = dict(right)
     found = {
         topic_id: frozenset(numbers).difference(unwanted.get(topic_id, ()))
@@ -61,7 +61,7 @@ def difference(left: PartitionSet, right: PartitionSet) -> PartitionSet:
 
 
 def is_subset(left: PartitionSet, right: PartitionSet) -> bool:
-    """Whether everything in the first is in the second."""
+    """Return whether every partition of ``left`` is in ``right``."""
     if left == right or not left:
         return True
     whole = dict(right)
@@ -72,14 +72,14 @@ def is_subset(left: PartitionSet, right: PartitionSet) -> bool:
 
 
 def without_topic(partitions: PartitionSet, topic_id: str) -> PartitionSet:
-    """The set without one topic's partitions; the very same object if it has none of them."""
+    """Return the set without one topic's partitions; the same object if it has none of them."""
     if all(other != topic_id for other, _ in partitions):
         return partitions
     return tuple(row for row in partitions if row[0] != topic_id)
 
 
 def is_canonical(partitions: PartitionSet) -> bool:
-    """Whether topics and partitions stand in ascending order, each once, and no topic is there for nothing."""
+    """Return whether topics and partitions are in ascending order, each once, and each topic has partitions."""
     return all(left[0] < right[0] for left, right in pairwise(partitions)) and all(
         numbers and numbers[0] >= 0 and all(left < right for left, right in pairwise(numbers))
         for _, numbers in partitions

@@ -1,25 +1,25 @@
-"""Partitions: every way in which leadership and in-sync replicas may change, and what each must keep.
+"""Partitions: every change of leadership and in-sync replicas, and the rules that each change must keep.
 
-The rule behind all of them is that every member of ``isr`` (and of ``eligible``) that is not marked holds every
-committed record. So
+One rule is behind all others: every member of ``isr`` and of ``eligible`` that is not marked holds every committed
+record. Therefore:
 
-- a member leaves only in favour of a leader, which holds as much; a leaderless partition keeps its members, except
-  those whose copy is gone;
-- a suspect member (its recovery cut something) or a damaged one no longer proves anything. While there is a leader
-  it leaves at once, within its own registration. Would it stay, it could acknowledge further records, and its mark
-  (the log end that it came back with) would be out of date when the leader is lost. Hence the marks exist only
-  while there is no leader, during which nobody's log moves, so that they tell the truth for as long as they exist;
-- a later registration without a report clears no mark: what the earlier recovery cut is still missing, and the
-  later one merely found nothing else to cut. Marks end with an election (the elected one's by definition, the
-  others' because they leave) or with the broker's leaving isr; coming back into isr needs catching up;
-- a copy that is found damaged while its broker runs leaves likewise, but only where another live member above doubt
-  stays. It will be cut, though the leader has seen it further on: so the leader epoch rises, and a leader begins
-  every epoch knowing nothing of its followers;
-- while isr is smaller than min.insync.replicas nothing is committed, so whoever leaves it then stays ``eligible``
-  (KIP-966), and so do the replicas that a partition is made without (``topics``). A lost leader brings the eligible
-  back into isr.
+- A member leaves only in favour of a leader, which holds all those records, too. A leaderless partition keeps its
+  members, except members whose copy is gone.
+- A suspect member (its recovery cut records) or a damaged one proves nothing. While there is a leader, it leaves at
+  once, within its own registration. If it stayed, it could acknowledge further records. Its mark (its log end at the
+  registration) would then be out of date when the leader is lost. So marks exist only while there is no leader. No log
+  changes meanwhile, so marks are true as long as they exist.
+- A later registration without a report clears no mark. The records that the earlier recovery cut are still missing;
+  the later one only found nothing else to cut. Marks end with an election: the elected member's by definition, the
+  others' because they leave. A mark also ends when its broker leaves isr. To return to isr, the broker must catch up.
+- A copy that is found damaged while its broker runs leaves, too, but only if another live, sound member stays. Its log
+  will be cut, although the leader has seen its former end. So the leader epoch rises: a leader starts every epoch
+  without knowledge of its followers.
+- While isr is smaller than min.insync.replicas nothing is committed. So a member that leaves then stays ``eligible``
+  (KIP-966). Replicas that are not in sync when a partition is created with so small an isr (``topics``) are eligible,
+  too. When the leader is lost, the eligible replicas return to isr.
 
-Nothing here decides who shall lead: ``elections`` plans, these functions check a plan and carry it out.
+Nothing here chooses a leader: ``elections`` plans, and these functions check and apply a plan.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -57,7 +57,7 @@ ChangeT = TypeVar("ChangeT", IsrChange, LeaderChange)
 
 
 def apply(image: Image, command: PartitionCommand) -> Outcome:
-    """Carry out a partition command.
+    """Apply a partition command.
 
     Raises:
         StaleControllerEpochError, StaleBrokerEpochError, BrokerNotFoundError: refused as a whole.
@@ -73,7 +73,7 @@ def apply(image: Image, command: PartitionCommand) -> Outcome:
 
 
 def check_controller(image: Image, controller_epoch: int) -> None:
-    """Refuse what a deposed controller decided.
+    """Refuse a decision of a deposed controller.
 
     Raises:
         StaleControllerEpochError: the epoch is not the current one.
@@ -85,11 +85,11 @@ def check_controller(image: Image, controller_epoch: int) -> None:
 
 
 def current_broker(image: Image, broker_id: int, broker_epoch: int) -> Broker:
-    """The broker, if the epoch is that of its latest registration.
+    """Return the broker if the epoch is that of its latest registration.
 
     Raises:
-        BrokerNotFoundError: it is not registered.
-        StaleBrokerEpochError: it has registered again since.
+        BrokerNotFoundError: the broker is not registered.
+        StaleBrokerEpochError: the broker has registered again since.
     """
     broker = image.brokers.get(broker_id)
     if broker is None:
@@ -103,24 +103,24 @@ def current_broker(image: Image, broker_id: int, broker_epoch: int) -> Broker:
 
 
 def with_partitions(image: Image, changed: Mapping[PartitionKey, Partition]) -> Image:
-    """The image with these partitions put in."""
+    """Return the image with these partitions."""
     if not changed:
         return image
     return replace(image, partitions=image.partitions.update(changed))
 
 
 def marked(partition: Partition) -> frozenset[int]:
-    """The brokers marked suspect or damaged."""
+    """Return the brokers that are marked suspect or damaged."""
     return frozenset(suspect.broker_id for suspect in partition.suspects).union(partition.damaged)
 
 
 def in_order(partition: Partition, members: Collection[int]) -> tuple[int, ...]:
-    """These members in the order of replicas."""
+    """Return these members in the order of replicas."""
     return tuple(replica for replica in partition.replicas if replica in members)
 
 
 def without_leader(partition: Partition) -> Partition:
-    """The partition once its leader is lost: nobody leaves, and the eligible come back."""
+    """Return the partition without a leader: no member leaves isr, and the eligible replicas return to it."""
     return replace(
         partition,
         isr=in_order(partition, {*partition.isr, *partition.eligible}),
@@ -134,7 +134,7 @@ def without_leader(partition: Partition) -> Partition:
 def with_leader(
     partition: Partition, *, leader: int, isr: Collection[int], min_insync: int
 ) -> Partition:
-    """The partition under this leader and isr; who leaves too small an isr unmarked stays eligible."""
+    """Return the partition under this leader and isr. Unmarked members that leave too small an isr stay eligible."""
     is_small = len(isr) < min_insync
     departed = {*partition.isr, *partition.eligible}.difference(isr, marked(partition))
     return replace(
@@ -150,14 +150,14 @@ def with_leader(
 
 
 def with_min_insync(partition: Partition, min_insync: int) -> Partition:
-    """The partition under another min.insync.replicas: a lower one lets isr commit without the eligible."""
+    """Return the partition under another min.insync.replicas. With a lower one, isr may commit without the eligible."""
     if not partition.eligible or len(partition.isr) < min_insync:
         return partition
     return replace(partition, eligible=(), partition_epoch=partition.partition_epoch + 1)
 
 
 def apply_changes(image: Image, changes: Iterable[LeaderChange]) -> Outcome:
-    """Carry out those of the controller's changes that still hold; response: whether each was taken."""
+    """Apply the controller's changes that are still valid; response: whether each was applied."""
     changed: dict[PartitionKey, Partition] = {}
     taken: list[bool] = []
     for change in changes:
@@ -171,7 +171,7 @@ def apply_changes(image: Image, changes: Iterable[LeaderChange]) -> Outcome:
 
 
 def _changed(image: Image, partition: Partition, change: LeaderChange) -> Partition | None:
-    """The partition after the change; None: the change does not hold, or would change nothing."""
+    """Return the partition after the change; None if the change is not valid any more, or changes nothing."""
     if partition.partition_epoch != change.partition_epoch:
         return None
     isr = frozenset(change.isr)
@@ -196,17 +196,17 @@ def _changed(image: Image, partition: Partition, change: LeaderChange) -> Partit
 
 
 def _is_clean(partition: Partition, leader: int, isr: frozenset[int]) -> bool:
-    """Whether the leader may hold every committed record and all others of the new isr do."""
+    """Return whether the leader may hold every committed record, and all others of the new isr do."""
     members = frozenset(partition.isr).union(partition.eligible)
     doubtful = marked(partition)
     if not isr <= members or not doubtful.isdisjoint(isr - {leader}):
         return False
-    # The last known leader: only when nobody is left who is above doubt. A damaged copy never leads.
+    # The suspect with the longest log may lead only if no sound member is left. A damaged copy never leads.
     return leader not in doubtful or (doubtful == members and leader not in partition.damaged)
 
 
 def _unclean(image: Image, partition: Partition, change: LeaderChange) -> Partition | None:
-    """An election outside isr: the topic must allow it, and nobody sound may be there to lead."""
+    """Apply an election outside isr; None if the topic does not allow it, or a sound replica could lead."""
     leader = change.leader
     sound = {*partition.isr, *partition.eligible} - marked(partition)
     is_needed = not any(is_live(image, member) for member in sound)
@@ -229,13 +229,13 @@ def _unclean(image: Image, partition: Partition, change: LeaderChange) -> Partit
 
 
 def is_live(image: Image, broker_id: int) -> bool:
-    """Whether the broker is registered and not fenced."""
+    """Return whether the broker is registered and not fenced."""
     broker = image.brokers.get(broker_id)
     return broker is not None and not broker.is_fenced
 
 
 def lose_leader(image: Image, broker_id: int) -> dict[PartitionKey, Partition]:
-    """The partitions that the broker leads, without a leader."""
+    """Return the partitions that the broker leads, now without a leader."""
     return {
         key: without_leader(partition)
         for key, partition in image.partitions.items()
@@ -246,9 +246,9 @@ def lose_leader(image: Image, broker_id: int) -> dict[PartitionKey, Partition]:
 def rejoined(
     image: Image, broker_id: int, *, is_same_directory: bool, reports: Iterable[ReplicaReport]
 ) -> dict[PartitionKey, Partition]:
-    """The partitions that a broker's registration changes: it leads none, and its replicas are judged.
+    """Return the partitions that a broker's registration changes: it leads none, and its replicas are judged.
 
-    The reasoning is in the module's docstring. ``is_same_directory`` False: each of its copies is gone.
+    The module's docstring has the reasons. ``is_same_directory`` False: each of its copies is gone.
     """
     by_key = {(report.topic_id, report.partition): report for report in reports}
     changed: dict[PartitionKey, Partition] = {}
@@ -295,7 +295,7 @@ def _with_suspect(
 
 
 def _expelled(image: Image, key: PartitionKey, before: Partition, broker_id: int) -> Partition:
-    """A member whose copy is in doubt goes while another one leads: it is not even eligible."""
+    """Remove a member with a suspect or damaged copy while another one leads. It is not even eligible."""
     if before.leader is None:
         return before
     after = with_leader(
@@ -314,7 +314,7 @@ def _each_alone(
     changes: Iterable[ChangeT],
     changed_by: Callable[[Partition | None, ChangeT], Partition],
 ) -> Outcome:
-    """Carry out the changes that are not refused, each upon those before it; response: per change, "" or the code."""
+    """Apply the changes that are not refused, each on top of those before; response: per change, "" or the code."""
     changed: dict[PartitionKey, Partition] = {}
     codes: list[str] = []
     for change in changes:

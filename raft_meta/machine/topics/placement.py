@@ -1,6 +1,6 @@
-"""Where new replicas go: spread over racks, balanced over brokers, the same for the same seed.
+"""The placement of new replicas: spread over racks, balanced over brokers, and the same for the same seed.
 
-The proposer calls it and puts the result into the command, so that a better algorithm in a later release cannot make
+The proposer computes it and puts the result into the command, so that a better algorithm in a later release cannot make
 two nodes differ. For each partition in turn
 
 - the leader goes to the broker with the fewest leaders (of this topic, then of all), so that within a topic leaders
@@ -10,10 +10,10 @@ two nodes differ. For each partition in turn
 - ties are broken by an order of brokers drawn once per call: partitions of topics made at different times do not
   all pair the same brokers.
 
-Brokers without a rack count as one rack. A draining broker is taken only when there are not enough others. So is one
-that is fenced, as in Kafka's own controller (KIP-631): its replicas come last in their rows and join when it is back,
-so that a topic made while a node is down has all its replicas once the node is up. None is placed where nobody is
-alive.
+Brokers without a rack count as one rack. A draining broker is used only if there are not enough others. The same holds
+for a fenced broker, as in Kafka's controller (KIP-631). Its replicas are last in their rows, and join when the broker
+is back. So a topic that is created while a node is down has all its replicas once the node is up. If no broker is
+alive, nothing is placed.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from raft_meta.machine.image import Broker, Image, Topic
 
 
 class _Load:
-    """One broker and what it holds; ``rank`` breaks ties."""
+    """One broker and its numbers of leaders and replicas; ``rank`` breaks ties."""
 
     __slots__ = (
         "all_leaders",
@@ -40,7 +40,7 @@ class _Load:
     def __init__(self, broker: Broker, rank: int) -> None:
         self.broker_id = broker.broker_id
         self.rack = broker.rack
-        # Who serves now comes before who is about to leave, and that one before who is gone.
+        # Serving brokers come before draining ones, and draining ones before fenced ones.
         self.reluctance = 2 * broker.is_fenced + broker.is_draining
         self.topic_leaders = self.topic_replicas = 0
         self.all_leaders = self.all_replicas = 0
@@ -63,7 +63,7 @@ class _Load:
 def place(
     image: Image, partition_count: int, replication_factor: int, rng: Random
 ) -> tuple[tuple[int, ...], ...]:
-    """Replicas for new partitions, preferred leader first.
+    """Return replicas for new partitions, preferred leader first.
 
     Raises:
         InvalidReplicationError: fewer brokers than the replication factor, or a count below 1.
@@ -75,7 +75,7 @@ def place(
 def place_more(
     image: Image, topic: Topic, partition_count: int, rng: Random
 ) -> tuple[tuple[int, ...], ...]:
-    """Replicas for the partitions that ``topic`` lacks to have ``partition_count``, balanced with those it has.
+    """Return replicas for the partitions that ``topic`` lacks up to ``partition_count``, balanced with those it has.
 
     Raises:
         InvalidReplicationError: fewer brokers than the topic's replication factor, or no partition to add.

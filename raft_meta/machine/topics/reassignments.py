@@ -1,26 +1,26 @@
-"""Reassignments: a partition on its way from some brokers to others, without losing a record or a moment of service.
+"""Reassignments: moves of a partition between brokers, without losing a record and without downtime.
 
-Source: KIP-455. The life of one:
+Source: KIP-455. The states of a move:
 
-1. **waiting**: only the target is noted;
+1. **waiting**: the image has only the target;
 2. **started**: the replicas are the former ones and the new ones of the target. A new one is empty, fetches from the
-   leader and joins the isr once it has caught up, by the rules that hold for every replica (``partitions``);
+   leader and joins isr once it has caught up, by the rules of every replica (``partitions``);
 3. **finished**: every target is in isr, so each of them holds every committed record; all others leave. Or
-   **cancelled**: the former replicas stay, those that were added leave.
+   **cancelled**: the former replicas stay, the added ones leave.
 
-What is kept at every step:
+Every step keeps these rules:
 
-- whoever leaves isr (or the eligible) in step 3 leaves at least min.insync.replicas of those in sync behind, and a
-  leader, which is one of them. A leaderless partition keeps its members (see ``partitions``);
-- nobody becomes leader here but a live member of isr that stays;
-- when replicas leave, the leader epoch rises: acknowledgements of a removed replica are void, even if it is added
-  again, empty, before its leader has seen it gone. Source: KRaft's ``PartitionChangeBuilder`` does the same.
+- After replicas leave isr (or eligible) in step 3, at least min.insync.replicas in-sync replicas stay. One of them is
+  the leader. A leaderless partition keeps its members (see ``partitions``).
+- Only a live member of isr that stays becomes leader.
+- When replicas leave, the leader epoch rises. Acknowledgements of a removed replica are then void, even if it is added
+  again, empty, before its leader noticed that it was gone. KRaft's ``PartitionChangeBuilder`` does the same.
 
 A broker that dies, is fenced or loses its directory needs no rule here: it leaves isr, and the finish waits for it.
 Deleting the topic ends its reassignments.
 
-The second half of this module plans: steps for the controller and for whoever cancels, made from one image and carried
-out by a command that compares epochs, so that a late one does nothing.
+The second half of this module plans steps, for the controller and for cancellations. A plan is computed from one image.
+The command that applies it compares epochs, so that a late command does nothing.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -54,7 +54,7 @@ START, FINISH, CANCEL = "start", "finish", "cancel"
 
 
 def apply(image: Image, command: ReassignmentCommand) -> Outcome:
-    """Carry out what of the command holds; the response tells of each part whether it did."""
+    """Apply the valid parts of the command; response: per part, "" or the error's code."""
     parts: Sequence[TargetReplicas | ReassignmentStep]
     parts = command.targets if isinstance(command, ReassignPartitions) else command.steps
     changed: dict[PartitionKey, Partition] = {}
@@ -89,10 +89,10 @@ def _changed(
 
 
 def check_target(image: Image, topic: Topic, partition: int, replicas: Sequence[int]) -> None:
-    """Refuse a target that no partition of the topic could have.
+    """Refuse a target that is invalid for every partition of the topic.
 
     Raises:
-        InvalidReplicationError: no, repeated or unknown brokers, or fewer than min.insync.replicas.
+        InvalidReplicationError: no brokers, repeated or unknown brokers, or fewer than min.insync.replicas.
     """
     where = f"Partition {partition} of topic '{topic.name}'"
     if not replicas or len(set(replicas)) != len(replicas):
@@ -140,9 +140,9 @@ def _next_epoch(partition: Partition) -> Partition:
 
 
 def _with_new_replicas(before: Partition) -> Partition:
-    """The started partition with every replica of its target; who was added for another target stays for now.
+    """Return the started partition with every replica of its target. Replicas added for an earlier target stay for now.
 
-    Those in sync may be needed, and all others leave with the finish: a replica that leaves raises the leader epoch.
+    Those in sync may be needed. All of them leave with the finish, because each departure raises the leader epoch.
     """
     assert before.moving is not None
     new = (replica for replica in before.moving.target if replica not in before.replicas)
@@ -174,11 +174,11 @@ def _with_step(image: Image, before: Partition, step: ReassignmentStep) -> Parti
 
 
 def check_finish(image: Image, topic_id: str, partition: Partition) -> None:
-    """Refuse to finish a reassignment before its time.
+    """Refuse to finish a reassignment too early.
 
     Raises:
-        NotReadyError: a target is not in sync, or nobody leads.
-        NotEnoughReplicasError: there are fewer targets than min.insync.replicas (which was raised meanwhile).
+        NotReadyError: a target is not in sync, or there is no leader.
+        NotEnoughReplicasError: there are fewer targets than min.insync.replicas, which was raised in the meantime.
     """
     moving = partition.moving
     assert moving is not None, "no reassignment to finish"
@@ -193,10 +193,10 @@ def check_finish(image: Image, topic_id: str, partition: Partition) -> None:
 
 
 def check_cancel(image: Image, topic_id: str, partition: Partition) -> None:
-    """Refuse to give up replicas in sync that are needed.
+    """Refuse a cancellation that would remove in-sync replicas that are needed.
 
     Raises:
-        NotEnoughReplicasError: too few of the former replicas are in sync to do without the others.
+        NotEnoughReplicasError: too few of the former replicas are in sync.
     """
     moving = partition.moving
     assert moving is not None, "no reassignment to cancel"
@@ -219,7 +219,7 @@ def _with_replicas(
     replicas: tuple[int, ...],
     leader: int | None,
 ) -> Partition:
-    """The partition with these replicas and no reassignment; who leaves may do so, as the caller has checked."""
+    """Return the partition with these replicas and no reassignment. The caller has checked that others may leave."""
     isr = _of(replicas, before.isr)
     if leader is None and before.leader is not None:
         raise InvalidRequestError("A leader must be named where there is one.")
@@ -248,7 +248,7 @@ def _of(replicas: tuple[int, ...], members: Collection[int]) -> tuple[int, ...]:
 
 
 def _with_factors(image: Image, topic_ids: Iterable[str]) -> Image:
-    """Topics whose partitions have all arrived at another number of replicas have that replication factor.
+    """Update the replication factor of topics whose partitions all have another number of replicas now.
 
     A default of min.insync.replicas follows it.
     """
@@ -280,18 +280,18 @@ def _with_factors(image: Image, topic_ids: Iterable[str]) -> Image:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Next steps of the controller for the reassignments of one image."""
+    """The next steps of the controller for the reassignments of one image."""
 
     starts: tuple[ReassignmentStep, ...]
     handovers: tuple[LeaderChange, ...]
-    """Everything is in sync, but the leader is to leave: one of the target shall lead first, so that writers who wait
-    at the old leader hear there that their records are committed."""
+    """Changes of leader for moves in which all targets are in sync but the leader will leave. A target leads first, so
+    that writers that wait at the old leader learn there that their records are committed."""
     finishes: tuple[ReassignmentStep, ...]
-    """Led by one of the target already."""
+    """Finishes of moves whose partition is led by a target."""
 
 
 def running(image: Image) -> list[tuple[PartitionKey, Partition]]:
-    """Partitions with a reassignment, waiting or started, in order of keys."""
+    """Return the partitions with a reassignment, waiting or started, in order of keys."""
     found = [item for item in image.partitions.items() if item[1].moving is not None]
     return sorted(found, key=_key_of)
 
@@ -301,7 +301,7 @@ def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
 
 
 def plan_steps(image: Image) -> StepPlan:
-    """The steps that are due."""
+    """Return the steps that are due."""
     starts: list[ReassignmentStep] = []
     handovers: list[LeaderChange] = []
     finishes: list[ReassignmentStep] = []
@@ -333,7 +333,7 @@ def _may_finish(image: Image, key: PartitionKey, state: Partition) -> bool:
 
 
 def plan_cancel(image: Image, key: PartitionKey) -> ReassignmentStep:
-    """The step that cancels a partition's reassignment.
+    """Return the step that cancels a partition's reassignment.
 
     Raises:
         NotEnoughReplicasError: too few of the former replicas are in sync.
@@ -352,7 +352,7 @@ def plan_cancel(image: Image, key: PartitionKey) -> ReassignmentStep:
 
 
 def next_leader(image: Image, state: Partition, members: tuple[int, ...]) -> int | None:
-    """The first of these in sync and live; draining ones last."""
+    """Return the first of these members that is in sync and live, draining ones last; None if there is none."""
     able = [m for m in members if m in state.isr and partitions.is_live(image, m)]
     staying = [m for m in able if not image.brokers[m].is_draining]
     return next(iter(staying or able), None)

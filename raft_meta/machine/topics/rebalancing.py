@@ -1,18 +1,18 @@
-"""Where partitions should move: plans for a whole cluster, made from one image. Pure.
+"""Rebalancing: plans of moves for a whole cluster, computed from one image. Pure.
 
-``plan_drain`` empties one broker; ``plan_rebalance`` evens out what brokers hold and lead, with as few moved replicas
-as that takes. Nobody carries out a plan by itself: its rows become the targets of ``ReassignPartitions``.
+``plan_drain`` empties one broker. ``plan_rebalance`` balances the replicas and leaders of brokers with the fewest moved
+replicas. A plan changes nothing by itself: its rows become the targets of ``ReassignPartitions``.
 
-What counts, in this order:
+The goals, in this order:
 
-1. racks: no move puts replicas of a partition closer together, and replicas in one rack move apart where they can;
-2. replicas: brokers hold as many as each other, as far as racks allow, give or take one. Each moved replica brings one
-   from a broker that has too many to one that has too few, so none is moved for nothing. Of those that could go, one
-   of the topic that is least evenly spread does;
-3. preferred leaders: the same, as far as it goes by changing the order of replicas, which moves no data.
+1. racks: no move puts more replicas of a partition into one rack, and replicas in one rack move apart if possible;
+2. replicas: the brokers' numbers of replicas differ by at most one, as far as racks allow. Each move takes a replica
+   from a broker with too many to one with too few, so no move is wasted. Among the possible replicas, the plan chooses
+   one of the topic that is least evenly spread;
+3. preferred leaders: their numbers differ by at most one, as far as reordering replicas allows. That moves no data.
 
-Only brokers that are alive and stay (not draining) give and take; a replica on a dead broker stays where it is, since
-the broker may come back, unless that broker is drained. A partition on the move counts as having arrived.
+Only brokers that are alive and not draining give and take replicas. A replica on a dead broker stays, because the
+broker may come back, unless that broker is drained. A partition that is moving counts as moved.
 """
 
 from collections import Counter, deque
@@ -24,13 +24,13 @@ from milena.model.errors import BrokerNotFoundError, InvalidReplicationError
 from raft_meta.machine.image import Image, Partition, PartitionKey
 
 CANDIDATES_MAX = 200
-"""Replicas looked at before one is chosen to move: more would find a slightly more even spread of topics, and take
+"""Replicas that are compared before one is chosen to move. More would spread topics slightly more evenly, but take
 minutes for ten thousand partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMove:
-    """Where a partition's replicas are (or are going already), and where they should be. Preferred leader first."""
+    """The present replicas of a partition (after a move in progress), and the planned ones. Preferred leader first."""
 
     topic_id: str
     partition: int
@@ -39,15 +39,15 @@ class PlannedMove:
 
     @property
     def added(self) -> tuple[int, ...]:
-        """Brokers that must copy the partition."""
+        """The brokers that must copy the partition."""
         return tuple(replica for replica in self.after if replica not in self.before)
 
 
 def plan_drain(image: Image, broker_id: int) -> tuple[PlannedMove, ...]:
-    """Every replica of the broker somewhere else; leaders of what moves are spread evenly.
+    """Plan to move every replica of the broker elsewhere; the leaders of moved partitions are spread evenly.
 
     Raises:
-        BrokerNotFoundError: there is no such broker.
+        BrokerNotFoundError: the broker does not exist.
         InvalidReplicationError: a partition has replicas on every broker that could take this one.
     """
     if broker_id not in image.brokers:
@@ -67,7 +67,7 @@ def plan_drain(image: Image, broker_id: int) -> tuple[PlannedMove, ...]:
 
 
 def plan_rebalance(image: Image) -> tuple[PlannedMove, ...]:
-    """The moves that even out the cluster; none if it is even."""
+    """Plan the moves that balance the cluster; none if it is balanced."""
     layout = _Layout(image)
     for key in sorted(layout.replicas):
         while (apart := layout.apart(key)) is not None:
@@ -83,17 +83,17 @@ def plan_rebalance(image: Image) -> tuple[PlannedMove, ...]:
 
 
 Edge = Callable[[int, int], PartitionKey | None]
-"""(from, to) -> partition that may go from one broker to the other."""
+"""(from, to) -> a partition that may move from one broker to the other; None if there is none."""
 Carry = Callable[[PartitionKey, int, int], None]
 
 
 def _even_out(
     members: Sequence[int], load: Mapping[int, Collection[PartitionKey]], edge: Edge, carry: Carry
 ) -> None:
-    """Carry from brokers with more to brokers with less, over others if need be, until nobody can be relieved.
+    """Move from brokers with more to brokers with less, over other brokers if needed, until no move helps.
 
-    Each round carries one thing along one path, which shortens the distance of its two ends from the mean by one
-    each, and changes nothing between them.
+    Each round moves one partition at each step of a path. That brings both ends of the path closer to the mean by one
+    each, and changes no number between them.
     """
     stuck: set[int] = set()
     while len(stuck) < len(members):
@@ -104,7 +104,7 @@ def _even_out(
         if path is None:
             stuck.add(source)
             continue
-        # From the far end, so that what is carried on is not what has just come.
+        # From the far end, so that a broker does not pass on the partition that it has just received.
         for giver, taker in reversed([*pairwise(path)]):
             key = edge(giver, taker)
             if key is None:
@@ -116,7 +116,7 @@ def _even_out(
 def _path(
     members: Sequence[int], load: Mapping[int, Collection[PartitionKey]], edge: Edge, source: int
 ) -> list[int] | None:
-    """The shortest way from the source to a broker that has less by two or more, the least loaded first."""
+    """Return the shortest path from the source to a broker that has less by two or more, the least loaded first."""
     goal = len(load[source]) - 2
     if min(len(load[member]) for member in members) > goal:
         return None
@@ -147,11 +147,11 @@ def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
 
 
 class _Layout:
-    """Who holds and leads what, changed move by move.
+    """The replicas and leaders of all brokers, changed move by move.
 
     Invariants:
-        held, leads and the counters say what replicas says, at all times. Keys of maps by broker are those of all
-        registered brokers and of all that hold something. Keys are in an order that depends on the image alone.
+        held, leads and the counters always agree with replicas. Maps by broker have all registered brokers and all
+        brokers with replicas as keys. The order of keys depends only on the image.
     """
 
     def __init__(self, image: Image, *, without: int | None = None) -> None:
@@ -194,11 +194,11 @@ class _Layout:
 
     @property
     def moved(self) -> Iterable[PartitionKey]:
-        """Partitions that are no longer as they were."""
+        """Return the partitions that have changed."""
         return (key for key, row in self.replicas.items() if row != self._before[key])
 
     def plan(self) -> tuple[PlannedMove, ...]:
-        """Partitions that have changed, in order of keys."""
+        """Return the moves of the partitions that have changed, in order of keys."""
         return tuple(
             PlannedMove(
                 topic_id=key[0],
@@ -212,16 +212,16 @@ class _Layout:
     # -- replicas --------------------------------------------------------------------------------
 
     def move(self, key: PartitionKey, giver: int, taker: int) -> None:
-        """The taker in the place of the giver."""
+        """Replace the giver by the taker."""
         self._set(key, (taker if replica == giver else replica for replica in self.replicas[key]))
 
     def _crowding(self, key: PartitionKey, giver: int, taker: int) -> int:
-        """How many other replicas share a rack with the taker, less those that share the giver's."""
+        """Return how many other replicas share a rack with the taker, minus those that share the giver's rack."""
         others = [self._rack_of.get(b) for b in self.replicas[key] if b != giver]
         return others.count(self._rack_of.get(taker)) - others.count(self._rack_of.get(giver))
 
     def cost(self, key: PartitionKey, giver: int, taker: int) -> tuple[int, ...]:
-        """How unwelcome the move is; the least is best."""
+        """Return the cost of the move; the least is best."""
         is_leader = self.replicas[key][0] == giver
         return (
             self._crowding(key, giver, taker),
@@ -232,7 +232,7 @@ class _Layout:
         )
 
     def apart(self, key: PartitionKey) -> tuple[int, int] | None:
-        """The move (giver, taker) that spreads the partition over racks best; None: there is none."""
+        """Return the move (giver, taker) that spreads the partition best over racks; None if there is none."""
         row = self.replicas[key]
         moves = [
             (self.cost(key, giver, taker), giver, taker)
@@ -247,7 +247,7 @@ class _Layout:
         return giver, taker
 
     def replica_edge(self, giver: int, taker: int) -> PartitionKey | None:
-        """The replica that the giver can best do without and the taker may have."""
+        """Return the partition that is best to move from the giver to the taker; None if there is none."""
         if giver == taker:
             return None
         fitting = (
@@ -268,12 +268,12 @@ class _Layout:
     # -- leaders ---------------------------------------------------------------------------------
 
     def lead(self, key: PartitionKey, giver: int, taker: int) -> None:
-        """The two change places."""
+        """Swap the giver, which is the preferred leader, with the taker."""
         places = {giver: taker, taker: giver}
         self._set(key, (places.get(replica, replica) for replica in self.replicas[key]))
 
     def leader_edge(self, among: set[PartitionKey] | None) -> Edge:
-        """Partitions (of these, or of all) that the giver leads and the taker could."""
+        """Return an edge of partitions (``among`` these, or all) that the giver leads and the taker could lead."""
 
         def edge(giver: int, taker: int) -> PartitionKey | None:
             if giver == taker:

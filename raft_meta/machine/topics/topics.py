@@ -1,8 +1,8 @@
-"""Topics: create, delete, grow, configure. Names follow Kafka's rules, so that Kafka's tools and habits fit.
+"""Topics: create, delete, grow, configure. Names follow Kafka's rules, so that Kafka's tools fit.
 
-The proposer chose topic id and placement; here they are only checked. A partition starts with every live replica in
-sync (all are empty) and the first of them as leader, at leader epoch 0. When these are fewer than min.insync.replicas,
-the others are eligible: until enough are in sync nothing is committed, and an empty copy holds all of nothing.
+The proposer chose topic id and placement; this module only checks them. A partition starts with every live replica in
+sync (all are empty) and the first of them as leader, at leader epoch 0. If these are fewer than min.insync.replicas,
+the others are eligible: nothing is committed until enough replicas are in sync, so an empty copy lacks no record.
 """
 
 import re
@@ -29,25 +29,26 @@ from raft_meta.machine.topics import configs, partitions
 TopicCommand = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs
 
 GROWTHS_KEPT = 16
-"""Of each topic the latest: what came under an idempotency key is sought, for a day, where it went before them."""
+"""How many latest growths each topic keeps. A write under an idempotency key may be in the partition that it got before
+a growth; it is searched there for a day."""
 NAME_LENGTH_MAX = 249
-"""As in Kafka: a partition's folder is the name, a dash and up to five digits, and 255 bytes is a file name."""
+"""As in Kafka: a partition's folder is the name, a dash and up to five digits; a file name has 255 bytes at most."""
 PARTITIONS_MAX = 10_000
 """Partitions of one topic; a command that creates them all stays below 1 MiB at replication factor 5."""
 
 ELIGIBLE_LEVEL = 5
-"""The feature level from which on replicas of a new partition may be eligible. Below it there may be nodes of a release
-that makes none of them, and their images would differ."""
+"""The feature level from which on replicas of a new partition may be eligible. Below it, nodes of an older release may
+make none of them eligible, and their images would differ."""
 
 OWN_KEYS_LEVEL = 11
-"""The feature level from which on idempotency keys of new topics are told apart by principal."""
+"""The feature level from which on idempotency keys of new topics belong to the principal that sends them."""
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 def apply(image: Image, index: int, now_ms: WallMs, command: TopicCommand) -> Outcome:
-    """Carry out a topic command.
+    """Apply a topic command.
 
     ``now_ms`` becomes a new topic's time of creation, or of growth, ``index`` the version of groups that lose a topic.
 
@@ -87,11 +88,11 @@ def check_name(name: str) -> None:
 
 
 def check_new_name(image: Image, name: str) -> None:
-    """Refuse a name that no new topic may take; for validation ahead of the command too.
+    """Refuse a name that no new topic may have. Proposers also call it before the command.
 
     Raises:
         InvalidTopicNameError: a name against the rules, or one that differs from an existing topic's only in
-            '.' and '_' (Kafka refuses both, as metric names do not tell them apart).
+            '.' and '_' (Kafka refuses both, because its metric names cannot distinguish them).
         TopicExistsError: the topic exists.
     """
     check_name(name)
@@ -107,7 +108,7 @@ def check_new_name(image: Image, name: str) -> None:
 
 
 def check_placement(image: Image, placement: tuple[tuple[int, ...], ...]) -> int:
-    """The replication factor of a placement that can be met.
+    """Check a placement and return its replication factor.
 
     Raises:
         InvalidReplicationError: no or too many partitions, a repeated or unknown broker, rows of unequal length.
@@ -165,7 +166,7 @@ def _create(image: Image, now_ms: WallMs, command: CreateTopic) -> Outcome:
 def _placed(
     image: Image, topic: Topic, placement: tuple[tuple[int, ...], ...], *, first_partition: int
 ) -> dict[PartitionKey, Partition]:
-    """New partitions. A draining broker is in sync, but leads only if no other replica is alive."""
+    """Return new partitions. A draining broker is in sync, but leads only if no other replica is alive."""
     live = frozenset(image.live_brokers())
     min_insync = configs.min_insync(topic) if image.feature_level >= ELIGIBLE_LEVEL else 0
     leaving = frozenset(b.broker_id for b in image.brokers.values() if b.is_draining)
@@ -184,14 +185,14 @@ def _placed(
             leader=leader,
             leader_epoch=0,
             partition_epoch=0,
-            # Else the only one in sync, dead for good before it wrote anything, would leave nobody who may lead.
+            # Otherwise, if the only in-sync replica died for good before it wrote anything, no replica could lead.
             eligible=others if len(isr) < min_insync else (),
         )
     return created
 
 
 def _delete(image: Image, index: int, command: DeleteTopic) -> Outcome:
-    """Whatever groups, consumers and transactions say of the topic goes with it."""
+    """Delete the topic with everything that groups, consumers and transactions hold of it."""
     topic = _topic(image, command.topic_id)
     with image.partitions.mutate() as remaining:
         for partition in range(topic.partition_count):
