@@ -1,1 +1,4 @@
-"""Calls between nodes: one framed connection a pair, who may open it, and what silence means."""
+"""Calls between nodes: one framed connection for each dialer and channel, and the meaning of a peer's silence.
+
+The channels are calls, fetches and control (``codec.PeerChannel``). Raft has separate connections to the same port.
+"""

@@ -1,4 +1,4 @@
-"""Calls to other nodes: links are dialled when they are needed, shared by callers, and given up when nobody answers.
+"""Calls to other nodes. Links are dialled when they are needed, shared by callers, and dropped if the peer is silent.
 
 Runs on the data loop.
 """
@@ -24,16 +24,16 @@ from raft_meta.consensus.frames import Handshake, HandshakeRole
 log = logging.getLogger("milena.peer")
 
 DIAL_MS_MAX = 2_000
-"""From the look-up of the name to the end of the TCP handshake."""
+"""Longest time from the look-up of the name to the end of the TCP handshake."""
 
 
 class PeerClient:
     """Calls to other nodes, over one link for each node and channel, dialled when it is first needed.
 
-    ``resolve(node_id)``: host and port, asked at every dial since addresses change; None: not known.
-    ``on_disconnected(node_id, channel)``: a link that was up is gone, though this node did not close it.
-    ``is_anyone``: whoever listens at the address will do, its node id is not known yet.
-    ``verifies_id``: a peer's certificate must be one of the node that it says it is.
+    ``resolve(node_id)``: returns host and port, or None if they are not known. Called at every dial, because addresses
+    change. ``on_disconnected(node_id, channel)``: called when a link is gone that was up and that this node did not
+    close. ``is_anyone``: any node may listen at the address, because its node id is not known yet. ``verifies_id``: a
+    peer's certificate must name the node that the peer claims to be.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PeerClient:
         self._links: dict[tuple[int, PeerChannel], CallerLink] = {}
         self._dials: dict[tuple[int, PeerChannel], asyncio.Task[CallerLink]] = {}
         self._unreachable: dict[tuple[int, PeerChannel], str] = {}
-        """Why the last dial failed, where it did."""
+        """Reason of the last failed dial, until a dial succeeds."""
         self._is_closed = False
 
     async def call(
@@ -70,12 +70,12 @@ class PeerClient:
         timeout_ms: float,
         channel: PeerChannel = PeerChannel.RPC,
     ) -> Answer:
-        """Ask a peer; returns the fields and the body of its answer.
+        """Send a request to a peer; return the fields and the body of its response.
 
         Raises:
             PeerUnreachableError: nothing was sent.
-            PeerLostError: sent; what became of it is not known.
-            MilenaError: what the peer's handler raised.
+            PeerLostError: the request was sent; its fate is unknown.
+            MilenaError: the peer's handler raised this error.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
@@ -100,10 +100,11 @@ class PeerClient:
         *,
         channel: PeerChannel,
     ) -> bool:
-        """Ask a peer in this very turn, without a task or a time limit; False: nothing was sent, ``connect`` first.
+        """Send a request in this loop turn, without a task or a timeout; return False if nothing was sent.
 
-        ``answer`` is given what ``call`` would return or raise. A ``Pending`` calls back in the turn in which the
-        answer arrives. Who does not want it any more cancels it, or drops the link.
+        After False, call ``connect`` first. ``answer`` gets the value that ``call`` would return, or its error. A
+        ``Pending`` calls back in the turn in which the response arrives. A caller that does not need the response any
+        more cancels the ``Pending``, or drops the link.
 
         Raises:
             PeerUnreachableError: nothing was sent.
@@ -117,7 +118,7 @@ class PeerClient:
     async def connect(
         self, node_id: int, *, timeout_ms: float, channel: PeerChannel = PeerChannel.RPC
     ) -> None:
-        """Return once a link is up that takes a request; dial unless there is one.
+        """Wait until a link is up that accepts a request; dial if there is no link.
 
         Raises:
             PeerUnreachableError: the reason is in the message.
@@ -126,17 +127,17 @@ class PeerClient:
         await self._link(node_id, channel, deadline)
 
     def is_connected(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
-        """A link is up, as far as this node knows."""
+        """Return whether a link is up, as far as this node knows."""
         link = self._links.get((node_id, channel))
         return link is not None and link.is_open
 
     def is_silent(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
-        """A link is up, and nothing was heard on it for so long that nobody should wait on the peer."""
+        """Return whether a link is up whose peer was silent for so long that no caller should wait for it."""
         link = self._links.get((node_id, channel))
         return link is not None and link.is_silent
 
     def disconnect(self, node_id: int, channel: PeerChannel | None = None) -> None:
-        """Drop one link to a node, or all (None), without a report; waiting calls fail as lost.
+        """Drop one link to a node, or all (None), without calling ``on_disconnected``; waiting calls fail as lost.
 
         The next call dials again.
         """
@@ -146,7 +147,7 @@ class PeerClient:
                 link.close()
 
     async def probe(self, node_id: int, *, timeout_ms: float) -> ProbeResult:
-        """Whether the peer's process still listens, by a bare connect; no link is made or touched."""
+        """Test with a bare connect whether the peer's process still listens; no link is created or used."""
         address = self._resolve(node_id)
         if address is None:
             return ProbeResult.UNREACHABLE
@@ -167,7 +168,7 @@ class PeerClient:
             await link.closed
 
     async def _link(self, node_id: int, channel: PeerChannel, deadline: float) -> CallerLink:
-        """An open link with room for a frame, whose peer was heard lately or counts as silent."""
+        """Wait for an open link with room for a frame, whose peer was heard recently or counts as silent."""
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
@@ -186,7 +187,7 @@ class PeerClient:
             ) from None
 
     def _dial(self, node_id: int, channel: PeerChannel) -> "asyncio.Task[CallerLink]":
-        """The dial under way, or a new one: callers share it."""
+        """Return the dial in progress, or start one. Callers share it."""
         key = (node_id, channel)
         dial = self._dials.get(key)
         if dial is None:
@@ -199,7 +200,7 @@ class PeerClient:
 
     def _on_dialled(self, key: tuple[int, PeerChannel], dial: "asyncio.Task[CallerLink]") -> None:
         del self._dials[key]
-        # Reading the exception keeps asyncio from reporting it when every caller has given up.
+        # Reading the exception keeps asyncio from reporting it if every caller has given up.
         if not dial.cancelled() and dial.exception() is None and dial.result().is_open:
             self._links[key] = dial.result()
 
@@ -239,7 +240,7 @@ class PeerClient:
         return link
 
     def _log_unreachable(self, node_id: int, channel: PeerChannel, reason: str) -> None:
-        """Once for each reason in a row: callers try again several times a second."""
+        """Log a failed dial, once for repeated equal reasons: callers retry several times a second."""
         key = (node_id, channel)
         is_known = self._unreachable.get(key) == reason
         self._unreachable[key] = reason

@@ -1,18 +1,18 @@
-"""Headers of data frames between nodes, and how errors travel in them.
+"""Headers of data frames between nodes, and the encoding of errors.
 
-A frame has a msgpack header and a raw body. The header is an array whose first element says what it is:
+A frame has a msgpack header and a raw body. The header is an array whose first element is the kind:
 
-| kind | array after the kind | who sends it | body |
+| kind | array after the kind | sender | body |
 |---|---|---|---|
 | 0 hello | channel | the dialer, first and once | no |
 | 1 request | request id, request type, fields | the dialer | yes |
 | 2 answer | request id, fields | the listener | yes |
 | 3 refusal | request id, error code, message, leader hint or nil | the listener | no |
-| 4 ping | nothing | the dialer, when it waits and hears nothing | no |
+| 4 ping | nothing | the dialer, in rounds of its watch | no |
 | 5 pong | nothing | the listener | no |
 
-Fields are a map of short names to plain values. Whoever reads them checks their types: a peer of another version must
-get an error, not a ``TypeError`` somewhere inside. ``node.peers.messages`` does so for messages that are declared.
+Fields are a map of short names to plain values. The reader of fields checks their types: a peer of another version must
+get an error, and cause no ``TypeError`` in a handler. ``node.peers.messages`` checks declared messages.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ from milena.model.errors import (
 )
 
 Fields: TypeAlias = dict[str, object]
-"""The header of a request or an answer: whatever msgpack carries, by short names."""
+"""The fields of a request or a response: msgpack values by short names."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """A piece of a body."""
@@ -38,7 +38,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @unique
 class PeerChannel(StrEnum):
-    """Connections between two nodes, apart so that bulk data does not delay heartbeats."""
+    """The kinds of connections between two nodes. They are separate so that bulk data does not delay heartbeats."""
 
     RPC = "rpc"
     FETCH = "fetch"
@@ -47,7 +47,7 @@ class PeerChannel(StrEnum):
 
 @unique
 class Kind(IntEnum):
-    """First element of a frame's header."""
+    """The first element of a frame's header."""
 
     HELLO = 0
     REQUEST = 1
@@ -71,45 +71,45 @@ _PONG_HEADER = _pack((PONG,))
 
 
 def encode_hello(channel: PeerChannel) -> bytes:
-    """The dialer's first frame."""
+    """Encode the dialer's first frame."""
     return _pack((HELLO, channel.value))
 
 
 def encode_request(request_id: int, request_type: str, fields: Fields) -> bytes:
-    """A request; its body follows in the same frame."""
+    """Encode a request; its body follows in the same frame."""
     return _pack((REQUEST, request_id, request_type, fields))
 
 
 def encode_answer(request_id: int, fields: Fields) -> bytes:
-    """A handler's result."""
+    """Encode a handler's result; its body follows in the same frame."""
     return _pack((ANSWER, request_id, fields))
 
 
 def encode_refusal(request_id: int, error: MilenaError) -> bytes:
-    """A handler's error: its code, its sentence, and the leader hint when it has one."""
+    """Encode a handler's error: its code, its message, and its leader hint if it has one."""
     leader = error.leader if isinstance(error, NotLeaderError) else None
     return _pack((REFUSAL, request_id, error.code, error.message, leader))
 
 
 def encode_ping() -> bytes:
-    """Asks for a sign of life."""
+    """Encode a request for a sign of life."""
     return _PING_HEADER
 
 
 def encode_pong() -> bytes:
-    """The sign of life."""
+    """Encode the response to a ping."""
     return _PONG_HEADER
 
 
 def decode_header(header: Buffer) -> list[object]:
-    """The array of a frame's header.
+    """Decode a frame's header into its array.
 
     Raises:
-        MalformedRequestError: not a msgpack array that begins with a known kind.
+        MalformedRequestError: not a msgpack array that starts with a known kind.
     """
     try:
         parts = msgpack.unpackb(header, strict_map_key=False)
-    # TypeError: a list or a map stands as a key.
+    # TypeError: a list or a map is used as a key.
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MalformedRequestError(f"a frame's header is not msgpack: {error}") from error
     if not (isinstance(parts, list) and parts and type(parts[0]) is int and 0 <= parts[0] <= PONG):
@@ -123,7 +123,7 @@ def _tree(root: type[MilenaError]) -> Iterator[type[MilenaError]]:
         yield from _tree(branch)
 
 
-# Only what ``milena.model.errors`` defines: a class from elsewhere shares the code of the one that it extends.
+# Only classes of ``milena.model.errors``: a class from elsewhere shares the code of the class that it extends.
 _ERRORS: dict[str, type[MilenaError]] = {
     kind.code: kind
     for kind in _tree(MilenaError)
@@ -132,9 +132,9 @@ _ERRORS: dict[str, type[MilenaError]] = {
 
 
 def decode_error(code: object, message: object, leader: object) -> MilenaError:
-    """The error that a peer's handler raised, as the same class.
+    """Return the error that a peer's handler raised, with the same class.
 
-    An unknown code comes from a newer node: nothing can be said about what happened there.
+    An unknown code is from a node of a newer release. The fate of the request is then unknown.
     """
     kind = _ERRORS.get(code) if isinstance(code, str) else None
     text = message if isinstance(message, str) else "(no message)"

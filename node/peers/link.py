@@ -1,14 +1,15 @@
 """One connection between two nodes: handshake, frames, back-pressure, and the two ends of a call.
 
 The byte formats are ``raft_meta.consensus.frames`` (sans I/O) and ``node.peers.codec``; this is the asyncio shell.
-``node.peers.client`` dials, ``node.peers.server`` accepts; they know which nodes there are.
+``node.peers.client`` dials, ``node.peers.server`` accepts; they know the nodes.
 
-A link belongs to one loop and is driven by its transport alone. Protocol of a link:
+A link belongs to one loop, and only its transport drives it. The protocol of a link:
 
-1. The dialer has sent the preface, in the clear. Then, under TLS if there is any, both run the handshake.
-2. The dialer sends a hello that names the channel. From here on only the dialer asks and only the listener answers.
-3. Requests are multiplexed by id; answers come in any order. A caller that gave up drops the late answer.
-4. A dialer pings, round by round, for as long as a link is in use; what silence means is ``node.peers.watch``'s.
+1. The dialer has sent the preface, in the clear. Then both run the handshake, under TLS if it is configured.
+2. The dialer sends a hello that names the channel. From here on only the dialer sends requests, and only the listener
+   responds.
+3. Requests are multiplexed by id; responses may arrive in any order. A late response is dropped if its caller gave up.
+4. A dialer pings, in rounds, while a link is in use. ``node.peers.watch`` decides what silence means.
 """
 
 import asyncio
@@ -54,7 +55,7 @@ from raft_meta.consensus.peer_certificates import certified_ids
 log = logging.getLogger("milena.peer")
 
 Reply: TypeAlias = tuple[Fields, Sequence[Buffer]]
-"""Fields and body of an answer. The chunks of the body are sent as they are, never joined."""
+"""Fields and body of a response. The chunks of the body are sent unchanged and never joined."""
 
 Answer: TypeAlias = tuple[Fields, bytes]
 """A reply as it arrives."""
@@ -62,27 +63,27 @@ Answer: TypeAlias = tuple[Fields, bytes]
 Handler: TypeAlias = Callable[[int, Fields, bytes], Reply | Pending[Reply] | Awaitable[Reply]]
 """(peer's node id, fields, body) -> reply.
 
-A plain function answers at once, without a task. One that returns a ``Pending`` is answered for in the turn in which
-that is done; a future takes a turn more, a coroutine a task. All three are cancelled when the link is lost: nobody is
-there to be answered.
+The reply of a plain function is sent at once, without a task. The reply of a ``Pending`` is sent in the turn in which
+it is done; a future takes one turn more, a coroutine takes a task. All three are cancelled when the link is lost,
+because no peer waits for the response.
 """
 
 IdentitySource: TypeAlias = Callable[[], PeerIdentity]
-"""Who this node is now; asked at every handshake, since the cluster id is learnt at the first boot."""
+"""Returns this node's identity. Called at every handshake, because the cluster id is learnt at the first start."""
 
 WRITE_BUFFER_BYTES_MAX = 4 << 20
-"""Above this many unsent bytes a link counts as full: four answers of 1 MB on their way."""
+"""A link with more unsent bytes counts as full. Four responses of 1 MB may be in flight."""
 HANDSHAKE_MS_MAX = 3_000
 """A handshake is two round trips; a peer that needs longer is stalled."""
 CALLS_IN_FLIGHT_MAX = 8_192
-"""Per link; twice the requests that an API takes in flight."""
+"""Requests in flight per link: twice those that an API takes."""
 BYTES_IN_FLIGHT_MAX = 256 << 20
-"""Bodies of requests that a listener's handlers hold, per link: four frames of the largest size."""
+"""Bytes of request bodies that a listener's handlers hold, per link: four frames of the largest size."""
 
 
 PROGRESS_BYTES_MIN = 1_024
-"""Of an unfinished frame in one round, to count as a sign of life: more than the pongs of many rounds. A frame whose
-length was damaged takes in all that comes after it, pongs as well, and would never be missed."""
+"""Bytes of an unfinished frame that count as a sign of life in one round: more than the pongs of many rounds. A frame
+with a damaged length swallows all bytes behind it, pongs included. Without this bound the link would look alive."""
 
 
 class PeerUnreachableError(UnavailableError):
@@ -94,9 +95,9 @@ class PeerLostError(FateUnknownError):
 
 
 class Link(asyncio.Protocol):
-    """State and duties that both ends share.
+    """The state and duties that both ends share.
 
-    ``ready`` is done once the peer has proved who it is, or the link has failed before; see ``is_open``.
+    ``ready`` is done once the peer has proved its identity, or the link has failed before that; see ``is_open``.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, handshake: Handshake) -> None:
@@ -110,21 +111,21 @@ class Link(asyncio.Protocol):
         self.closed: asyncio.Future[None] = loop.create_future()
         """Done once the connection is gone."""
         self.is_open = False
-        """The handshake is done and the connection is up: frames may be sent."""
+        """Whether the handshake is done and the connection is up, so that frames may be sent."""
         self.is_full = False
-        """The peer reads slower than this node writes."""
+        """Whether the peer reads slower than this node writes."""
         self.peer_id = 0
         self.failure = ""
-        """Why the link ended, for people; the first reason wins."""
+        """Reason why the link ended, for log lines and messages; the first reason stays."""
 
-    # What a transport calls
+    # Called by the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start the handshake and its deadline."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
         if self.failure:
-            # Given up before it was made: ``closed`` is done already.
+            # The owner gave up before the connection was made: ``closed`` is done already.
             self._transport.abort()
             return
         self._deadline = self._loop.call_later(
@@ -135,7 +136,7 @@ class Link(asyncio.Protocol):
         self._transport.write(self._handshake.outgoing())
 
     def data_received(self, data: bytes) -> None:
-        """Feed whichever stage the link is in."""
+        """Pass the bytes to the present stage of the link."""
         try:
             if self._decoder is None:
                 data = self._shake_hands(data)
@@ -157,7 +158,7 @@ class Link(asyncio.Protocol):
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what waits for this link."""
+        """Fail everything that waits for this link."""
         self.failure = self.failure or (str(exc) if exc else self._silent_end())
         was_open, self.is_open = self.is_open, False
         if self._deadline is not None:
@@ -169,23 +170,23 @@ class Link(asyncio.Protocol):
             self.closed.set_result(None)
 
     def _silent_end(self) -> str:
-        """The meaning of a peer that hung up: it cannot say so when it was not convinced."""
+        """Return the likely reason of a peer that hung up. A peer that refuses a handshake cannot give its reason."""
         if self._handshake.peer is not None and not self._handshake.is_complete:
             return "the peer hung up on the proof of the cluster secret: it has another one, or stopped"
         return "the peer closed the connection"
 
     def pause_writing(self) -> None:
-        """Too many unsent bytes."""
+        """Mark the link as full: too many bytes are unsent."""
         self.is_full = True
 
     def resume_writing(self) -> None:
-        """The peer has read on."""
+        """Mark the link as not full: the peer has read enough."""
         self.is_full = False
 
-    # What the owner calls
+    # Called by the owner
 
     def abort(self, reason: str) -> None:
-        """Drop the connection without sending what is queued."""
+        """Drop the connection without sending queued bytes."""
         self.failure = self.failure or reason
         self.is_open = False
         if self._transport is not None:
@@ -194,7 +195,7 @@ class Link(asyncio.Protocol):
             self.closed.set_result(None)
 
     def hang_up(self, reason: str) -> None:
-        """Send what is queued, then close; nothing more is read."""
+        """Send queued bytes, then close; nothing more is read."""
         self.failure = self.failure or reason
         self.is_open = False
         if self._transport is not None:
@@ -206,20 +207,20 @@ class Link(asyncio.Protocol):
         assert self._transport is not None, "a frame without a connection"
         self._transport.writelines(self._encoder.encode(header, body))
 
-    # What an end defines
+    # Defined by each end
 
     def _on_open(self) -> None:
-        """The peer has proved who it is."""
+        """Called when the peer has proved its identity."""
 
     def _on_frame(self, parts: list[object], body: bytes) -> None:
-        """A whole frame has arrived."""
+        """Called when a whole frame has arrived."""
         raise MalformedRequestError(f"a frame of kind {parts[0]} has no place here")
 
     def _on_lost(self, was_open: bool) -> None:
-        """The connection is gone."""
+        """Called when the connection is gone."""
 
     def _shake_hands(self, data: bytes) -> bytes:
-        """Take bytes of the handshake; returns those that came behind it."""
+        """Take bytes of the handshake; return the bytes behind it."""
         assert self._transport is not None, "bytes without a connection"
         self._handshake.receive(data)
         outgoing = self._handshake.outgoing()
@@ -242,7 +243,7 @@ class Link(asyncio.Protocol):
 
 
 class CallerLink(Link):
-    """The dialer's end: sends requests, waits for answers.
+    """The dialer's end: sends requests, waits for responses.
 
     ``on_lost`` is called once, for a link that was open and that the owner did not close.
     """
@@ -264,21 +265,21 @@ class CallerLink(Link):
         self._silence = PeerWatch(RHYTHMS[channel])
         self._frames = 0
         self._round_bytes = 0
-        """That came in this round."""
+        """Bytes that arrived in this round."""
         self._sign: asyncio.Future[None] | None = None
 
     @property
     def is_silent(self) -> bool:
-        """Nothing was heard for so long that nobody should wait on this peer."""
+        """Whether the peer was silent for so long that no caller should wait for it."""
         return self._silence.is_silent
 
     @property
     def is_doubtful(self) -> bool:
-        """Nothing was heard for so long that new calls should wait for a sign of life."""
+        """Whether the peer was silent for so long that new calls should wait for a sign of life."""
         return self._silence.is_doubtful
 
     async def wait_for_sign(self) -> None:
-        """Return once the peer was heard, counts as silent, or the link is lost."""
+        """Wait until the peer was heard, counts as silent, or the link is lost."""
         while self.is_doubtful and self.is_open:
             if self._sign is None:
                 self._sign = self._loop.create_future()
@@ -286,7 +287,7 @@ class CallerLink(Link):
             await asyncio.shield(self._sign)
 
     def data_received(self, data: bytes) -> None:
-        """A sign of life, unless it is the little that goes into a frame which never ends."""
+        """Count the bytes as a sign of life, unless they are a few bytes of an unfinished frame."""
         before = self._frames
         super().data_received(data)
         self._round_bytes += len(data)
@@ -306,17 +307,17 @@ class CallerLink(Link):
             sign.set_result(None)
 
     def close(self) -> None:
-        """The owner is done with it; waiting calls fail as lost."""
+        """Close the link for its owner; waiting calls fail as lost."""
         self._on_lost_callback = None
         self.abort("this node closed the connection")
 
     def resume_writing(self) -> None:
-        """Let waiting calls go on."""
+        """Resume the waiting calls."""
         super().resume_writing()
         self._release()
 
     async def wait_for_room(self) -> None:
-        """Return once the link is not full any more, or is lost."""
+        """Wait until the link is not full any more, or is lost."""
         while self.is_full and self.is_open:
             if self._drained is None:
                 self._drained = self._loop.create_future()
@@ -326,9 +327,9 @@ class CallerLink(Link):
     def start_call(
         self, request_type: str, fields: Fields, body: Sequence[Buffer], answer: Taker[Answer]
     ) -> int:
-        """Send a request; ``answer`` gets the answer, the peer's error, or ``PeerLostError``. Returns the call's id.
+        """Send a request and return its id. ``answer`` gets the response, the peer's error, or ``PeerLostError``.
 
-        One that calls back at once does so while the frame is taken in, and may send the next request from there.
+        A ``Pending`` calls back while the frame of the response is handled. Its callback may send the next request.
 
         Raises:
             PeerUnreachableError: too many calls wait already; nothing was sent.
@@ -356,7 +357,7 @@ class CallerLink(Link):
         return request_id
 
     def forget(self, request_id: int) -> None:
-        """Drop a request whose caller does not wait any more."""
+        """Forget a request whose caller does not wait any more; its response will be dropped."""
         self._answers.pop(request_id, None)
 
     def _on_open(self) -> None:
@@ -383,7 +384,7 @@ class CallerLink(Link):
             self._round.cancel()
         self._release()
         self._give_sign()
-        # Before those who wait for answers are called back: they may give up the link, which is then no loss any more.
+        # Before the callbacks of waiting calls: they may drop the link, and it would then not count as lost.
         tell, self._on_lost_callback = self._on_lost_callback, None
         if was_open and tell is not None:
             tell(self)
@@ -409,7 +410,7 @@ class CallerLink(Link):
             self.send(peer_codec.encode_ping())
         self._start_round()
         if ended.has_failed:
-            # At last: those who are called back may give up the link.
+            # As the last step, because a callback may drop the link.
             silent_ms = self._silence.silent_ms
             self._fail_answers(f"no sign of life from node {self.peer_id} for {silent_ms} ms")
             self._give_sign()
@@ -422,9 +423,9 @@ class CallerLink(Link):
 
 
 class ServerLink(Link):
-    """The listener's end: runs handlers, sends what they return.
+    """The listener's end: runs handlers, sends their replies.
 
-    Reading stops while handlers hold too many requests or bytes, or the peer does not read its answers.
+    Reading stops while handlers hold too many requests or bytes, or the peer does not read its responses.
     """
 
     def __init__(
@@ -443,19 +444,19 @@ class ServerLink(Link):
         self._is_reading = True
 
     def pause_writing(self) -> None:
-        """Answers pile up: take no more requests."""
+        """Stop reading requests: too many responses are unsent."""
         super().pause_writing()
         self._steer_reading()
 
     def resume_writing(self) -> None:
-        """The peer has read its answers."""
+        """Read requests again: the peer has read its responses."""
         super().resume_writing()
         self._steer_reading()
 
     def _on_frame(self, parts: list[object], body: bytes) -> None:
         if parts[0] == REQUEST and len(parts) == 4 and self.channel is not None:
             _, request_id, request_type, fields = parts
-            # Not by a pattern: it would take ten times as long, and nearly all frames are requests.
+            # Not a match statement: it would take ten times as long, and nearly all frames are requests.
             if type(request_id) is int and type(request_type) is str and type(fields) is dict:
                 self._on_request(request_id, request_type, fields, body)
                 return
@@ -523,7 +524,7 @@ class ServerLink(Link):
             self.send(header, body)
 
     def _refuse(self, request_id: int, error: BaseException) -> None:
-        """Send the error; this is the one place that contains what a handler raises without meaning to."""
+        """Send the error to the peer. Only this method contains unexpected errors of handlers."""
         if not isinstance(error, MilenaError):
             name = f"{self.peer_id}-{self.channel}-{request_id}"
             error = self._owner.handler_failed(error, name)
@@ -552,21 +553,21 @@ class ServerLink(Link):
 
 
 class ServerLinkOwner:
-    """Listener of a ``ServerLink``."""
+    """The owner of a ``ServerLink``, which the link calls."""
 
     def link_opened(self, link: ServerLink) -> None:
-        """The peer has proved who it is and named its channel."""
+        """Called when the peer has proved its identity and named its channel."""
 
     def link_lost(self, link: ServerLink) -> None:
-        """The connection is gone; called once for every link, opened or not."""
+        """Called when the connection is gone, once for every link, opened or not."""
 
     def handler_failed(self, error: BaseException, request_id: str) -> MilenaError:
-        """A handler raised something else than a ``MilenaError``; return the refusal."""
+        """Called when a handler raised an error that is no ``MilenaError``; return the refusal for the peer."""
         raise NotImplementedError
 
 
 def _check_header(header: bytes) -> None:
-    """Refuse fields for which the other end would drop the connection, and with it all other calls."""
+    """Refuse a header that is too large: the peer would drop the connection, and with it all other calls."""
     if len(header) > HEADER_BYTES_MAX:
         raise RequestTooLargeError(
             f"fields of {len(header)} bytes are above {HEADER_BYTES_MAX}; ask for less at a time"

@@ -1,4 +1,4 @@
-"""Messages between nodes, declared: one frozen type each, and one row for each call, name -> (request, answer).
+"""Declared messages between nodes: a frozen type each, and a row for each call, name -> (request, response).
 
     class ShelfRequest(Message, frozen=True, kw_only=True):
         topic_id: str = field(name="topic")           # whole names in the code, short ones on the wire
@@ -6,15 +6,16 @@
 
     SHELF = CallType("shelf", ShelfRequest, ShelfAnswer)
 
-A message travels as the fields of a frame's header (``peer_codec``): a map of plain values, rows of many as arrays.
-What is large of it, a ``Blob``, travels in the body of the frame, in the order of the fields, and is never copied into
-one piece with others; its field holds the length.
+A message travels as the fields of a frame's header (``node.peers.codec``): a map of plain values, rows as arrays. A
+large part of it, a ``Blob``, travels in the body of the frame, in the order of the fields. Blobs are never copied into
+one piece; the field of a blob holds its length.
 
-What comes from a peer is checked as a whole before anything looks at it: every field has exactly the type that is
-declared, a number is no boolean and no text. Between releases: a field that a node does not know is passed over, one
-that may be missing has a default. So a new field is declared with a default, and the wire's name of an old one stays.
+A peer's message is checked as a whole before any code reads it: every field has exactly the declared type, and a number
+is neither a boolean nor a text. Nodes of different releases understand each other: a field that a node does not know is
+ignored, and a field that may be missing has a default. So a new field is declared with a default, and the wire name of
+an old field never changes.
 
-On a node itself messages go from hand to hand, unpacked.
+Within a node messages are passed as objects, without encoding.
 """
 
 from collections.abc import Awaitable, Callable
@@ -29,15 +30,15 @@ from node.peers.port import Handler, Peers, Reply
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A request or an answer; sequences in it are tuples."""
+    """A request or a response; its sequences are tuples."""
 
 
 class Done(Message, frozen=True, kw_only=True):
-    """The answer that says nothing but that it is done."""
+    """An empty response: the request was carried out."""
 
 
 class Blob:
-    """Bytes of a message that travel in the frame's body."""
+    """The bytes of a message that travel in the frame's body."""
 
     __slots__ = ("data",)
 
@@ -58,7 +59,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class CallType(Generic[RequestT, AnswerT]):
-    """A row of a room's table of calls: the request's type on the wire, and what goes there and back."""
+    """A row of a table of calls: the request's type on the wire, the request and the response."""
 
     name: str
     request: type[RequestT]
@@ -66,7 +67,7 @@ class CallType(Generic[RequestT, AnswerT]):
 
 
 def pack(message: Message) -> Reply:
-    """The fields of a message, and the chunks of its body."""
+    """Return the fields of a message, and the chunks of its body."""
     chunks: list[Buffer] = []
 
     def take_out(value: object) -> int:
@@ -82,7 +83,7 @@ def unpack(message_type: type[MessageT], fields: Fields, body: bytes = b"") -> M
     """Read a message; the reverse of ``pack``.
 
     Raises:
-        MalformedRequestError: it has another shape; the sentence says where.
+        MalformedRequestError: the message has another shape; the error says where.
     """
     position = 0
 
@@ -102,7 +103,7 @@ def unpack(message_type: type[MessageT], fields: Fields, body: bytes = b"") -> M
 def peer_handler(
     call: CallType[RequestT, AnswerT], serve: Callable[[RequestT], Awaitable[AnswerT]]
 ) -> Handler:
-    """The handler of this row, as the peer port calls it."""
+    """Return the handler of this row, as the peer port calls it."""
 
     async def on_request(peer_id: int, fields: Fields, body: bytes) -> Reply:
         del peer_id
@@ -120,7 +121,7 @@ async def ask(
     timeout_ms: float,
     channel: PeerChannel = PeerChannel.RPC,
 ) -> AnswerT:
-    """Ask another node; raises as ``ask_with_body`` does."""
+    """Send a request to another node and return its response; raises as ``ask_with_body`` does."""
     answer, _ = await ask_with_body(
         peer, node_id, call, request, timeout_ms=timeout_ms, channel=channel
     )
@@ -137,12 +138,12 @@ async def ask_with_body(
     timeout_ms: float,
     channel: PeerChannel = PeerChannel.RPC,
 ) -> tuple[AnswerT, bytes]:
-    """Ask another node; ``body`` travels behind the request, and what is returned came behind the answer.
+    """Send a request with ``body`` to another node; return its response and the body of the response.
 
     Raises:
         PeerUnreachableError: nothing was sent.
-        FateUnknownError: sent; what became of it is not known, or the answer is not understood.
-        MilenaError: what the peer's handler raised.
+        FateUnknownError: the request was sent; its fate is unknown, or the response is malformed.
+        MilenaError: the peer's handler raised this error.
     """
     fields, chunks = pack(request)
     if body is not None:

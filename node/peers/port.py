@@ -1,15 +1,16 @@
-"""Calls between nodes over the peer port, as the rest of the node knows them.
+"""The interface of calls between nodes over the peer port.
 
 One port serves Raft and data. The listener (``node.peers.server``) reads the preface of each connection with a
-deadline and hands Raft sockets over untouched, to be wrapped on the quorum's own loop; data connections become
-``node.peers.link`` links, which ``node.peers.client`` dials. ``probe`` says whether a process still runs. The parts
-of a node know ``Peers``: ``PeerClient`` is the one with sockets.
+deadline. It passes Raft sockets to the quorum's loop, which wraps them. Data connections become ``node.peers.link``
+links, which ``node.peers.client`` dials. ``probe`` tests whether a process still runs. The parts of a node use
+``Peers``; ``PeerClient`` implements it with sockets.
 
-What a caller may conclude from an error of ``Peers.call``:
+A caller of ``Peers.call`` may conclude from an error:
 
 - ``PeerUnreachableError``: nothing was sent; the peer has done nothing.
-- ``PeerLostError``: sent, and then the link broke or the time was up; the peer may have done it, or may yet.
-- any other ``MilenaError``: raised by the peer's handler, and of the same class here.
+- ``PeerLostError``: the request was sent, then the link broke or the timeout passed. The peer may have done it, or may
+  still do it.
+- any other ``MilenaError``: the peer's handler raised it; it has the same class here.
 
 All of it runs on one loop, the data loop.
 """
@@ -41,7 +42,7 @@ __all__ = [
 
 
 class Peers(Protocol):
-    """The other nodes, as the parts of a node call them."""
+    """The calls of a node's parts to other nodes."""
 
     async def call(
         self,
@@ -53,12 +54,12 @@ class Peers(Protocol):
         timeout_ms: float,
         channel: PeerChannel = PeerChannel.RPC,
     ) -> Answer:
-        """Ask a peer; returns the fields and the body of its answer.
+        """Send a request to a peer; return the fields and the body of its response.
 
         Raises:
             PeerUnreachableError: nothing was sent.
-            PeerLostError: sent; what became of it is not known.
-            MilenaError: what the peer's handler raised.
+            PeerLostError: the request was sent; its fate is unknown.
+            MilenaError: the peer's handler raised this error.
         """
 
     def ask(
@@ -70,7 +71,7 @@ class Peers(Protocol):
         *,
         channel: PeerChannel,
     ) -> bool:
-        """Ask in this very turn, without a time limit; False: nothing was sent, ``connect`` first.
+        """Send a request in this loop turn, without a timeout; False: nothing was sent, call ``connect`` first.
 
         Raises:
             PeerUnreachableError: nothing was sent.
@@ -79,20 +80,20 @@ class Peers(Protocol):
     async def connect(
         self, node_id: int, *, timeout_ms: float, channel: PeerChannel = PeerChannel.RPC
     ) -> None:
-        """Return once a link is up that takes a request.
+        """Wait until a link is up that accepts a request.
 
         Raises:
             PeerUnreachableError: the reason is in the message.
         """
 
     def is_connected(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
-        """A link is up, as far as this node knows."""
+        """Return whether a link is up, as far as this node knows."""
 
     def is_silent(self, node_id: int, channel: PeerChannel = PeerChannel.RPC) -> bool:
-        """A link is up, and nobody should wait on who is at its other end."""
+        """Return whether a link is up whose peer was silent for so long that no caller should wait for it."""
 
     def disconnect(self, node_id: int, channel: PeerChannel | None = None) -> None:
         """Drop one link to a node, or all (None); waiting calls fail as lost."""
 
     async def probe(self, node_id: int, *, timeout_ms: float) -> ProbeResult:
-        """Whether the peer's process still listens; no link is made or touched."""
+        """Test whether the peer's process still listens; no link is created or used."""

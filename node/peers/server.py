@@ -1,6 +1,6 @@
-"""The peer port: it accepts connections, and passes each on by its preface, to the quorum or to this node's handlers.
+"""The peer port: it accepts connections and passes each, by its preface, to the quorum or to this node's handlers.
 
-Whoever has not proved who it is has little time, and there is little room for such. Runs on the data loop.
+Connections that have not proved their identity are limited in time and number. Runs on the data loop.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ log = logging.getLogger("milena.peer")
 
 PREFACE_MS_MAX = 3_000
 STRANGERS_MAX = 256
-"""Connections that have not yet proved who they are; more are closed at once."""
+"""Connections that have not proved their identity yet; further ones are closed at once."""
 ACCEPT_RETRY_MS = 100
-"""Wait after a failed accept (no descriptor left), so that the loop does not spin."""
+"""Wait after a failed accept (no descriptor is left), so that the loop does not spin."""
 HANG_UP_MS_MAX = 1_000
-"""How long queued answers may take to leave when the node stops."""
+"""How long queued responses may take to leave when the node stops."""
 REASONS_KEPT_MAX = 64
 
 
 class PeerServer(ServerLinkOwner):
     """The handlers of this node, and the links on which peers call them.
 
-    ``on_disconnected(node_id, channel)``: a peer's last link of this channel is gone.
-    ``contained``: told what a handler raises that is no ``MilenaError``.
+    ``on_disconnected(node_id, channel)``: called when a peer's last link of this channel is gone.
+    ``contained``: gets the errors of handlers that are no ``MilenaError``.
     """
 
     def __init__(
@@ -46,36 +46,36 @@ class PeerServer(ServerLinkOwner):
         self._on_disconnected = on_disconnected
         self._contained = ContainedErrors() if contained is None else contained
         self._links: dict[ServerLink, None] = {}
-        """In the order in which they came, so that a simulated run repeats."""
+        """In the order of arrival, so that a simulated run repeats."""
         self._current: dict[tuple[int, PeerChannel], ServerLink] = {}
         self._idle: asyncio.Future[None] | None = None
         self._refusals: set[str] = set()
 
     def register(self, request_type: str, handler: Handler) -> None:
-        """Serve a type of request; each has one handler."""
+        """Register the handler of a type of request; each type has one handler."""
         assert request_type not in self.handlers, f"two handlers for {request_type}"
         self.handlers[request_type] = handler
 
     def connected(self, channel: PeerChannel) -> frozenset[int]:
-        """The peers that have a link of this channel to this node."""
+        """Return the peers that have a link of this channel to this node."""
         return frozenset(node_id for node_id, name in self._current if name is channel)
 
     def strangers(self) -> int:
-        """Links whose peer has not proved who it is."""
+        """Count the links whose peer has not proved its identity."""
         return sum(link.channel is None for link in self._links)
 
     def add(self, link: ServerLink) -> None:
-        """A link that is about to shake hands."""
+        """Add a link that is about to start its handshake."""
         self._links[link] = None
 
     def discard(self, link: ServerLink) -> None:
-        """A link that is gone, or never came up."""
+        """Remove a link that is gone, or never came up."""
         self._links.pop(link, None)
         if not self._links and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
     def link_opened(self, link: ServerLink) -> None:
-        """The newest link of a peer and channel replaces the one before: the peer has given that up."""
+        """Replace an older link of the same peer and channel: the peer has dropped that one."""
         assert link.channel is not None, "opened without a channel"
         key = (link.peer_id, link.channel)
         before = self._current.get(key)
@@ -85,7 +85,7 @@ class PeerServer(ServerLinkOwner):
         log.info("peer connected node_id=%d channel=%s", link.peer_id, link.channel)
 
     def link_lost(self, link: ServerLink) -> None:
-        """Tell only about the last link of a peer and channel."""
+        """Report the loss of a link if it was the last one of its peer and channel."""
         self.discard(link)
         if link.channel is None:
             self.refused(link.failure)
@@ -98,18 +98,18 @@ class PeerServer(ServerLinkOwner):
                 self._on_disconnected(*key)
 
     def refused(self, reason: str) -> None:
-        """Name a connection that was turned away; the same reason once, for its peer will try again and again."""
+        """Log a refused connection, once for repeated equal reasons, because its peer will retry."""
         is_known = reason in self._refusals
         if len(self._refusals) < REASONS_KEPT_MAX:
             self._refusals.add(reason)
         log.log(logging.DEBUG if is_known else logging.WARNING, "peer refused reason=%s", reason)
 
     def handler_failed(self, error: BaseException, request_id: str) -> MilenaError:
-        """Report what a handler must not raise; return the refusal for the peer. The node goes on."""
+        """Report an unexpected error of a handler; return the refusal for the peer. The node continues."""
         return self._contained.report(EntryPoint.PEER, error, "request_id", request_id)
 
     async def close(self) -> None:
-        """Send the answers that are queued, then drop every link; handlers that still run are cancelled."""
+        """Send the queued responses, then drop every link; running handlers are cancelled."""
         self._on_disconnected = None
         if not self._links:
             return
@@ -139,7 +139,7 @@ class PeerListener:
         tls: ssl.SSLContext | None = None,
         verifies_id: bool = False,
     ) -> None:
-        """``verifies_id``: a peer's certificate must be one of the node that it says it is."""
+        """Prepare the port. ``verifies_id``: a peer's certificate must name the node that the peer claims to be."""
         self._verifies_id = verifies_id
         self._server = server
         self._identity = identity
@@ -152,7 +152,7 @@ class PeerListener:
 
     @property
     def port(self) -> int:
-        """The port that is bound, also when any was asked for."""
+        """The bound port, also if the configured port is 0."""
         assert self._socket is not None, "the port of a listener that is not started"
         port: int = self._socket.getsockname()[1]
         return port
@@ -188,7 +188,7 @@ class PeerListener:
         await self._server.close()
 
     def _on_readable(self) -> None:
-        """Accept what waits. Done here rather than in a task, which might be cancelled with a socket in its hands."""
+        """Accept the waiting connections. Not in a task, which might be cancelled while it holds a socket."""
         assert self._socket is not None, "a listener that is not started"
         for _ in range(BACKLOG):
             try:
@@ -224,7 +224,7 @@ class PeerListener:
         task.add_done_callback(on_done)
 
     async def _admit(self, connection: socket.socket) -> bool:
-        """Read the preface and pass the connection on; False: it is to be closed."""
+        """Read the preface and pass the connection on; return False if the connection must be closed."""
         try:
             connection.setblocking(False)
             tune(connection)

@@ -1,6 +1,6 @@
-"""Sockets between nodes: bound, connected, tuned, and told apart by their preface.
+"""Sockets between nodes: bind, connect, tune, and read the preface.
 
-Nothing here knows what is said on them; ``peer_client`` and ``peer_server`` do.
+Nothing here knows the protocol on the sockets; ``node.peers.client`` and ``node.peers.server`` do.
 """
 
 import asyncio
@@ -15,28 +15,28 @@ from raft_meta.consensus.frames import PeerProtocolError
 
 BACKLOG = 128
 TCP_THIN_LINEAR_TIMEOUTS = 16
-"""Linux's number of the option, which Python has no name for. Source: linux/tcp.h."""
+"""Linux's number of the option, for which Python has no name. Source: linux/tcp.h."""
 
 UNACKNOWLEDGED_MS_MAX = 5_000
-"""TCP_USER_TIMEOUT: a peer whose machine is gone does not acknowledge; the kernel gives up after this."""
+"""TCP_USER_TIMEOUT. A peer whose machine is gone does not acknowledge; the kernel gives up after this time."""
 KEEPALIVE_IDLE_S = 5
 KEEPALIVE_PROBES = 3
 
 
 @unique
 class ProbeResult(StrEnum):
-    """The result of a bare connect, as far as it tells of a peer's process."""
+    """The result of a bare connect, as evidence about a peer's process."""
 
     CONNECTED = "connected"
-    """Something listens there; it may be stalled."""
+    """A process listens there; it may be stalled."""
     REFUSED = "refused"
-    """The machine answers and nothing listens: the process is gone."""
+    """The machine responds and nothing listens: the process is gone."""
     UNREACHABLE = "unreachable"
-    """No answer, no route or no such name: nothing is known."""
+    """No response, no route or an unknown name: the state of the process is not known."""
 
 
 async def probe(address: tuple[str, int], *, timeout_ms: float) -> ProbeResult:
-    """Whether a process listens there: connect, and close at once."""
+    """Test whether a process listens at the address: connect, and close at once."""
     try:
         connection = await connect(*address, timeout_ms)
     except ConnectionRefusedError:
@@ -48,14 +48,14 @@ async def probe(address: tuple[str, int], *, timeout_ms: float) -> ProbeResult:
 
 
 def tls_seconds(tls: ssl.SSLContext | None) -> float | None:
-    """How long TLS may take to shake hands; None: there is none."""
+    """Return the timeout of the TLS handshake in seconds; None without TLS."""
     return None if tls is None else HANDSHAKE_MS_MAX / 1000
 
 
 def bind(
     family: int, kind: int, protocol: int, _: str, address: tuple[str | int, ...]
 ) -> socket.socket:
-    """A listening socket.
+    """Return a listening socket.
 
     Raises:
         OSError: the address cannot be bound.
@@ -73,12 +73,12 @@ def bind(
 
 
 def tune(connection: socket.socket) -> None:
-    """Small frames leave at once; a machine that is gone is noticed by the kernel."""
+    """Set options so that small frames leave at once, and the kernel notices a machine that is gone."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
-        # Few small messages are under way at a time: on a lossy network each retry must not wait twice as long
-        # as the one before, or brokers miss their heartbeats.
+        # On a lossy network the kernel doubles the wait at each retry, and brokers would miss their heartbeats. Few
+        # messages are in flight at a time, so constant waits do no harm.
         connection.setsockopt(socket.IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
@@ -86,13 +86,13 @@ def tune(connection: socket.socket) -> None:
         ("TCP_KEEPCNT", KEEPALIVE_PROBES),
         ("TCP_USER_TIMEOUT", UNACKNOWLEDGED_MS_MAX),
     ):
-        # Linux has them all; elsewhere the pings of a link have to do.
+        # Linux has all of these options; elsewhere the pings of a link must suffice.
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 async def read_preface(connection: socket.socket) -> bytes | None:
-    """The preface; None: closed before a byte came, as a probe does."""
+    """Read the preface; None if the connection was closed before a byte arrived, as a probe does."""
     loop = asyncio.get_running_loop()
     preface = b""
     while len(preface) < frames.PREFACE_BYTES:
@@ -106,11 +106,11 @@ async def read_preface(connection: socket.socket) -> bytes | None:
 
 
 async def connect(host: str, port: int, timeout_ms: float) -> socket.socket:
-    """A connected socket.
+    """Return a connected socket.
 
     Raises:
         ConnectionRefusedError: every address of the name refused.
-        OSError: anything else, time included.
+        OSError: any other failure, a timeout included.
     """
     loop = asyncio.get_running_loop()
     errors: list[OSError] = []
@@ -135,7 +135,7 @@ async def _connect_to(
         connection.setblocking(False)
         await asyncio.get_running_loop().sock_connect(connection, address)
         if connection.getsockname() == connection.getpeername():
-            # Dialling a free port of one's own machine may, by TCP's simultaneous open, meet oneself.
+            # A socket that dials a free port of its own machine may connect to itself, by TCP's simultaneous open.
             raise ConnectionRefusedError("nobody listens there")
     except BaseException:
         connection.close()

@@ -1,14 +1,14 @@
-"""How long a peer may be silent: the rounds of one link's watch. Pure; ``node.peers.link`` drives it.
+"""The watch over one link, which decides how long a peer may be silent. Pure; ``node.peers.link`` drives it.
 
-While a link is in use its dialer lets a round pass every ``ping_ms`` and asks for a sign of life in each. Rounds are
-counted, not measured: a stall of our own is one round. A link that nobody uses costs nothing.
+While a link is in use, its dialer ends a round every ``ping_ms``, and asks for a sign of life in each. Rounds are
+counted, not measured: a stall of this node is one round. An unused link costs nothing.
 
-What silence means, in its order:
+A silent peer passes through these states:
 
-1. *doubtful*: new calls are held back. What was never sent can be sent elsewhere, while what was sent to a peer that
-   has gone is of unknown fate.
+1. *doubtful*: new calls are held back. A call that was not sent can be sent to another node, but a call that was sent
+   to a dead peer has an unknown fate.
 2. *silent*: waiting calls fail, new ones are refused.
-3. *lost*: the link itself is given up.
+3. *lost*: the link itself is dropped.
 """
 
 from dataclasses import dataclass
@@ -18,42 +18,42 @@ from node.peers.codec import PeerChannel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rhythm:
-    """Of one channel. Rounds without a byte after which a peer is silent, and after which it is lost."""
+    """The rhythm of one channel: the rounds without a byte after which a peer is silent, and after which it is lost."""
 
     ping_ms: int
     silent_rounds: int
     lost_rounds: int
     holds_back: bool = False
-    """Whether a doubtful peer gets no new calls; heartbeats and fetches are what tells that it is back."""
+    """Whether a doubtful peer gets no new calls. Heartbeats and fetches are sent all the same: they show its return."""
 
 
 RHYTHMS = {
-    # Clients wait on calls, and may turn to another node within a second. Short rounds, because silence begins anywhere
-    # within one.
+    # Clients wait on calls, and may use another node within a second. The rounds are short, because silence may start
+    # anywhere within one.
     PeerChannel.RPC: Rhythm(ping_ms=100, silent_rounds=8, lost_rounds=40, holds_back=True),
-    # A controller that was cut off and is back must hear of its brokers within a session.
+    # A controller that was cut off must hear its brokers within a session after it is back.
     PeerChannel.CONTROL: Rhythm(ping_ms=250, silent_rounds=4, lost_rounds=20),
-    # Silent by nature for as long as it may wait for records, and nobody waits for it.
+    # A fetch is silent while it waits for records, and no client waits for it.
     PeerChannel.FETCH: Rhythm(ping_ms=1_000, silent_rounds=4, lost_rounds=20),
 }
 
 WATCHED_MS = 10_000
-"""After its last call a link is still watched: who is called often is known to be silent before the next call."""
+"""How long a link is watched after its last call, so that the silence of a peer is known before the next call."""
 PATIENCE_MAX = 3
-"""Times the silent rounds of a rhythm that a slow peer may come to be waited for."""
+"""Largest patience with a slow peer, in multiples of the rhythm's silent rounds."""
 CALM_ROUNDS = 10
-"""Rounds without a silence that take one round off a learnt patience."""
+"""Rounds without a silence after which a learnt patience falls by one round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The demands of a round."""
+    """The actions that the end of a round asks for."""
 
     is_last: bool
-    """The link is not in use any more: the watch may rest."""
+    """Whether the link is not in use any more, so that the watch may pause."""
     is_lost: bool = False
     has_failed: bool = False
-    """Waiting calls fail."""
+    """Whether waiting calls must fail."""
     wants_ping: bool = False
 
 
@@ -67,7 +67,7 @@ class PeerWatch:
     def __init__(self, rhythm: Rhythm) -> None:
         self.rhythm = rhythm
         self.patience = rhythm.silent_rounds
-        """Silent rounds after which the peer is silent: learnt from how long it was silent and lived."""
+        """Silent rounds after which the peer counts as silent. Learnt from silences after which it was still alive."""
         self._silent = 0
         self._calm = 0
         self._unused = 0
@@ -76,12 +76,12 @@ class PeerWatch:
 
     @property
     def is_silent(self) -> bool:
-        """Nobody should wait on this peer."""
+        """Whether no caller should wait for this peer."""
         return self._silent >= self.patience and not self._has_heard
 
     @property
     def is_doubtful(self) -> bool:
-        """New calls should wait for a sign of life."""
+        """Whether new calls should wait for a sign of life."""
         return (
             self.rhythm.holds_back
             and self.rhythm.silent_rounds // 2 <= self._silent < self.patience
@@ -90,19 +90,19 @@ class PeerWatch:
 
     @property
     def silent_ms(self) -> int:
-        """How long the silence has lasted, in rounds that were counted."""
+        """How long the silence has lasted, computed from the counted rounds."""
         return self._silent * self.rhythm.ping_ms
 
     def heard(self) -> None:
-        """A byte came."""
+        """Note that a byte arrived."""
         self._has_heard = True
 
     def asked(self) -> None:
-        """A call was sent."""
+        """Note that a call was sent."""
         self._unused, self._has_asked = 0, True
 
     def end_round(self, *, is_awaited: bool) -> Round:
-        """A round is over; ``is_awaited``: some call waits for its answer."""
+        """End a round. ``is_awaited``: whether any call waits for its response."""
         has_heard, self._has_heard = self._has_heard, False
         has_asked, self._has_asked = self._has_asked, False
         if has_heard:
@@ -118,13 +118,16 @@ class PeerWatch:
             is_last=False,
             is_lost=self._silent >= self.rhythm.lost_rounds,
             has_failed=self._silent >= self.patience,
-            # Also of a peer that was heard just now, unless a call asked it something: what is not asked for in this
-            # round would not be missed in the next.
+            # Ping even a peer that was heard just now, unless a call was sent in this round: without a request in this
+            # round, silence in the next one means nothing.
             wants_ping=not (has_heard and has_asked),
         )
 
     def _learn_patience(self) -> None:
-        """The peer spoke: one that did so within twice the patience was only slow, a longer silence teaches nothing."""
+        """Raise the patience if the silence that just ended was at most twice as long: the peer was only slow.
+
+        Any other end of a silence counts as calm. Enough of them lower a raised patience by one round.
+        """
         least = self.rhythm.silent_rounds
         if self.patience <= self._silent <= 2 * self.patience:
             self.patience = min(2 * self._silent, PATIENCE_MAX * least)
