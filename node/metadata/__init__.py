@@ -1,1 +1,1 @@
-"""The cluster as this node knows it: the applied image, who is told of it, and views of it."""
+"""The cluster as this node knows it: the applied image, its listeners, and views of it."""

@@ -1,8 +1,8 @@
-"""Changes of the cluster as JSON lines: in a file of their own, or among the node's log lines.
+"""Changes of the cluster as JSON lines: in a separate file, or among the node's log lines.
 
-Every node writes the same lines, as it applies the commands; ``index`` tells them apart. A node that starts applies its
-latest commands again, and so tells of them again in the log; a file goes on after its last line. What a node came by
-in a snapshot it did not apply: the audit topic has it.
+Every node writes the same lines as it applies the commands; ``index`` distinguishes them. A node that starts applies
+its latest commands again, so the log has those lines twice; a file continues after its last line. A node writes no
+lines for changes that it received in a snapshot; the audit topic has them.
 """
 
 import logging
@@ -18,17 +18,17 @@ from raft_meta.machine.image import AuditEntry
 _log = logging.getLogger("milena.audit")
 
 _TAIL_BYTES = 1 << 20
-"""More than any line has."""
+"""Bytes read to find the last line; no line is longer."""
 
 
 class AuditLines:
-    """One file, or the log. Called on the quorum's thread, in the order of the commands."""
+    """The writer of one file, or of the log. Called on the quorum's thread, in the order of the commands."""
 
     def __init__(self, path: Path | None) -> None:
         """Open the file.
 
         Raises:
-            StartupError: it cannot be written to.
+            StartupError: the file cannot be written.
         """
         self._descriptor = -1
         self._index = 0
@@ -41,7 +41,7 @@ class AuditLines:
                 raise StartupError(f"audit_file {path}: {error.strerror}") from error
 
     def write(self, entry: AuditEntry) -> None:
-        """Tell of a change that was applied. A file that cannot be written to is told of, and stops no node."""
+        """Write an applied change. A file that cannot be written is logged; it does not stop the node."""
         if self._descriptor < 0:
             _log.info(
                 "changed number=%d index=%d principal=%s node_id=%d action=%s change=%s",
@@ -61,7 +61,7 @@ class AuditLines:
                 self._index = entry.index
 
     def _last_index(self) -> int:
-        """Of the last whole line; what a crash has torn is left behind on a line of its own."""
+        """Return the index of the last whole line. A line that a crash has torn is ended and left in the file."""
         size = os.fstat(self._descriptor).st_size
         tail = os.pread(self._descriptor, _TAIL_BYTES, max(0, size - _TAIL_BYTES))
         *lines, torn = tail.split(b"\n")

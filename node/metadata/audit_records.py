@@ -1,4 +1,4 @@
-"""Entries about changes as JSON, for the audit topic and for lines of a file, and what of it is read again (pure)."""
+"""Audit entries as JSON, for the audit topic and for lines of a file, and the reader of their numbers (pure)."""
 
 import orjson
 
@@ -6,7 +6,7 @@ from raft_meta.machine.image import AuditEntry
 
 
 def as_json(entry: AuditEntry) -> bytes:
-    """One entry, without a line's end."""
+    """Return one entry as JSON, without a line end."""
     return orjson.dumps(
         {
             "number": entry.number,
@@ -15,14 +15,14 @@ def as_json(entry: AuditEntry) -> bytes:
             "principal": entry.principal or None,
             "node_id": entry.node_id,
             "action": entry.action,
-            # It is JSON already.
+            # ``change`` is JSON already.
             "change": orjson.Fragment(entry.change),
         }
     )
 
 
 def number_in(value: bytes | None) -> int:
-    """The number in a record of the audit topic; 0: it is none."""
+    """Return the number in a record of the audit topic; 0 if the record is no entry."""
     try:
         found = orjson.loads(value or b"")
     except orjson.JSONDecodeError:

@@ -1,8 +1,8 @@
-"""Waits for a change of the cluster: of its brokers, its topics, who leads what. Not of what groups commit.
+"""Waits for a change of the cluster: of its brokers, its topics or its leaders. Commits of groups do not count.
 
-A version is the index of an image that came with such a change, or a later one where this node was told of several at
-once: whoever has seen the cluster at a version, on whatever node, has seen every change up to it, and of two versions
-the greater one is never behind. After a start the first image counts as a change.
+A version is the index of an image with a change, or a later index if this node received several changes at once. A
+client that has seen the cluster at a version, on any node, has seen every change up to it. Of two versions the greater
+one is never behind. After a start the first image counts as a change.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from raft_meta.machine.image import Image
 
 
 class ClusterWatch:
-    """The version of what clients are shown of the cluster. Owned by the data loop."""
+    """The version of the cluster as clients see it. Owned by the data loop."""
 
     def __init__(self, metadata: MetadataStore) -> None:
         self.version = metadata.image.index
@@ -29,11 +29,11 @@ class ClusterWatch:
         )
         self._shown.have_changed(metadata.image)
         self._waiters: dict[asyncio.Future[None], None] = {}
-        """Woken in the order in which they came, so that a simulated run repeats."""
+        """Woken in the order of arrival, so that a simulated run repeats."""
         metadata.listen(self.on_image)
 
     def on_image(self, image: Image) -> None:
-        """Wake who waits, if this is news to clients."""
+        """Wake the waiters if the image has a change that clients see."""
         if not self._shown.have_changed(image):
             return
         self.version = image.index
@@ -43,7 +43,7 @@ class ClusterWatch:
                 waiter.set_result(None)
 
     async def wait_for(self, version: int, *, timeout_ms: int) -> None:
-        """Until there is a version above this one, or the time is up."""
+        """Wait until there is a version above this one, or the timeout has passed."""
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while self.version <= version:

@@ -27,11 +27,11 @@ VoterId = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
 
 
 class VotersRequest(Message, frozen=True, kw_only=True):
-    """Say who the voters are."""
+    """Request of the voters and their addresses."""
 
 
 class VotersAnswer(Message, frozen=True, kw_only=True):
-    """Host and port of each voter's peer port."""
+    """Response with the host and port of each voter's peer port."""
 
     voters: dict[VoterId, tuple[str, int]]
 
@@ -40,13 +40,13 @@ VOTERS = CallType("voters", VotersRequest, VotersAnswer)
 
 
 class VoterDirectory:
-    """Answers who the voters are and where they listen."""
+    """Responds with the voters and their addresses."""
 
     def __init__(self, told: Mapping[int, Address]) -> None:
         self._told = dict(told)
         self.image = Image()
         self.on_voters = peer_handler(VOTERS, self._tell_voters)
-        """Each voter as it registered last, else as this node was told at its start."""
+        """The handler. It gives each voter's address of its last registration, else the one configured at the start."""
 
     async def _tell_voters(self, request: VotersRequest) -> VotersAnswer:
         del request
@@ -60,13 +60,13 @@ class VoterDirectory:
 async def find_voters(
     config: NodeConfig, *, secret: bytes, tls: PeerTls | None, clock: Clock
 ) -> dict[int, Address]:
-    """Ask the nodes of ``--join``, in turn, until one answers.
+    """Ask the nodes of ``--join``, in turn, until one responds.
 
     Raises:
-        StartupError: none of them did within a minute.
+        StartupError: none of them responded within a minute.
     """
     identity = PeerIdentity(node_id=config.node_id, cluster_id="", is_voter=False)
-    # One client for each address and all tries, so that the same trouble is worth one line.
+    # One client per address for all tries, so that a repeated failure is logged once.
     clients = {
         address: PeerClient(
             identity=lambda: identity,

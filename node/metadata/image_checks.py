@@ -1,12 +1,12 @@
 """Compares this node's image with the controller's at the marks of the log (``raft_meta.machine.marks``).
 
-An image is hashed on a worker thread, one at a time, and never on the data loop nor on the quorum's. Every node hashes
+An image is hashed on a worker thread, one at a time, and never on the data loop or the quorum's loop. Every node hashes
 the image of a mark at most once: the controller for the check that it proposes, the others when that check arrives.
-While a hash is under way one comparison waits; a newer one takes its place, so that a node that applies the checks of a
-day in a second hashes two images and not a thousand.
+While a hash is in progress, one comparison waits, and a newer one replaces it. So a node that applies the checks of a
+day within a second hashes two images, not a thousand.
 
-Checks that a node applies again after a start are not compared: were it the controller that was wrong, those of its
-checks that are in the log would stop every sound node at each start.
+Checks that a node applies again after a start are not compared. If the controller's image had been wrong, its checks in
+the log would otherwise stop every sound node at each start.
 """
 
 import asyncio
@@ -33,7 +33,10 @@ class _Hashed:
 
 
 class ImageChecks:
-    """Owned by the data loop; ``on_check`` may be called on any thread. ``on_failure`` must stop the process."""
+    """The checks of one node. Owned by the data loop; ``on_check`` may be called on any thread.
+
+    ``on_failure`` must stop the process.
+    """
 
     def __init__(
         self,
@@ -49,17 +52,17 @@ class ImageChecks:
         self._has_begun = False
         self._is_hashing = False
         self._hashed: _Hashed | None = None
-        """The image that was hashed last, while it may be asked for."""
+        """The image that was hashed last, while it is the last mark."""
         self._waiting: Comparison | None = None
         self.hash_ms = 0
-        """How long the last hash took, waiting for a thread included."""
+        """How long the last hash took, including the wait for a thread."""
 
     def begin(self) -> None:
-        """A command of this life was applied: what comes now is not what an earlier life applied."""
+        """Start to compare: a command of this process was applied, so no earlier command is applied again."""
         self._has_begun = True
 
     def next_check(self) -> CheckImage | None:
-        """The command to propose: the hash at the last mark, or a first mark; None while it is being hashed."""
+        """Return the check to propose: the hash at the last mark, or a first mark; None while it is being hashed."""
         image = self._marks.last
         if image is None:
             return CheckImage(index=0, image_hash=b"")
@@ -70,7 +73,7 @@ class ImageChecks:
         return None
 
     def on_check(self, comparison: Comparison) -> None:
-        """A check was applied whose mark this node has kept."""
+        """Compare by an applied check whose mark this node has kept."""
         try:
             self._loop.call_soon_threadsafe(self._compare, comparison)
         except RuntimeError:
@@ -81,7 +84,7 @@ class ImageChecks:
             return
         hashed = self._hashed
         if hashed is not None and hashed.image is comparison.image:
-            self._hashed = None  # the mark has moved on
+            self._hashed = None  # a later image is the mark now
             self._judge(comparison, hashed.digest)
             return
         self._waiting = comparison

@@ -1,7 +1,7 @@
-"""Parts of the image that a listener acts on, so that it does nothing for a change of others.
+"""The parts of the image on which a listener depends, so that it skips changes of other parts.
 
-An image comes with every command, and most of those are commits of consumer groups. Maps are persistent: one that no
-command touched is the very same object, so that this costs nothing however large it is.
+Every command makes an image, and most commands are commits of consumer groups. Maps are persistent: a map that no
+command changed is the same object, so this comparison is cheap for maps of any size.
 """
 
 from operator import attrgetter
@@ -12,20 +12,20 @@ from raft_meta.machine.image import Image
 
 
 class ImageParts:
-    """Some fields of the image, as they were when it was looked at last. ``names``: two or more of ``Image``'s."""
+    """Some fields of the image at the last call. ``names``: two or more fields of ``Image``."""
 
     def __init__(self, *names: str) -> None:
         self._parts_of = attrgetter(*names)
         self._seen: tuple[object, ...] | None = None
 
     def have_changed(self, image: Image) -> bool:
-        """Whether one of them is another one than at the last call; true the first time."""
+        """Return whether a field is another object than at the last call; True at the first call."""
         before, after = self._seen, self._parts_of(image)
         self._seen = after
         if before is None:
             return True
         for was, part in zip(before, after, strict=True):
-            # To compare maps by what is in them would be the work that this saves.
+            # Comparing the contents of maps would be the work that this class saves.
             if was is not part and (isinstance(part, Map) or was != part):
                 return True
         return False

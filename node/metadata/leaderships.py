@@ -1,7 +1,7 @@
 """Waits that end with a partition's leadership.
 
-A node that stands still, or is cut off, breaks no connection: a question that waits there for records would wait to its
-end, and whoever follows the partition would hear nothing for so long, while another node leads it by then.
+A node that stalls, or is cut off, closes no connection. A fetch that waits there for records would wait until its
+timeout, and its client would get no records meanwhile, although another node leads the partition already.
 """
 
 import asyncio
@@ -13,21 +13,21 @@ from raft_meta.machine.image import Image, PartitionKey
 
 
 class Leaderships:
-    """Waits for answers of leaders. Owned by the data loop; told of every image."""
+    """The waits for responses of leaders. Owned by the data loop; listens to every image."""
 
     def __init__(self) -> None:
         self._waits: dict[PartitionKey, dict[asyncio.Timeout, tuple[int, int]]] = {}
-        """By partition: the wait, and (leader, leader_epoch) that it holds on to."""
+        """By partition: each wait, and the (leader, leader_epoch) on which it depends."""
         self._seen: Image | None = None
 
     @asynccontextmanager
     async def held(
         self, key: PartitionKey, leader_id: int, leader_epoch: int
     ) -> AsyncIterator[None]:
-        """A block whose awaits end once another leads, or nobody.
+        """Run a block whose awaits end once the partition has another leader, or none.
 
         Raises:
-            NotLeaderError: that was it.
+            NotLeaderError: the leader changed within the block.
         """
         end: asyncio.Timeout | None = None
         try:
@@ -46,9 +46,9 @@ class Leaderships:
                     del self._waits[key]
 
     def on_image(self, image: Image) -> None:
-        """End what holds on to leaders of the past."""
+        """End the waits for former leaders."""
         before, self._seen = self._seen, image
-        # Most commands, commits of groups among them, leave all partitions as they are.
+        # Most commands, such as commits of groups, change no partition.
         if before is not None and before.partitions is image.partitions:
             return
         now = asyncio.get_running_loop().time()

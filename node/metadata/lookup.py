@@ -1,4 +1,4 @@
-"""Looking things up in an image, with the error that a client is told where they are not there. Pure."""
+"""Look-ups in an image that raise the error for the client if the topic or partition does not exist. Pure."""
 
 from typing import Protocol
 
@@ -7,13 +7,13 @@ from raft_meta.machine.image import Topic
 
 
 class GetTopic(Protocol):
-    """The topic of a name; ``partition``: one that is asked for, which another node may have just added."""
+    """Look up a topic by name. ``partition``: the requested partition, which another node may have just added."""
 
     async def __call__(self, name: str, partition: int = 0) -> Topic: ...  # noqa: D102
 
 
 class TopicToWrite(Protocol):
-    """As ``GetTopic``, and a missing one is made, where nodes do that and ``may_create`` allows it."""
+    """Look up a topic like ``GetTopic``; create a missing one if nodes create topics and ``may_create`` allows it."""
 
     async def __call__(  # noqa: D102
         self, name: str, partition: int = 0, *, may_create: bool
@@ -27,7 +27,7 @@ def check_partition(topic: Topic, partition: int) -> None:
 
 
 def no_partition(topic: Topic, partition: int) -> PartitionNotFoundError:
-    """The error for a partition that the topic does not have."""
+    """Return the error for a partition that the topic does not have."""
     return PartitionNotFoundError(
         f"topic {topic.name} has partitions 0 to {topic.partition_count - 1}, not {partition}"
     )

@@ -1,4 +1,4 @@
-"""The node's hold on the replicated state: the machine behind the quorum, the store that the data loop uses."""
+"""The node's access to the replicated state: the machine behind the quorum, and the store for the data loop."""
 
 import asyncio
 import itertools
@@ -26,7 +26,7 @@ RETRY_MS = 20
 CURRENT_IMAGE_MS = 3_000
 """How long ``current_image`` waits for a majority."""
 UNDER_WAY_MAX = WINDOW // 2
-"""Proposals at a time: well within what the state machine remembers, so that a retry is always recognised."""
+"""Proposals in flight: well below what the state machine remembers, so that a retry is always recognised."""
 
 
 class MetadataMachine:
@@ -41,15 +41,15 @@ class MetadataMachine:
         self._tell: Callable[[AuditEntry], None] = lambda entry: None
 
     def on_change(self, on_change: Callable[[], None]) -> None:
-        """Call ``on_change`` (on the quorum's thread) after changes of the image: once for those that come together."""
+        """Call ``on_change`` (on the quorum's thread) after changes of the image, once for several together."""
         self._on_change = on_change
 
     def on_check(self, compare: Callable[[Comparison], None]) -> None:
-        """Call ``compare`` (on the quorum's thread) after every check whose mark this node has kept."""
+        """Call ``compare`` (on the quorum's thread) after every check whose mark this node kept."""
         self._compare = compare
 
     def on_audited(self, tell: Callable[[AuditEntry], None]) -> None:
-        """Call ``tell`` (on the quorum's thread) after every command that changed what is told of."""
+        """Call ``tell`` (on the quorum's thread) with the audit entry of every command that has one."""
         self._tell = tell
 
     def apply(self, index: int, command: bytes) -> bytes:
@@ -58,7 +58,7 @@ class MetadataMachine:
         applied = apply(self.image, index, envelope)
         self.image = applied.image
         if isinstance(envelope.command, CheckImage):
-            # Whatever became of the command: marks are where the log says, not where this image would have them.
+            # Even if the command was refused: the log decides where marks are, not this image.
             comparison = self.marks.take(envelope.command, applied.image)
             if comparison is not None:
                 self._compare(comparison)
@@ -67,13 +67,13 @@ class MetadataMachine:
         return applied.response
 
     def publish(self) -> None:
-        """Say that there is a new image, if there is one."""
+        """Call ``on_change`` if there is a new image."""
         if self.image is not self._published:
             self._published = self.image
             self._on_change()
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """The image is immutable: a reference is a snapshot."""
+        """Return a function that packs the image. The image is immutable, so a reference is a snapshot."""
         image = self.image
         return lambda: codec.encode_image(image)
 
@@ -84,7 +84,7 @@ class MetadataMachine:
 
 
 class MetadataStore:
-    """The data loop's side: the image, changes of it, proposals and barriers."""
+    """The data loop's side: the image, its changes, proposals and barriers."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class MetadataStore:
         self._slots = asyncio.Semaphore(UNDER_WAY_MAX)
         self._listeners: list[ImageListener] = []
         self._waiters: dict[asyncio.Future[None], None] = {}
-        """Woken in the order in which they came, so that a simulated run repeats."""
+        """Woken in the order of arrival, so that a simulated run repeats."""
         self._seen = machine.image
         self._told = machine.image
         self._is_scheduled = False
@@ -118,11 +118,11 @@ class MetadataStore:
 
     @property
     def image(self) -> Image:
-        """The newest image. Listeners were told of it, or are before the loop has turned once more."""
+        """The newest image. Its listeners have been called, or are called before the loop's next turn ends."""
         return self._seen
 
     def listen(self, listener: ImageListener) -> None:
-        """Call on the data loop with every new image; images in between may be skipped."""
+        """Call ``listener`` on the data loop with each new image; intermediate images may be skipped."""
         self._listeners.append(listener)
 
     def _on_applied(self) -> None:
@@ -135,7 +135,7 @@ class MetadataStore:
                 logger.debug("image changed after the loop was closed")
 
     def _deliver_soon(self) -> None:
-        # Answers came just before this: who waits for one goes on first, and does not wait for what listeners do.
+        # Responses were delivered just before this. Their callers resume first, and do not wait for the listeners.
         self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
@@ -148,7 +148,7 @@ class MetadataStore:
             for listener in self._listeners:
                 listener(image)
         except Exception as error:
-            # Half of this node would act on the new image, and half on the old one.
+            # After such an error, half of this node would act on the new image, and half on the old one.
             if self._on_failure is not None:
                 self._on_failure(error)
             raise
@@ -158,7 +158,7 @@ class MetadataStore:
                 waiter.set_result(None)
 
     async def changed(self, timeout_ms: float) -> bool:
-        """Wait for the next image; False when the time was up first."""
+        """Wait for the next image; return False if the timeout passed first."""
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters[waiter] = None
         try:
@@ -171,7 +171,7 @@ class MetadataStore:
         return True
 
     async def wait_until(self, condition: Callable[[Image], bool], *, timeout_ms: float) -> bool:
-        """Wait until the image fulfils the condition; False when the time was up first."""
+        """Wait until the image fulfils the condition; return False if the timeout passed first."""
         deadline = self._clock.now_ms() + timeout_ms
         while not condition(self.image):
             left = deadline - self._clock.now_ms()
@@ -181,10 +181,10 @@ class MetadataStore:
         return True
 
     async def barrier(self, *, timeout_ms: int) -> Image:
-        """The image as of a moment after this call.
+        """Return an image that has every command committed before this call.
 
         Raises:
-            NoQuorumError: no majority answered in time.
+            NoQuorumError: no majority responded in time.
         """
         index = await self.quorum.barrier(timeout_ms=timeout_ms)
         # The barrier's own entry is not applied to the image, so the image may stay below its index.
@@ -193,23 +193,25 @@ class MetadataStore:
         return self.image
 
     async def current_image(self) -> Image:
-        """As ``barrier``, shared. Who asks while one is under way waits for the next one: that one began too early.
+        """Return an image as ``barrier`` does; callers share barriers.
+
+        A caller that arrives during a barrier waits for the next one, because the present one started too early.
 
         Raises:
-            NoQuorumError: no majority answered in time.
+            NoQuorumError: no majority responded in time.
         """
         if self._barrier is not None and not self._barrier.done():
             await asyncio.wait([self._barrier])
         if self._barrier is None or self._barrier.done():
             self._barrier = asyncio.create_task(self.barrier(timeout_ms=CURRENT_IMAGE_MS))
-            # Callers that went away leave a failed barrier to nobody.
+            # If all callers are gone, no caller reads the error of a failed barrier.
             self._barrier.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._barrier)
 
     def outlive_past_incarnations(self) -> None:
-        """Take an incarnation above its own, and above every one that the image knows of this node.
+        """Take an incarnation above the present one, and above every incarnation of this node in the image.
 
-        What was proposed before is refused once anything has been applied that is proposed from now on.
+        Once a command proposed from now on is applied, earlier proposals are refused.
         """
         known = self._machine.image.proposers.get(self.node_id)
         past = self.incarnation if known is None else max(self.incarnation, known.incarnation)
@@ -221,15 +223,15 @@ class MetadataStore:
     ) -> object:
         """Commit a command and return its response, once this node's image includes it.
 
-        An answer that got lost is asked for again under the same sequence, which is applied only once. Listeners know
-        the image, too; with ``is_answer_first`` they are told after the caller's next step, since what they do
-        would take as long as a tenth of the commit.
+        If a response is lost, the command is proposed again under the same sequence, which is applied only once.
+        Listeners have been called with the image, too. With ``is_answer_first`` they are called after the caller's next
+        step, because their work may take a tenth of the time of a commit.
 
         Raises:
-            NoQuorumError: it was certainly not applied.
-            FateUnknownError: nobody could tell in time.
+            NoQuorumError: the command was certainly not applied.
+            FateUnknownError: whether the command was applied was not known in time.
             FeatureLevelError: a node may be of a release that does not know the command, and would stop at it.
-            MilenaError: what the state machine refused it with.
+            MilenaError: the state machine refused the command with this error.
         """
         self._check_level(command)
         deadline = self._clock.now_ms() + timeout_ms
@@ -246,7 +248,7 @@ class MetadataStore:
 
     async def _take_slot(self, timeout_ms: int) -> None:
         if not self._slots.locked():
-            # Does not wait, and so needs no timer: a tenth of what a proposal costs this loop.
+            # This does not wait, so it needs no timer, which is a tenth of a proposal's cost on this loop.
             await self._slots.acquire()
             return
         try:
@@ -266,12 +268,15 @@ class MetadataStore:
             )
 
     def _principal(self, command: Command) -> str:
-        """Who is to be told of; nodes of the release before would stop at an envelope that says it."""
+        """Return the principal of an audited command; empty for other commands.
+
+        Also empty below ``audit.LEVEL``: nodes of an older release would stop at an envelope with a principal.
+        """
         is_told = type(command) in audit.TOLD and self.image.feature_level >= audit.LEVEL
         return on_behalf.principal.get() if is_told else ""
 
     def _command_ms(self) -> WallMs:
-        """The time of a command. A clock that nobody has judged yet must not move the applied time."""
+        """Return the time of a command. A clock that was not compared with the cluster's must not move applied time."""
         return self._clock.expiry_ms() or self._machine.image.now_ms or self._clock.wall_ms()
 
     async def _propose(self, command: Command, timeout_ms: int) -> bytes:
@@ -297,7 +302,7 @@ class MetadataStore:
                 await self._clock.sleep(RETRY_MS)
                 continue
             except NoQuorumError:
-                # This try was not applied, but an earlier one may have been.
+                # This try was not applied, but an earlier one may have been applied.
                 if unknown is not None:
                     raise unknown from None
                 raise

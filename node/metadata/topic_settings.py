@@ -1,4 +1,4 @@
-"""Topic configs as the data path wants them: typed, and parsed once per change of a topic."""
+"""Topic configs for the data path: typed, and parsed once per change of a topic."""
 
 from milena.model.types import Codec
 from raft_meta.machine.image import Topic
@@ -21,7 +21,7 @@ _PARSED_MAX = 10_000
 
 
 def topic_settings(topic: Topic) -> TopicSettings:
-    """The topic's settings in force."""
+    """Return the topic's settings in force."""
     found = _parsed.get(topic.topic_id)
     if found is not None and found[0] is topic:
         return found[1]
@@ -33,17 +33,17 @@ def topic_settings(topic: Topic) -> TopicSettings:
 
 
 def record_codec(settings: TopicSettings) -> Codec:
-    """How a node compresses what it encodes itself: JSON and base64 requests."""
+    """Return the codec of batches that a node encodes itself, from JSON and base64 requests."""
     return _CODECS[settings.compression_type]
 
 
 def stored_codec(settings: TopicSettings) -> Codec | None:
-    """How the topic wants batches compressed that clients encoded; None: as they are."""
+    """Return the codec into which batches that clients encoded are converted; None: they stay unchanged."""
     return None if settings.compression_type == "producer" else record_codec(settings)
 
 
 def log_config(settings: TopicSettings) -> LogConfig:
-    """The topic's settings as storage needs them."""
+    """Return the topic's settings for storage."""
     return LogConfig(
         segment_bytes=settings.segment_bytes,
         index_interval_bytes=settings.index_interval_bytes,
