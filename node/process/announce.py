@@ -1,11 +1,11 @@
-"""A node's words to the person who started it, once it listens."""
+"""The text that a node prints for its operator once it listens."""
 
 from milena.model.build_kind import build_kind
 from node.config.options import NodeConfig
 
 
 def announcement(config: NodeConfig, url: str) -> str:
-    """Where the node is, where its data is, and what to type next."""
+    """Return the node's URL, its data directory, and the next commands to type."""
     curl = f"curl --cacert {config.tls_cert_file}" if config.has_api_tls else "curl"
     produce = (
         f"{curl} -H 'Content-Type: application/vnd.kafka.json.v2+json' "

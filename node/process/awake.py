@@ -1,10 +1,10 @@
-"""Processors that stay awake while clients write, where the operator asked for it (``cpu_awake_ms``).
+"""Processors that stay awake while clients write, if the operator asks for it (``cpu_awake_ms``).
 
-A processor without work is halted, and to wake it takes tens of microseconds where that is the hypervisor's business.
-One write with acks=all waits for five such wakes, one after the other, which can be more than all the work that it is.
-For programs that cannot afford them Linux has a bound on how long a processor may take to wake (PM QoS): as long as
-somebody holds ``/dev/cpu_dma_latency`` open with 0 in it, no processor of the machine is halted. They wait in a loop
-instead and take power, and the time of whoever shares them: hence only from a write on until some time after the last.
+A processor without work is halted. Waking it takes tens of microseconds if the hypervisor does it. One write with
+acks=all waits for five such wakes in sequence, which can take longer than the work of the write. Linux has a bound on
+the time that a processor may take to wake (PM QoS): while a process holds ``/dev/cpu_dma_latency`` open with 0 in it,
+no processor of the machine is halted. Idle processors then wait in a loop. That takes power, and time of other users of
+the processors, so the bound is held only from a write until some time after the last one.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ logger = logging.getLogger(__name__)
 DEVICE = "/dev/cpu_dma_latency"
 
 _AWAKE = struct.pack("=i", 0)
-"""In microseconds."""
+"""The bound, in microseconds."""
 _NO_BOUND = struct.pack("=i", -1)
 
 
 class Awake:
-    """The bound, held from a write until nothing was written for ``hold_ms`` to twice that. Runs on the data loop."""
+    """Holds the bound from a write until no write came for ``hold_ms`` to twice that. Runs on the data loop."""
 
     def __init__(
         self, hold_ms: int, *, loop: asyncio.AbstractEventLoop, device: str = DEVICE
@@ -32,7 +32,7 @@ class Awake:
         """Open the device, without a bound.
 
         Raises:
-            StartupError: it is not there, or not for us.
+            StartupError: the device is missing, or this process may not open it.
         """
         self._hold_s = hold_ms / 1000
         self._loop = loop
@@ -48,7 +48,7 @@ class Awake:
         self._set(_NO_BOUND)
 
     def on_write(self) -> None:
-        """Somebody writes: others may wait for this node by now."""
+        """Note that a client writes, and hold the bound: other nodes may wait for this one soon."""
         self._is_wanted = True
         if self._timer is None:
             self._set(_AWAKE)
@@ -63,14 +63,14 @@ class Awake:
             self._set(_NO_BOUND)
 
     def _set(self, bound: bytes) -> None:
-        # The device has no position: each write replaces the bound. Nobody's write may fail with it.
+        # The device has no position: each write replaces the bound. If it fails, the client's write must not fail.
         try:
             os.write(self._descriptor, bound)
         except OSError as error:
             logger.warning("processors are not kept awake: %s", error)
 
     def close(self) -> None:
-        """Let processors sleep: the bound ends with the descriptor."""
+        """Close the device. The bound ends with the descriptor, so processors may be halted again."""
         if self._timer is not None:
             self._timer.cancel()
         os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""Contain what callbacks of the event loop raise."""
+"""Contains errors of the event loop's callbacks."""
 
 import asyncio
 from typing import Any
@@ -8,10 +8,10 @@ from milena.model.errors import MilenaError
 
 
 def contain_callbacks(loop: asyncio.AbstractEventLoop, contained: ContainedErrors) -> None:
-    """Report unexpected errors of callbacks, of a ``Pending`` too, and of tasks that nobody awaited.
+    """Report unexpected errors of callbacks, also of a ``Pending``, and of tasks that were not awaited.
 
-    This is the one place for them. The loop goes on after such an error in any case; broken connections and expected
-    errors are logged as the loop would by itself.
+    Only this handler reports them. The loop continues after such an error in any case. Broken connections and expected
+    errors are logged as the loop does by default.
     """
 
     def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

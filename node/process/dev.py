@@ -1,7 +1,7 @@
 """A local cluster in the foreground: a process for each node, their output with a prefix, one Ctrl-C for all.
 
-The parent keeps nothing but the processes: a node may be killed and the others go on, which is what a local cluster is
-for. Children die with the parent, however it ends.
+The parent holds only the processes. If you kill a node, the others continue: that is the purpose of a local cluster.
+Children end with the parent, even if the parent is killed.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from node.config.sources import flag_of
 EXIT_ALL_ENDED = 1
 EXIT_REFUSED = 78
 DRAIN_MS = 2_000
-"""Nodes that all stop at once have nobody to hand leadership to; there is no use in waiting long."""
+"""Drain timeout. It is short, because nodes that all stop at once cannot pass their leadership to another node."""
 GRACE_MS = 10_000
-"""From SIGTERM to SIGKILL: the drain, then syncs and checkpoints."""
+"""Time from SIGTERM to SIGKILL: for the drain, then syncs and checkpoints."""
 PORTS_APART = 5
-"""Base ports closer than the most nodes would make API and peer ports collide."""
+"""Least distance of the base ports: the largest number of nodes. Closer ones would make API and peer ports collide."""
 PIECE_BYTES = 64 << 10
 _PR_SET_PDEATHSIG = 1
-# Loaded here: between fork and exec there must be no import.
+# Loaded at import, because no import may happen between fork and exec.
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
 
@@ -42,11 +42,11 @@ class NodePlan:
     environment: Mapping[str, str]
     url: str
     chosen: Mapping[str, str] = field(default_factory=dict)
-    """What of the environment chooses the code to run, and is not the user's own."""
+    """Environment variables that choose the code to run. They are not settings of the user."""
 
     @property
     def command(self) -> str:
-        """For a shell: another process like this one."""
+        """Return the shell command that starts such a process."""
         chosen = [f"{name}={value}" for name, value in self.chosen.items()]
         return shlex.join((*(("env", *chosen) if chosen else ()), *self.arguments))
 
@@ -61,10 +61,10 @@ def plan_nodes(
     environment: Mapping[str, str],
     chosen: Mapping[str, str],
 ) -> tuple[NodePlan, ...]:
-    """The processes of a local cluster; makes the data directory and the secret that its nodes share.
+    """Return the processes of a local cluster; create the data directory and the secret that its nodes share.
 
-    ``options``: further settings by name, the same for every node. ``environment``: what the processes inherit, but for
-    settings of a node. ``chosen``: variables that choose the code they run.
+    ``options``: further settings by name, the same for every node. ``environment``: the variables that the processes
+    inherit, except settings of a node. ``chosen``: variables that choose the code that they run.
 
     Raises:
         StartupError: ports that collide, or a directory that cannot be written.
@@ -92,7 +92,7 @@ def plan_nodes(
         plans.append(
             NodePlan(
                 name=f"node-{node_id}",
-                # -P: a folder "node" in the user's directory must not be taken for this package.
+                # -P: Python must not import a folder "node" of the user's directory instead of this package.
                 arguments=(
                     *(sys.executable, "-P", "-m", "node", "start"),
                     *_flags({**settings, **options}),
@@ -117,7 +117,7 @@ def _flags(settings: Mapping[str, str]) -> list[str]:
 
 
 def _write_secret(path: Path) -> None:
-    """Make the secret once; only its owner may read it."""
+    """Create the secret, unless it exists; only its owner may read it."""
     if path.is_file():
         return
     try:
@@ -130,7 +130,7 @@ def _write_secret(path: Path) -> None:
 
 
 async def run_nodes(plans: Sequence[NodePlan], *, write: Callable[[str], object]) -> int:
-    """Run the processes until SIGINT or SIGTERM, or until all have ended; returns the exit code.
+    """Run the processes until SIGINT or SIGTERM, or until all have ended; return the exit code.
 
     A node that refuses to start stops them all: its settings are wrong, and so are the others'.
     """
@@ -171,7 +171,7 @@ class _NodeProcesses:
         return self._exit_code
 
     def stop(self, exit_code: int) -> None:
-        """Ask every process to end, once; the first reason decides the exit code."""
+        """Ask every process to end, once; the first call decides the exit code."""
         if self._is_stopping:
             return
         self._is_stopping, self._exit_code = True, exit_code
@@ -180,7 +180,7 @@ class _NodeProcesses:
         self._grace = asyncio.get_running_loop().call_later(GRACE_MS / 1000, self.kill)
 
     def kill(self) -> None:
-        """End what still runs."""
+        """Kill the processes that still run."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -196,7 +196,7 @@ class _NodeProcesses:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            # A Ctrl-C must reach the parent alone: a second signal ends a node without ceremony.
+            # A Ctrl-C must reach only the parent: a second signal would end a node without a clean stop.
             start_new_session=True,
             preexec_fn=lambda: _die_with(parent),
         )
@@ -229,7 +229,7 @@ def _how(code: int) -> str:
 async def _copy_lines(
     stream: asyncio.StreamReader, prefix: str, write: Callable[[str], object]
 ) -> None:
-    """Copy whole lines, each with a prefix; a line longer than a piece is broken."""
+    """Copy whole lines, each with a prefix; a line longer than the buffer is broken."""
     rest = b""
     while piece := await stream.read(PIECE_BYTES):
         *lines, rest = (rest + piece).split(b"\n")
@@ -246,7 +246,7 @@ def _text(line: bytes) -> str:
 
 
 def _die_with(parent: int) -> None:
-    """Between fork and exec: be ended when the parent ends, and at once if it already has."""
+    """Make the kernel kill this process when the parent ends; end now if it has ended. Runs between fork and exec."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
         if os.getppid() != parent:

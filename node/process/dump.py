@@ -1,7 +1,7 @@
-"""``milena dump``: what is in a segment's file or a replica's folder, as it lies on a node's disk.
+"""``milena dump``: the contents of a segment's file or a replica's folder, as they are on a node's disk.
 
-It opens files for reading alone, takes no lock and needs no node: it may look at a folder that a node is using, at a
-copy, or at what is left of a disk. What it sees of a segment that is being written is what is there at that moment.
+It opens files only for reading, takes no lock and needs no node. It may read the folder of a running node, a copy, or
+the rest of a broken disk. Of a segment that is being written, it shows the bytes at that moment.
 """
 
 import base64
@@ -25,12 +25,12 @@ from storage.segments.segment import LOG_SUFFIX, parse_offset_name
 
 EXIT_DAMAGED = 1
 _HEAD_BYTES = 64 << 10
-"""What is read to see a header and its extensions."""
+"""Bytes that are read to get a header and its extensions."""
 _ZEROS_BYTES = 1 << 20
 
 
 class SegmentBytes:
-    """A segment's file, opened for reading alone. A context manager."""
+    """A segment's file, opened only for reading. A context manager."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -49,11 +49,11 @@ class SegmentBytes:
         self._file.close()
 
     def read(self, position: int, length: int) -> bytes:
-        """Bytes from a position on; fewer at the end."""
+        """Read bytes from a position on; fewer at the end of the file."""
         return os.pread(self._file.fileno(), length, position)
 
     def is_zero_from(self, position: int) -> bool:
-        """Nothing was ever written from there on: room that was set aside."""
+        """Return whether only zeros follow: preallocated room that was never written."""
         while position < self.size:
             if self.read(position, _ZEROS_BYTES).strip(b"\0"):
                 return False
@@ -63,7 +63,7 @@ class SegmentBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatch:
-    """A batch whose header is sound. ``data`` None, with the reason: the rest of it is not, or is not there."""
+    """A batch with a sound header. ``data`` None, with the reason: the rest of the batch is damaged or missing."""
 
     position: int
     header: BatchHeader
@@ -73,7 +73,7 @@ class StoredBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEnd:
-    """Where a walk over a segment ended. ``damage`` is empty where nothing but zeros, or nothing at all, follows."""
+    """The position at which a walk over a segment ended. ``damage`` is empty if only zeros, or nothing, follow."""
 
     position: int
     unread_bytes: int
@@ -81,7 +81,7 @@ class SegmentEnd:
 
 
 def walk(segment: SegmentBytes) -> Iterator[StoredBatch | SegmentEnd]:
-    """Every batch up to the first header that is none, and then the end."""
+    """Yield every batch up to the first invalid header, and then the end."""
     position = 0
     while position < segment.size:
         head = segment.read(position, _HEAD_BYTES)
@@ -117,10 +117,10 @@ def walk(segment: SegmentBytes) -> Iterator[StoredBatch | SegmentEnd]:
 def dump(
     path: str, offset: int, batches_max: int | None, is_showing_records: bool, is_json: bool
 ) -> None:
-    """Show the batches in PATH, a segment's file (*.log) or the folder of a replica, as they lie on the disk.
+    """Show the batches in PATH, a segment's file (*.log) or the folder of a replica, as they are on the disk.
 
-    Each batch is checked: its header, its checksum, and whether its offsets follow those before it. Exit 1 says that
-    something is not as it should be.
+    Each batch is checked: its header, its checksum, and whether its offsets follow the previous ones. The exit code is
+    1 if a check fails.
     """
     try:
         report = DumpReport(
@@ -136,7 +136,7 @@ def dump(
             if report.batches_left == 0:
                 break
     except BrokenPipeError:
-        # Whoever reads has had enough, as in "| head".
+        # The reader has closed the pipe, as "| head" does.
         return
     except OSError as error:
         raise click.ClickException(f"cannot read {path}: {error}") from error
@@ -145,7 +145,7 @@ def dump(
 
 
 def segments_in(path: str) -> Sequence[str]:
-    """A file itself, or the segments of a folder in the order of their offsets.
+    """Return the file itself, or the segments of a folder in the order of their offsets.
 
     Raises:
         click.ClickException: a folder without segments.
@@ -163,7 +163,7 @@ def segments_in(path: str) -> Sequence[str]:
 
 
 class DumpReport:
-    """What is shown, and whether all of it was sound."""
+    """The output, and whether everything in it was sound."""
 
     def __init__(
         self, *, offset: int, batches_left: int | None, is_showing_records: bool, is_json: bool
@@ -176,7 +176,7 @@ class DumpReport:
         self._next_offset: int | None = None
 
     def show(self, segment: SegmentBytes, *, is_last: bool) -> None:
-        """One segment."""
+        """Show one segment."""
         self._say(f"segment {segment.path}: {segment.size} bytes")
         named = parse_offset_name(os.path.basename(segment.path), LOG_SUFFIX)
         if self._next_offset is None:
@@ -254,7 +254,7 @@ def _record_line(
     value: bytes | None,
     headers: Headers | None,
 ) -> bytes:
-    """One JSON object, in the form of ``milena consume --format json``: what is no UTF-8 is base64, and says so."""
+    """Return a record as ``milena consume --format json`` does. Bytes that are not UTF-8 are base64, and marked."""
     fields: dict[str, object] = {
         "offset": offset,
         "timestamp": timestamp_ms,

@@ -1,6 +1,6 @@
-"""Fetches a small document over HTTPS, from an address that the operator has set and nobody else can.
+"""Fetches a small document over HTTPS, from an address that only the operator can set.
 
-It follows no redirect, takes no proxy from the environment, unpacks nothing, and reads no more than it was told to.
+It follows no redirect, uses no proxy of the environment, decompresses nothing, and reads at most the given bytes.
 """
 
 import ssl
@@ -12,7 +12,7 @@ _PIECE_BYTES = 16 << 10
 
 
 class FetchError(Exception):
-    """The document did not come; says why."""
+    """The document could not be fetched; the message says why."""
 
 
 async def fetch(
@@ -22,10 +22,10 @@ async def fetch(
     timeout_ms: int = TIMEOUT_MS,
     tls: ssl.SSLContext | None = None,
 ) -> bytes:
-    """What is there. ``tls`` None: what the system trusts, or ``SSL_CERT_FILE``.
+    """Return the document. ``tls`` None: trust the system's authorities, or those in ``SSL_CERT_FILE``.
 
     Raises:
-        FetchError: another answer than 200, too large a one, or none within the time.
+        FetchError: a response other than 200, one that is too large, or none within the timeout.
     """
     try:
         async with (

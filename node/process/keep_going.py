@@ -7,7 +7,7 @@ from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import DiskFailedError, StartupError
 
 PAUSE_MS = 1_000
-"""The same error will mostly happen again."""
+"""Pause before the work starts again, because the same error will probably happen again."""
 
 
 async def keep_going(

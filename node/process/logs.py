@@ -1,7 +1,7 @@
 """Log lines as ``key=value`` text or as JSON, one a line, on standard error.
 
-A call site writes fixed text and then its fields, ``log.info("leader elected topic=%s partition=%d", ...)``: in text
-the line stands as it is; in JSON the fixed text becomes ``event`` and each field a member, with its type kept.
+A call site writes fixed text and then its fields: ``log.info("leader elected topic=%s partition=%d", ...)``. The text
+format keeps the line. In JSON the fixed text becomes ``event`` and each field a member, with its type.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import TextIO
 import orjson
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Id of the request that is being worked on; set by whoever takes it in, kept across awaits and tasks."""
+"""Id of the request in progress. The code that accepts a request sets it; it is kept across awaits and tasks."""
 
 _FIELD = re.compile(r"(?P<name>\w+)=(?P<slot>%[-#0 +]*\d*(?:\.\d+)?[sdrfxgi])")
 _SLOT = re.compile(r"%(?:%|[-#0 +]*\d*(?:\.\d+)?[sdrfxgi])")
@@ -23,7 +23,7 @@ _fields_of: dict[str, tuple[str, tuple[str, ...]] | None] = {}
 
 
 def configure_logs(*, level: str, form: str, stream: TextIO | None = None) -> None:
-    """Send everything to one stream, in one form: ``text`` or ``json``. Replaces what was configured before."""
+    """Send all log lines to one stream, in one form: ``text`` or ``json``. Replaces an earlier configuration."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -42,7 +42,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object with ``time``, ``level``, ``logger``, ``event``, the fields, and what else there is to say."""
+    """A JSON object with ``time``, ``level``, ``logger``, ``event``, the fields, and any request id and traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, tracebacks included."""
@@ -68,7 +68,7 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A client's text in a message must not be able to start a line of its own."""
+    """Escape a text with unprintable characters, so that a client's text in a message cannot start a new line."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
@@ -82,7 +82,7 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 
 
 def _split(record: logging.LogRecord) -> tuple[str, dict[str, object]]:
-    """The fixed text and the fields; the whole message when its form is another."""
+    """Return the fixed text and the fields; the whole message if it has another form."""
     template = _template(str(record.msg))
     args = record.args
     if template is None or not isinstance(args, tuple) or len(args) != len(template[1]):
@@ -104,7 +104,7 @@ def _template(message: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _parse_template(message: str) -> tuple[str, tuple[str, ...]] | None:
-    """None when something else than ``key=%s`` is filled in."""
+    """Return the fixed text and the keys; None without fields, or if a placeholder has another form than ``key=%s``."""
     fields = list(_FIELD.finditer(message))
     if not fields or len(fields) != len(_SLOT.findall(message)):
         return None

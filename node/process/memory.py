@@ -1,8 +1,8 @@
-"""Memory that the C library keeps after it was freed: given back now and then, where glibc is the allocator.
+"""The return of freed memory that the C library keeps, if glibc is the allocator.
 
-The thresholds that a node sets (``node.cli``) make it keep blocks of large bodies, since mapping them anew would cost
-more than moving their bytes. After a burst of them that can be hundreds of megabytes, in a heap with something small at
-its end that never shrinks by itself.
+With the thresholds that a node sets (``node.cli``), glibc keeps the blocks of large bodies, because mapping them again
+would cost more than copying their bytes. After a burst these can be hundreds of megabytes, in a heap that never shrinks
+by itself because a small block is at its end.
 """
 
 import ctypes
@@ -14,8 +14,8 @@ KEPT_BYTES_MAX = 96 << 20
 """Free bytes that the heap may keep: enough for the bodies of a busy node."""
 
 REST_MS = 30_000
-"""Between one return and the next: a node under load would take the same pages again at once, which costs it more than
-to move the bytes that it fills them with."""
+"""Least time between two returns. A node under load would take the same pages again at once, which costs more than
+copying the bytes that it stores there."""
 
 
 class _Mallinfo(ctypes.Structure):
@@ -40,20 +40,20 @@ def _glibc() -> ctypes.CDLL | None:
 
 
 def kept_bytes() -> int:
-    """Bytes that were freed and not given back; 0 where nobody can tell."""
+    """Return the bytes that were freed and not returned to the system; 0 without glibc."""
     library = _glibc()
     return 0 if library is None else int(library.mallinfo2().fordblks)
 
 
 class Returns:
-    """When memory is to be given back."""
+    """Decides when memory is returned."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last_ms: int | None = None
 
     def are_due(self) -> bool:
-        """Whether enough is kept, and the last time is long ago; if so, this is the time."""
+        """Return whether enough is kept and the last return is long ago. If so, count this moment as a return."""
         now_ms = self._clock.now_ms()
         if self._last_ms is not None and now_ms - self._last_ms < REST_MS:
             return False
@@ -64,7 +64,7 @@ class Returns:
 
 
 def give_back() -> None:
-    """Give free pages back to the system. Takes some milliseconds; any thread."""
+    """Return free pages to the system. Takes some milliseconds; any thread."""
     library = _glibc()
     if library is not None:
         library.malloc_trim(KEPT_BYTES_MAX // 2)

@@ -1,7 +1,7 @@
 """TLS contexts from the files that the configuration names, and their renewal.
 
-Peers authenticate each other: each shows a certificate and asks for one that the cluster's authority has signed; the
-dialer also checks that the name or address it dialled stands in it. Contexts may be used from several threads.
+Peers authenticate each other: each shows a certificate, and asks for one that the cluster's authority has signed. The
+dialer also checks that the certificate has the name or address that it dialled. Several threads may use a context.
 """
 
 import logging
@@ -21,17 +21,17 @@ _Value = TypeVar("_Value")
 
 
 class RenewableContext(ssl.SSLContext):
-    """A context that hands each new connection to the newest one that was made of its files.
+    """A context that passes each new connection to the newest context that was made of its files.
 
-    A context can be given further authorities, and none can be taken from it: so another takes its place, with
-    certificate, key and authorities, and with no session or ticket of the old one's, by which a client whose authority
-    is gone could go on without showing its certificate again. Connections that are there stay as they are.
+    A context accepts further authorities, but cannot lose one. So another context replaces it, with certificate, key
+    and authorities. The new context has no sessions or tickets of the old one: with those, a client whose authority was
+    removed could continue without showing its certificate again. Existing connections do not change.
     """
 
     _newest: ssl.SSLContext | None = None
 
     def renew(self, newest: ssl.SSLContext) -> None:
-        """Have connections made by this one from now on."""
+        """Use this context for new connections from now on."""
         self._newest = newest
 
     def wrap_bio(
@@ -42,7 +42,7 @@ class RenewableContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Begin a connection; both event loops that nodes run on do it by this call, whichever side they are."""
+        """Start a connection. Both event loops that nodes use call this method, on both sides of a connection."""
         make = super().wrap_bio if self._newest is None else self._newest.wrap_bio
         return make(incoming, outgoing, server_side, server_hostname, session)
 
@@ -56,10 +56,10 @@ class PeerTls:
 
 
 def api_tls(config: NodeConfig) -> RenewableContext | None:
-    """HTTPS of the API; None: plain HTTP.
+    """Return the context for HTTPS of the API; None: plain HTTP.
 
     Raises:
-        StartupError: a file that cannot be read or is not what it should be.
+        StartupError: a file cannot be read, or has the wrong contents.
     """
     certificate, key = config.tls_cert_file, config.tls_key_file
     if certificate is None or key is None:
@@ -68,16 +68,16 @@ def api_tls(config: NodeConfig) -> RenewableContext | None:
     if config.tls_client_ca_file is not None and config.client_auth != "none":
         _trust(context, "tls_client_ca_file", config.tls_client_ca_file)
         if config.client_auth == "optional":
-            # One that is shown must still be good.
+            # A certificate is optional here, but one that is shown must be valid.
             context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
 
 def peer_tls(config: NodeConfig) -> PeerTls | None:
-    """Mutual TLS between nodes; None: none.
+    """Return the contexts for mutual TLS between nodes; None: no TLS.
 
     Raises:
-        StartupError: a file that cannot be read or is not what it should be.
+        StartupError: a file cannot be read, or has the wrong contents.
     """
     certificate, key = config.peer_tls_cert_file, config.peer_tls_key_file
     authority = config.peer_tls_ca_file
@@ -91,10 +91,10 @@ def peer_tls(config: NodeConfig) -> PeerTls | None:
 
 
 class CertificateWatch:
-    """Takes renewed certificates and authorities without a restart: new connections use them, old ones go on.
+    """Loads renewed certificates and authorities without a restart: new connections use them, old ones continue.
 
-    ``make`` makes all ``contexts`` anew, in order, or raises ``StartupError``. ``maybe_reload`` is cheap, to be called
-    now and then; it looks at the files' times and sizes.
+    ``make`` creates all ``contexts`` again, in order, or raises ``StartupError``. ``maybe_reload`` is cheap and must be
+    called periodically; it compares the files' times and sizes.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class CertificateWatch:
         self._seen = self._stamp()
 
     def maybe_reload(self) -> bool:
-        """Load the files if they changed; what does not fit (half written) is tried again next time."""
+        """Load the files if they changed. Files that do not fit (half written) are tried again at the next call."""
         stamp = self._stamp()
         if stamp is None or stamp == self._seen:
             return False
         try:
-            # All of them first: one end must not believe in another authority than the other.
+            # All contexts are made before one is renewed: both ends must trust the same authority.
             made = self._make()
         except StartupError as error:
             log.warning("certificate not taken file=%s error=%s", self._files[0], error.message)
@@ -138,7 +138,7 @@ class CertificateWatch:
 def watches_of(
     config: NodeConfig, api: RenewableContext | None, peer: PeerTls | None
 ) -> tuple[CertificateWatch, ...]:
-    """A watch for the files of each port that speaks TLS."""
+    """Return a watch for the files of each port that uses TLS."""
     watches = []
     if api is not None:
         authority = None if config.client_auth == "none" else config.tls_client_ca_file
@@ -171,7 +171,7 @@ def _context(protocol: int, name: str, certificate: Path, key: Path) -> Renewabl
 
 
 def _trust(context: ssl.SSLContext, name: str, authority: Path) -> None:
-    """Ask the other end for a certificate that the authority signed."""
+    """Make the context ask the other end for a certificate that the authority signed."""
     try:
         context.load_verify_locations(cafile=authority)
     except OSError as error:
