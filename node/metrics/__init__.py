@@ -1,1 +1,1 @@
-"""Counts of a node, how Prometheus reads them, and the last hour of them."""
+"""Counts of a node, their form for Prometheus, and their last hour."""

@@ -1,4 +1,4 @@
-"""Counts of what happened on a node: plain integers that hot paths add to, on the data loop and without a lock."""
+"""Counts of events on a node: plain integers that hot paths increment, on the data loop and without a lock."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
@@ -10,24 +10,27 @@ LATENCY_BOUNDS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10
 
 @dataclass(slots=True)
 class PartitionCounts:
-    """Traffic of one replica since the node started; its runner adds to it."""
+    """Traffic of one replica since the node started; its runner counts it."""
 
     records_in: int = 0
-    """Appended as leader."""
+    """Records appended as leader."""
     bytes_in: int = 0
-    """Appended as leader, as stored."""
+    """Bytes appended as leader, as stored."""
     records_out: int = 0
-    """Read by clients: of the batches in ``bytes_out``, all from the offset on that was asked for."""
+    """Records read by clients: those of the batches in ``bytes_out``, from the requested offset on."""
     bytes_out: int = 0
-    """Read by clients, as stored."""
+    """Bytes read by clients, as stored."""
     replicated_bytes_in: int = 0
-    """Appended as follower."""
+    """Bytes appended as follower."""
     replicated_bytes_out: int = 0
-    """Sent to followers."""
+    """Bytes sent to followers."""
     _taken: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     def take(self) -> tuple[int, int, int, int] | None:
-        """Records in, bytes in, bytes out and records out since one part last called this; None: nothing."""
+        """Return records in, bytes in, bytes out and records out since the last call; None if all are 0.
+
+        Only one part of the node may call this.
+        """
         now = (self.records_in, self.bytes_in, self.bytes_out, self.records_out)
         if now == self._taken:
             return None
@@ -37,7 +40,7 @@ class PartitionCounts:
 
 @dataclass(slots=True)
 class LatencyCounts:
-    """A histogram of milliseconds: one bisect and three additions an observation."""
+    """A histogram of milliseconds. An observation takes one bisect and three additions."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_MS) + 1))
     sum_ms: float = 0.0
@@ -55,13 +58,13 @@ class CompactionCounts:
     runs: int = 0
     failures: int = 0
     worked_bytes: int = 0
-    """Read and written."""
+    """Bytes read and written."""
     saved_bytes: int = 0
     removed_records: int = 0
     dirty_bytes: int = 0
-    """In closed segments of compacted topics, not compacted when last looked at."""
+    """Bytes in closed segments of compacted topics that were not compacted at the last check."""
     last_run_ms: int = 0
-    """Wall clock at the end of the last one."""
+    """Wall clock at the end of the last run."""
 
 
 @dataclass(slots=True)
@@ -72,48 +75,48 @@ class ScrubCounts:
     damages: int = 0
     """Segments in which damage was found."""
     held: int = 0
-    """Damaged copies that are the last in sync, now."""
+    """Damaged copies that stay in service now, because they are the last in sync."""
     passes: int = 0
     last_pass_ms: int = 0
-    """Wall clock at the end of the last one that went through everything."""
+    """Wall clock at the end of the last complete pass."""
 
 
 @dataclass(slots=True)
 class GroupCounts:
-    """Groups that this node coordinates, since it started."""
+    """Events of the groups that this node coordinates, since it started."""
 
     heartbeats: int = 0
     rebalances: int = 0
-    """Times that partitions were shared out anew."""
+    """Rebalances: new assignments of partitions."""
     expired_members: int = 0
     commits: int = 0
     """Commits of members and tools that were accepted."""
     committed_offsets: int = 0
     commit_commands: int = 0
-    """Commands that carried them to the quorum."""
+    """Commands that carried these commits to the quorum."""
     expired_offsets: int = 0
     groups: int = 0
-    """Coordinated here, now; those with members."""
+    """Groups with members that are coordinated here now."""
     members: int = 0
-    """Of these groups, now."""
+    """Present members of these groups."""
 
 
 @dataclass(slots=True)
 class TransactionCounts:
-    """Transactions that this node ended for clients, and what it does of them as a leader, since it started."""
+    """Transactions since this node started: those it ended for clients, and those in partitions that it leads."""
 
     committed: int = 0
-    """In one request, or for a client's session."""
+    """Committed, in one request or for a client's session."""
     aborted: int = 0
-    """Asked for, or since a part of it failed."""
+    """Aborted, by request or because a part failed."""
     expired: int = 0
-    """Aborted as a leader: their time was over, or their broker gone."""
+    """Aborted as leader, because their timeout passed or their broker is gone."""
     lost: int = 0
-    """Committed ones of which a partition that is led here has no record."""
+    """Committed transactions of which a partition that is led here has no record."""
     open: int = 0
-    """In partitions that are led here, now."""
+    """Transactions open now in partitions that are led here."""
     late: int = 0
-    """Of them, those that are open for longer than they may be."""
+    """Open transactions that are past their timeout."""
 
 
 @dataclass(slots=True)
@@ -123,24 +126,24 @@ class NodeCounts:
     isr_shrinks: int = 0
     isr_expands: int = 0
     leaders_taken: int = 0
-    """Partitions that this node began to lead."""
+    """Partitions that this node started to lead."""
     truncations: int = 0
-    """Times that a follower cut its log to the leader's."""
+    """Truncations of a follower's log to the leader's."""
     syncs: int = 0
     short_syncs: int = 0
-    """Of them, those of little data, which is what writers mostly wait for."""
+    """Syncs of little data, for which writers usually wait."""
     forwarded_requests: int = 0
-    """Produce requests that another node leads."""
+    """Produce requests that were forwarded to the node that leads."""
     produce_refused: int = 0
     """Appends refused with nothing written."""
     fate_unknown: int = 0
     """Appends whose result was not known in time."""
     contained: ContainedErrors = field(default_factory=ContainedErrors)
-    """Errors that the code did not expect, and that the node survived."""
+    """Unexpected errors that the node survived."""
     commit_ms: LatencyCounts = field(default_factory=LatencyCounts)
-    """From the append to the high watermark, of acks=all."""
+    """Time from the append until the high watermark passes it, for acks=all."""
     sync_ms: LatencyCounts = field(default_factory=LatencyCounts)
-    """One sync of a log to the disk."""
+    """Time of one sync of a log to the disk."""
     compaction: CompactionCounts = field(default_factory=CompactionCounts)
     groups: GroupCounts = field(default_factory=GroupCounts)
     scrub: ScrubCounts = field(default_factory=ScrubCounts)

@@ -1,7 +1,7 @@
-"""Metrics of a node in Prometheus' format; requests of the API are counted where they are answered.
+"""Metrics of a node in Prometheus' format. The API counts its requests itself.
 
-Hot paths add to plain integers (``node.metrics.counts``); everything else is looked at when somebody asks. Each node
-has a registry of its own: nothing is global, so that a test may run several nodes in one process.
+Hot paths increment plain integers (``node.metrics.counts``); all other values are read at each scrape. Each node has
+its own registry and nothing is global, so that a test may run several nodes in one process.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,13 +31,13 @@ from raft_meta.machine.image import Image
 from raft_meta.machine.topics.configs import min_insync
 
 RATE_WINDOW_MS = 10_000
-"""Rates are over the last one to two windows, or since the last look when that is longer ago."""
+"""Window of rates. A rate covers the last one to two windows, or the time since the last reading if that is longer."""
 PARTITION_LABELS = ("topic", "partition")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSample:
-    """One local replica, now."""
+    """The present values of one local replica."""
 
     topic: str
     partition: int
@@ -82,7 +82,7 @@ class NodeMetrics:
             self._whole.register(collector)
 
     def render(self, has_partitions: bool = True) -> bytes:
-        """Prometheus' text format; ``has_partitions``: with what is told of each replica."""
+        """Return the metrics in Prometheus' text format. ``has_partitions``: with the metrics of each replica."""
         return generate_latest(self._whole if has_partitions else self._brief)
 
 
@@ -187,7 +187,7 @@ _REPLICA_COUNTERS: tuple[tuple[str, str, Callable[[PartitionCounts], int]], ...]
 
 
 class _ReplicaCollector(Collector):
-    """Local replicas: where they stand, what went through, and how fast."""
+    """Local replicas: their positions, their traffic, and its rates."""
 
     def __init__(self, replicas: Callable[[], Iterable[ReplicaSample]], clock: Clock) -> None:
         self._replicas = replicas
@@ -219,9 +219,9 @@ class _ReplicaCollector(Collector):
 
 
 class Rates:
-    """Rates of counters that are looked at now and then, by whoever asks and however many ask.
+    """Rates of counters that several readers may read at any time.
 
-    Two readings are kept for each: the older one is at least a window old once two windows have passed.
+    Two readings are kept for each counter. The older one is at least a window old once two windows have passed.
     """
 
     def __init__(self) -> None:
@@ -235,11 +235,11 @@ class Rates:
             del self._readings[key]
 
     def observe(self, key: tuple[str, str], name: str, count: int, now_ms: MonotonicMs) -> float:
-        """Take a reading; returns what was added a second since the older one that is kept."""
+        """Take a reading; return the increase per second since the older reading that is kept."""
         readings = self._readings.setdefault(key, {})
         old_ms, old, new_ms, new = readings.get(name, (now_ms, count, now_ms, count))
         if count < new:
-            # A counter that fell belongs to a replica that was opened anew.
+            # A counter that fell belongs to a replica that was opened again.
             old_ms, old, new_ms, new = now_ms, count, now_ms, count
         if now_ms - new_ms >= RATE_WINDOW_MS:
             old_ms, old, new_ms, new = new_ms, new, now_ms, count
@@ -248,7 +248,7 @@ class Rates:
 
 
 class _DiskCollector(Collector):
-    """Room for what is to come; nothing while the disk does not say."""
+    """Free room on the disk; no metric while it is not known."""
 
     def __init__(self, free_bytes: Callable[[], int]) -> None:
         self._free_bytes = free_bytes

@@ -1,10 +1,10 @@
-"""The last hour of a node, in its memory: what it took and gave, how long it took, how far groups are behind.
+"""The last hour of a node, in its memory: its traffic, its latencies, and the lag of groups.
 
-Pure: ``node.services.history`` looks at replicas and offsets every ``STEP_MS`` and hands over what it saw. A node tells
-of what it leads; a topic's and a group's numbers are the sums of what all leaders tell. Lag is that of committed
-offsets, which every node's image has: nobody asks anybody while nobody looks.
+Pure: ``node.services.history`` reads replicas and offsets every ``STEP_MS`` and passes the values. A node reports the
+partitions that it leads. The numbers of a topic or group are the sums over all leaders. Lag is that of committed
+offsets, which every node's image has. So no node sends a request while no client views the history.
 
-Bounds: the series have ``SERIES_BYTES_MAX``, the busiest partitions less than what is left of ``BYTES_MAX``.
+Bounds: the series have ``SERIES_BYTES_MAX``; the busiest partitions take less than the rest of ``BYTES_MAX``.
 """
 
 import heapq
@@ -24,9 +24,9 @@ from raft_meta.machine.image import PartitionKey
 BYTES_MAX = 8 << 20
 SERIES_BYTES_MAX = 6 << 20
 BUSIEST_MAX = 256
-"""Partitions that are kept of one look, by what they took, and as many by what they gave."""
+"""Partitions that are kept of one reading: so many by incoming traffic, and as many by outgoing traffic."""
 BUSY_LOOKS = 60_000 // STEP_MS
-"""What is busy is told of the last minute."""
+"""Readings over which the busiest partitions are determined: one minute."""
 
 TRAFFIC = (
     "records_in_per_second",
@@ -42,7 +42,7 @@ _GROUP = "group"
 
 
 class PartitionTraffic(NamedTuple):
-    """What went through since the last look, or a second; in the order of ``TRAFFIC``."""
+    """Traffic since the last reading, or per second; fields in the order of ``TRAFFIC``."""
 
     records_in: float = 0
     bytes_in: float = 0
@@ -50,11 +50,11 @@ class PartitionTraffic(NamedTuple):
     records_out: float = 0
 
     def plus(self, other: "PartitionTraffic") -> "PartitionTraffic":
-        """The sum of both."""
+        """Return the sum of both."""
         return PartitionTraffic(*map(add, self, other))
 
     def per_second(self, ms: float) -> "PartitionTraffic":
-        """As a rate."""
+        """Return the traffic of ``ms`` milliseconds as a rate per second."""
         return PartitionTraffic(*(amount * 1000 / ms for amount in self))
 
 
@@ -63,40 +63,41 @@ _NONE = PartitionTraffic()
 
 @dataclass(slots=True)
 class NodeLook:
-    """What a node saw of its replicas and of groups in one look, which may take several turns of the loop."""
+    """One reading of a node's replicas and groups, which may take several turns of the loop."""
 
     stored_bytes: int = 0
     stored: dict[str, int] = field(default_factory=dict)
-    """Bytes of replicas by topic."""
+    """Stored bytes of replicas, by topic."""
     disk_free_bytes: float = math.nan
     partitions: dict[PartitionKey, PartitionTraffic] = field(default_factory=dict)
-    """Those with traffic."""
+    """Partitions with traffic."""
     topics: dict[str, PartitionTraffic] = field(default_factory=dict)
-    """Their sums by topic."""
+    """Sums of ``partitions``, by topic."""
     lags: dict[str, float] = field(default_factory=dict)
-    """Groups that are behind, by what of it is led here; infinite where that is not known, and so is each sum."""
+    """Lag of groups that are behind, over partitions that are led here. It is infinite, as is each sum with it, if a
+    partition's lag is not known."""
 
     def add_replica(self, key: PartitionKey, counts: PartitionCounts, stored_bytes: int) -> None:
-        """NodeLook at a replica of this node."""
+        """Add the stored bytes and the traffic of a replica of this node."""
         self.stored_bytes += stored_bytes
         self.stored[key[0]] = self.stored.get(key[0], 0) + stored_bytes
         if (taken := counts.take()) is not None:
             self.add_traffic(key, PartitionTraffic(*taken))
 
     def add_traffic(self, key: PartitionKey, traffic: PartitionTraffic) -> None:
-        """Look at what went through a replica."""
+        """Add the traffic of a replica."""
         self.partitions[key] = traffic
         self.topics[key[0]] = self.topics.get(key[0], _NONE).plus(traffic)
 
     def add_lag(self, group: str, lag: int | None) -> None:
-        """Add what a group has yet to read of a partition that is led here; None: that is not known."""
+        """Add the lag of a group in a partition that is led here; None: not known."""
         if lag != 0:
             self.lags[group] = self.lags.get(group, 0) + (math.inf if lag is None else lag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldHistory:
-    """What a node knows of itself, of a topic or of a group: series by name, the hour's last point last."""
+    """A node's history of itself, of a topic or of a group: series by name, the latest point last."""
 
     end_slot: int
     series: Mapping[str, Floats]
@@ -119,14 +120,14 @@ class History:
 
     @property
     def size_bytes(self) -> int:
-        """Of the series, estimated."""
+        """Estimated bytes of the series."""
         return self._store.size_bytes
 
     def add(self, slot: int, look: NodeLook, elapsed_ms: float) -> None:
-        """Put down a look that was taken ``elapsed_ms`` after the one before; one whose slot is taken is passed over.
+        """Record a reading taken ``elapsed_ms`` after the previous one; skip it if its slot has a reading already.
 
-        A clock that is set back leaves a gap until it is where it was. If it is set back by more than the history
-        holds, another history begins.
+        A clock that is set back leaves a gap until it reaches its former time again. If it is set back by more than the
+        history holds, a new history starts.
         """
         if self._own is not None and slot <= self._own.last_slot - POINTS:
             self._own, self._store = None, SeriesStore(SERIES_BYTES_MAX)
@@ -151,11 +152,11 @@ class History:
         self._busiest.append((elapsed_ms, _busiest_of(look.partitions)))
 
     def of_node(self) -> ToldHistory:
-        """What this node did."""
+        """Return the history of this node."""
         return self._told({} if self._own is None else _columns(self._own, NODE, self._end))
 
     def of_topic(self, topic_id: str) -> ToldHistory:
-        """What it did for a topic."""
+        """Return this node's history of a topic."""
         told = self._told(self._subject((_TOPIC, topic_id), TRAFFIC))
         busiest = [row for row in told.busiest if row[0][0] == topic_id]
         return ToldHistory(
@@ -163,7 +164,7 @@ class History:
         )
 
     def of_group(self, group: str) -> ToldHistory:
-        """How far a group was behind on what it led."""
+        """Return the history of a group's lag in partitions that this node leads."""
         told = self._told(self._subject((_GROUP, group), GROUP))
         return ToldHistory(
             end_slot=told.end_slot, series=told.series, busiest=(), left_out=told.left_out
@@ -184,7 +185,7 @@ class History:
     def _subject(self, subject: tuple[str, str], names: Sequence[str]) -> Mapping[str, Floats]:
         if self._own is None:
             return {}
-        # Nothing is known of slots in which the node did not look.
+        # The values of slots without a reading are unknown.
         looked = self._own.column(NODE.index("stored_bytes"), self._end, absent=math.nan)
         ring = self._store.find(subject) or Ring(len(names), self._end)
         columns = _columns(ring, names, self._end, absent=0.0)
@@ -220,21 +221,21 @@ def _busiest_of(
 
 
 class _Quantile:
-    """The 99th percentile of what a histogram counted since the last look, even within its bucket."""
+    """The 99th percentile of a histogram since the last reading, assuming an even spread within its bucket."""
 
     def __init__(self, counts: LatencyCounts) -> None:
         self._counts = counts
         self._before = list(counts.buckets)
 
     def take(self) -> float:
-        """NaN: it counted nothing."""
+        """Return the percentile in milliseconds since the last call; NaN without observations."""
         now = list(self._counts.buckets)
         new = [count - before for count, before in zip(now, self._before, strict=True)]
         self._before = now
         left = 0.99 * sum(new)
         if not left:
             return math.nan
-        # What took longer than the last bound is said to have taken that long.
+        # Durations above the last bound count as the last bound.
         bounds = (0, *LATENCY_BOUNDS_MS, LATENCY_BOUNDS_MS[-1])
         for (low, high), count in zip(pairwise(bounds), new, strict=True):
             if left <= count:

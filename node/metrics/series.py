@@ -1,9 +1,8 @@
-"""Numbers of many subjects over the last hour, within a bound of bytes. Pure: knows neither clocks nor nodes.
+"""Numbers of many subjects over the last hour, within a bound of bytes. Pure: uses neither clocks nor nodes.
 
-Time goes in slots of ``STEP_MS`` of the wall clock, so that the numbers of several nodes lie side by side. A subject
-that is quiet costs nothing: what was not put down is 0, and who was quiet for an hour is forgotten. Where there is no
-room for another subject, the one goes that was quiet for longest; while all are busy, the newcomer is left out, and
-counted.
+Time has slots of ``STEP_MS`` of the wall clock, so that the numbers of several nodes can be combined. A quiet subject
+costs nothing: a missing number is 0, and a subject that was quiet for an hour is forgotten. If there is no room for a
+new subject, the one that was quiet for longest is removed. If all are busy, the new subject is left out and counted.
 """
 
 import sys
@@ -17,7 +16,7 @@ STEP_MS = 10_000
 POINTS = 360
 """One hour."""
 _ENTRY_BYTES = 300
-"""Of a subject beside its name and its numbers: the objects around them, and its place in the dictionary."""
+"""Bytes of a subject without its name and numbers: its objects, and its entry in the dictionary."""
 
 
 class Ring:
@@ -31,7 +30,7 @@ class Ring:
         self._values = array("f", (absent,)) * (POINTS * width)
 
     def put(self, slot: int, values: Sequence[float], *, absent: float = 0.0) -> None:
-        """Put down the numbers of a slot; slots since the last one have ``absent``."""
+        """Store the numbers of a slot; skipped slots since the last one get ``absent``."""
         assert slot >= self.last_slot, (slot, self.last_slot)
         nothing = array("f", (absent,)) * self.width
         for missed in range(max(self.last_slot + 1, slot - POINTS + 1), slot):
@@ -40,7 +39,7 @@ class Ring:
         self.last_slot = slot
 
     def column(self, index: int, end_slot: int, *, absent: float = 0.0) -> Floats:
-        """One of the numbers for each slot of the hour that ends with ``end_slot``, inclusive."""
+        """Return one of the numbers for each slot of the hour that ends with ``end_slot``, inclusive."""
         found = array("f", (absent,)) * POINTS
         first = end_slot - POINTS + 1
         for slot in range(
@@ -55,11 +54,11 @@ class Ring:
 
 
 class SeriesStore:
-    """Rings by subject. Invariant: they are estimated at no more than ``bytes_max``, the longest quiet come first."""
+    """Rings by subject. Invariants: their estimated size is at most ``bytes_max``; the longest quiet ones are first."""
 
     def __init__(self, bytes_max: int) -> None:
         self.left_out = 0
-        """Subjects for which there was no room in the last slot."""
+        """Number of subjects for which there was no room in the last slot."""
         self.size_bytes = 0
         self._bytes_max = bytes_max
         self._rings: dict[tuple[str, str], Ring] = {}
@@ -68,7 +67,7 @@ class SeriesStore:
         return len(self._rings)
 
     def begin(self, slot: int) -> None:
-        """Forget who was quiet for an hour."""
+        """Start a slot: forget the subjects that were quiet for an hour."""
         self.left_out = 0
         while self._rings:
             subject, ring = next(iter(self._rings.items()))
@@ -77,7 +76,7 @@ class SeriesStore:
             self._drop(subject, ring)
 
     def put(self, slot: int, subject: tuple[str, str], values: Sequence[float]) -> None:
-        """Put down the numbers of a subject that is not quiet."""
+        """Store the numbers of a subject that is not quiet."""
         ring = self._rings.pop(subject, None)
         if ring is None:
             cost = _cost(subject, len(values))
@@ -90,7 +89,7 @@ class SeriesStore:
         self._rings[subject] = ring
 
     def find(self, subject: tuple[str, str]) -> Ring | None:
-        """The subject's ring; None: it was quiet for an hour, or left out."""
+        """Return the subject's ring; None if it was quiet for an hour, or left out."""
         return self._rings.get(subject)
 
     def _make_room(self, wanted: int, slot: int) -> bool:
