@@ -1,1 +1,1 @@
-"""Every option of a node, one frozen value checked as a whole, and the page that describes them."""
+"""The options of a node, as one frozen value that is checked as a whole, and the page that describes them."""

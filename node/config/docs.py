@@ -1,4 +1,4 @@
-"""``docs/configuration.md``, made from the code: ``python -m node.config.docs > docs/configuration.md``."""
+"""The generator of ``docs/configuration.md``: ``python -m node.config.docs > docs/configuration.md``."""
 
 import sys
 from dataclasses import MISSING, fields
@@ -63,7 +63,7 @@ Set them when you create the topic, or change them while it is in use. To change
 
 
 def default_text(name: str) -> str:
-    """A field's default in the words of the documentation."""
+    """Return a field's default as the documentation shows it."""
     meta = OPTIONS[name]
     if meta.default is not None:
         return meta.default

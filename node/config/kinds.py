@@ -1,7 +1,7 @@
-"""Kinds of configuration values: how one is read from text or TOML, what is allowed, and how both are said to people.
+"""Kinds of configuration values: how each is parsed from text or TOML, which values are allowed, and how it is shown.
 
-Every kind reads the native TOML value and the text of an environment variable or flag alike, and raises ``ValueError``
-(also for a value of the wrong type) with a short reason; ``node.config.sources`` adds the source, the name and the
+Every kind reads both the native TOML value and the text of an environment variable or flag. It raises ``ValueError``
+with a short reason, also for a value of the wrong type. ``node.config.sources`` adds the source, the name and the
 allowed range.
 """
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 
 class Address(NamedTuple):
-    """Where to listen or dial. ``host`` is a name or an IP address without brackets."""
+    """An address to listen on or to dial. ``host`` is a name or an IP address without brackets."""
 
     host: str
     port: int
@@ -25,7 +25,7 @@ class Address(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """Reachable from this machine alone."""
+        """Whether only this machine can reach the address."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -33,16 +33,16 @@ class Address(NamedTuple):
 
     @property
     def is_wildcard(self) -> bool:
-        """Every interface: something to listen on, nothing to dial."""
+        """Whether the address means every interface. It can be listened on, but not dialled."""
         return self.host in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionKind:
-    """How to read one kind of value. ``parse`` returns the typed value or raises ``ValueError``."""
+    """The parser of one kind of value. ``parse`` returns the typed value or raises ``ValueError``."""
 
     allowed: str
-    """Values that may be written, for messages and the documentation."""
+    """The allowed values, for messages and the documentation."""
     placeholder: str
     """Name of the value in ``--help``."""
     parse: Callable[[object], object]
@@ -58,7 +58,7 @@ def _text(value: object) -> str:
 
 
 def integer(least: int, most: int, unit: str = "") -> OptionKind:
-    """A whole number within [least, most]; underscores between digits are fine."""
+    """A whole number within [least, most]; underscores between digits are allowed."""
 
     def parse(value: object) -> int:
         if isinstance(value, str) and re.fullmatch(r"[+-]?\d(_?\d)*", value.strip()):
@@ -144,7 +144,7 @@ def choice(*words: str) -> OptionKind:
 
 
 def path(what: str) -> OptionKind:
-    """A path, absolute or relative to where the node is started; a leading ``~`` is the home directory."""
+    """A path, absolute or relative to the node's working directory; a leading ``~`` is the home directory."""
 
     def parse(value: object) -> Path:
         text = _text(value)
@@ -159,10 +159,10 @@ _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A
 
 
 def parse_address(value: object, *, port_min: int = 1) -> Address:
-    """``host:port``; an IPv6 address stands in brackets.
+    """Parse ``host:port``; an IPv6 address is in brackets.
 
     Raises:
-        ValueError: not of this form.
+        ValueError: the text has another form, or the port is out of range.
     """
     text = _text(value)
     host, colon, port = text.rpartition(":")
@@ -178,7 +178,7 @@ def parse_address(value: object, *, port_min: int = 1) -> Address:
 
 
 def listen_address() -> OptionKind:
-    """Where to listen; port 0 takes any free one."""
+    """An address to listen on; port 0 takes any free port."""
     return OptionKind(
         allowed="HOST:PORT, port 0 to 65535 (0: any free one)",
         placeholder="HOST:PORT",
@@ -187,7 +187,7 @@ def listen_address() -> OptionKind:
 
 
 def dial_address() -> OptionKind:
-    """An address that others dial."""
+    """An address that other nodes dial."""
 
     def parse(value: object) -> Address:
         address = parse_address(value)
@@ -330,7 +330,7 @@ def url() -> OptionKind:
 
 
 def https_url() -> OptionKind:
-    """Where a document is: ``https://host[:port]/path``."""
+    """The address of a document: ``https://host[:port]/path``."""
 
     def parse(value: object) -> str:
         text = _text(value)

@@ -1,9 +1,9 @@
-"""The configuration of a node: one frozen value, read once, checked as a whole.
+"""The configuration of a node: one frozen value, read once and checked as a whole.
 
-``node.config.sources`` reads it, ``node.config.rules`` checks it. Each field carries its doc and its kind as metadata;
-the command line's options, the messages of a refusal and ``docs/configuration.md`` are made from them, so that none can
-go stale. A field ``peer_listen`` is ``peer_listen`` in TOML, ``MILENA_PEER_LISTEN`` in the environment and
-``--peer-listen`` as a flag.
+``node.config.sources`` reads it, ``node.config.rules`` checks it. Each field has its description and its kind as
+metadata. The command line's options, the messages of a refusal and ``docs/configuration.md`` are made from these, so
+that they always agree. A field ``peer_listen`` is ``peer_listen`` in TOML, ``MILENA_PEER_LISTEN`` in the environment
+and ``--peer-listen`` as a flag.
 """
 
 import socket
@@ -26,15 +26,15 @@ class OptionDoc:
     doc: str
     group: str
     default: str | None = None
-    """What the documentation says of a default that depends on other fields."""
+    """The documentation's text for a default that depends on other fields."""
     is_secret: bool = False
-    """Has no flag: command lines are visible to every user of the machine."""
+    """Whether the field has no flag, because every user of the machine can see command lines."""
 
 
 def option(
     kind: OptionKind, doc: str, group: str, *, says: str | None = None, is_secret: bool = False
 ) -> dict[str, OptionDoc]:
-    """The metadata of a field of ``NodeConfig``."""
+    """Return the metadata of a field of ``NodeConfig``."""
     return {"option": OptionDoc(kind=kind, doc=doc, group=group, default=says, is_secret=is_secret)}
 
 
@@ -46,7 +46,7 @@ _LIMITS = ApiLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Everything that an operator may set. Build it with ``load_config``; the constructor checks nothing by itself."""
+    """The options that an operator may set. Build it with ``load_config``; the constructor checks nothing by itself."""
 
     node_id: int = field(
         default=1,
@@ -745,35 +745,35 @@ class NodeConfig:
 
     @property
     def is_single(self) -> bool:
-        """A cluster of this node alone."""
+        """Whether the cluster consists of this node alone."""
         return not self.join and set(self.peers) <= {self.node_id}
 
     @property
     def is_voter(self) -> bool:
-        """This node has a vote in the metadata quorum."""
+        """Whether this node has a vote in the metadata quorum."""
         return not self.join
 
     @property
     def voters(self) -> dict[int, Address]:
-        """The voters and where they are reached; empty for an observer, which asks those that it joins."""
+        """The voters and their addresses; empty for an observer, which asks the nodes that it joins."""
         if self.join:
             return {}
         return dict(self.peers) or {self.node_id: self.reachable_peer_address}
 
     @property
     def reachable_peer_address(self) -> Address:
-        """Where other nodes dial this one."""
+        """The address at which other nodes dial this one."""
         return self.peer_advertise or self.peers.get(self.node_id) or self.peer_listen
 
     def url(self, port: int) -> str:
-        """Where clients reach this node; ``port`` is the one that the API has bound."""
+        """Return the URL at which clients reach this node; ``port`` is the one that the API has bound."""
         if self.advertise is not None:
             return self.advertise
         host = socket.gethostname() if self.listen.is_wildcard else self.listen.host
         return f"{'https' if self.has_api_tls else 'http'}://{Address(host, port)}"
 
     def peer_address(self, port: int) -> Address:
-        """Where other nodes reach this one; ``port`` is the one that the peer port has bound."""
+        """Return the address at which other nodes reach this one; ``port`` is the bound peer port."""
         address = self.reachable_peer_address
         return address._replace(port=address.port or port)
 
@@ -784,12 +784,12 @@ class NodeConfig:
 
     @property
     def has_peer_tls(self) -> bool:
-        """Peers speak TLS with each other."""
+        """Whether nodes use TLS among themselves."""
         return self.peer_tls_cert_file is not None
 
     @property
     def has_api_tls(self) -> bool:
-        """The API is HTTPS."""
+        """Whether the API uses HTTPS."""
         return self.tls_cert_file is not None
 
     @property
@@ -799,7 +799,7 @@ class NodeConfig:
 
     @property
     def limits(self) -> ApiLimits:
-        """The bounds that the API is given."""
+        """The limits of the API."""
         return ApiLimits(
             **{limit.name: cast("Any", getattr(self, limit.name)) for limit in fields(ApiLimits)}
         )

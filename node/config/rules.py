@@ -1,4 +1,4 @@
-"""Rules between options, the secret that one of them names, and what an operator is warned of."""
+"""Rules between options, the secret that one of them names, and warnings for the operator."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ from milena.model.errors import StartupError
 from node.config.options import NodeConfig
 
 HEARTBEATS_PER_SESSION_MIN = 3
-"""A session must outlive two lost heartbeats."""
+"""Least number of heartbeats per session: a session must outlive two lost heartbeats."""
 
 
 def check_config(config: NodeConfig) -> None:
-    """The rules between fields.
+    """Check the rules between fields.
 
     Raises:
         StartupError: the first rule that is broken.
@@ -124,10 +124,10 @@ def _check_peer_port(config: NodeConfig) -> None:
 
 
 def secret_of(config: NodeConfig) -> bytes:
-    """The cluster secret; empty when there is none.
+    """Return the cluster secret; empty if there is none.
 
     Raises:
-        StartupError: the file cannot be read, or what it holds is too short or too long.
+        StartupError: the file cannot be read, or its secret is too short or too long.
     """
     if config.cluster_secret is not None:
         return config.cluster_secret.encode()
@@ -146,7 +146,7 @@ def secret_of(config: NodeConfig) -> bytes:
 
 
 def warnings_of(config: NodeConfig) -> tuple[str, ...]:
-    """Warnings for an operator before the node starts: allowed, and hardly meant."""
+    """Return warnings for the operator before the node starts: settings that are allowed, but probably not intended."""
     result = []
     is_open = not config.admin_password_file and config.client_auth != "required"
     if not config.listen.is_loopback and is_open:

@@ -1,4 +1,4 @@
-"""Where options come from, in rising order: defaults, a TOML file, ``MILENA_*`` environment variables, flags."""
+"""The sources of options, in rising priority: defaults, a TOML file, ``MILENA_*`` environment variables, flags."""
 
 import re
 import tomllib
@@ -19,19 +19,19 @@ FOREIGN_VARIABLES = frozenset(
         *("MILENA_USER", "MILENA_PASSWORD_FILE", "MILENA_PASSWORD", "MILENA_CLIENT_ID"),
     }
 )
-# What Kubernetes puts into every container for a service whose name begins with "milena".
+# Variables that Kubernetes sets in every container for a service whose name starts with "milena".
 SERVICE_LINK = re.compile(
     r"MILENA(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?)"
 )
 
 
 def flag_of(name: str) -> str:
-    """The flag of a field."""
+    """Return the flag of a field."""
     return "--" + name.replace("_", "-")
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a field."""
+    """Return the environment variable of a field."""
     return ENVIRONMENT_PREFIX + name.upper()
 
 
@@ -95,10 +95,10 @@ def load_config(
 ) -> NodeConfig:
     """Merge the sources and check the whole.
 
-    ``flags`` holds field names and what the command line said; a None is a flag that was not given.
+    ``flags``: field names and the values of the command line; None for a flag that was not given.
 
     Raises:
-        StartupError: unknown key, bad value or contradiction; names source, name, value and what is allowed.
+        StartupError: unknown key, bad value or contradiction; names source, name, value and the allowed values.
     """
     values: dict[str, Any] = {}
     if config_file is not None:
