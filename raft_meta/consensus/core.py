@@ -294,7 +294,7 @@ class RaftCore:
         return self._submit(COMMAND + command, callback)
 
     def barrier(self, callback: Callable[[int, Failure | None], None]) -> int | None:
-        """Commit a no-op; the callback gets the index applied here, or the failure. Return as ``propose`` does."""
+        """Commit a no-op; the callback gets the index applied here, or the failure. Return a ticket as ``propose``."""
 
         def on_result(_: bytes | None, failure: Failure | None) -> None:
             # The library calls back before it counts the no-op as applied.
@@ -589,6 +589,7 @@ class RaftCore:
         if answer["learner"]:
             # Learners must not keep a leader in office that a majority of members does not hear.
             library.set_response_time(node_id, answered_before)
+        # Guard "nextback": the library goes back to the acknowledged index, and would send entries in flight again.
         if answer["success"]:
             library.set_next_index(node_id, max(next_before, library.next_index(node_id)))
         # Neither success nor reset: the response to a snapshot piece, whose "index" is the bytes received, plus one.

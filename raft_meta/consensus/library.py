@@ -160,6 +160,8 @@ class _Outlet(Transport):  # type: ignore[misc]  # the library ships no types
 class _Journal:
     """The library's journal over the durable log; the camel-case names are the library's."""
 
+    # ``clear`` and ``deleteEntriesTo`` are missing: only the library's own snapshots call them, and those are replaced.
+
     def __init__(self, wal: Wal) -> None:
         self._wal = wal
         self.keeps_tail = False
@@ -186,6 +188,7 @@ class _Journal:
         """Ignore the index: a restart begins at the snapshot and learns the rest from the leader."""
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
+        # The library starts with entry 1 applied, which is its own no-op.
         return 1
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
@@ -353,6 +356,7 @@ class Library:
             raftMinTimeout=election_timeout[0],
             raftMaxTimeout=election_timeout[1],
             leaderFallbackTimeout=leader_fallback,
+            # Not used without the library's transport, but the library refuses one below the election timeout.
             connectionTimeout=max(3.5, election_timeout[1]),
             dynamicMembershipChange=False,
             # Commands stay in the queue without a leader, where ``withdraw`` still finds them.
@@ -367,6 +371,7 @@ class Library:
         with _patched(wal):
             self._core = _Core(
                 hooks,
+                # None for an observer: the library's node then neither campaigns nor votes.
                 self._nodes.get(node_id),
                 [self._nodes[other] for other in self.others],
                 conf,
@@ -515,7 +520,8 @@ class Library:
         self._core._SyncObj__onBecomeLeader()
 
     def transfer_leadership(self) -> bool:
-        """Tell the most caught-up follower to campaign; return False if no follower is caught up."""
+        """Tell the most caught-up follower to campaign; return False if it lacks entries, or none is connected."""
+        # The library calls back within the call. Success means that the message left, not that the follower took over.
         outcomes: list[int] = []
         self._core.transferLeadership(None, lambda _, outcome: outcomes.append(outcome))
         return outcomes == [0]
@@ -539,6 +545,8 @@ class Library:
 
     def fail_forwarded(self) -> None:
         """Fail all forwarded commands as ``LEADER_CHANGED``: the leader is out of reach, their fate is unknown."""
+        # Guard "lost": the library does so only when it campaigns or hears another leader. If the same leader is back,
+        # the commands or their responses may be lost with the connection, and their callers would wait for ever.
         self._core._SyncObj__onLeaderChanged()
 
     def forget_leader(self) -> None:
@@ -554,6 +562,7 @@ class Library:
             "dict[int, list[tuple[int, _LibraryCallback]]]",
             self._core._SyncObj__commandsWaitingCommit,
         )
+        # In order of index, so that a simulated run repeats.
         for index in sorted(waiting):
             gone = [item for item in waiting[index] if is_lost(index, item[0])]
             if not gone:
@@ -570,6 +579,7 @@ class Library:
         return bool(self._core._SyncObj__commandsWaitingCommit)
 
     def _node(self, node_id: int) -> Node:
+        # An observer has no lasting object here. The library compares nodes by id, so a new object serves.
         node = self._nodes.get(node_id)
         return Node(node_id) if node is None else node
 
