@@ -1,7 +1,7 @@
-"""One append: which batches go into which segment, written first and counted in afterwards.
+"""One append: which batches go into which segment; written first, counted afterwards.
 
-An append is all or nothing. Everything is written, into new segments too, before the log changes in memory; when the
-disk is full what was written is cut off again.
+An append is all or nothing. All bytes, including those for new segments, are written before the log changes in memory.
+If the disk is full, the bytes that were written are cut off again.
 """
 
 from collections.abc import Sequence
@@ -37,11 +37,11 @@ class AppendPlan:
 
     @property
     def runs(self) -> Sequence[AppendRun]:
-        """All of them, in order."""
+        """All runs, in order."""
         return self._runs
 
     def add(self, header: BatchHeader, *chunks: Buffer) -> None:
-        """Add the next batch; the segment is rolled when it has no room for it."""
+        """Add the next batch; start a new segment if the last one has no room for it."""
         run = self._runs[-1]
         size = run.segment.size_bytes + run.total_bytes
         if size and size + header.batch_bytes > self._config.segment_bytes:
@@ -58,7 +58,7 @@ class AppendPlan:
         """Write all runs.
 
         Raises:
-            DiskFullError: nothing was written, and nothing of it can come back.
+            DiskFullError: nothing was appended, and no written byte can come back after a crash.
             DiskFailedError: stop the process.
         """
         for number, run in enumerate(self._runs):

@@ -1,11 +1,11 @@
 """The sparse index of one segment: offset → position, and timestamp → offset; in memory and as two files.
 
-An entry stands at the beginning of a batch, every ``index_interval_bytes`` or so, and always at the first batch. A
-lookup finds the entry at or below and walks headers from there. Each entry also holds the greatest timestamp of all
-batches *before* it, which never falls along the segment: a search by time is a bisect too, although the timestamps
-of the records themselves may be in any order.
+An entry points to the start of a batch, about every ``index_interval_bytes``, and always to the first batch. A lookup
+finds the entry at or below an offset and walks headers from there. Each entry also has the highest timestamp of all
+batches *before* it. These values never fall along the segment, so a search by time is a bisect too, although the
+timestamps of the records may be in any order.
 
-Both files begin with the same header, then hold two columns of ``count`` 64-bit integers (``.index``: offsets and
+Both files start with the same header, followed by two columns of ``count`` 64-bit integers (``.index``: offsets and
 positions; ``.timeindex``: timestamps and offsets). All big-endian.
 
     offset  size  meaning
@@ -18,8 +18,8 @@ positions; ``.timeindex``: timestamps and offsets). All big-endian.
     40      4     CRC-32C over the columns
     44      4     CRC-32C over bytes 0..43
 
-The files are written whole, after the log file was synced up to ``size_bytes``. They are hints: whatever does not
-match is thrown away and made again from the log.
+The files are written as a whole, after the log file was synced up to ``size_bytes``. They are hints: a file that does
+not match is discarded and rebuilt from the log.
 """
 
 import sys
@@ -43,7 +43,7 @@ INDEX_HEADER_BYTES = _FIELDS.size + _CRC.size
 
 
 class SegmentSummary(NamedTuple):
-    """A segment in four numbers."""
+    """A segment's offsets, size and highest timestamp."""
 
     base_offset: int
     next_offset: int
@@ -55,11 +55,11 @@ class SegmentIndex:
     """Three parallel columns, all ascending.
 
     Invariants:
-        - entry 0, if there is one, is the segment's first batch, at position 0;
+        - entry 0, if it exists, is the segment's first batch, at position 0;
         - offsets and positions ascend strictly; ``timestamps`` never falls and starts at -1.
 
-    Only the owner adds or truncates; other threads may look up at the same time, since entries below the length of
-    ``timestamps``, the column that grows last, never change and truncation makes new columns.
+    Only the owner adds or truncates. Other threads may look up at the same time: entries below the length of
+    ``timestamps``, the column that grows last, never change, and a truncation makes new columns.
     """
 
     __slots__ = ("offsets", "positions", "timestamps")
@@ -73,23 +73,23 @@ class SegmentIndex:
         return len(self.timestamps)
 
     def add(self, offset: int, position: int, timestamp_before_ms: int) -> None:
-        """An entry for the batch at ``position``; the greatest timestamp before it is ``timestamp_before_ms``."""
+        """Add an entry for the batch at ``position``; ``timestamp_before_ms`` is the highest timestamp before it."""
         self.offsets.append(offset)
         self.positions.append(position)
         self.timestamps.append(timestamp_before_ms)
 
     def floor(self, offset: int) -> int:
-        """Index of the last entry at or below ``offset``, -1 when there is none."""
+        """Return the index of the last entry at or below ``offset``; -1 without one."""
         return bisect_right(self.offsets, offset, 0, len(self.timestamps)) - 1
 
     def floor_by_timestamp(self, timestamp_ms: int) -> int:
-        """Index of the last entry before which every timestamp is below ``timestamp_ms``, -1 in an empty index."""
+        """Return the index of the last entry before which all timestamps are below ``timestamp_ms``; -1 if empty."""
         if not self.timestamps:
             return -1
         return max(bisect_left(self.timestamps, timestamp_ms) - 1, 0)
 
     def truncated_to(self, offset: int) -> "SegmentIndex":
-        """The entries below ``offset``, as a new index."""
+        """Return the entries below ``offset`` as a new index."""
         count = bisect_left(self.offsets, offset)
         kept = SegmentIndex()
         kept.offsets = self.offsets[:count]
@@ -99,29 +99,29 @@ class SegmentIndex:
 
 
 def encode_index(summary: SegmentSummary, index: SegmentIndex) -> bytes:
-    """The content of an ``.index`` file."""
+    """Return the content of an ``.index`` file."""
     return _encode(_INDEX_MAGIC, summary, index.offsets, index.positions)
 
 
 def encode_time_index(summary: SegmentSummary, index: SegmentIndex) -> bytes:
-    """The content of a ``.timeindex`` file."""
+    """Return the content of a ``.timeindex`` file."""
     return _encode(_TIME_INDEX_MAGIC, summary, index.timestamps, index.offsets)
 
 
 def decode_summary(content: bytes) -> SegmentSummary:
-    """The summary at the head of an ``.index`` file, whose columns need not be there.
+    """Decode the summary in the header of an ``.index`` file; ``content`` may lack the columns.
 
     Raises:
-        CorruptLogError: damaged.
+        CorruptLogError: the header is damaged.
     """
     return _decode_header(_INDEX_MAGIC, content)[0]
 
 
 def decode_index(index_content: bytes, time_content: bytes) -> tuple[SegmentSummary, SegmentIndex]:
-    """The index in the two files of a segment.
+    """Decode the index from the two files of a segment.
 
     Raises:
-        CorruptLogError: one of them is damaged, or they do not belong together.
+        CorruptLogError: a file is damaged, or the two do not belong together.
     """
     summary, offsets, positions = _decode(_INDEX_MAGIC, index_content)
     time_summary, timestamps, time_offsets = _decode(_TIME_INDEX_MAGIC, time_content)
@@ -177,7 +177,7 @@ def _decode(magic: bytes, content: bytes) -> tuple[SegmentSummary, "array[int]",
 
 
 def _big_endian(column: "array[int]") -> "array[int]":
-    """The column with its bytes turned round where the machine is little-endian; its own inverse."""
+    """Swap the bytes of the column on a little-endian machine; the function is its own inverse."""
     if sys.byteorder == "big":
         return column
     turned = column[:]

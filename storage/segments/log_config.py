@@ -10,23 +10,23 @@ class LogConfig:
     """Settings of one log. Sizes are in bytes.
 
     Attributes:
-        segment_bytes: a segment is rolled before it would grow beyond this (unless by a single batch).
+        segment_bytes: a new segment starts before this size is exceeded, unless one batch is larger.
         index_interval_bytes: bytes between two entries of the sparse index.
         flush_messages: 1 = strict: stored means synced. N = relaxed: synced after N records.
-        flush_ms: relaxed: synced when something has waited that long; None = never by time.
-        retention_ms: age of a segment's youngest record after which it goes; -1 = for ever.
-        retention_bytes: what is kept at least; -1 = no bound.
+        flush_ms: relaxed logs are synced when a record has waited this long; None = never by time.
+        retention_ms: age of a segment's youngest record at which the segment is removed; -1 = never.
+        retention_bytes: bytes that are kept at least; -1 = no limit.
         max_message_bytes: the largest batch.
-        preallocate_bytes: the largest step in which a segment's file grows; 0 = exactly as needed.
-        checkpoint_bytes: appended bytes after which a checkpoint moves the recovery point within a segment: what
-            recovery has to scan at most, besides what was appended since the last checkpoint.
-        segment_ms: age of a segment's first batch after which the next is begun; None = by size alone.
-        is_deleting: whether segments go by age and size (``cleanup.policy`` has delete).
-        is_compacted: whether the last record of each key is kept, and earlier ones go (it has compact).
-        min_compaction_lag_ms: how old a segment's youngest record must be before compaction touches it.
-        max_compaction_lag_ms: how old a record may get before compaction must look at it; None = no bound.
-        min_cleanable_dirty_ratio: the part of the log, in bytes, that must be new before it is compacted.
-        delete_retention_ms: how long a tombstone stays after compaction saw it first.
+        preallocate_bytes: the largest step by which a segment's file grows; 0 = exactly as needed.
+        checkpoint_bytes: appended bytes after which a checkpoint moves the recovery point within a segment. Recovery
+            scans at most this much, plus the appends since the last checkpoint.
+        segment_ms: age of a segment's first batch at which the next segment starts; None = by size alone.
+        is_deleting: whether segments are removed by age and size (``cleanup.policy`` contains delete).
+        is_compacted: whether only the last record of each key is kept (``cleanup.policy`` contains compact).
+        min_compaction_lag_ms: age that a segment's youngest record must have before compaction touches the segment.
+        max_compaction_lag_ms: age at which compaction must look at a record; None = no limit.
+        min_cleanable_dirty_ratio: share of new bytes in the log that makes compaction due.
+        delete_retention_ms: how long a tombstone stays after compaction first saw it.
     """
 
     segment_bytes: int = 100_000_000
@@ -48,12 +48,12 @@ class LogConfig:
 
     @property
     def roll_ms(self) -> int | None:
-        """Age of the active segment's first batch after which the next is begun: it is never compacted itself."""
+        """Age of the active segment's first batch at which a new one starts, because an active one is not compacted."""
         lag = self.max_compaction_lag_ms if self.is_compacted else None
         bounds = [bound for bound in (self.segment_ms, lag) if bound is not None]
         return min(bounds, default=None)
 
     @property
     def is_strict(self) -> bool:
-        """Whether nothing counts as stored before it was synced."""
+        """Whether records count as stored only after a sync."""
         return self.flush_messages <= 1

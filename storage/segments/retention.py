@@ -1,7 +1,7 @@
-"""Which segments a log may forget: by age, by size, and by an explicit log start. Pure.
+"""Which segments a log may remove: by age, by size, and by an explicit log start. Pure.
 
-Whole segments only, from the oldest on, and never beyond ``deletable_end``: the owner passes the least of its high
-watermark and its synced end, so that nothing goes that a replica in sync may still need.
+Only whole segments are removed, from the oldest on, and never beyond ``deletable_end``. The owner passes the lower of
+its high watermark and its synced end, so records that an in-sync replica may still need stay.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from milena.model.types import NO_TIMESTAMP
 from storage.segments.index import SegmentSummary
 
 UNLIMITED = -1
-"""For ``retention_ms`` and ``retention_bytes``: no bound."""
+"""No limit; a value of ``retention_ms`` and ``retention_bytes``."""
 
 
 def retained_start(
@@ -21,14 +21,14 @@ def retained_start(
     retention_bytes: int,
     deletable_end: int,
 ) -> int:
-    """The base offset of the first segment to keep; the end of the last when none is.
+    """Return the base offset of the first segment to keep; the end of the last segment if none is kept.
 
     Args:
-        segments: all of them, oldest first, the active one included.
+        segments: all segments, oldest first, including the active one.
         now_ms: wall clock.
-        retention_ms: how old a segment's youngest record may get; -1 for ever.
-        retention_bytes: what must be left at least; -1 for no bound. The log exceeds it by less than a segment.
-        deletable_end: no segment that ends above it goes.
+        retention_ms: the highest age of a segment's youngest record; -1 = no limit.
+        retention_bytes: bytes that must stay at least; -1 = no limit. The log exceeds them by less than a segment.
+        deletable_end: segments that end above it stay.
     """
     excess = sum(segment.size_bytes for segment in segments) - retention_bytes
     start = segments[0].base_offset
@@ -52,7 +52,7 @@ def _is_too_old(segment: SegmentSummary, now_ms: int, retention_ms: int) -> bool
 
 
 def forgettable(segments: Sequence[SegmentSummary], log_start_offset: int) -> int:
-    """How many segments, from the oldest on, lie wholly below ``log_start_offset``; never the last."""
+    """Return how many segments, from the oldest on, lie wholly below ``log_start_offset``; never the last one."""
     count = 0
     for segment in segments[:-1]:
         if segment.next_offset > log_start_offset:

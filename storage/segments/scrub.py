@@ -1,13 +1,12 @@
-"""Looks through stored segments for bytes that are not what was written, before a reader meets them.
+"""A scrub: it checks stored segments for bytes that differ from those written, before a reader meets them.
 
-Below the recovery point recovery trusts what the indexes say, and readers take bytes as they lie there: what rots on
-the disk stays unseen for as long as nobody reads it, and replicas that rot one after the other would be lost together.
-A ``SegmentScrub`` checks one segment as recovery would: checksums, offsets that follow each other, epochs that do not
-fall.
+Below the recovery point, recovery trusts the indexes, and readers take the bytes as they are. Damage stays unseen until
+the bytes are read, and replicas that are damaged one after the other would be lost together. A ``SegmentScrub`` checks
+one segment as recovery would: checksums, offsets without gaps, epochs that do not fall.
 
-It touches nothing but a descriptor of its own, so that any thread may take the steps while the log goes on. What it
-finds is true of the segment as it was when the scrub began: ``PartitionLog.is_current`` says whether that still is one.
-The copy in the page cache is what it sees where there is one, as readers do.
+A scrub uses only its own descriptor, so any thread may run its steps while the log is in use. Its finding is about the
+segment as it was when the scrub began; ``PartitionLog.is_current`` says whether the segment still is the same. If a
+page is in the page cache, the scrub checks that copy, because readers see it.
 """
 
 from collections.abc import Iterator
@@ -23,14 +22,14 @@ from storage.segments.table import SegmentTable
 
 STEP_BYTES = 256 << 10
 STEP_BATCHES = 500
-"""Whichever comes first: a batch costs some microseconds of the interpreter, however small it is."""
+"""Limits of one step. Each batch costs some microseconds of the interpreter, however small it is."""
 NEAR_BYTES = 4 << 20
-"""What is checked from a place on that somebody doubts, before all of its segment is: that one may take minutes."""
+"""Bytes checked first, from a doubted place on; the rest of the segment may take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """A segment's first bad batch that was seen: ``offset`` is where it should begin, and lies at byte ``position``."""
+    """The first bad batch found in a segment: it should start at ``offset``, at byte ``position``."""
 
     segment: Segment
     summary: SegmentSummary
@@ -38,12 +37,12 @@ class Damage:
     offset: int
     position: int
     epoch: int
-    """Of the batch before it; -1 without one."""
+    """Leader epoch of the batch before it; -1 without one."""
     reason: str
 
 
 class _Once:
-    """A file that is read in passing."""
+    """A file whose pages do not stay in the page cache because of a read."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -53,17 +52,17 @@ class _Once:
 
 
 class SegmentScrub:
-    """One way through a sealed segment; ``close`` it in the end."""
+    """One pass over a segment; call ``close`` at its end."""
 
     def __init__(
         self, segment: Segment, *, again: Damage | None = None, near: int | None = None
     ) -> None:
-        """Begin at the beginning and go on to the end.
+        """Start at the segment's beginning, and check up to its end.
 
         Args:
             segment: to be checked.
-            again: begin at this damage, to see whether it is still there.
-            near: begin where the index knows a place before this offset, and go on for ``NEAR_BYTES``.
+            again: start at this damage instead, to see whether it is still there.
+            near: start at the index entry before this offset, and check ``NEAR_BYTES``.
 
         Raises:
             FileNotFoundError: the segment was removed or replaced.
@@ -84,10 +83,10 @@ class SegmentScrub:
         return read_batches(_Once(self._file), self._position, self.summary.size_bytes)
 
     def _seek(self, offset: int) -> None:
-        """Go to what the index knows before it; stay where its files are gone and the log cannot tell either."""
+        """Go to the index entry before ``offset``; stay at the beginning if there is no usable index."""
         with suppress(CorruptLogError, FileNotFoundError):
             index = self.segment.load_index()
-            # It may know what was written since, and nothing at all where the segment was cut.
+            # The index may cover later writes, or nothing if the segment was cut.
             entry = index.floor(min(offset, self.summary.next_offset - 1))
             if entry >= 0:
                 self._position, self._offset = index.positions[entry], index.offsets[entry]
@@ -95,9 +94,9 @@ class SegmentScrub:
             self._batches = self._read_on()
 
     def step(self) -> int:
-        """Check some batches; returns how many bytes they have. ``is_done`` and ``damage`` say the rest."""
+        """Check some batches; return their bytes. ``is_done`` and ``damage`` hold the result."""
         if self._near is not None:
-            # Not before: it may have to read files, and steps are what worker threads take.
+            # Not in the constructor: this may read files, and steps run on worker threads.
             near, self._near = self._near, None
             self._seek(near)
         began = self._position
@@ -151,26 +150,26 @@ def scrub_above(
     again: Damage | None = None,
     near: int | None = None,
 ) -> SegmentScrub | None:
-    """A scrub of the first segment that ends above ``offset`` and is sealed below ``limit``; None without one."""
+    """Return a scrub of the first segment that ends above ``offset`` and is sealed below ``limit``, or None."""
     for segment in table.segments[:-1]:
         if segment.next_offset > limit or segment in table.unsealed:
             return None
         if segment.next_offset > offset:
-            # A removal or a swap may be ahead of the table.
+            # The table may not show a removal or a swap yet.
             with suppress(FileNotFoundError):
                 return SegmentScrub(segment, again=again, near=near)
     return None
 
 
 def scrub_of(segment: Segment, *, near: int | None = None) -> SegmentScrub | None:
-    """A scrub of what is written by now of this segment; None if it was removed or replaced."""
+    """Return a scrub of the written part of this segment; None if it was removed or replaced."""
     with suppress(FileNotFoundError):
         return SegmentScrub(segment, near=near)
     return None
 
 
 def is_current(table: SegmentTable, damage: Damage) -> bool:
-    """Whether the segment in which it was found is still the same sealed part of the log."""
+    """Whether the segment with the damage is still the same sealed part of the log."""
     segment = damage.segment
     return (
         segment in table.segments[:-1]

@@ -1,11 +1,12 @@
-"""One segment: a run of batches in a file that is named by the offset of the first, and its index.
+"""One segment: a run of batches in a file that is named by the first offset, and its index.
 
-A segment writes, reads and cuts bytes; which bytes, and what they mean for the log, is decided in ``partition_log``.
-The last segment of a log grows: it is preallocated in steps, so the file is longer than what counts. Zeros past
-``size_bytes`` are the end, and so is whatever else is there.
+A segment writes, reads and cuts bytes. ``partition_log`` decides which bytes, and what they mean for the log. The last
+segment of a log grows. It is preallocated in steps, so its file is longer than its content. All bytes behind
+``size_bytes``, zeros or not, do not count.
 
-The owner's thread alone changes a segment. Other threads may read and sync while they hold a pin; a file that was
-let go is closed with the last pin, because a descriptor that is closed under a reader may be another file by then.
+Only the owner's thread changes a segment. Other threads may read and sync while they hold a pin. A released file is
+closed with its last pin: if it were closed under a reader, the descriptor's number might already belong to another
+file.
 """
 
 import threading
@@ -34,25 +35,25 @@ TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".producers"
 
 ALLOCATION_BYTES_MIN = 1 << 20
-"""The first step of preallocation; later ones are as large as the segment by then, up to the configured step."""
+"""First step of preallocation. Later steps are as large as the segment, up to the configured step."""
 
 RECENT_BATCHES_MAX = 1024
-"""Batches at the end of the last segment whose positions are kept: a reader at the tail walks no headers."""
+"""Batches at the end of the last segment whose positions are kept, so that a reader there walks no headers."""
 
 SCAN_CHUNK_BYTES = 1 << 20
 """Bytes that a scan reads at a time."""
 
 _LOCATE_BYTES_MAX = 64 << 10
-"""How far before the wanted batch a read may begin, to find it and read it in one go."""
+"""How far before the wanted batch a read may start, so that one read both finds and returns it."""
 
 _NAME_DIGITS = 20
 
 _FRAME = Struct(">IBHq26xi")
-"""Of a batch's header: batch_bytes, magic, header_bytes, base_offset, and last_offset_delta."""
+"""Batch_bytes, magic, header_bytes, base_offset and last_offset_delta of a batch's header."""
 
 
 class Frame(NamedTuple):
-    """The few fields of a header that a walk needs."""
+    """The fields of a header that a walk over batches needs."""
 
     batch_bytes: int
     base_offset: int
@@ -60,19 +61,19 @@ class Frame(NamedTuple):
 
 
 class BatchSource(Protocol):
-    """Where batches are read from; a ``File`` is one."""
+    """A source from which batches are read; a ``File`` is one."""
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes; shorter only at the end."""
+        """Return up to ``length`` bytes; fewer only at the end."""
 
 
 def offset_name(offset: int, suffix: str) -> str:
-    """The name of a file that begins at ``offset``: names sort as offsets do."""
+    """Return the name of a file that starts at ``offset``; names sort as offsets do."""
     return f"{offset:0{_NAME_DIGITS}d}{suffix}"
 
 
 def parse_offset_name(name: str, suffix: str) -> int | None:
-    """The offset in a file's name; None when it is not such a name."""
+    """Return the offset in a file's name; None if it is no name of this form."""
     stem = name.removesuffix(suffix)
     if stem == name or len(stem) != _NAME_DIGITS or not (stem.isascii() and stem.isdigit()):
         return None
@@ -80,10 +81,10 @@ def parse_offset_name(name: str, suffix: str) -> int | None:
 
 
 def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch from ``position`` to ``end``, both checksums verified.
+    """Yield position and header of each batch from ``position`` to ``end``; both checksums are verified.
 
     Raises:
-        CorruptLogError: at the first byte that does not belong to a whole, unharmed batch. Also at zeros.
+        CorruptLogError: at the first byte that is not part of a whole, undamaged batch; zeros are not.
     """
     for _, header, _ in read_batches(file, position, end):
         yield position, header
@@ -93,10 +94,10 @@ def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 def read_batches(
     file: BatchSource, position: int, end: int
 ) -> Iterator[tuple[bytes, BatchHeader, int]]:
-    """The same with what is in the batches: a chunk of the file, a header, and where in the chunk its batch begins.
+    """Yield each batch as a chunk of the file, the batch's header, and the batch's position in the chunk.
 
     Raises:
-        CorruptLogError: at the first byte that does not belong to a whole, unharmed batch.
+        CorruptLogError: at the first byte that is not part of a whole, undamaged batch.
     """
     chunk, chunk_start = b"", position
     while position < end:
@@ -113,10 +114,10 @@ def _holds_batch(chunk: bytes, at: int) -> bool:
 
 
 def _read_batch(file: BatchSource, position: int, end: int) -> bytes:
-    """At least the batch at ``position``, if its header is sound and ``end`` leaves room for it."""
+    """Read at least the batch at ``position``, if its header is valid and the batch ends below ``end``."""
     chunk = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
     if len(chunk) >= HEADER_BYTES and not _holds_batch(chunk, 0):
-        # Only a header with a valid checksum may make us read, and allocate, that much.
+        # Only a header with a valid checksum may cause a read, and an allocation, of this size.
         batch_bytes = decode_header(chunk).batch_bytes
         if batch_bytes <= end - position:
             return file.pread(batch_bytes, position)
@@ -124,7 +125,7 @@ def _read_batch(file: BatchSource, position: int, end: int) -> bytes:
 
 
 def _no_positions() -> "tuple[array[int], array[int]]":
-    """Base offsets and positions of no batches. Arrays: lists of numbers would take five times the memory."""
+    """Return empty columns of base offsets and positions. Lists would take five times the memory of arrays."""
     return array("q"), array("q")
 
 
@@ -133,8 +134,8 @@ class Segment:
 
     Invariants:
         - ``next_offset``, ``size_bytes`` and the index change together, after the bytes were written;
-        - ``index`` is None only for a segment that has been rolled, and is then loaded when it is needed;
-        - ``recent`` are the positions of the last batches, without a gap, up to ``size_bytes``.
+        - ``index`` is None only for a rolled segment, and is loaded when it is needed;
+        - ``recent`` has the positions of the last batches, without a gap, up to ``size_bytes``.
     """
 
     __slots__ = (
@@ -178,7 +179,7 @@ class Segment:
     def create(
         cls, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int
     ) -> "Segment":
-        """A new, empty segment; its name is durable only after the folder was synced.
+        """Create an empty segment; its name is durable only after the folder is synced.
 
         Raises:
             DiskFullError: no room for the name.
@@ -188,17 +189,17 @@ class Segment:
         return segment
 
     def create_file(self) -> None:
-        """Make its log file, empty; the name is durable only after the folder was synced.
+        """Create an empty log file; its name is durable only after the folder is synced.
 
         Raises:
             DiskFullError: no room for the name.
         """
-        # Leftovers of a segment of the same name would be taken for its content.
+        # The content of an old file with this name would count as the segment's.
         self._files.remove(self.path(LOG_SUFFIX))
         self._file = self._files.open(self.path(LOG_SUFFIX), create=True)
 
     def successor(self, base_offset: int, *, index_interval_bytes: int) -> "Segment":
-        """A segment of the same log that has no file yet."""
+        """Return a segment of the same log that has no file yet."""
         return Segment(
             self._files, self._directory, base_offset, index_interval_bytes=index_interval_bytes
         )
@@ -210,31 +211,31 @@ class Segment:
 
     @property
     def summary(self) -> SegmentSummary:
-        """The segment in four numbers."""
+        """The segment's offsets, size and highest timestamp."""
         return SegmentSummary(
             self.base_offset, self.next_offset, self.size_bytes, self.max_timestamp_ms
         )
 
     def path(self, suffix: str) -> str:
-        """The path of one of its files."""
+        """Return the path of one of the segment's files."""
         return f"{self._directory}/{offset_name(self.base_offset, suffix)}"
 
     # Pins and descriptors.
 
     def give_up_names(self) -> None:
-        """Another segment takes over the names of its files: what is open stays so, nothing is opened any more."""
+        """Note that another segment takes the names of its files: open files stay open, and no file is opened again."""
         self._is_replaced = True
 
     @property
     def is_replaced(self) -> bool:
-        """Whether its names belong to another segment: look it up in the table again."""
+        """Whether its names belong to another segment; then look the offset up in the table again."""
         return self._is_replaced
 
     def pin(self) -> File:
-        """Its file, which stays open until ``unpin``.
+        """Return its file, which stays open until ``unpin``.
 
         Raises:
-            FileNotFoundError: it was removed, or replaced, before anybody had it open.
+            FileNotFoundError: the segment was removed or replaced, and its file was not open.
         """
         with self._lock:
             file = self._open()
@@ -242,10 +243,10 @@ class Segment:
             return file
 
     def open_apart(self) -> File:
-        """Its file under a descriptor that the caller closes: what it tells the kernel is nobody else's matter.
+        """Open its file under a separate descriptor, which the caller closes; hints to the kernel then stay separate.
 
         Raises:
-            FileNotFoundError: it was removed or replaced.
+            FileNotFoundError: the segment was removed or replaced.
         """
         file = self._files.open(self.path(LOG_SUFFIX))
         if self._is_replaced:
@@ -254,14 +255,14 @@ class Segment:
         return file
 
     def unpin(self) -> None:
-        """Give up one pin."""
+        """Release one pin."""
         with self._lock:
             self._pins -= 1
             if self._is_let_go and not self._pins:
                 self._close()
 
     def let_go(self) -> None:
-        """Close the file as soon as nobody reads it; it is opened again when somebody does."""
+        """Close the file once no reader has it pinned; the next reader opens it again."""
         with self._lock:
             if self._pins:
                 self._is_let_go = True
@@ -289,22 +290,22 @@ class Segment:
 
     @property
     def file(self) -> File:
-        """Its file, for the owner's thread."""
+        """The segment's file; for the owner's thread."""
         with self._lock:
             return self._open()
 
     # Writing.
 
     def write(self, chunks: Sequence[Buffer], total_bytes: int, *, allocation_end: int) -> None:
-        """Write chunks behind the last batch; ``add_batch`` makes them count.
+        """Write chunks behind the last batch; ``add_batch`` counts them.
 
         Args:
             chunks: whole batches.
             total_bytes: their length.
-            allocation_end: where preallocation ends for now; not above ``size_bytes`` = none.
+            allocation_end: where preallocation may end; no preallocation if it is not above ``size_bytes``.
 
         Raises:
-            DiskFullError: nothing was written, and nothing of it can come back after a crash.
+            DiskFullError: nothing was written, and no byte of it can come back after a crash.
         """
         end = self.size_bytes + total_bytes
         file = self.file
@@ -322,7 +323,7 @@ class Segment:
         try:
             file.allocate(target)
         except DiskFullError:
-            # A nearly full disk may still have room for this write alone.
+            # A nearly full disk may still have room for this write.
             if target == end:
                 raise
             file.allocate(end)
@@ -330,7 +331,7 @@ class Segment:
         self.allocated_bytes = target
 
     def cut_leftovers(self) -> None:
-        """Drop what lies behind the last batch, durably."""
+        """Cut the bytes behind the last batch, durably."""
         file = self.file
         if file.size() > self.size_bytes:
             file.truncate(self.size_bytes)
@@ -340,7 +341,7 @@ class Segment:
     def add_batch(
         self, base_offset: int, next_offset: int, batch_bytes: int, timestamp_ms: int
     ) -> None:
-        """Count in the batch that was written at ``size_bytes``."""
+        """Count the batch that was written at ``size_bytes``."""
         index = self._index
         assert index is not None, f"segment {self.base_offset} is sealed"
         position = self.size_bytes
@@ -355,7 +356,7 @@ class Segment:
     def _remember(self, base_offset: int, position: int) -> None:
         offsets, positions = self._recent
         if len(positions) >= 2 * RECENT_BATCHES_MAX:
-            # New columns: a reader on another thread may hold the old ones.
+            # Make new columns, because a reader on another thread may hold the old ones.
             offsets, positions = offsets[-RECENT_BATCHES_MAX:], positions[-RECENT_BATCHES_MAX:]
             self._recent = (offsets, positions)
         offsets.append(base_offset)
@@ -364,7 +365,7 @@ class Segment:
     # Looking up.
 
     def load_index(self) -> SegmentIndex:
-        """The index; from its files, or from the log when they cannot be trusted.
+        """Return the index: from its files, or rebuilt from the log if the files are not valid.
 
         Raises:
             CorruptLogError: the log itself is damaged.
@@ -414,14 +415,14 @@ class Segment:
         end_offset: int,
         is_cached: bool,
     ) -> bytes | None:
-        """Whole batches from the one that holds ``offset``; None when the disk would have to be read.
+        """Return whole batches from the one that holds ``offset``; None if the disk would have to be read.
 
         Args:
-            file: what ``pin`` returned.
-            offset: at least ``base_offset`` and below ``next_offset`` and ``end_offset``.
-            max_bytes: the most bytes; one batch comes back in any case.
-            end_offset: batches that begin at or above it are left out.
-            is_cached: read from the page cache or not at all.
+            file: result of ``pin``.
+            offset: at least ``base_offset``, and below ``next_offset`` and ``end_offset``.
+            max_bytes: the limit of bytes; one batch is returned in any case.
+            end_offset: batches that start at or above it are left out.
+            is_cached: read from the page cache only.
 
         Raises:
             CorruptLogError: the bytes are not batches.
@@ -443,7 +444,7 @@ class Segment:
         )
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """Position and base offset of the batch that holds ``offset``; size and next offset for one at the end.
+        """Return position and base offset of the batch that holds ``offset``; size and next offset at the end.
 
         Raises:
             CorruptLogError: the bytes are not batches.
@@ -461,7 +462,7 @@ class Segment:
         raise CorruptLogError(f"{self.path(LOG_SUFFIX)} does not hold offset {offset}")
 
     def headers_from(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of each batch from ``position``, which is the beginning of one.
+        """Yield position and header of each batch from ``position``, which must be the start of a batch.
 
         Raises:
             CorruptLogError: a batch is damaged.
@@ -471,10 +472,10 @@ class Segment:
     # Cutting and sealing.
 
     def truncate_to(self, offset: int) -> None:
-        """Cut the batch that holds ``offset`` and all after it, durably.
+        """Cut the batch that holds ``offset`` and all batches after it, durably.
 
         Raises:
-            CorruptLogError: the bytes before it are not batches.
+            CorruptLogError: the bytes before it are damaged.
         """
         position, base_offset = self.locate(offset)
         index = self.load_index()
@@ -491,10 +492,10 @@ class Segment:
         self.cut_leftovers()
 
     def end_before(self, position: int, offset: int) -> None:
-        """End at the batch of ``offset``, which begins at ``position``, in memory: the file stays as it is.
+        """End at the batch of ``offset``, which starts at ``position``, in memory only; the file does not change.
 
         Raises:
-            CorruptLogError: what lies before it is damaged too.
+            CorruptLogError: the bytes before it are damaged too.
         """
         try:
             index = self.load_index()
@@ -507,7 +508,7 @@ class Segment:
         self.allocated_bytes = self.file.size()
 
     def encode_indexes(self) -> tuple[tuple[str, bytes], ...]:
-        """Path and content of the index files, as of now."""
+        """Return path and content of the index files for the current state."""
         index = self.load_index()
         summary = self.summary
         return (
@@ -516,7 +517,7 @@ class Segment:
         )
 
     def adopt(self, summary: SegmentSummary, index: SegmentIndex | None) -> None:
-        """Begin with what is known from its index files; without an index, it is loaded when it is needed."""
+        """Take the state from its index files; without ``index``, it is loaded when it is needed."""
         self._index = index
         self.next_offset = summary.next_offset
         self.size_bytes = summary.size_bytes
@@ -524,14 +525,14 @@ class Segment:
         self._recent = _no_positions()
 
     def remove(self) -> None:
-        """Remove its files; the names are gone for good only after the folder was synced."""
+        """Remove its files; the names are gone durably only after the folder is synced."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             self._files.remove(self.path(suffix))
         self.let_go()
 
 
 class _Wish(NamedTuple):
-    """A reader's question."""
+    """Parameters of a read."""
 
     offset: int
     max_bytes: int
@@ -539,7 +540,7 @@ class _Wish(NamedTuple):
 
 
 class _Window:
-    """One chunk of a segment's file, and what lies outside of it on demand."""
+    """One chunk of a segment's file in memory; bytes outside of it are read on demand."""
 
     __slots__ = ("_chunk", "_file", "_is_cached", "_start", "size")
 
@@ -551,10 +552,10 @@ class _Window:
         self.size = size
 
     def read(self, start: int, end: int) -> bytes | None:
-        """The bytes from ``start`` to ``end``; None when that takes the disk and may not.
+        """Return the bytes from ``start`` to ``end``; None if only the disk has them and it may not be read.
 
         Raises:
-            CorruptLogError: the file is shorter.
+            CorruptLogError: the file ends before ``end``.
         """
         at = start - self._start
         if at >= 0 and end - self._start <= len(self._chunk):
@@ -573,7 +574,7 @@ class _Window:
         return content
 
     def load(self, start: int, end: int) -> bool:
-        """Keep the chunk from ``start`` to ``end``; False when that takes the disk and may not."""
+        """Keep the chunk from ``start`` to ``end``; False if only the disk has it and it may not be read."""
         chunk = self.read(start, min(end, self.size))
         if chunk is None:
             return False
@@ -585,10 +586,10 @@ class _Window:
         return 0 <= position - self._start <= len(self._chunk) - _FRAME.size
 
     def frame(self, position: int) -> Frame | None:
-        """The frame of the batch at ``position``; None when that takes the disk and may not.
+        """Return the frame of the batch at ``position``; None if only the disk has it and it may not be read.
 
         Raises:
-            CorruptBatchError: there is no batch.
+            CorruptBatchError: there is no batch at ``position``.
         """
         end = position + _FRAME.size
         if end > self.size:
@@ -614,11 +615,11 @@ class _Window:
 def _read_recent(
     window: _Window, offsets: "array[int]", positions: "array[int]", wish: _Wish
 ) -> bytes | None:
-    """Read where the position of every batch is known."""
+    """Read a part of the segment in which every batch's position is known."""
     count = len(positions)
     first = bisect_right(offsets, wish.offset, 0, count) - 1
     start = positions[first]
-    # Batches may have been added since ``window.size`` was taken: they do not count for this read.
+    # Batches added after ``window.size`` was taken do not count for this read.
     past = bisect_left(offsets, wish.end_offset, first + 1, count)
     end = min(positions[past] if past < count else window.size, window.size)
     limit = start + wish.max_bytes
@@ -632,7 +633,7 @@ def _read_recent(
 
 
 def _read_sparse(window: _Window, index: SegmentIndex, wish: _Wish) -> bytes | None:
-    """Read from the nearest index entry on, walking headers at both ends."""
+    """Read from the nearest index entry on; walk headers to find both ends."""
     entry = index.floor(wish.offset)
     near = index.positions[entry]
     if not window.load(near, _first_chunk_end(window, index, entry, wish)):
@@ -645,9 +646,9 @@ def _read_sparse(window: _Window, index: SegmentIndex, wish: _Wish) -> bytes | N
 
 
 def _first_chunk_end(window: _Window, index: SegmentIndex, entry: int, wish: _Wish) -> int:
-    """Where the chunk ends that is read at an index entry.
+    """Return the end of the first chunk, which starts at an index entry.
 
-    A small read takes everything in one go and is cut out of the chunk. A large one takes just what it needs to find
+    A small read takes everything at once and is cut out of the chunk. A large one first reads only the bytes that show
     its ends: reading 4 KB twice costs less than copying a megabyte.
     """
     near = index.positions[entry]
@@ -662,7 +663,7 @@ def _first_chunk_end(window: _Window, index: SegmentIndex, entry: int, wish: _Wi
 
 
 def _walk_to(window: _Window, position: int, base_offset: int, offset: int) -> int | None:
-    """Position of the batch that holds ``offset``; the walk begins at the batch of ``base_offset``."""
+    """Return the position of the batch that holds ``offset``; the walk starts at the batch of ``base_offset``."""
     while True:
         frame = window.frame(position)
         if frame is None:
@@ -678,7 +679,7 @@ def _walk_to(window: _Window, position: int, base_offset: int, offset: int) -> i
 
 
 def _walk_end(window: _Window, index: SegmentIndex, start: int, wish: _Wish) -> int | None:
-    """Where the last batch ends that begins below ``end_offset`` and fits, or the first batch."""
+    """Return the end of the last batch that starts below ``end_offset`` and fits; at least that of the first."""
     limit = start + wish.max_bytes
     count = len(index)
     entry = min(

@@ -1,7 +1,7 @@
-"""The segments of a log as a sorted table: the one that holds an offset is a bisect away.
+"""The segments of a log as a sorted table; a bisect finds the segment that holds an offset.
 
-The table is replaced as a whole, so that readers on other threads go on with the one they have. Sealed segments are
-opened when somebody reads them, and the few that were read last stay open.
+The table is replaced as a whole, so readers on other threads keep the one they have. A sealed segment is opened when it
+is read, and the few that were read last stay open.
 """
 
 import threading
@@ -13,19 +13,19 @@ from storage.segments.segment import Segment
 from storage.state.producer_state import WriterSnapshot
 
 OPEN_SEALED_MAX = 4
-"""Sealed segments whose file and index stay open; the rest is opened again when somebody reads it."""
+"""Sealed segments whose file and index stay open; others are opened again when they are read."""
 
 
 class SegmentTable:
     """Segments in ascending order.
 
     Invariants:
-        - never empty; each segment begins where the one before it ends;
-        - only the last one, the active, grows;
-        - ``unsealed`` were rolled since the last checkpoint: their index is in memory alone. With each comes the
-          writers' state at its end, which outlives it as a snapshot.
+        - never empty; each segment starts where the one before it ends;
+        - only the last segment, the active one, grows;
+        - ``unsealed`` segments were rolled since the last checkpoint, and their index is only in memory. Each has
+          the writers' state at its end, which a snapshot keeps after the segment is removed.
 
-    The owner's thread changes it; ``find`` and ``note_use`` may be called from any.
+    The owner's thread changes the table; any thread may call ``find`` and ``note_use``.
     """
 
     __slots__ = ("_lock", "_open_sealed", "_table", "unsealed")
@@ -45,41 +45,41 @@ class SegmentTable:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """All of them, oldest first."""
+        """All segments, oldest first."""
         return self._table[1]
 
     @property
     def bases(self) -> tuple[int, ...]:
-        """Their base offsets."""
+        """Base offsets of the segments."""
         return self._table[0]
 
     @property
     def active(self) -> Segment:
-        """The one that grows."""
+        """The segment that takes appends."""
         return self._table[1][-1]
 
     def find(self, offset: int) -> Segment:
-        """The segment that holds ``offset``."""
+        """Return the segment that holds ``offset``."""
         bases, segments = self._table
         return segments[max(bisect_right(bases, offset) - 1, 0)]
 
     def split_at(self, offset: int) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
-        """The segments that begin below ``offset``, at least one, and the others."""
+        """Return the segments that start below ``offset``, at least one, and the others."""
         bases, segments = self._table
         count = max(bisect_left(bases, offset), 1)
         return segments[:count], segments[count:]
 
     def above(self, offset: int) -> list[Segment]:
-        """The segments that end above ``offset``."""
+        """Return the segments that end above ``offset``."""
         return [segment for segment in self.segments if segment.next_offset > offset]
 
     def push(self, segment: Segment, state: WriterSnapshot) -> None:
-        """A new segment takes over; ``state`` is the writers' at its beginning."""
+        """Make ``segment`` the active one; ``state`` is the writers' state at its start."""
         self.unsealed[self.active] = state
         self._set((*self.segments, segment))
 
     def drop_last(self, kept: Sequence[Segment]) -> None:
-        """Keep the first segments; the last of them grows again."""
+        """Keep the first segments; the last of them takes appends again."""
         dropped = self.segments[len(kept) :]
         self._set(kept)
         self._forget((*dropped, kept[-1]))
@@ -97,7 +97,7 @@ class SegmentTable:
             segment.remove()
 
     def replace(self, old: Sequence[Segment], segment: Segment) -> None:
-        """One sealed segment instead of neighbours, whose names it has taken over."""
+        """Replace neighbouring segments with one sealed segment, which has taken over their names."""
         first = self.segments.index(old[0])
         last = first + len(old)
         assert self.segments[first:last] == tuple(old), "compacted segments follow each other"
@@ -107,7 +107,7 @@ class SegmentTable:
             replaced.let_go()
 
     def replace_all(self, segment: Segment) -> None:
-        """One segment instead of all."""
+        """Replace all segments with one."""
         dropped = self.segments
         self._set([segment])
         self._forget(dropped)
@@ -116,13 +116,13 @@ class SegmentTable:
             old.let_go()
 
     def mark_sealed(self, segments: Sequence[Segment]) -> None:
-        """A checkpoint wrote the index files of these."""
+        """Note that a checkpoint wrote the index files of these segments."""
         for segment in segments:
             self.unsealed.pop(segment, None)
             self.note_use(segment)
 
     def note_use(self, segment: Segment) -> None:
-        """Keep the last few sealed segments open, and close the one that was used longest ago."""
+        """Keep the last few sealed segments open; close the least recently used one."""
         with self._lock:
             if segment is self.active or segment in self.unsealed or segment.is_replaced:
                 return
@@ -134,7 +134,7 @@ class SegmentTable:
                 unused.let_go()
 
     def _forget(self, segments: Sequence[Segment]) -> None:
-        """These are no sealed segments of the log any more: no reader may close them."""
+        """Note that these are no sealed segments of the log any more, so that no reader closes them."""
         with self._lock:
             for segment in segments:
                 self._open_sealed.pop(segment.base_offset, None)

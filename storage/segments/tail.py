@@ -1,9 +1,9 @@
-"""The bytes of a log's last append, kept for the followers who are about to ask for them.
+"""The bytes of a log's last append, kept for the followers that are about to ask for them.
 
-Every follower reads what was appended last, and mostly nothing else. It is kept from the moment in which it counts as
-written until the next append, a new segment or a cut: what is served from here is what lies in the active segment's
-file. Only small appends are kept, since a node has thousands of logs; large ones come from the page cache, where a
-read costs little beside their size.
+Every follower reads the last append, and mostly nothing else. The tail is kept from the moment when the append counts
+as written until the next append, a new segment or a cut. So its bytes are always those in the active segment's file.
+Only small appends are kept, because a node has thousands of logs. Large ones come from the page cache, where a read
+costs little compared to their size.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from milena.model.types import NO_OFFSET
 from storage.segments.append_plan import AppendRun
 
 TAIL_BYTES_MAX = 16 << 10
-"""16 MB with a thousand partitions that are all written to."""
+"""Limit of a tail: 16 MB in total for a thousand partitions that are all written to."""
 
 
 @dataclass(slots=True, init=False)
@@ -33,7 +33,7 @@ NO_TAIL = Tail(NO_OFFSET, NO_OFFSET, b"")
 
 
 def tail_of(run: AppendRun) -> Tail:
-    """The tail that an append leaves behind."""
+    """Return the tail that an append leaves."""
     if not run.headers or run.total_bytes > TAIL_BYTES_MAX:
         return NO_TAIL
     return Tail(run.headers[0].base_offset, run.headers[-1].next_offset, b"".join(run.chunks))

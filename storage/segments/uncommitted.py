@@ -1,10 +1,10 @@
-"""Large batches that were appended as leader, kept in memory until every replica in sync has them.
+"""Large batches that were appended as leader, kept in memory until every in-sync replica has them.
 
-Each follower asks for them a moment later. Read back from the page cache they would be copied once for every follower,
-into memory that is new each time: a fifth of what a leader does when clients write megabytes. Here they are the very
-bytes that the client sent, which are in memory until the client is answered anyway.
+Each follower asks for them a moment later. A read from the page cache would copy them once for every follower, into new
+memory each time. That took a fifth of a leader's time when clients wrote megabytes. Here they are the bytes that the
+client sent, which stay in memory until the client has its response anyway.
 
-Small appends are ``tail``'s. What finds no room here is read from the file, as everything is later on.
+``tail`` keeps small appends. A batch for which there is no room here is read from the file, like all older ones.
 """
 
 from collections import deque
@@ -14,19 +14,19 @@ from milena.disk.files import Buffer
 from milena.model.batch.header import BatchHeader
 
 UNCOMMITTED_BYTES_MAX = 32 << 20
-"""Of all logs of a node: a replica that hangs must not make its leader keep more."""
+"""Limit for all logs of a node together: a replica that hangs must not make its leader keep more."""
 
 BATCH_BYTES_MIN = 4 << 10
-"""To keep a smaller batch by itself would cost as much as to read it."""
+"""Smallest batch that is kept; keeping a smaller one would cost as much as reading it."""
 
 
 class UncommittedMemory:
-    """Memory that all logs of a node share; the thread that owns them alone uses it."""
+    """Memory that all logs of a node share; used only by the thread that owns the logs."""
 
     __slots__ = ("free_bytes",)
 
     def __init__(self, bytes_max: int = UNCOMMITTED_BYTES_MAX) -> None:
-        """``bytes_max``: in all logs together."""
+        """Share ``bytes_max`` bytes among all logs."""
         self.free_bytes = bytes_max
 
 
@@ -41,7 +41,7 @@ class _Batch:
 
 
 class Uncommitted:
-    """Of one log; offsets rise along the batches, with gaps where one was not kept."""
+    """The uncommitted large batches of one log; offsets rise, with gaps for batches that were not kept."""
 
     __slots__ = ("_batches", "_by_offset", "_memory")
 
@@ -54,7 +54,7 @@ class Uncommitted:
         return len(self._batches)
 
     def keep(self, header: BatchHeader, chunks: Sequence[Buffer]) -> None:
-        """Keep a batch that lies at the log's end now, if it is large and there is room; ``chunks`` do not change."""
+        """Keep the batch at the log's end if it is large and there is room; ``chunks`` must not change."""
         size = header.batch_bytes
         if BATCH_BYTES_MIN <= size <= self._memory.free_bytes:
             batch = _Batch(header, chunks)
@@ -63,9 +63,9 @@ class Uncommitted:
             self._memory.free_bytes -= size
 
     def find(self, offset: int, *, max_bytes: int, end_offset: int) -> list[Buffer]:
-        """Batches from the one that begins at ``offset``, whole, up to ``end_offset``; none where it is not here.
+        """Return whole batches from the one that starts at ``offset``, up to ``end_offset``; none if it is not kept.
 
-        Not even one if it is larger than ``max_bytes``.
+        A first batch that is larger than ``max_bytes`` is not returned either.
         """
         chunks: list[Buffer] = []
         batch = self._by_offset.get(offset)
@@ -78,7 +78,7 @@ class Uncommitted:
         return chunks
 
     def forget_below(self, offset: int) -> None:
-        """Everything below ``offset`` is committed."""
+        """Drop batches below ``offset``, because they are committed."""
         batches = self._batches
         while batches and batches[0].next_offset <= offset:
             batch = batches.popleft()
@@ -86,7 +86,7 @@ class Uncommitted:
             self._memory.free_bytes += batch.size_bytes
 
     def forget(self) -> None:
-        """Nothing of it is to be served any more."""
+        """Drop all batches, because none may be served any more."""
         for batch in self._batches:
             self._memory.free_bytes += batch.size_bytes
         self._batches.clear()
