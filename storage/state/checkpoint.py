@@ -1,7 +1,7 @@
-"""Checkpoint: all that is known of a log without reading it, three offsets and a flag, durable and checksummed.
+"""Checkpoint: three offsets and a flag that describe a log without reading it, durable and checksummed.
 
-The file lies in the partition's folder and is replaced in place (``storage.state.slots``), so that it can be written
-on a full disk.
+The file lies in the partition's folder. It is replaced in place (``storage.state.slots``), so it can be written on a
+full disk.
 
     offset  size  field of the content
     0       2     version (= 1)
@@ -34,7 +34,7 @@ class Checkpoint:
         log_start_offset: the first readable offset.
         high_watermark: the high watermark when the checkpoint was written; it was at least this.
         is_clean: the log was closed in order after its last write, and has not been opened since.
-        is_whole: False when a part of the file is damaged, so that the offsets may be one checkpoint behind;
+        is_whole: False if a slot of the file is damaged, so that the offsets may be one checkpoint old;
             ``is_clean`` is False then. Not stored.
     """
 
@@ -49,15 +49,15 @@ class CheckpointFile:
     """The checkpoint of one partition; owned by the thread that owns the partition."""
 
     def __init__(self, files: Files, directory: str) -> None:
-        """Touch nothing yet; ``directory`` is the partition's folder."""
+        """Name the file in ``directory``, the partition's folder; nothing is opened."""
         self._path = f"{directory}/{CHECKPOINT_NAME}"
         self._slots = SlotFile(files, self._path, _MAGIC)
 
     def load(self) -> Checkpoint | None:
-        """The newest checkpoint, or None when none was ever written. Comes before ``store``.
+        """Return the newest checkpoint; None if none was ever written. Call this before ``store``.
 
         Raises:
-            CorruptLogError: the file is damaged beyond use, or of a later version.
+            CorruptLogError: neither slot is valid, or the version is a later one.
         """
         found = self._slots.load()
         if found is None:
@@ -74,7 +74,7 @@ class CheckpointFile:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
-            # The damaged part may have been the newer one, and have said that the log is open.
+            # The damaged slot may have been the newer one, and may have said that the log is open.
             is_clean=is_clean and found.is_whole,
             is_whole=found.is_whole,
         )
@@ -83,7 +83,7 @@ class CheckpointFile:
         """Replace the checkpoint durably.
 
         Raises:
-            DiskFullError: only for the first one of a partition.
+            DiskFullError: only for a partition's first checkpoint.
             DiskFailedError: stop the process.
         """
         self._slots.store(

@@ -1,8 +1,9 @@
-"""Idempotency keys of HTTP requests, and what was appended under each: the first answer for a repeated request.
+"""Idempotency keys of HTTP requests, and the records appended under each: the first response for a repeated request.
 
-Derived from the log: a batch carries its key as a header extension, so every replica builds the same table and a
-new leader knows what the old one answered. Bounded by time and by number; the oldest keys go first, but not so early
-that whoever still tries again would write twice: until then leaders take no further ones (``check_room``).
+The state is derived from the log. A batch carries its key as a header extension, so every replica builds the same
+table, and a new leader knows the responses of the old one. Time and number limit the table, and the oldest keys are
+dropped first. A key that a client may still retry is not dropped, because the retry would write twice. Until such a key
+is old enough, leaders accept no further keys (``check_room``).
 """
 
 from collections.abc import Mapping
@@ -14,24 +15,25 @@ from milena.model.errors import CorruptLogError, TooManyRequestsError
 from storage.state.sealed import binaries, columns, integers
 
 IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
-"""How long a key is remembered after its append."""
+"""Time after its append for which a key is remembered."""
 
 IDEMPOTENCY_KEPT_MS = 10 * 60_000
-"""For how long no key makes room for another one: longer than clients try again by themselves."""
+"""Time for which a key is not dropped for another one: longer than clients retry by themselves."""
 
 IDEMPOTENCY_KEYS_MAX = 100_000
-"""Keys a partition; 100,000 take 37 MB of memory and 5 MB in a snapshot.
+"""Keys per partition; 100,000 take 37 MB of memory and 5 MB in a snapshot.
 
-Of transactions of two partitions they take 74 MB and 9 MB if 19 share one, and 127 MB and 18 MB if none is shared."""
+For transactions of two partitions, they take 74 MB and 9 MB if 19 keys share one, and 127 MB and 18 MB if none do."""
 
 _COLUMNS = 6
 
 
 class KeyedTransaction(NamedTuple):
-    """The transaction that a key's request is: committed with the marker at ``marker_offset``, -1: not decided here.
+    """The transaction of a key's request, committed by the marker at ``marker_offset``; -1: not decided in this log.
 
-    ``extents`` are then all that it wrote, wherever: the answer for a repeated request. Where several requests share
-    it, ``places`` say what of that is the key's own; the keys of one marker have one and the same ``extents``.
+    ``extents`` are then all that the transaction wrote, in every partition: the response for a repeated request. If
+    several requests share the transaction, ``places`` name this key's own part. Keys of one marker share one
+    ``extents``.
     """
 
     producer_id: int
@@ -44,9 +46,9 @@ class KeyedTransaction(NamedTuple):
 class IdempotencyEntry(NamedTuple):
     """One key's request in this partition.
 
-    ``body_hash`` tells a retry from a reuse of the key with another body; ``partition_count`` is the topic's when
-    the key was first used. ``base_offset`` and ``last_offset`` (inclusive) are those of the records. ``transaction``:
-    where the request is one; the key of one that is aborted is forgotten.
+    ``body_hash`` distinguishes a retry from a reuse of the key with another body. ``partition_count`` is the topic's
+    when the key was first used. ``base_offset`` and ``last_offset`` (inclusive) are those of the records.
+    ``transaction`` is set if the request is one; the key of an aborted transaction is forgotten.
     """
 
     body_hash: bytes
@@ -80,25 +82,25 @@ class IdempotencyTable:
         return len(self._entries)
 
     def lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
-        """The entry of a key that was used within the window."""
+        """Return the entry of a key that was used within the window."""
         entry = self._entries.get(key_hash)
         if entry is None or now_ms - entry.append_time_ms > IDEMPOTENCY_WINDOW_MS:
             return None
         return entry
 
     def check_room(self, now_ms: int, *, coming: int) -> None:
-        """Refuse one more key, behind so many that are on their way, where one would go that may come again.
+        """Refuse one more key, on top of ``coming`` keys in flight, if it would drop a key that may be retried.
 
         Raises:
-            TooManyRequestsError: the message says when there is room.
+            TooManyRequestsError: the message says when there will be room.
         """
         excess = len(self._entries) + coming - self._keys_max
         if excess < 0:
             return
-        # More may be coming than there are: then one that is just used would go.
+        # More keys may be in flight than the table has. Then a key that was just used would be dropped.
         entry = next(islice(self._entries.values(), excess, None), None)
-        # What a clock that was ahead has dated later than now is of unknown age: refusing until then could take days.
-        # At 0 the time is not known.
+        # An entry with a time in the future came from a clock that was ahead, and its age is unknown. Refusing until
+        # then could take days. At 0, the current time is not known.
         age_ms = abs(now_ms - entry.append_time_ms) if entry is not None and now_ms > 0 else 0
         if age_ms < IDEMPOTENCY_KEPT_MS:
             raise TooManyRequestsError(
@@ -108,7 +110,7 @@ class IdempotencyTable:
             )
 
     def answers(self, now_ms: int) -> frozenset[int]:
-        """Offsets of the markers from which repeated transactions are answered, within the window."""
+        """Return the offsets of the markers that answer repeated transactions within the window."""
         return frozenset(
             entry.transaction.marker_offset
             for entry in self._entries.values()
@@ -117,10 +119,10 @@ class IdempotencyTable:
         )
 
     def record(self, key_hash: bytes, entry: IdempotencyEntry) -> None:
-        """Take note of an append.
+        """Note an append.
 
-        Batches of one request follow each other without a gap and make one entry; a request that comes after the
-        window has passed begins anew.
+        Batches of one request follow each other without a gap and make one entry. A request after the window starts a
+        new entry.
         """
         known = self._entries.pop(key_hash, None)
         if known is not None:
@@ -139,7 +141,7 @@ class IdempotencyTable:
             del self._entries[next(iter(self._entries))]
 
     def end_transaction(self, key_hash: bytes, marker_offset: int, marker: Marker) -> None:
-        """Take note of the marker of a key's transaction."""
+        """Note the marker of a key's transaction."""
         known = self._entries.get(key_hash)
         if known is None or known.transaction is None:
             return
@@ -163,7 +165,7 @@ class IdempotencyTable:
             del self._entries[key_hash]
 
     def forget_from(self, offset: int) -> None:
-        """Forget appends that end at or above ``offset``, and what markers there say."""
+        """Forget appends that end at or above ``offset``, and the effects of markers there."""
         self._entries = {
             key_hash: _undecided_from(entry, offset)
             for key_hash, entry in self._entries.items()
@@ -171,11 +173,11 @@ class IdempotencyTable:
         }
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all keys."""
         self._entries.clear()
 
     def freeze(self) -> dict[bytes, IdempotencyEntry]:
-        """The entries as they are now, for a snapshot that another thread writes."""
+        """Return a copy of the entries, for a snapshot that another thread writes."""
         return self._entries.copy()
 
 
@@ -187,7 +189,7 @@ def _undecided_from(entry: IdempotencyEntry, offset: int) -> IdempotencyEntry:
 
 
 def encode_idempotency(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
-    """Entries as columns, for a snapshot."""
+    """Encode entries as columns for a snapshot."""
     rows = list(entries.values())
     return [
         list(entries),
@@ -200,7 +202,7 @@ def encode_idempotency(entries: Mapping[bytes, IdempotencyEntry]) -> list[object
 
 
 def encode_keyed_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
-    """What ``encode_idempotency`` leaves out, a row for each key of a transaction."""
+    """Encode the transactions that ``encode_idempotency`` leaves out, one row per key."""
     return [
         [key_hash, *found[:3], [list(extent) for extent in found.extents]]
         for key_hash, entry in entries.items()
@@ -209,7 +211,7 @@ def encode_keyed_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> list
 
 
 def encode_shared_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
-    """The same of keys that share a transaction: a row for each of these, with its extents once."""
+    """Encode transactions that keys share: one row per transaction, with its extents once."""
     rows: dict[tuple[int, int], list[object]] = {}
     sharers: dict[tuple[int, int], list[object]] = {}
     for key_hash, entry in entries.items():
@@ -226,10 +228,10 @@ def encode_shared_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> lis
 
 
 def add_keyed_transactions(entries: dict[bytes, IdempotencyEntry], rows: object) -> None:
-    """Put what ``encode_keyed_transactions`` gave back into entries.
+    """Add the transactions of ``encode_keyed_transactions`` to the entries.
 
     Raises:
-        CorruptLogError: the rows are none of its, or of other entries.
+        CorruptLogError: the rows are not valid, or belong to other entries.
     """
     for row in _rows(rows):
         key_hash, *fields = columns(row, 5)
@@ -237,10 +239,10 @@ def add_keyed_transactions(entries: dict[bytes, IdempotencyEntry], rows: object)
 
 
 def add_shared_transactions(entries: dict[bytes, IdempotencyEntry], rows: object) -> None:
-    """Put what ``encode_shared_transactions`` gave back into entries.
+    """Add the transactions of ``encode_shared_transactions`` to the entries.
 
     Raises:
-        CorruptLogError: the rows are none of its, or of other entries.
+        CorruptLogError: the rows are not valid, or belong to other entries.
     """
     for row in _rows(rows):
         *fields, sharers = columns(row, 5)
@@ -287,10 +289,10 @@ def _parse_extent(row: object) -> Extent:
 
 
 def decode_idempotency(value: object) -> dict[bytes, IdempotencyEntry]:
-    """The entries of a snapshot.
+    """Decode the entries of a snapshot.
 
     Raises:
-        CorruptLogError: the columns are not those of a table.
+        CorruptLogError: the columns are not valid.
     """
     keys, bodies, *numbers = columns(value, _COLUMNS)
     if not isinstance(keys, list):

@@ -1,7 +1,7 @@
-"""Where each leader epoch of a partition begins: the table by which replicas find their common prefix.
+"""Where each leader epoch of a partition starts: the table by which replicas find their common prefix.
 
-Derived from the batches, which carry the epoch of the leader that appended them; the file only spares recovery a
-look at the whole log. It knows nothing of replication: a follower asks ``end_of`` of its leader and truncates.
+It is derived from the batches, which carry the epoch of the leader that appended them. The file only saves recovery
+from reading the whole log. This module does not replicate: a follower asks its leader for ``end_of`` and truncates.
 
 Source: KIP-101 (why truncating to the high watermark loses data), KIP-279 (why one round may not be enough).
 """
@@ -21,9 +21,9 @@ class LeaderEpochs:
 
     Invariants:
         - epochs ascend strictly, and so do their start offsets;
-        - an epoch without a batch is not there;
-        - the first may begin below the log start: the epoch of the last record that was deleted stays, since a copy
-          that ends at the log start is told apart by it alone.
+        - an epoch without a batch is not in the table;
+        - the first epoch may start below the log start: the epoch of the last deleted record stays, because it alone
+          distinguishes a copy that ends at the log start.
     """
 
     __slots__ = ("_epochs", "_starts")
@@ -56,7 +56,7 @@ class LeaderEpochs:
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def assign(self, epoch: int, offset: int) -> bool:
-        """Take note of a batch of ``epoch`` at ``offset``; True when it begins a new epoch.
+        """Note a batch of ``epoch`` at ``offset``; True if it starts a new epoch.
 
         Raises:
             CorruptLogError: the epoch is older than the last one's.
@@ -67,7 +67,7 @@ class LeaderEpochs:
         return True
 
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest epoch <= ``epoch`` and the offset where it ends (exclusive); (-1, -1) when there is none."""
+        """Return the largest epoch <= ``epoch`` and its end offset (exclusive); (-1, -1) without one."""
         if self._epochs and self._epochs[-1] == epoch:
             return epoch, log_end_offset  # a follower that keeps up, the commonest
         index = bisect_right(self._epochs, epoch) - 1
@@ -77,12 +77,12 @@ class LeaderEpochs:
         return self._epochs[index], log_end_offset if is_last else self._starts[index + 1]
 
     def epoch_at(self, offset: int) -> int:
-        """Epoch of the batch that holds ``offset`` (the last epoch for offsets past the end); -1 below the first."""
+        """Return the epoch of the batch that holds ``offset``; the last epoch past the end, -1 below the first."""
         index = bisect_right(self._starts, offset) - 1
         return NO_EPOCH if index < 0 else self._epochs[index]
 
     def truncate_to(self, offset: int) -> bool:
-        """Forget epochs that begin at or above ``offset``; True when there were any."""
+        """Forget epochs that start at or above ``offset``; True if there were any."""
         size = len(self._starts)
         while self._starts and self._starts[-1] >= offset:
             self._starts.pop()
@@ -90,10 +90,10 @@ class LeaderEpochs:
         return len(self._starts) != size
 
     def advance_start(self, offset: int) -> bool:
-        """Forget epochs that end below ``offset``, the log start from now on; True when there were any.
+        """Forget epochs that end below ``offset``, the new log start; True if there were any.
 
-        The epoch of the last record below it stays (Kafka's cache forgets it too): a follower may end at ``offset``
-        with another record there, of another epoch, and knows writers by it that nobody else ever heard of.
+        The epoch of the last record below ``offset`` stays, although Kafka's cache drops it. A follower may end at
+        ``offset`` with another last record, of another epoch, and its state of producers may come from that record.
         """
         index = bisect_right(self._starts, offset - 1) - 1
         if index <= 0:
@@ -107,15 +107,15 @@ class LeaderEpochs:
         self._epochs.clear()
 
     def encode(self) -> bytes:
-        """The content of the epoch file."""
+        """Return the content of the epoch file."""
         return seal(_MAGIC, [self._epochs, self._starts])
 
     @classmethod
     def decode(cls, content: bytes) -> "LeaderEpochs":
-        """The table in an epoch file.
+        """Decode the table in an epoch file.
 
         Raises:
-            CorruptLogError: damaged, or not a table.
+            CorruptLogError: the content is damaged, or is not a table.
         """
         epochs, starts = columns(unseal(_MAGIC, content), 2)
         table = integers(epochs)

@@ -1,13 +1,13 @@
-"""Producers' state: an idempotent producer's next batch is accepted, a duplicate, out of order, or fenced.
+"""Producers' state: whether an idempotent producer's next batch is accepted, a duplicate, out of order, or fenced.
 
-A producer numbers its records per partition; a batch carries (producer id, epoch, sequence of its first record). The
-state is derived from the batches of the log, so that every replica has the same and a new leader goes on where the
-old one stopped. A retry of one of the last ``REMEMBERED_BATCHES`` batches is recognised by its sequences and gets
-the offsets of the first attempt: a producer may have that many requests under way.
+A producer numbers its records per partition. A batch carries the producer id, the epoch, and the sequence of its first
+record. The state is derived from the batches of the log, so every replica has the same state, and a new leader
+continues where the old one stopped. A retry of one of the last ``REMEMBERED_BATCHES`` batches is recognised by its
+sequences and gets the offsets of the first attempt. So a producer may have that many requests in flight.
 
-State expires by time and not with the segments that it came from: a producer that pauses for longer than retention
-must not be taken for a new one. What expired stays known for as long again, so that a producer which comes back late
-may go on with any sequence instead of being refused for a gap that nobody can judge any more.
+State expires by time and not with the segments that it came from: a producer that pauses for longer than retention must
+not count as a new one. Expired state is kept for one more expiry time. A producer that returns in that time may
+continue with any sequence. Refusing it for a gap would be wrong, because the gap can no longer be judged.
 
 Source: KIP-98 (idempotent producers), KIP-360 (unknown producers).
 """
@@ -39,26 +39,26 @@ from storage.state.sealed import columns, integers, seal, unseal
 from storage.state.transactions import KEY_HASH_BYTES, Transactions, decode_transactions
 
 REMEMBERED_BATCHES = 5
-"""Batches a producer whose retries are recognised; its client keeps at most as many requests under way."""
+"""Batches per producer whose retries are recognised; its client keeps at most as many requests in flight."""
 
 PRODUCER_EXPIRY_MS = 24 * 3_600_000
-"""How long after its last append a producer's sequences are insisted on."""
+"""Time after a producer's last append during which its sequences are checked."""
 
 PRODUCERS_MAX = 100_000
-"""Producers a partition; the one that was silent longest goes first."""
+"""Producers per partition; the one that was silent longest is dropped first."""
 
 NO_SEQUENCE = -1
-"""Of a transaction's batch whose writer does not number its records, and of a transaction's end."""
+"""Sequence of a transaction's batch whose writer does not number its records, and of a transaction's end."""
 
 _MAGIC = b"MPS1"
 _SNAPSHOT_COLUMNS = 4
-"""And one more where there are transactions: releases that know of none read the others' snapshots."""
+"""Columns of a snapshot; with transactions it has one more. Releases without transactions read the others."""
 _TRANSACTION_COLUMNS = 2
-"""Of that, and one more where requests under keys share transactions."""
+"""Columns of the transactions' column; it has one more if requests with keys share transactions."""
 
 
 NO_TRANSACTIONS = Transactions()
-"""Of most logs; nobody adds to it."""
+"""Transactions of most logs; never changed."""
 
 
 class SequencedBatch(NamedTuple):
@@ -71,7 +71,7 @@ class SequencedBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """One producer's state; ``batches`` are its last, oldest first, and never empty."""
+    """One producer's state; ``batches`` are its last batches, oldest first, at least one."""
 
     producer_epoch: int
     append_time_ms: int
@@ -80,7 +80,7 @@ class ProducerEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """The batch is the next of its producer, or has none."""
+    """The batch is its producer's next batch, or has no producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ ACCEPT = Accept()
 
 
 class ProducerStates:
-    """Producer id → state, the one that was silent longest first.
+    """Producer id → state, ordered by last use, least recent first.
 
     Invariants:
         - at most ``producers_max`` entries;
@@ -123,18 +123,18 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def check(self, header: BatchHeader, now_ms: int) -> Verdict:
-        """Whether a batch that a producer sends may be appended.
+        """Judge whether a producer's batch may be appended.
 
         Raises:
             StaleProducerEpochError: a later epoch of the producer has written.
-            InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
+            InvalidProducerError: its sequence leaves a gap, or repeats a forgotten one.
         """
         if header.producer_id == NO_PRODUCER:
             return ACCEPT
         return check_sequence(self._entries.get(header.producer_id), header, now_ms)
 
     def record(self, header: BatchHeader, base_offset: int, append_time_ms: int) -> None:
-        """Take note of an appended batch. One that is covered already changes nothing."""
+        """Note an appended batch; a batch that the state covers already changes nothing."""
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER:
             return
@@ -142,14 +142,14 @@ class ProducerStates:
         entry = next_entry(known, header, base_offset, append_time_ms)
         if entry is known:
             return
-        # Removed and inserted again, so that the table stays in the order of last use.
+        # Remove and insert again, so that the table stays in the order of last use.
         self._entries.pop(producer_id, None)
         self._entries[producer_id] = entry
         if len(self._entries) > self._producers_max:
             del self._entries[next(iter(self._entries))]
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers that expired a whole expiry time ago."""
+        """Forget producers whose state expired at least one expiry time ago."""
         forgotten = []
         for producer_id, entry in self._entries.items():
             if now_ms - entry.append_time_ms <= 2 * PRODUCER_EXPIRY_MS:
@@ -159,7 +159,7 @@ class ProducerStates:
             del self._entries[producer_id]
 
     def forget_from(self, offset: int) -> None:
-        """Forget batches that end at or above ``offset``, and producers that have no other."""
+        """Forget batches that end at or above ``offset``, and producers without any other batch."""
         entries: dict[int, ProducerEntry] = {}
         for producer_id, entry in self._entries.items():
             kept = tuple(batch for batch in entry.batches if batch.last_offset < offset)
@@ -168,20 +168,20 @@ class ProducerStates:
         self._entries = entries
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all producers."""
         self._entries.clear()
 
     def freeze(self) -> dict[int, ProducerEntry]:
-        """The entries as they are now, for a snapshot that another thread writes."""
+        """Return a copy of the entries, for a snapshot that another thread writes."""
         return self._entries.copy()
 
 
 def check_sequence(entry: ProducerEntry | None, header: BatchHeader, now_ms: int) -> Verdict:
-    """The verdict on ``header``, which has a producer, after what ``entry`` says of it.
+    """Judge ``header``, which has a producer, by its ``entry``.
 
     Raises:
         StaleProducerEpochError: a later epoch of the producer has written.
-        InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
+        InvalidProducerError: its sequence leaves a gap, or repeats a forgotten one.
     """
     if entry is not None and header.producer_epoch < entry.producer_epoch:
         raise StaleProducerEpochError(
@@ -216,7 +216,7 @@ def _expect(header: BatchHeader, sequence: int, reason: str) -> Accept:
 def next_entry(
     entry: ProducerEntry | None, header: BatchHeader, base_offset: int, append_time_ms: int
 ) -> ProducerEntry:
-    """The state after ``header`` was appended at ``base_offset``; ``entry`` itself when it covers the batch."""
+    """Return the state after ``header`` was appended at ``base_offset``; ``entry`` itself if it covers the batch."""
     last_offset = base_offset + header.last_offset_delta
     if header.base_sequence == NO_SEQUENCE:
         return _without_sequence(entry, header, base_offset, last_offset, append_time_ms)
@@ -226,7 +226,7 @@ def next_entry(
     if header.producer_epoch < entry.producer_epoch or last_offset <= entry.batches[-1].last_offset:
         return entry
     batches = (*entry.batches[1 - REMEMBERED_BATCHES :], batch)
-    # Clocks of successive leaders may disagree: a producer that just wrote has not expired because of that.
+    # Clocks of successive leaders may differ. A producer that just wrote has not expired because of that.
     return ProducerEntry(entry.producer_epoch, max(entry.append_time_ms, append_time_ms), batches)
 
 
@@ -237,9 +237,9 @@ def _without_sequence(
     last_offset: int,
     append_time_ms: int,
 ) -> ProducerEntry:
-    """The state after a batch of a transaction that has no sequence, or after the end of one: sequence 0 is next.
+    """Return the state after a transaction's batch without a sequence, or after a marker; sequence 0 is next.
 
-    With a transaction its epoch ends: what comes late is fenced by the log alone.
+    The epoch ends with its transaction, so the log alone fences batches that arrive late.
     """
     epoch = header.producer_epoch + (1 if header.attributes & CONTROL_BIT else 0)
     if entry is None or epoch > entry.producer_epoch:
@@ -253,8 +253,8 @@ def _without_sequence(
 class WriterSnapshot(NamedTuple):
     """Producers, idempotency keys and transactions of one partition after all batches below ``offset``.
 
-    ``covers_offset`` is up to where it was taken: above ``offset`` when it came from a leader, whose later committed
-    batches it knows already.
+    ``covers_offset`` is the log end at which it was taken. It lies above ``offset`` if the snapshot came from a leader:
+    the snapshot then includes later committed batches of that leader.
     """
 
     offset: int
@@ -268,8 +268,8 @@ class WriterState:
     """A partition's memory of its writers: producers by sequence, requests by idempotency key, transactions.
 
     Invariants:
-        - producers and keys follow from the batches of the log below its end and, after ``install``, of the leader's
-          log; transactions from those of the log alone.
+        - producers and keys follow from the log's batches and, after ``install``, from those of the leader's log;
+          transactions follow from the log's batches alone.
     """
 
     __slots__ = ("covers_offset", "idempotency", "producers", "transactions")
@@ -279,10 +279,10 @@ class WriterState:
         self.idempotency = IdempotencyTable()
         self.transactions = Transactions()
         self.covers_offset = 0
-        """State may stem from batches up to here, which this log need not have yet."""
+        """State may come from batches below this offset, which this log may not have yet."""
 
     def record(self, header: BatchHeader, base_offset: int, append_time_ms: int) -> None:
-        """Take note of an appended batch."""
+        """Note an appended batch."""
         self.producers.record(header, base_offset, append_time_ms)
         if header.attributes & TRANSACTIONAL_BIT:
             self._record_transaction(header)
@@ -310,26 +310,26 @@ class WriterState:
             self.idempotency.end_transaction(key_hash, header.base_offset, marker)
 
     def forget_from(self, offset: int) -> None:
-        """Forget what stems from batches that end at or above ``offset``."""
+        """Forget state that comes from batches that end at or above ``offset``."""
         self.producers.forget_from(offset)
         self.idempotency.forget_from(offset)
         self.transactions.forget_from(offset)
         self.covers_offset = min(self.covers_offset, offset)
 
     def expire(self, now_ms: int) -> None:
-        """Forget what is too old to matter."""
+        """Forget state that is too old to matter."""
         self.producers.expire(now_ms)
         self.idempotency.expire(now_ms)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all state."""
         self.producers.clear()
         self.idempotency.clear()
         self.transactions = Transactions()
         self.covers_offset = 0
 
     def freeze(self, offset: int) -> WriterSnapshot:
-        """The state as it is now, when the log ends at ``offset``."""
+        """Return the state of a log that ends at ``offset``, as a snapshot."""
         return WriterSnapshot(
             offset,
             max(offset, self.covers_offset),
@@ -339,7 +339,7 @@ class WriterState:
         )
 
     def install(self, snapshot: WriterSnapshot) -> None:
-        """Replace the state by that of a snapshot."""
+        """Replace the state with that of a snapshot."""
         self.producers = ProducerStates(snapshot.producers)
         self.idempotency = IdempotencyTable(snapshot.idempotency)
         self.transactions = snapshot.transactions.copy()
@@ -347,7 +347,7 @@ class WriterState:
 
 
 def encode_snapshot(snapshot: WriterSnapshot) -> bytes:
-    """The content of a snapshot file, and what a follower is sent."""
+    """Encode the content of a snapshot file; a leader sends the same to a follower."""
     rows = [
         (producer_id, entry.producer_epoch, entry.append_time_ms, *_flatten(entry.batches))
         for producer_id, entry in snapshot.producers.items()
@@ -362,10 +362,10 @@ def encode_snapshot(snapshot: WriterSnapshot) -> bytes:
 
 
 def decode_snapshot(content: bytes) -> WriterSnapshot:
-    """The snapshot in ``content``.
+    """Decode the snapshot in ``content``.
 
     Raises:
-        CorruptLogError: damaged, or not a snapshot.
+        CorruptLogError: the content is damaged, or is not a snapshot.
     """
     value = unseal(_MAGIC, content)
     transactions, keyed, shared = NO_TRANSACTIONS, None, None

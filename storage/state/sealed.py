@@ -1,12 +1,12 @@
-"""A small file's content under a checksum: what recovery reads beside the log itself.
+"""Content of a small file under a checksum; recovery reads these files in addition to the log.
 
     offset  size  meaning
     0       4     magic: which file this is, and the version of its layout
     4       4     CRC-32C over bytes 8..end
     8       ..    payload, in msgpack
 
-A content that does not match is refused as a whole, never half used: whoever reads it makes the payload anew from
-the log. Encoding is canonical: equal values give equal bytes.
+Content that does not match is refused as a whole, and its reader rebuilds the payload from the log. The encoding is
+canonical: equal values give equal bytes.
 """
 
 from struct import Struct
@@ -20,16 +20,16 @@ _PREFIX = Struct(">4sI")
 
 
 def seal(magic: bytes, value: object) -> bytes:
-    """The content of a file that ``unseal`` takes; ``value`` is made of what msgpack knows."""
+    """Encode ``value``, which msgpack must support, as content for ``unseal``."""
     payload: bytes = msgpack.packb(value)
     return _PREFIX.pack(magic, crc32c(payload)) + payload
 
 
 def unseal(magic: bytes, content: bytes) -> object:
-    """The value that was sealed; sequences come back as lists.
+    """Return the sealed value; sequences become lists.
 
     Raises:
-        CorruptLogError: too short, of another kind, or damaged.
+        CorruptLogError: the content is too short, of another kind, or damaged.
     """
     if len(content) < _PREFIX.size:
         raise CorruptLogError(f"{len(content)} bytes are too few for a {magic!r} file")
@@ -47,10 +47,10 @@ def unseal(magic: bytes, content: bytes) -> object:
 
 
 def integers(value: object, count: int | None = None) -> list[int]:
-    """``value``, if it is a list of (``count``) integers.
+    """Return ``value`` if it is a list of integers (``count`` of them, if given).
 
     Raises:
-        CorruptLogError: it is something else.
+        CorruptLogError: it is not.
     """
     if not isinstance(value, list) or any(type(item) is not int for item in value):
         raise CorruptLogError("expected a list of integers")
@@ -60,10 +60,10 @@ def integers(value: object, count: int | None = None) -> list[int]:
 
 
 def binaries(value: object, count: int) -> list[bytes]:
-    """``value``, if it is a list of ``count`` byte strings.
+    """Return ``value`` if it is a list of ``count`` byte strings.
 
     Raises:
-        CorruptLogError: it is something else.
+        CorruptLogError: it is not.
     """
     if not isinstance(value, list) or any(type(item) is not bytes for item in value):
         raise CorruptLogError("expected a list of byte strings")
@@ -73,10 +73,10 @@ def binaries(value: object, count: int) -> list[bytes]:
 
 
 def columns(value: object, count: int) -> list[object]:
-    """``value``, if it is a list of ``count`` items of any kind.
+    """Return ``value`` if it is a list of ``count`` items of any kind.
 
     Raises:
-        CorruptLogError: it is something else.
+        CorruptLogError: it is not.
     """
     if not isinstance(value, list) or len(value) != count:
         raise CorruptLogError(f"expected a list of {count} columns")

@@ -1,15 +1,15 @@
-"""A small file that is replaced in place and is never half there: two slots, written in turn.
+"""A small file that is replaced in place and is always readable: two slots, written in turn.
 
-Replacing a file by rename needs room for the new one and three syncs; this needs no room at all, so it works on a
-full disk, and one sync. A write goes to the slot that does not hold the newest content; a crash in its middle leaves
-that one damaged and the other as it was. Each slot has a block of the disk to itself.
+Replacing a file by a rename needs room for the new file and three syncs. A slot file needs one sync and no room, so it
+can be written on a full disk. A write goes to the slot without the newest content. A crash during the write damages
+that slot and leaves the other one unchanged. Each slot has a block of the disk to itself.
 
     offset  size  field of a slot (slots begin at 0 and 4096)
     0       4     magic, the kind of file
     4       4     CRC-32C over the rest, content included
     8       8     sequence: 1, 2, 3, ...; the greater of the two is the newest
     16      4     content_bytes
-    20      ..    content; the rest of the 4096 bytes is not looked at
+    20      ..    content; the rest of the 4096 bytes is ignored
 """
 
 from dataclasses import dataclass
@@ -41,8 +41,8 @@ class _Slot:
 class SlotContent:
     """Content of a slot file.
 
-    ``is_whole`` is False when one slot is damaged, so that ``content`` may be one write older than the newest:
-    what it says was true, but may not be any more.
+    ``is_whole`` is False if one slot is damaged. ``content`` may then be one write old: it was true once, but may not
+    be any more.
     """
 
     content: bytes
@@ -50,15 +50,15 @@ class SlotContent:
 
 
 class SlotFile:
-    """One such file, owned by one thread.
+    """One slot file, owned by one thread.
 
     Invariants:
-        - after a write both slots are valid or only the newest was ever written, and their sequences differ by one;
-        - what ``load`` returned and ``store`` wrote is durable.
+        - after a write, both slots are valid and their sequences differ by one, or only one slot was ever written;
+        - content that ``load`` returned or ``store`` wrote is durable.
     """
 
     def __init__(self, files: Files, path: str, magic: bytes) -> None:
-        """Touch nothing yet; ``magic`` has 4 bytes and tells kinds of files apart."""
+        """Name the file; nothing is opened. ``magic`` has 4 bytes and identifies the kind of file."""
         assert len(magic) == 4, magic
         self._files = files
         self._path = path
@@ -67,7 +67,7 @@ class SlotFile:
         self._position = SLOT_BYTES
 
     def load(self) -> SlotContent | None:
-        """The newest content, or None when the file does not exist.
+        """Return the newest content; None if the file does not exist.
 
         Raises:
             CorruptLogError: neither slot is valid, or the file is of another kind.
@@ -77,7 +77,7 @@ class SlotFile:
         except FileNotFoundError:
             return None
         try:
-            # After a kill the page cache may show what no disk has yet.
+            # After a kill, the page cache may show content that is not on the disk yet.
             file.sync()
             slots = [self._read_slot(file, position) for position in (0, SLOT_BYTES)]
         finally:
@@ -95,7 +95,7 @@ class SlotFile:
         return SlotContent(slot.content, is_whole)
 
     def _read_slot(self, file: File, position: int) -> _Slot | None:
-        """The slot, of sequence 0 when it was never written; None when it is damaged."""
+        """Return a slot, with sequence 0 if it was never written; None if it is damaged."""
         block = file.pread(SLOT_BYTES, position)
         if block == _NEVER_WRITTEN:
             return _Slot(0, b"")
@@ -110,7 +110,7 @@ class SlotFile:
         return _Slot(sequence, block[_HEADER.size : end])
 
     def store(self, content: bytes) -> None:
-        """Replace the content durably; ``load`` or an earlier ``store`` came first unless the file is new.
+        """Replace the content durably. Unless the file is new, call ``load`` or ``store`` before.
 
         Raises:
             DiskFullError: only for a file that does not exist yet.

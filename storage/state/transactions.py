@@ -1,12 +1,13 @@
 """Transactions in one log: which are open, which were aborted, and how far readers of committed records may read.
 
-Derived from the batches of the log alone, in their order, so that replicas that have the same batches say the same:
+The state is derived from the log's batches alone, in order, so replicas with the same batches have the same state:
 
-    a batch of a transaction   it is open, from its first batch on
-    its marker                 it is over: committed below the marker's ``end_offset``, aborted otherwise
+    batch of a transaction   the transaction is open, from its first batch on
+    its marker               it has ended: committed below the marker's ``end_offset``, aborted otherwise
 
-The *last stable offset* is the first offset of a transaction that is open at the high watermark: one without a marker
-below it. What a leader's snapshot says of writers reaches beyond a follower's log; nothing here does.
+The *last stable offset* is the first offset of a transaction that is open at the high watermark, which means that it
+has no marker below the high watermark. A leader's snapshot of writers reaches beyond a follower's log; this state never
+does.
 
 Source: KIP-98 (control batches, last stable offset); an identity for each transaction as in KIP-890.
 """
@@ -19,21 +20,21 @@ from milena.model.errors import CorruptLogError, TooManyTransactionsError
 from storage.state.sealed import columns, integers
 
 OPEN_MAX = 10_000
-"""Open transactions a partition."""
+"""Limit of open transactions per partition."""
 
 ABORTED_MAX = 100_000
-"""Aborted ones that a partition still has records of: about 20 MB of memory and 3 MB in a snapshot."""
+"""Limit of aborted transactions with records in a partition: about 20 MB of memory and 3 MB in a snapshot."""
 
 KEY_HASH_BYTES = 16
 
 Identity = tuple[int, int]
-"""(producer id, producer epoch): no two transactions have the same."""
+"""(producer id, producer epoch): no two transactions have the same identity."""
 
 
 class OngoingTransaction(NamedTuple):
-    """A transaction without a marker in the log: where it begins and its last batch ends, and what it says of itself.
+    """A transaction without a marker in the log: its first offset, the end of its last batch, and its own fields.
 
-    ``owner`` and ``owner_epoch`` as in ``TransactionExtension``; times are wall ms.
+    ``owner`` and ``owner_epoch`` are those of ``TransactionExtension``; times are wall clock, in ms.
     """
 
     first_offset: int
@@ -44,18 +45,18 @@ class OngoingTransaction(NamedTuple):
     owner: int
     owner_epoch: int
     key_hashes: bytes = b""
-    """Of the idempotency keys whose requests it is, 16 bytes each."""
+    """Hashes of the idempotency keys of its requests, 16 bytes each."""
 
 
 class AbortedRange(NamedTuple):
-    """Batches of one transaction from ``first_offset`` to its marker, at ``end_offset``, count for nobody."""
+    """Batches of one transaction from ``first_offset`` to its marker, at ``end_offset``; they do not count."""
 
     first_offset: int
     end_offset: int
 
 
 def is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) -> bool:
-    """Whether a batch below the last stable offset is of one of these transactions, and counts for nobody."""
+    """Whether a batch below the last stable offset belongs to an aborted transaction, and so does not count."""
     if not header.is_transactional:
         return False
     found = aborted.get((header.producer_id, header.producer_epoch))
@@ -70,15 +71,15 @@ class _Ended(NamedTuple):
 
 
 class Transactions:
-    """See the module.
+    """Transactions of one log; see the module docstring.
 
     Attributes:
-        open: those without a marker, by identity.
-        aborted: those of whose records the log still has some. What is forgotten goes from a copy: who reads the log on
-            another thread, or waits for one, goes on with what he has taken.
+        open: transactions without a marker, by identity.
+        aborted: aborted transactions with records in the log. Removals replace the mapping with a copy, so a reader on
+            another thread, or one that waits for a thread, may keep the one it has.
 
     Invariants:
-        - open transactions are in the order of their first offsets, aborted and ended ones in that of their markers;
+        - open transactions are ordered by first offset, aborted and ended ones by the offset of their marker;
         - no identity is both open and aborted.
     """
 
@@ -93,10 +94,10 @@ class Transactions:
         return bool(self.open or self.aborted or self._ended)
 
     def check_room(self, identity: Identity) -> None:
-        """Refuse the first batch of one transaction too many.
+        """Refuse the first batch of a transaction above a limit.
 
         Raises:
-            TooManyTransactionsError: the message says of which kind.
+            TooManyTransactionsError: the message says which limit.
         """
         if identity in self.open:
             return
@@ -110,7 +111,7 @@ class Transactions:
             )
 
     def record(self, header: BatchHeader) -> OngoingTransaction | None:
-        """Take note of an appended batch, of a transaction or the marker of one; returns what a marker ended."""
+        """Note an appended batch of a transaction, or its marker; return the transaction that a marker ended."""
         identity = (header.producer_id, header.producer_epoch)
         known = self.open.get(identity)
         marker = header.marker
@@ -118,7 +119,7 @@ class Transactions:
             self.open[identity] = _grown(known, header)
             return None
         if known is None:
-            # The log begins behind its last record.
+            # The log starts behind the transaction's last record.
             return None
         del self.open[identity]
         first = marker.end_offset if marker.is_commit else known.first_offset
@@ -128,7 +129,7 @@ class Transactions:
         return known
 
     def stable_end(self, high_watermark: int) -> int:
-        """The last stable offset at this high watermark, which never falls."""
+        """Return the last stable offset at this high watermark, which must not fall."""
         self._settle(high_watermark)
         end = high_watermark
         for first in self.open.values():
@@ -139,7 +140,7 @@ class Transactions:
         return end
 
     def is_ending(self, identity: Identity, high_watermark: int) -> bool:
-        """Whether a transaction's marker is in the log, and not below the high watermark."""
+        """Whether the log has a transaction's marker, at or above the high watermark."""
         self._settle(high_watermark)
         return identity in self._ended
 
@@ -151,7 +152,7 @@ class Transactions:
             del self._ended[identity]
 
     def forget_below(self, offset: int) -> None:
-        """The log has nothing any more of what was aborted below ``offset``."""
+        """Forget transactions aborted below ``offset``; the log has no record of them any more."""
         if self.aborted and next(iter(self.aborted.values())).end_offset < offset:
             self.aborted = {
                 identity: found
@@ -160,10 +161,10 @@ class Transactions:
             }
 
     def forget_from(self, offset: int) -> None:
-        """Forget what stems from batches at and above ``offset``.
+        """Forget state that comes from batches at and above ``offset``.
 
-        A transaction whose marker goes is open again, which only the log's batches tell: whoever goes on with the log
-        replays them.
+        A transaction whose marker is cut is open again. Only the log's batches show this, so a caller that continues with
+        this log must replay them.
         """
         self.open = {
             identity: found for identity, found in self.open.items() if found.first_offset < offset
@@ -178,7 +179,7 @@ class Transactions:
         }
 
     def copy(self) -> "Transactions":
-        """The same, for a snapshot that another thread writes."""
+        """Return a copy, for a snapshot that another thread writes."""
         copied = Transactions()
         copied.open = self.open.copy()
         copied.aborted = self.aborted.copy()
@@ -186,7 +187,7 @@ class Transactions:
         return copied
 
     def encode(self) -> list[object]:
-        """Columns for a snapshot."""
+        """Encode the state as columns for a snapshot."""
         return [
             [[*identity, *found] for identity, found in self.open.items()],
             [[*identity, *found] for identity, found in self.aborted.items()],
@@ -195,10 +196,10 @@ class Transactions:
 
 
 def decode_transactions(value: object) -> Transactions:
-    """The transactions of a snapshot.
+    """Decode the transactions of a snapshot.
 
     Raises:
-        CorruptLogError: the columns are not those of ``encode``.
+        CorruptLogError: the columns are not valid.
     """
     opened, aborted, ended = (_rows(column) for column in columns(value, 3))
     found = Transactions()
@@ -224,7 +225,7 @@ def _rows(column: object) -> Iterable[object]:
 
 
 def _grown(known: OngoingTransaction | None, header: BatchHeader) -> OngoingTransaction:
-    """An open transaction with one more batch."""
+    """Return an open transaction with one more batch."""
     if known is not None:
         return known._replace(
             end_offset=header.next_offset, records=known.records + header.record_count
