@@ -1,20 +1,20 @@
-"""Words of access control and what implies what, as Kafka has them (KIP-11, KIP-290)."""
+"""Terms of access control, and which operation implies which, as in Kafka (KIP-11, KIP-290)."""
 
 from enum import StrEnum
 
 
 class AccessMode(StrEnum):
-    """How much a cluster asks of those who call it."""
+    """Whether a cluster checks credentials and permissions."""
 
     OFF = "off"
-    """Everybody may do everything; credentials are not looked at."""
+    """Every caller may do everything; credentials are ignored."""
     OPTIONAL = "optional"
-    """Who comes without credentials is ``ANONYMOUS``; refusals are logged, and carried out nevertheless."""
+    """A caller without credentials is ``ANONYMOUS``. A request that would be refused is logged and carried out."""
     REQUIRED = "required"
 
 
 class Operation(StrEnum):
-    """What somebody does to a resource. ``ALL`` stands in access control entries only."""
+    """An operation on a resource. ``ALL`` occurs in access control entries only."""
 
     ALL = "ALL"
     READ = "READ"
@@ -30,7 +30,7 @@ class Operation(StrEnum):
 
 
 class ResourceType(StrEnum):
-    """What is protected. The only resource of type ``CLUSTER`` is ``CLUSTER_NAME``."""
+    """A type of protected resource. The only resource of type ``CLUSTER`` is ``CLUSTER_NAME``."""
 
     TOPIC = "TOPIC"
     GROUP = "GROUP"
@@ -39,14 +39,14 @@ class ResourceType(StrEnum):
 
 
 class PatternType(StrEnum):
-    """How the name of an entry is compared with a resource's; a literal ``ANY_NAME`` is every name."""
+    """How the name in an entry matches a resource's name; a literal ``ANY_NAME`` matches every name."""
 
     LITERAL = "LITERAL"
     PREFIXED = "PREFIXED"
 
 
 class Permission(StrEnum):
-    """What an entry says. One that denies wins over any that allow."""
+    """The effect of an entry. An entry that denies wins over all that allow."""
 
     ALLOW = "ALLOW"
     DENY = "DENY"
@@ -58,9 +58,9 @@ ANY_HOST = "*"
 USER_PREFIX = "User:"
 GROUP_PREFIX = "Group:"
 PRINCIPAL_NAME = r"[A-Za-z0-9._@:/+=-]{1,255}"
-"""What may follow either: a regular expression. Users of the cluster have no colon, whom others vouch for have one."""
+"""Regular expression of a name after a prefix. Cluster users have no colon; externally authenticated ones have."""
 USER_NAME = r"[A-Za-z0-9._@/+=-]{1,255}"
-"""What a user may be called: a regular expression."""
+"""Regular expression of a user's name."""
 ANY_PRINCIPAL = "User:*"
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -80,7 +80,7 @@ ALLOWED_BY = {
         {Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL}
     ),
 }
-"""The operations of entries that allow one. What denies one names it, or ``ALL``."""
+"""For each operation, those whose entries allow it. An entry denies an operation by naming it or ``ALL``."""
 
 OPERATIONS_OF = {
     ResourceType.TOPIC: frozenset(
@@ -113,4 +113,4 @@ OPERATIONS_OF = {
     ),
     ResourceType.TRANSACTIONAL_ID: frozenset({Operation.ALL, Operation.WRITE, Operation.DESCRIBE}),
 }
-"""Which operations an entry for a type of resource may name."""
+"""The operations that an entry for a type of resource may name."""

@@ -1,7 +1,7 @@
-"""Time as a port: shells hold a ``Clock``, cores are given ``now_ms``.
+"""Time as a port: shells hold a ``Clock``, cores get ``now_ms``.
 
-Two clocks that never mix: monotonic milliseconds for deadlines and durations, wall milliseconds for record timestamps
-and retention. Nothing else in a node or a client reads the time or sleeps.
+There are two clocks that must not mix: monotonic milliseconds for deadlines and durations, wall milliseconds for record
+timestamps and retention. No other code of a node or a client reads the time or sleeps.
 """
 
 import asyncio
@@ -12,29 +12,29 @@ from milena.model.types import MonotonicMs, WallMs
 
 
 class Clock(Protocol):
-    """Time as shells need it; virtual in tests."""
+    """Time as shells use it; virtual in tests."""
 
     def now_ms(self) -> MonotonicMs:
-        """Milliseconds that never run backwards; only differences mean anything."""
+        """Return milliseconds that never run backwards; only differences have a meaning."""
 
     def wall_ms(self) -> WallMs:
-        """Milliseconds since the Unix epoch; may jump when somebody sets the clock."""
+        """Return milliseconds since the Unix epoch; the value jumps if the system clock is set."""
 
     async def sleep(self, ms: float) -> None:
         """Wait; 0 or less yields to the loop once."""
 
 
 class SystemClock:
-    """The clocks of the machine."""
+    """The machine's clocks."""
 
     __slots__ = ()
 
     def now_ms(self) -> MonotonicMs:
-        """CLOCK_MONOTONIC: does not count the time that the machine was suspended."""
+        """Read CLOCK_MONOTONIC, which does not count the time that the machine was suspended."""
         return MonotonicMs(time.monotonic_ns() // 1_000_000)
 
     def wall_ms(self) -> WallMs:
-        """CLOCK_REALTIME."""
+        """Read CLOCK_REALTIME."""
         return WallMs(time.time_ns() // 1_000_000)
 
     async def sleep(self, ms: float) -> None:

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: murmur2, the same as Kafka's default partitioner, for server and client alike."""
+"""The partition of a key: murmur2, as in Kafka's default partitioner, for server and client."""
 
 MURMUR2_SEED = 0x9747B28C
 MURMUR2_M = 0x5BD1E995
@@ -6,7 +6,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """32-bit murmur2 of the key, as Kafka computes it; unsigned.
+    """Return the 32-bit murmur2 of the key, unsigned, as Kafka computes it.
 
     Source: Austin Appleby's MurmurHash2, with the seed of org.apache.kafka.common.utils.Utils.
     """
@@ -24,5 +24,5 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition in [0, partition_count) of a record with this key."""
+    """Return the partition in [0, partition_count) of a record with this key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

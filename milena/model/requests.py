@@ -1,7 +1,7 @@
 """Requests to a log and their results: produce and fetch requests, receipts, results.
 
-The API makes them, the node's services and replicas work on them; columns rather than records, so that a thousand
-records cost no thousand objects.
+The API creates them; the node's services and replicas process them. Records are columns, so a thousand records do not
+take a thousand objects.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from milena.model.errors import MilenaError, ReplicaDamagedError
 
 TRANSACTION_TIMEOUT_MS_DEFAULT = 30_000
 TRANSACTION_TIMEOUT_MS_MAX = 900_000
-"""How long a transaction may stay open."""
+"""Limit of how long a transaction may stay open."""
 
 
 @unique
 class Acks(IntEnum):
-    """How many replicas must have the record before the answer."""
+    """The replicas that must have the record before the response."""
 
     NONE = 0
     LEADER = 1
@@ -27,7 +27,7 @@ class Acks(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencyKey:
-    """An ``Idempotency-Key`` header, as hashes. Both hashes are of the request, made by the API."""
+    """An ``Idempotency-Key`` header as hashes; the API computes both from the request."""
 
     key_hash: bytes
     """16 bytes: BLAKE2b of topic and key."""
@@ -37,7 +37,7 @@ class IdempotencyKey:
 
 @dataclass(slots=True, kw_only=True)
 class Records:
-    """Records of one request, as columns of equal length. ``None`` for a whole column: nobody set it."""
+    """Records of one request, as columns of equal length. A column that no record sets is ``None``."""
 
     keys: list[bytes | None] | None
     values: list[bytes | None]
@@ -49,21 +49,21 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerTransaction:
-    """A transaction's identity: its end raises the epoch, so that no two share one. A write names it."""
+    """A transaction's identity, which each of its writes names. Its end raises the epoch, so no two share one."""
 
     producer_id: int
     producer_epoch: int
     timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT
-    """How long it may stay open, from its first record on; no node keeps it, each write brings it."""
+    """Time that it may stay open from its first record on; each write carries it, no node stores it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
-    """Records for one topic. ``partition``: all of them go there (path); else per record, key hash or round robin.
+    """Records for one topic. ``partition``: for all of them (from the path); None: per record, by key, or round robin.
 
-    ``expected_end``: they are written if this is the next offset of their partition, which must be one, and not at all
-    otherwise; somebody waits for the answer (acks). ``transaction``: they are part of it; then acks is ``ALL``, and
-    there is no ``expected_end``.
+    ``expected_end``: the records are written only if this is the next offset of their partition. They must all go to
+    one partition, and acks must not be 0. ``transaction``: the records are part of it; then acks is ``ALL``, and there
+    is no ``expected_end``.
     """
 
     topic: str
@@ -74,16 +74,16 @@ class ProduceRequest:
     idempotency: IdempotencyKey | None = None
     expected_end: int | None = None
     topic_tag: str = ""
-    """With ``expected_end``: they are written only if the topic's id begins with it."""
+    """With ``expected_end``: the records are written only if the topic's id starts with it."""
     wants_times: bool = False
-    """Receipts are to have the records' times."""
+    """Whether receipts must have the records' times."""
     transaction: ProducerTransaction | None = None
     may_create: bool = True
-    """A missing topic may be made for whoever sends it, where nodes do that."""
+    """Whether a missing topic may be created for the sender, if the nodes' settings allow that."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether its records are refused together; else each one is judged by itself."""
+        """Whether the records are accepted or refused together; otherwise each one is judged alone."""
         return self.idempotency is not None or self.expected_end is not None
 
 
@@ -91,14 +91,14 @@ class ProduceRequest:
 class ProduceReceipt:
     """Result of one record, in request order. ``offset`` None with ``error`` None: acks=0.
 
-    ``partition`` -1: the record was refused before it went to one.
+    ``partition`` is -1 if the record was refused before it was assigned to one.
     """
 
     partition: int
     offset: int | None
     error: MilenaError | None = None
     timestamp_ms: int | None = None
-    """Wall ms, as readers see it; None: nobody asked, or it is not known."""
+    """Wall ms, as readers see it; None: not requested, or not known."""
 
 
 _NO_ERRORS: Mapping[int, MilenaError] = {}
@@ -106,27 +106,27 @@ _NO_ERRORS: Mapping[int, MilenaError] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipts(Sequence[ProduceReceipt]):
-    """Receipts as columns of equal length: a thousand records cost no thousand objects.
+    """Receipts as columns of equal length: a thousand records do not take a thousand objects.
 
-    When ``offsets`` is a ``range``, all records went to one partition in one piece, and the answer is written
-    without looking at each (see ``Receipts.run``).
+    If ``offsets`` is a ``range``, all records went to one partition in one piece. The response is then written without
+    looking at each (see ``Receipts.run``).
     """
 
     partitions: Sequence[int]
     offsets: Sequence[int | None]
     errors: Mapping[int, MilenaError] = field(default_factory=lambda: _NO_ERRORS)
-    """By partition: a partition takes or refuses all of its records of one request."""
+    """Errors by partition: a partition accepts or refuses all of its records of one request."""
     times: Sequence[int | None] | None = None
-    """As ``ProduceReceipt.timestamp_ms``; None for the whole column, too."""
+    """Times as in ``ProduceReceipt.timestamp_ms``; None for the whole column if no record has one."""
 
     @classmethod
     def run(cls, partition: int, base_offset: int, count: int) -> "Receipts":
-        """Receipts of records that one partition took in one piece."""
+        """Return receipts of records that one partition accepted in one piece."""
         return cls(partitions=[partition] * count, offsets=range(base_offset, base_offset + count))
 
     @classmethod
     def failed(cls, partition: int, error: MilenaError, count: int) -> "Receipts":
-        """Receipts of records that one partition refused."""
+        """Return receipts of records that one partition refused."""
         return cls(
             partitions=[partition] * count, offsets=[None] * count, errors={partition: error}
         )
@@ -161,27 +161,27 @@ class Receipts(Sequence[ProduceReceipt]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReceipt:
-    """Result of one encoded batch. Offsets None: acks=0."""
+    """Result of one encoded batch. The offsets are None with acks=0."""
 
     partition: int
     base_offset: int | None
     last_offset: int | None
     is_duplicate: bool = False
     append_time_ms: int | None = None
-    """The leader's, wall ms; None: not known, as of a duplicate."""
+    """The leader's append time, wall ms; None: not known, for example for a duplicate."""
     leader_epoch: int = 0
-    """The partition's, as the node that answers knows it now; grows with each change of leader."""
+    """The partition's current leader epoch, as the responding node knows it; grows with each change of leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """A stateless fetch. ``offset``: >= 0, or "earliest" / "latest"; ``timestamp_ms`` (wall) wins over it.
+    """A stateless fetch. ``offset``: >= 0, or "earliest" / "latest"; ``timestamp_ms`` (wall) takes precedence.
 
-    A negative offset -N means the last N records. ``is_local``: this node's own replica, never forwarded.
-    ``max_bytes`` bounds stored bytes; at least one batch comes back when there is one. ``is_uncommitted``: records of
-    transactions that are open or aborted, too (read_uncommitted). ``is_unconfirmed``: an empty answer promises nothing,
-    so the quorum is not asked whether the leader still leads. ``wants_records_end``: with "latest", the answer also
-    says where the last record ends.
+    A negative offset -N means the last N records. ``is_local``: read this node's own replica; the request is never
+    forwarded. ``max_bytes`` limits the stored bytes; at least one batch is returned if there is one.
+    ``is_uncommitted``: return records of open and aborted transactions, too (read_uncommitted). ``is_unconfirmed``: an
+    empty response promises nothing, so the quorum need not confirm that the leader still leads. ``wants_records_end``:
+    with "latest", the response also says where the last record ends.
     """
 
     topic: str
@@ -198,31 +198,31 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResult:
-    """Whole stored batches; readers skip what is outside [start_offset, readable_end).
+    """Whole stored batches; readers skip records outside of [start_offset, readable_end).
 
-    The first may begin below ``start_offset`` and the last may go on beyond ``readable_end``.
+    The first batch may start below ``start_offset``, and the last may end above ``readable_end``.
     """
 
     start_offset: int
-    """The resolved first offset that was asked for."""
+    """The resolved first offset of the request."""
     high_watermark: int
     log_start_offset: int
     leader_epoch: int
     batches: bytes
     broker_id: int | None = None
-    """Whose copy this is; None: not known."""
+    """Id of the broker whose copy was read; None: not known."""
     records_end: int | None = None
-    """As ``PartitionOffsets.records_end``; None: the request did not want it, or an earlier release answered."""
+    """As ``PartitionOffsets.records_end``; None: not requested, or the response is from an earlier release."""
     topic_id: str = ""
-    """The topic's; another topic of this name has another one."""
+    """The topic's id; a later topic with this name has another id."""
     last_stable_offset: int | None = None
     """As ``PartitionOffsets.last_stable_offset``."""
     is_uncommitted: bool = False
-    """Records of transactions that are open or aborted were read, too."""
+    """Whether records of open and aborted transactions were read, too."""
 
     @property
     def readable_end(self) -> int:
-        """Where this reader's reading ends."""
+        """End (exclusive) of what this reader may read."""
         if self.is_uncommitted or self.last_stable_offset is None:
             return self.high_watermark
         return self.last_stable_offset
@@ -230,17 +230,17 @@ class FetchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """Stored records that came to their reader damaged. ``broker_id``: from whose copy; None: the leader's."""
+    """Stored records that reached their reader damaged. ``broker_id``: owner of the copy; None: the leader."""
 
     topic: str
     partition: int
     offset: int
-    """The first that is not whole."""
+    """The first damaged offset."""
     broker_id: int | None = None
 
     @property
     def error(self) -> ReplicaDamagedError:
-        """Error for a reader for whom there is nothing before the damage."""
+        """The error for a reader that has no records before the damage."""
         whose = "its leader" if self.broker_id is None else f"broker {self.broker_id}"
         return ReplicaDamagedError(
             f"{self.topic}-{self.partition}: the records at offset {self.offset} are damaged in the copy of {whose}, "
@@ -250,28 +250,28 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOffsets:
-    """Where a partition begins and ends. A reader of committed records reads [log_start_offset, readable_end)."""
+    """Start and end of a partition. A reader of committed records reads [log_start_offset, readable_end)."""
 
     log_start_offset: int
     high_watermark: int
-    """The first offset that is not committed: every acknowledged record lies below it."""
+    """The first uncommitted offset: every acknowledged record lies below it."""
     last_stable_offset: int | None = None
-    """The first offset of a transaction that is not decided there, else the high watermark; None: that, too."""
+    """The first offset of an undecided transaction; without one, the high watermark, which None also stands for."""
     records_end: int | None = None
-    """One above the last record that a committed reader sees, or the log's start without one; None: not known."""
+    """The offset after the last record that a committed reader sees; the log start without one; None: not known."""
     topic_id: str = ""
-    """The topic's; another topic of this name has another one."""
+    """The topic's id; a later topic with this name has another id."""
 
     @property
     def readable_end(self) -> int:
-        """Where a reader of committed records stops."""
+        """End (exclusive) of what a reader of committed records may read."""
         return self.high_watermark if self.last_stable_offset is None else self.last_stable_offset
 
     def lag_of(self, position: int) -> int | None:
-        """How far a reader is behind that goes on at ``position``; None: the partition has no such position.
+        """Return the lag of a reader whose next offset is ``position``; None if it is above the high watermark.
 
-        It counts offsets from the first that is still there up to the last record. So it is 0 if and only if there is
-        nothing more to read: markers, aborted records and gaps behind the last record do not count.
+        The lag counts offsets from the first existing one up to the last record. So it is 0 exactly if there is nothing
+        more to read: markers, aborted records and gaps behind the last record do not count.
         """
         if position > self.high_watermark:
             return None
@@ -281,7 +281,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedNext:
-    """The next offset that a group is to read of a partition. ``metadata``: what its committer keeps with it."""
+    """The next offset that a group will read of a partition. ``metadata``: text stored by the committer."""
 
     topic: str
     partition: int
@@ -291,9 +291,9 @@ class CommittedNext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffsets:
-    """Offsets that a transaction moves, of one group, under one member's epoch.
+    """Offsets of one group that a transaction commits, under one member's epoch.
 
-    ``member_id`` None: of a group that has no members; then ``member_epoch`` is -1.
+    ``member_id`` is None for a group without members; ``member_epoch`` is then -1.
     """
 
     group: str
@@ -304,41 +304,41 @@ class GroupOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionWrite:
-    """Records for one topic, as part of a transaction. ``partition``: of those that name none."""
+    """Records for one topic, as part of a transaction. ``partition``: for records that name none."""
 
     topic: str
     partition: int | None
     records: Records
     may_create: bool = True
-    """As of a produce request."""
+    """As ``ProduceRequest.may_create``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRequest:
-    """A whole transaction in one request: at least one of the two is not empty. ``idempotency``: only with writes."""
+    """A whole transaction in one request. Writes or offsets are not empty; ``idempotency`` requires writes."""
 
     writes: tuple[TransactionWrite, ...]
     offsets: tuple[GroupOffsets, ...]
     timeout_ms: int
-    """How long its client waits."""
+    """How long the client waits."""
     idempotency: IdempotencyKey | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionReceipt:
-    """What became of a transaction in one request that was committed."""
+    """Result of a transaction in one request that was committed."""
 
     receipts: Sequence[Sequence[ProduceReceipt]]
-    """One a write, in order; none of them has an error."""
+    """The receipts of each write, in order; none has an error."""
     is_visible: bool
-    """Readers see it already; otherwise soon, and certainly."""
+    """Whether readers see it already; otherwise they will see it soon."""
     is_duplicate: bool = False
-    """It had been committed before under the same idempotency key."""
+    """Whether it had already been committed under the same idempotency key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenExtent:
-    """What a transaction has acknowledged of one partition: ``records``, all of them below ``end_offset``."""
+    """The acknowledged part of a transaction in one partition: ``records``, all below ``end_offset``."""
 
     topic: str
     partition: int
@@ -349,29 +349,29 @@ class WrittenExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionCommit:
-    """The end of a transaction: all that took effect of it. What it does not name is aborted."""
+    """The end of a transaction, naming all that takes effect. The rest is aborted."""
 
     transaction: ProducerTransaction
     writes: tuple[WrittenExtent, ...]
     offsets: tuple[GroupOffsets, ...]
     timeout_ms: int
-    """How long its client waits."""
+    """How long the client waits."""
     until_visible: bool = True
-    """It waits for readers to see it; else for the decision."""
+    """Whether to wait until readers see it; otherwise wait for the decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnded:
-    """A transaction that is committed or aborted. ``next_epoch``: of its producer's next one, begun by this."""
+    """A committed or aborted transaction. ``next_epoch``: epoch of the producer's next transaction."""
 
     next_epoch: int
     is_visible: bool
-    """Readers see it already, or pass it by; otherwise soon, and certainly."""
+    """Whether readers already see it, or skip it if aborted; otherwise they soon will."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A partition's part of a transaction that its log holds without an end."""
+    """A transaction's part in one partition whose log has no end of it yet."""
 
     topic: str
     partition: int
@@ -380,11 +380,11 @@ class OpenTransaction:
     first_offset: int
     records: int
     began_ms: int
-    """Wall ms, of its first record there."""
+    """Wall ms of its first record in the partition."""
     timeout_ms: int
     leader: int
-    """The partition's, who told."""
+    """The partition's leader, which reported it."""
     state: str
-    """``open``, or ``ending``: decided, but the partition does not say so yet."""
+    """``open``, or ``ending``: decided, but its marker is not in the partition yet."""
     producer_name: str | None
     """Its transactional id; None: a transaction in one request, or not known."""

@@ -163,8 +163,8 @@ class Transactions:
     def forget_from(self, offset: int) -> None:
         """Forget state that comes from batches at and above ``offset``.
 
-        A transaction whose marker is cut is open again. Only the log's batches show this, so a caller that continues with
-        this log must replay them.
+        A transaction whose marker is cut is open again. Only the log's batches show this, so a caller that continues
+        with this log must replay them.
         """
         self.open = {
             identity: found for identity, found in self.open.items() if found.first_offset < offset

@@ -1,4 +1,4 @@
-"""Checks of a batch that a client encoded: once they are through, nothing about it needs to be believed any more."""
+"""Checks of a batch that a client encoded; afterwards every field of it can be trusted."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTo
 from milena.model.types import NO_PRODUCER, Codec
 
 RECORDS_MAX = 1 << 20
-"""Records a client may put into one batch: 8 MiB of 8 bytes each; more is an attack on its readers."""
+"""Limit of records in a client's batch: 8 MiB of 8 bytes each; more would be an attack on its readers."""
 
 _CLIENT_BITS = CODEC_MASK | TIMESTAMP_TYPE_BIT
 
@@ -29,19 +29,19 @@ def validate_client_batch(
     records_max: int = RECORDS_MAX,
     needs_keys: bool = False,
 ) -> BatchHeader:
-    """The header of a batch that a client encoded, once nothing about it needs to be believed any more.
+    """Check everything in a batch that a client encoded; return its header.
 
     Args:
         batch: exactly one batch.
-        bytes_max: the topic's ``max.message.bytes``; holds for the batch and for its payload once decompressed.
+        bytes_max: the topic's ``max.message.bytes``; a limit of the batch and of its decompressed payload.
         now_ms: the node's wall clock.
-        timestamps: the topic's bounds; those of a topic whose records have the leader's time take any.
-        records_max: the most records in a batch.
-        needs_keys: the topic is compacted, and a record without a key has no place in it.
+        timestamps: the topic's limits; a topic whose records get the leader's time accepts any.
+        records_max: the limit of records in the batch.
+        needs_keys: whether the topic is compacted, so that a record without a key is refused.
 
     Raises:
-        RequestTooLargeError: larger than ``bytes_max``.
-        InvalidRecordError: anything else that may not be stored; the message says what to change.
+        RequestTooLargeError: the batch is larger than ``bytes_max``.
+        InvalidRecordError: the batch may not be stored for another reason; the message says what to change.
     """
     _check_client_size(len(batch), bytes_max)
     try:
@@ -71,7 +71,7 @@ def validate_client_batch(
 
 
 def _is_plain(batch: bytes, header: BatchHeader) -> bool:
-    """Whether the records need not be unpacked to be believed."""
+    """Whether the records can be trusted without unpacking them."""
     start, size = header.header_bytes, header.batch_bytes
     return (
         header.codec is Codec.NONE

@@ -1,4 +1,4 @@
-"""Batches and their records out of bytes that may be damaged: checksums, columns, offsets, timestamps."""
+"""Decoding of batches and records from bytes that may be damaged: checksums, columns, offsets, timestamps."""
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -23,10 +23,10 @@ Record = tuple[int, int, bytes | None, bytes | None, Headers | None]
 
 
 def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header of a whole batch whose checksums both hold.
+    """Return the header of a whole batch whose checksums both match.
 
     Raises:
-        CorruptBatchError: the bytes are anything else.
+        CorruptBatchError: the bytes are no whole, undamaged batch.
     """
     header = decode_header(buffer, position)
     end = position + header.batch_bytes
@@ -40,10 +40,10 @@ def check_batch(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def iterate_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch; checksums verified.
+    """Yield position and header of each batch; checksums are verified.
 
     Raises:
-        CorruptBatchError: at the first byte that does not belong to a whole, unharmed batch.
+        CorruptBatchError: at the first byte that is not part of a whole, undamaged batch.
     """
     position = 0
     while position < len(buffer):
@@ -53,10 +53,10 @@ def iterate_batches(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch; bodies are not verified, for bytes that were checked before.
+    """Yield position and header of each batch; bodies are not verified. Use it for bytes that were checked before.
 
     Raises:
-        CorruptBatchError: at the first header that is damaged or batch that is cut off.
+        CorruptBatchError: at the first damaged header, or a batch that is cut off.
     """
     position = 0
     while position < len(buffer):
@@ -70,13 +70,13 @@ def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 def decode_columns(
     buffer: Buffer, header: BatchHeader, position: int = 0, *, bytes_max: int = BATCH_BYTES_MAX
 ) -> RecordColumns:
-    """The records of the batch at ``position``, whose header is ``header``.
+    """Decode the records of the batch at ``position``, whose header is ``header``.
 
     Args:
-        buffer: holds the whole batch.
-        header: what ``decode_header`` or ``check_batch`` made of it.
-        position: where in the buffer the batch begins.
-        bytes_max: the most bytes that the payload may have once decompressed.
+        buffer: contains the whole batch.
+        header: result of ``decode_header`` or ``check_batch`` for the batch.
+        position: where the batch starts in the buffer.
+        bytes_max: the limit of the decompressed payload.
 
     Raises:
         CorruptBatchError: the payload is larger, is not columns of records, or contradicts the header.
@@ -87,10 +87,10 @@ def decode_columns(
 def plain_payload(
     buffer: Buffer, header: BatchHeader, position: int = 0, *, bytes_max: int = BATCH_BYTES_MAX
 ) -> bytes | memoryview:
-    """The payload of the batch, decompressed; arguments as ``decode_columns``.
+    """Return the decompressed payload of the batch; arguments as for ``decode_columns``.
 
     Raises:
-        CorruptBatchError: it is larger, or cannot be decompressed.
+        CorruptBatchError: the payload is larger than the limit, or cannot be decompressed.
     """
     if header.uncompressed_bytes > bytes_max:
         raise CorruptBatchError(
@@ -102,10 +102,10 @@ def plain_payload(
 
 
 def columns_of(header: BatchHeader, payload: bytes | memoryview) -> RecordColumns:
-    """The records of a batch whose ``plain_payload`` this is.
+    """Decode the records of a batch from its ``plain_payload``.
 
     Raises:
-        CorruptBatchError: it is not columns of records, or contradicts the header.
+        CorruptBatchError: the payload is not columns of records, or contradicts the header.
     """
     columns = unpack_columns(payload, header.record_count)
     _check_offset_deltas(columns.offset_deltas, header)
@@ -128,7 +128,7 @@ def _check_offset_deltas(offset_deltas: list[int] | None, header: BatchHeader) -
 
 
 def offsets_of(header: BatchHeader, columns: RecordColumns) -> Sequence[int]:
-    """The records' offsets."""
+    """Return the records' offsets."""
     base = header.base_offset
     if columns.offset_deltas is None:
         return range(base, base + len(columns.values))
@@ -136,7 +136,7 @@ def offsets_of(header: BatchHeader, columns: RecordColumns) -> Sequence[int]:
 
 
 def timestamps_of(header: BatchHeader, columns: RecordColumns) -> Sequence[int]:
-    """The records' timestamps in ms, as readers see them."""
+    """Return the records' timestamps in ms, as readers see them."""
     count = len(columns.values)
     if header.attributes & TIMESTAMP_TYPE_BIT:
         return [header.append_time_ms] * count
@@ -153,10 +153,10 @@ def records_in(
     *,
     bytes_max: int = BATCH_BYTES_MAX,
 ) -> Iterator[Record]:
-    """The records of all batches in the buffer with ``start_offset <= offset < end_offset``; control batches skipped.
+    """Yield the records of all batches with ``start_offset <= offset < end_offset``; control batches are skipped.
 
     Raises:
-        CorruptBatchError: the bytes are not whole, unharmed batches.
+        CorruptBatchError: the bytes are not whole, undamaged batches.
     """
     for position, header in iterate_batches(buffer):
         if header.is_control or header.last_offset < start_offset:

@@ -1,4 +1,4 @@
-"""Batches made of columns, made anew with fewer records, and marked: stamp, codec, idempotency key, timestamp type."""
+"""Encoding of batches, also with fewer records, and changes of their stamp, codec, key, or timestamp type."""
 
 from collections.abc import Sequence
 from struct import error as StructError  # noqa: N812
@@ -49,10 +49,10 @@ def encode_batch(
     transaction: TransactionExtension | None = None,
     is_control: bool = False,
 ) -> bytes:
-    """A batch with base offset 0, leader epoch -1 and append time -1; the leader stamps it.
+    """Encode a batch with base offset 0, leader epoch -1 and append time -1; the leader stamps it.
 
     Raises:
-        InvalidRecordError: records that no batch can hold.
+        InvalidRecordError: no batch can hold these records.
     """
     attributes = codec | (timestamp_type << 3) | (CONTROL_BIT if is_control else 0)
     if transaction is not None:
@@ -79,10 +79,10 @@ def encode_payload(
     latest_timestamp_ms: int,
     codec: Codec = Codec.NONE,
 ) -> bytes:
-    """What ``encode_batch`` makes of columns without offset deltas, of the payload that ``pack_columns`` makes of them.
+    """Encode the payload of ``pack_columns`` as ``encode_batch`` would encode the columns, without offset deltas.
 
     Raises:
-        InvalidRecordError: more than a batch can hold.
+        InvalidRecordError: no batch can hold these records.
     """
     fields, packed = _describe_payload(
         payload,
@@ -99,7 +99,7 @@ def encode_payload(
 def encode_marker(
     marker: Marker, *, producer_id: int, producer_epoch: int, timestamp_ms: int
 ) -> bytes:
-    """The end of the transaction (producer_id, producer_epoch) in one log, for its leader to append."""
+    """Encode the end of the transaction (producer_id, producer_epoch) in one log; its leader appends it."""
     return _assemble(
         RecordColumns(None, None, None, [], None),
         stamp=NO_STAMP,
@@ -114,10 +114,10 @@ def encode_marker(
 def rewrite_batch(
     header: BatchHeader, columns: RecordColumns, *, delete_horizon_ms: int | None = None
 ) -> bytes:
-    """The batch of ``header`` with fewer records, for compaction.
+    """Encode the batch of ``header`` with fewer records, for compaction.
 
-    Stamp, producer, idempotency keys and the range of offsets stay; ``columns.offset_deltas`` says which are left. It
-    is part of no transaction any more.
+    Stamp, producer, idempotency keys and the range of offsets stay. ``columns.offset_deltas`` names the remaining
+    records. The batch no longer belongs to a transaction.
     """
     attributes = header.attributes & ~(DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
     if delete_horizon_ms is not None:
@@ -146,9 +146,9 @@ def encode_filler(
     append_time_ms: int,
     timestamp_ms: int,
 ) -> bytes:
-    """A stamped batch without records for the offsets of batches that compaction removed.
+    """Encode a stamped batch without records, for the offsets of batches that compaction removed.
 
-    ``timestamp_ms`` is the latest of theirs, so that retention by time judges their segment as before.
+    ``timestamp_ms`` is the latest timestamp of the removed batches, so retention by time treats the segment as before.
     """
     return _assemble(
         RecordColumns(None, None, None, [], None),
@@ -188,7 +188,7 @@ def _assemble(
 
 
 _Fields = tuple[int, int, int, int, int, int, int, int, int]
-"""What ``BODY`` packs: a header's fields from ``attributes`` to ``uncompressed_bytes``."""
+"""A header's fields from ``attributes`` to ``uncompressed_bytes``, as ``BODY`` packs them."""
 
 
 def _describe(
@@ -199,7 +199,7 @@ def _describe(
     base_timestamp_ms: int,
     producer: ProducerStamp | None,
 ) -> tuple[_Fields, bytes]:
-    """Fields of a header for these records, and the payload."""
+    """Return the header fields for these records, and the payload."""
     record_count = len(columns.values)
     for column in (columns.offset_deltas, columns.timestamp_deltas, columns.keys, columns.headers):
         assert column is None or len(column) == record_count, (len(column), record_count)
@@ -243,7 +243,7 @@ def _describe_payload(
 
 
 def with_codec(batch: bytes, codec: Codec) -> bytes:
-    """The same unstamped batch, checked before, under another compression; its records and all else are as they were.
+    """Compress an unstamped batch, which was checked before, with another codec; nothing else changes.
 
     Raises:
         CorruptBatchError: the payload does not decompress.
@@ -266,9 +266,9 @@ def with_extensions(
     transaction: TransactionExtension | None = None,
     producer: ProducerStamp | None = None,
 ) -> bytes:
-    """The same unstamped batch, checked before and without extensions, under a key, as part of a transaction, or both.
+    """Add keys, a transaction, or both to an unstamped batch that was checked before and has no extensions.
 
-    ``producer``: whose it is, where the batch does not say that itself.
+    ``producer`` replaces the batch's producer fields; pass it if the batch has none.
     """
     header = decode_header(batch)
     assert header.header_bytes == HEADER_BYTES, "the extensions that it has would be lost"
@@ -285,7 +285,7 @@ def with_extensions(
 
 
 def with_timestamp_type(batch: bytes, timestamp_type: TimestampType) -> bytes:
-    """The batch under the topic's timestamp type; only the attributes and their checksum change."""
+    """Set the topic's timestamp type; only the attributes and their checksum change."""
     (attributes,) = ATTRIBUTES.unpack_from(batch, BODY_POSITION)
     changed = (attributes & ~TIMESTAMP_TYPE_BIT) | (timestamp_type << 3)
     if changed == attributes:
@@ -313,7 +313,7 @@ def _frame(stamp: Stamp, body: bytes, extensions: bytes, payload: bytes | memory
 def stamp_batch(
     batch: Buffer, *, base_offset: int, leader_epoch: int, append_time_ms: int
 ) -> bytes:
-    """The batch's first ``STAMP_BYTES`` under this leader's stamp; the rest, ``batch[31:]``, stays as it is."""
+    """Return the batch's first ``STAMP_BYTES`` with this leader's stamp; the rest, ``batch[31:]``, is unchanged."""
     batch_bytes, magic, header_bytes, *_ = STAMP.unpack_from(batch)
     frame = STAMP.pack(batch_bytes, magic, header_bytes, base_offset, leader_epoch, append_time_ms)
     return frame + CRC.pack(crc32c(frame))

@@ -1,11 +1,11 @@
-"""The record batch: the one unit that is produced, stored, replicated and fetched, byte for byte the same everywhere.
+"""The record batch: the unit that is produced, stored, replicated and fetched, with the same bytes on every replica.
 
 Big-endian; the last column says which checksum covers the field.
 
     offset  size  field
     0       4     batch_bytes         the whole batch, this field included            stamp
     4       1     magic               1                                               stamp
-    5       2     header_bytes        where the payload begins, >= 79                 stamp
+    6       2     header_bytes        where the payload starts, >= 79                 stamp
     7       8     base_offset         offset of the first record                      stamp
     15      4     leader_epoch        epoch of the leader that appended it            stamp
     19      8     append_time_ms      the leader's clock at the append                stamp
@@ -24,24 +24,25 @@ Big-endian; the last column says which checksum covers the field.
 
     attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
     extension 1: idempotency key: key_hash 16, body_hash 8, partition_count 4
-    extension 2: delete horizon: wall ms 8; from then on compaction may drop the batch's tombstones; comes with bit 6
+    extension 2: delete horizon: wall ms 8; compaction may drop the batch's tombstones from then on; comes with bit 6
     extension 3: transaction: owner's broker id 4 (-1: a client's), its broker epoch 8, timeout ms 4; comes with bit 4
     extension 4: marker: committed 1, first_offset 8, end_offset 8, and for each extent topic id 16, partition 4,
                  base_offset 8, end_offset 8; comes with bits 4 and 5, and without records
-    extension 5: idempotency keys of requests that share the transaction, in place of extension 1; for each of them
+    extension 5: idempotency keys of requests that share the transaction, instead of extension 1; for each of them
                  key_hash 16, body_hash 8, partition_count 4, place_count 2, and for each place extent 2, first 4,
                  records 4
 
-A batch with bit 4 belongs to the transaction (producer_id, producer_epoch). Once that is decided, the leader appends
-its marker: records of the transaction below ``end_offset`` are committed, all others in this log aborted.
+A batch with bit 4 belongs to the transaction (producer_id, producer_epoch). When the transaction is decided, the leader
+appends its marker: records of the transaction below ``end_offset`` are committed, all others in this log are aborted.
 
-A producer makes everything but the leader's stamp; the leader sets that alone, without touching the rest, so that
-``crc`` holds from the client to the last replica. The stamp has a checksum of its own, because a flipped epoch would
-poison the leader-epoch table. The payload is described in ``milena.model.columns``.
+The client encodes the batch and its ``crc``. The node that accepts the request may change bit 3 of the attributes, the
+codec, the producer's fields and the extensions; it then computes ``crc`` again. From there on, ``crc`` holds up to the
+last replica: the leader sets only the stamp. The stamp has its own checksum, because a flipped epoch would corrupt the
+leader-epoch table. ``milena.model.columns`` describes the payload.
 
-Three degrees of trust: ``decode_header`` looks at the header, ``check_batch`` (``decode``) adds the checksum over the
-body, and ``validate_client_batch`` (``client_checks``) believes nothing. None of them raises anything but typed errors
-on hostile bytes.
+There are three degrees of checking. ``decode_header`` checks the header, ``check_batch`` (``decode``) also the checksum
+over the body, and ``validate_client_batch`` (``client_checks``) everything that a client sent. All three raise only
+typed errors on hostile bytes.
 """
 
 from collections.abc import Sequence
@@ -64,7 +65,7 @@ STAMP_BYTES = 31
 """Bytes that ``stamp_batch`` replaces: frame, stamp and its checksum."""
 
 BATCH_BYTES_MAX = 1 << 30
-"""No batch is ever larger, compressed or not; what a topic allows is far below."""
+"""Limit of every batch, compressed or not; the limit of a topic is far below."""
 
 SEQUENCE_MASK = (1 << 31) - 1
 
@@ -101,7 +102,7 @@ CODEC_MASK = 0b111
 TIMESTAMP_TYPE_BIT = 1 << 3
 TRANSACTIONAL_BIT = 1 << 4
 CONTROL_BIT = 1 << 5
-"""Of the attributes: written by a leader for itself, and skipped by readers."""
+"""Attribute bit of batches that a leader writes for itself; readers skip them."""
 DELETE_HORIZON_BIT = 1 << 6
 
 CODECS = {int(codec): codec for codec in Codec}
@@ -109,7 +110,7 @@ CODECS = {int(codec): codec for codec in Codec}
 
 @dataclass(frozen=True, slots=True)
 class ProducerStamp:
-    """Writer of a batch, for deduplication: (id, epoch) fences, ``base_sequence`` of its first record."""
+    """The writer of a batch, for deduplication: id and epoch fence it, ``base_sequence`` is its first record's."""
 
     producer_id: int
     producer_epoch: int
@@ -119,7 +120,7 @@ class ProducerStamp:
 class KeyPlace(NamedTuple):
     """Records of one request in a transaction that several share.
 
-    ``extent``: which of the transaction's extents has them. ``first``: how many records of others precede them there.
+    ``extent``: which of the transaction's extents has them. ``first``: how many other requests' records precede them.
     """
 
     extent: int
@@ -129,11 +130,11 @@ class KeyPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyExtension:
-    """The HTTP idempotency key of a request whose records the batch has.
+    """The HTTP idempotency key of a request with records in the batch.
 
-    ``key_hash`` has 16 bytes, ``body_hash`` 8; ``partition_count`` is the topic's when the key was first used.
-    ``places``: where all of its records are, those in this batch first; empty: the batch, or its whole transaction, is
-    the request's alone.
+    ``key_hash`` has 16 bytes, ``body_hash`` 8. ``partition_count`` is the topic's when the key was first used.
+    ``places`` are the places of all its records, those in this batch first. If empty, no other request shares the
+    batch or its transaction.
     """
 
     key_hash: bytes
@@ -142,7 +143,7 @@ class IdempotencyExtension:
     places: tuple[KeyPlace, ...] = ()
 
     def span(self, base_offset: int, last_offset: int) -> tuple[int, int]:
-        """The offsets of its records in a batch of these offsets; all inclusive."""
+        """Return the offsets of its records in a batch with these offsets; all inclusive."""
         if not self.places:
             return base_offset, last_offset
         first = base_offset + self.places[0].first
@@ -151,10 +152,10 @@ class IdempotencyExtension:
 
 @dataclass(frozen=True, slots=True)
 class TransactionExtension:
-    """What a leader must know of a transaction to end it when nobody else does.
+    """The fields by which a leader can end a transaction that nothing else ends.
 
-    ``owner`` and ``owner_epoch``: the broker that will commit it, and its broker epoch, with which it is over; -1: a
-    client will. ``timeout_ms`` counts from the transaction's first batch in a log.
+    ``owner`` and ``owner_epoch`` are the id and epoch of the broker that will commit it; the transaction ends with that
+    broker epoch. -1: a client will commit it. ``timeout_ms`` counts from the transaction's first batch in a log.
     """
 
     owner: int
@@ -163,7 +164,7 @@ class TransactionExtension:
 
 
 class Extent(NamedTuple):
-    """What a transaction wrote to one partition: offsets from ``base_offset`` to ``end_offset`` (exclusive)."""
+    """The range that a transaction wrote in one partition, from ``base_offset`` to ``end_offset`` (exclusive)."""
 
     topic_id: str
     partition: int
@@ -175,8 +176,9 @@ class Extent(NamedTuple):
 class Marker:
     """The end of a transaction in one log.
 
-    ``first_offset`` of its first batch there. Committed are its records below ``end_offset``, of an aborted one none.
-    ``extents`` are all that it wrote, wherever; kept where its idempotency key is looked up.
+    ``first_offset`` is that of its first batch in this log. Its records below ``end_offset`` are committed; an aborted
+    transaction has none. ``extents`` are all that it wrote, in every partition. They are present in a log where its
+    idempotency key is looked up.
     """
 
     is_commit: bool
@@ -186,7 +188,7 @@ class Marker:
 
 
 class Stamp(NamedTuple):
-    """Where a batch lies, in which leader epoch and when (wall ms) it was appended: the leader's part of its header."""
+    """The leader's part of a header: the batch's offset, leader epoch and append time (wall ms)."""
 
     base_offset: int
     leader_epoch: int
@@ -194,26 +196,26 @@ class Stamp(NamedTuple):
 
 
 NO_STAMP = Stamp(0, NO_EPOCH, NO_TIMESTAMP)
-"""Of a batch that no leader has taken yet."""
+"""The stamp of a batch that no leader has appended yet."""
 
 
 HeaderFields = tuple[
     int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int
 ]  # fmt: skip
-"""What ``HEADER`` packs: a header's fields in the order of the table above."""
+"""A header's fields in the order of the table above, as ``HEADER`` packs them."""
 
 
 class BatchHeader:
-    """A batch's header; the table above says what its fields are.
+    """A batch's header; the table above describes the fields.
 
-    ``delete_horizon_ms`` is the wall ms from which on compaction may drop the tombstones in here; None: it has not kept
-    any yet. ``request_keys``: idempotency keys that its records came under. ``transaction``: of a batch that belongs to
-    one, or its marker.
+    ``delete_horizon_ms`` is the wall clock from which compaction may drop the batch's tombstones; None: compaction has
+    not kept any yet. ``request_keys`` are the idempotency keys of its records. ``transaction`` is set for a batch of a
+    transaction, and is a ``Marker`` for its end.
     """
 
-    # One is made for each batch on every path. What a dataclass generates stays interpreted where this module is
-    # compiled, at twice the price of this; and a tuple costs less to hand over there than 17 arguments, which are put
-    # into one first.
+    # Every path makes one header per batch. Code that a dataclass generates stays interpreted when this module is
+    # compiled, at twice the cost. A tuple costs less to pass there than 17 arguments, which would be packed into a
+    # tuple first.
     def __init__(
         self,
         fields: HeaderFields,
@@ -245,7 +247,7 @@ class BatchHeader:
         self.transaction = transaction
 
     def stamped(self, *, base_offset: int, leader_epoch: int, append_time_ms: int) -> "BatchHeader":
-        """The same batch where its leader puts it; the checksum of the stamp is still the old one's."""
+        """Return the header with the leader's fields; ``stamp_crc`` is still that of the old stamp."""
         fields = (
             self.batch_bytes,
             self.magic,
@@ -269,7 +271,7 @@ class BatchHeader:
 
     @property
     def codec(self) -> Codec:
-        """How the payload is compressed."""
+        """Compression of the payload."""
         return CODECS[self.attributes & CODEC_MASK]
 
     @property
@@ -280,23 +282,23 @@ class BatchHeader:
 
     @property
     def is_control(self) -> bool:
-        """Written by a leader for itself; readers skip it."""
+        """Whether a leader wrote the batch for itself; readers skip it."""
         return bool(self.attributes & CONTROL_BIT)
 
     @property
     def is_transactional(self) -> bool:
-        """Part of a transaction, or the marker of one."""
+        """Whether the batch is part of a transaction, or its marker."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def marker(self) -> Marker | None:
-        """The transaction's end, if this is one."""
+        """The transaction's end, if the batch is a marker."""
         transaction = self.transaction
         return transaction if isinstance(transaction, Marker) else None
 
     @property
     def is_filler(self) -> bool:
-        """Holds nothing but the place of records that compaction removed."""
+        """Whether the batch only covers the offsets of records that compaction removed."""
         return (
             not self.record_count
             and self.producer_id == NO_PRODUCER
@@ -311,7 +313,7 @@ class BatchHeader:
 
     @property
     def next_offset(self) -> int:
-        """Base offset of the batch that follows."""
+        """Base offset of the next batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -323,14 +325,14 @@ class BatchHeader:
 
     @property
     def latest_timestamp_ms(self) -> int:
-        """The greatest timestamp that a reader sees: retention and the time index go by it."""
+        """The highest timestamp that a reader sees; retention and the time index use it."""
         if self.attributes & TIMESTAMP_TYPE_BIT:
             return self.append_time_ms
         return self.max_timestamp_ms
 
 
 def producer_in(batch: Buffer) -> tuple[int, int] | None:
-    """The producer id and epoch that a batch names, of which nothing is checked yet; None: it names none."""
+    """Return the producer id and epoch of a batch that is not checked yet; None if it has none."""
     if len(batch) < HEADER_BYTES:
         return None
     producer_id, producer_epoch = _PRODUCER.unpack_from(batch, _PRODUCER_POSITION)
@@ -338,7 +340,7 @@ def producer_in(batch: Buffer) -> tuple[int, int] | None:
 
 
 def decode_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header of the batch at ``position``; the payload need not be in the buffer.
+    """Decode the header of the batch at ``position``; the buffer may lack the payload.
 
     Raises:
         CorruptBatchError: too few bytes, a wrong ``stamp_crc``, or fields that contradict each other.
@@ -396,7 +398,7 @@ def _decode_extensions(buffer: Buffer, position: int, header: BatchHeader) -> Ba
             raise CorruptBatchError(f"extension {kind} of the header is there twice")
         found[kind] = bytes(buffer[at : at + length])
         at += length
-    # Unknown types are kept and not understood: later versions may write them.
+    # Unknown types are allowed, because later versions may write them.
     header.request_keys = _decode_request_keys(header, found)
     value = found.get(_DELETE_HORIZON_TYPE)
     if value is not None:
@@ -421,7 +423,7 @@ def _decode_request_keys(
 
 
 def _decode_shared_keys(value: bytes, record_count: int) -> tuple[IdempotencyExtension, ...]:
-    """The keys of a batch that had so many records; those of one request lie behind those of the one before."""
+    """Decode the keys of a batch that had ``record_count`` records; each request's records follow those before."""
     keys: list[IdempotencyExtension] = []
     at = end = 0
     while at < len(value):
@@ -481,7 +483,7 @@ def encode_extensions(
     delete_horizon_ms: int | None = None,
     transaction: TransactionExtension | Marker | None = None,
 ) -> bytes:
-    """The bytes between a header's fields and the payload."""
+    """Encode the bytes between a header's fields and the payload."""
     extensions = b""
     if request_keys:
         extensions += _encode_request_keys(request_keys)
@@ -526,5 +528,5 @@ def _encode_request_keys(keys: Sequence[IdempotencyExtension]) -> bytes:
 
 
 def shared_key_bytes(place_count: int) -> int:
-    """How much of a header the key of a request takes that shares its transaction and writes in so many partitions."""
+    """Return the header bytes of a request's key that shares its transaction and has this many places."""
     return _SHARED_KEY.size + place_count * _KEY_PLACE.size

@@ -1,6 +1,6 @@
-"""Bounds of a topic for the timestamps of producers. Source: KIP-937.
+"""Limits of a topic for producers' timestamps. Source: KIP-937.
 
-A timestamp in the wrong unit is the usual mistake: one in seconds is a day of January 1970, and retention by time would
+A timestamp in the wrong unit is the usual mistake. One in seconds is a day in January 1970, and retention by time would
 delete the record at once. One in microseconds is thousands of years ahead, and would keep its segment for ever.
 """
 
@@ -9,31 +9,31 @@ from typing import NamedTuple
 from milena.model.errors import InvalidRecordError
 
 AFTER_MS = 3_600_000
-"""How far ahead of the node's clock a producer's timestamp may be by default, as in Kafka."""
+"""Default limit of how far a timestamp may be ahead of the node's clock, as in Kafka."""
 
 BEFORE = "message.timestamp.before.max.ms"
 AFTER = "message.timestamp.after.max.ms"
 
 TIMESTAMP_MS_MAX = 253_402_300_799_999
-"""The end of the year 9999: the last that other systems can write down."""
+"""The end of the year 9999, which is the last time that other systems can represent."""
 _UNITS = ((1_000, 1, "seconds"), (1, 1_000, "microseconds"), (1, 1_000_000, "nanoseconds"))
-"""Factor and divisor that make milliseconds of what is in another unit."""
+"""Factor and divisor that turn another unit into milliseconds."""
 
 
 class TimestampBounds(NamedTuple):
-    """How far before and after the node's clock a timestamp may be; None: however far."""
+    """How far before and after the node's clock a timestamp may be; None: no limit."""
 
     before_ms: int | None = None
     after_ms: int | None = AFTER_MS
 
     def range_at(self, now_ms: int) -> tuple[int, int]:
-        """The earliest and the latest timestamp that are taken now."""
+        """Return the earliest and the latest timestamp that are accepted now."""
         earliest = 0 if self.before_ms is None else max(0, now_ms - self.before_ms)
         latest = TIMESTAMP_MS_MAX if self.after_ms is None else now_ms + self.after_ms
         return earliest, min(latest, TIMESTAMP_MS_MAX)
 
     def refusal(self, timestamp_ms: int, now_ms: int) -> InvalidRecordError:
-        """Why a record is not stored whose timestamp is out of range."""
+        """Return the error for a record whose timestamp is out of range."""
         earliest, latest = self.range_at(now_ms)
         if not 0 <= timestamp_ms <= TIMESTAMP_MS_MAX:
             text = (
@@ -58,6 +58,6 @@ class TimestampBounds(NamedTuple):
 
 
 USUAL_TIMESTAMPS = TimestampBounds()
-"""Of a topic that sets nothing."""
+"""Limits of a topic with default settings."""
 ANY_TIMESTAMP = TimestampBounds(None, None)
-"""Of a topic whose records have the leader's time: nobody sees what their producers said."""
+"""Limits of a topic whose records get the leader's time: readers never see the producer's timestamps."""
