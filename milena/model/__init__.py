@@ -1,1 +1,1 @@
-"""The ground floor, which client and server share: record batches, errors, values, results to come."""
+"""Types that client and server share: record batches, errors, values, pending results."""

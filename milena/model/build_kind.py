@@ -1,8 +1,8 @@
-"""Which build runs: the modules as they are written, or the hot ones compiled (build_support.py)."""
+"""The kind of build that runs: pure Python, or with the hot modules compiled (build_support.py)."""
 
 from milena.model.batch import header
 
 
 def build_kind() -> str:
-    """``compiled`` or ``pure``."""
+    """Return ``compiled`` or ``pure``."""
     return "pure" if header.__file__.endswith(".py") else "compiled"

@@ -1,8 +1,8 @@
-"""Compression of a batch's payload: none, gzip, lz4, zstd, each bounded on the way back.
+"""Compression of a batch's payload with none, gzip, lz4 or zstd; decompression is limited in size.
 
-Decompression is told the exact size to expect. It allocates no more than that, whatever the compressed bytes
-claim: a frame that declares another size is refused before memory is taken, and one that declares none is cut off.
-The payload must be exactly one frame: bytes after it, or a second frame, are damage.
+Decompression gets the exact size to expect and allocates no more, even if the compressed bytes claim more. A frame that
+declares another size is refused before memory is allocated, and one that declares none is cut off. The payload must be
+exactly one frame: bytes behind it, or a second frame, count as damage.
 """
 
 import threading
@@ -17,16 +17,16 @@ from milena.model.types import Codec
 
 Payload = bytes | memoryview
 
-# Level 1 of zstd is what a log wants: 411 MB/s here, and most of the ratio. gzip is there for clients that
-# have nothing else.
+# Level 1 of zstd fits a log: it compresses 411 MB/s on the test machine and gives most of the ratio. gzip is for
+# clients that have no other codec.
 ZSTD_LEVEL = 1
 GZIP_LEVEL = 6
 
-# zlib's way to say "a gzip header and trailer".
+# zlib's value for "with a gzip header and trailer".
 _GZIP_WINDOW_BITS = 31
 
-# A frame that does not declare its size is decompressed through a window as large as it asks for: 8 MiB is the
-# largest that levels up to 19 use, and what every decoder must support at least.
+# A frame without a declared size is decompressed through a window of the size that it asks for. 8 MiB is the largest
+# window of levels up to 19, and every decoder must support it.
 _ZSTD_WINDOW_BYTES_MAX = 8 << 20
 
 _ZSTD_CONTENT_SIZE_UNKNOWN = -1
@@ -34,7 +34,7 @@ _ZSTD_CONTENT_SIZE_UNKNOWN_UNSIGNED = (1 << 64) - 1
 
 
 class _ZstdContexts(threading.local):
-    """One pair of contexts a thread: they are costly to make and must not be shared between threads."""
+    """One pair of contexts per thread: they are costly to create and must not be shared between threads."""
 
     def __init__(self) -> None:
         self.compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
@@ -45,7 +45,7 @@ _zstd = _ZstdContexts()
 
 
 def compress(codec: Codec, payload: bytes) -> bytes:
-    """The payload as ``codec`` stores it; the same input gives the same bytes."""
+    """Compress the payload; equal input gives equal bytes."""
     match codec:
         case Codec.NONE:
             return payload
@@ -55,18 +55,18 @@ def compress(codec: Codec, payload: bytes) -> bytes:
             framed: bytes = lz4.frame.compress(payload)
             return framed
         case Codec.GZIP:
-            # compressobj writes no time into the header, so that retries are byte for byte the same.
+            # compressobj writes no time into the header, so retries have the same bytes.
             stream = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW_BITS)
             return stream.compress(payload) + stream.flush()
 
 
 def decompress(codec: Codec, payload: Payload, uncompressed_bytes: int) -> Payload:
-    """The payload as it was before ``compress``; allocates at most ``uncompressed_bytes`` for it.
+    """Decompress a payload of ``compress``; allocate at most ``uncompressed_bytes`` for it.
 
-    The caller judges first whether ``uncompressed_bytes`` is a size it wants to hold.
+    The caller must first check that it accepts a payload of ``uncompressed_bytes``.
 
     Raises:
-        CorruptBatchError: not one whole frame of this codec, or of another size.
+        CorruptBatchError: the payload is not one whole frame of this codec, or has another size.
     """
     plain = payload if codec is Codec.NONE else _DECODERS[codec](payload, uncompressed_bytes)
     if len(plain) != uncompressed_bytes:
@@ -80,7 +80,7 @@ def decompress(codec: Codec, payload: Payload, uncompressed_bytes: int) -> Paylo
 def _decompress_gzip(payload: Payload, uncompressed_bytes: int) -> bytes:
     stream = zlib.decompressobj(_GZIP_WINDOW_BITS)
     try:
-        # One byte more than expected tells a payload that goes on from one that ends.
+        # With a limit of one byte more than expected, a longer payload shows.
         plain = stream.decompress(payload, uncompressed_bytes + 1)
     except zlib.error as error:
         raise CorruptBatchError(f"the payload is not gzip: {error}") from error
@@ -103,7 +103,7 @@ def _decompress_lz4(payload: Payload, uncompressed_bytes: int) -> bytes:
 def _decompress_zstd(payload: Payload, uncompressed_bytes: int) -> bytes:
     try:
         frame = zstandard.get_frame_parameters(payload)
-        # The library allocates what the frame declares, not what it is told to allow.
+        # The library allocates the size that the frame declares, not the allowed maximum.
         declared = frame.content_size
         if declared not in (
             uncompressed_bytes,

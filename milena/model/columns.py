@@ -1,4 +1,4 @@
-"""The records of a batch as columns: packed and unpacked as a whole, in C, under bounds.
+"""The records of a batch as columns; packed and unpacked as a whole, in C, within limits.
 
 Layout of the payload before compression, in msgpack::
 
@@ -6,15 +6,17 @@ Layout of the payload before compression, in msgpack::
 
     offset_deltas     ascending integers, offset - base_offset; nil = dense: 0, 1, 2, ...
     timestamp_deltas  integers, timestamp - base_timestamp_ms; nil = all equal to it
-    keys              binary or nil each; nil instead of the column = no record has a key
+    keys              binary or nil each; nil for the column = no record has a key
     values            binary or nil (a tombstone) each
     headers           nil or a list of [name (string), value (binary or nil)] each; order and repeats are kept
 
-The bytes may be hostile. msgpack makes a list as long as an array *claims* to be before it reads its items, and an
-empty array costs 1 byte there and 72 here, so that a small payload could ask for gigabytes. Hence two ways: a payload
-within ``_ONE_CALL_BYTES_MAX`` and ``_ONE_CALL_RECORDS_MAX`` is unpacked in one call, at a worst case of
-1024 levels x 16384 items x 8 bytes = 128 MiB, released at once; a larger one goes column by column in slices whose
-types are checked before the next is read, at about 1.6 times the cost.
+The bytes may be hostile. msgpack allocates a list of the length that an array *claims* before it reads the items. An
+empty array takes 1 byte in the payload and 72 in memory, so a small payload could ask for gigabytes. Hence two paths:
+
+- A payload within ``_ONE_CALL_BYTES_MAX`` and ``_ONE_CALL_RECORDS_MAX`` is unpacked in one call. The worst case is
+  1024 levels x 16384 items x 8 bytes = 128 MiB, released at once.
+- A larger one is unpacked column by column in slices. The types of a slice are checked before the next is read. This
+  costs about 1.6 times as much.
 """
 
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ HEADERS_PER_RECORD_MAX = 1024
 _COLUMNS = 5
 _NIL = b"\xc0"
 _PLAIN_HEAD = b"\x95\xc0\xc0"
-"""A list of five, and the first two of them are nil."""
+"""The start of a list of five items of which the first two are nil."""
 _NIL_BYTE = 0xC0
 _BINARY_8, _BINARY_16, _BINARY_32 = 0xC4, 0xC5, 0xC6
 _ARRAY_4, _ARRAY_16, _ARRAY_32 = 0x90, 0xDC, 0xDD
@@ -77,7 +79,7 @@ class RecordColumns:
 
 
 def pack_columns(columns: RecordColumns) -> bytes:
-    """The payload, uncompressed.
+    """Pack the columns as an uncompressed payload.
 
     Raises:
         InvalidRecordError: a header name that UTF-8 cannot hold, too many headers, an integer above 64 bits.
@@ -105,25 +107,25 @@ def pack_columns(columns: RecordColumns) -> bytes:
 
 
 def unpack_columns(payload: bytes | memoryview, record_count: int) -> RecordColumns:
-    """The columns of ``record_count`` records, their types and lengths checked.
+    """Unpack the columns of ``record_count`` records; types and lengths are checked.
 
     Raises:
-        CorruptBatchError: the payload is anything else.
+        CorruptBatchError: the payload is not these columns.
     """
     try:
         if len(payload) <= _ONE_CALL_BYTES_MAX and record_count <= _ONE_CALL_RECORDS_MAX:
             return _unpack_in_one_call(payload, record_count)
         return _unpack_in_slices(payload, record_count)
-    # Every failure of msgpack is a ValueError, but for an array that ends too early.
+    # Every failure of msgpack is a ValueError, except for an array that ends too early.
     except (ValueError, msgpack.UnpackException) as error:
         raise CorruptBatchError(f"the payload is not columns of records: {error}") from error
 
 
 def are_plain(buffer: bytes, start: int, end: int, record_count: int) -> bool:
-    """Whether ``buffer[start:end]`` is a payload of so many records without headers, all at the base timestamp.
+    """Whether ``buffer[start:end]`` is a payload of plain records: no headers, all at the base timestamp.
 
-    That is ``[nil, nil, keys or nil, values, nil]``, the commonest case, found out without making an object of any
-    record. False means nothing: ask ``unpack_columns``.
+    This payload is ``[nil, nil, keys or nil, values, nil]``, the most common one, and is recognised without creating
+    an object per record. False is no verdict: call ``unpack_columns``.
     """
     if end > len(buffer) or buffer[start : start + 3] != _PLAIN_HEAD:
         return False
@@ -137,10 +139,10 @@ def are_plain(buffer: bytes, start: int, end: int, record_count: int) -> bool:
 
 
 def _skip_binaries(buffer: bytes, at: int, count: int) -> int:
-    """Where a column of ``count`` binaries or nils ends that begins at ``at``.
+    """Return the end of a column of ``count`` binaries or nils that starts at ``at``.
 
     Raises:
-        IndexError: it is no such column, or reaches beyond the buffer.
+        IndexError: there is no column of this form, or it exceeds the buffer.
     """
     kind = buffer[at]
     if kind == _ARRAY_16:
@@ -236,7 +238,7 @@ def _unpack_in_slices(payload: bytes | memoryview, record_count: int) -> RecordC
     timestamp_deltas = scalars.column("timestamp_deltas", _INTEGERS)
     keys = scalars.column("keys", _BINARIES)
     values = _check_values(scalars.column("values", _BINARIES))
-    # Lists inside a column are allowed from here on only.
+    # Only from here on may a column contain lists.
     rows = _Slices(payload[scalars.position :], record_count, headers_max=HEADERS_PER_RECORD_MAX)
     headers = rows.column("headers", _LISTS)
     rows.end()
@@ -244,7 +246,7 @@ def _unpack_in_slices(payload: bytes | memoryview, record_count: int) -> RecordC
 
 
 class _Slices:
-    """Reads one column after the other, a slice at a time, so that a lie is found out early."""
+    """Reads one column after the other, in slices, so that a wrong length or type is found early."""
 
     def __init__(self, payload: bytes | memoryview, record_count: int, *, headers_max: int) -> None:
         self._payload = payload
@@ -292,9 +294,9 @@ class _Slices:
 
 
 def _check_header_list(items: list[Any]) -> list[Any] | tuple[str, bytes | None]:
-    """Called for each list that ends: a pair, or one record's headers; deeper nesting stops here.
+    """Check each list that ends: a pair, or one record's headers; deeper nesting is refused.
 
-    Pairs become tuples, so that a list that holds anything but tuples is known to be wrong.
+    Pairs become tuples, so a list with anything but tuples is wrong.
     """
     if all(type(item) is tuple for item in items):
         return items

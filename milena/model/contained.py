@@ -1,6 +1,6 @@
 """Count and log errors that the code did not expect, and that a node survives.
 
-Each entry point of a node catches whatever a request makes the code raise, answers with a typed error, and reports the
+Each entry point of a node catches every error that a request causes, responds with a typed error, and reports the
 error here. What may end a node instead is listed in `docs/architecture.md` under "What ends a node".
 """
 
@@ -24,7 +24,7 @@ class EntryPoint(StrEnum):
     PEER = "peer"
     """A request of another node on the peer port."""
     REPLICATION = "replication"
-    """An answer of a leader to this node's fetch."""
+    """A leader's response to this node's fetch."""
     CALLBACK = "callback"
     """A callback of the event loop or of a ``Pending``."""
     TASK = "task"
@@ -46,12 +46,12 @@ class ContainedErrors:
     def report(
         self, entry: EntryPoint, error: BaseException, field: str, value: str
     ) -> InternalError:
-        """Count an error and log it; return what its caller is told, which shows nothing of the inside.
+        """Count an error and log it; return the error for the caller, which shows no internals.
 
         The first error of a kind is logged with its traceback, later ones in one line.
 
         Errors are of one kind if they have the same type, come from the same line, and were caught at the same entry
-        point. ``field=value`` says in the log what was under way, such as ``request_id=…``.
+        point. ``field=value`` in the log names the work in progress, for example ``request_id=…``.
         """
         self.counts[entry] += 1
         place = _place(error)

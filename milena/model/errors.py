@@ -11,21 +11,21 @@
     ├── NotLeaderError           carries the leader hint; nothing was appended
     ├── DeniedError              UnauthenticatedError, ForbiddenError
     ├── UnavailableError         NoQuorumError, NoLeaderError, NotEnoughReplicasError, DiskFullError, ...
-    ├── FateUnknownError         it may or may not have happened; InternalError: because of a bug
+    ├── FateUnknownError         the request may or may not have been applied; InternalError: because of a bug
     ├── LimitReachedError        RequestTooLargeError, TooManyRequestsError, TooManyProducersError, ...
     ├── CorruptLogError          CorruptBatchError
-    ├── DiskFailedError          the page cache is not to be trusted again: the process must stop
-    └── StartupError             the node refuses to start, and says why
+    ├── DiskFailedError          the page cache cannot be trusted any more: the process must stop
+    └── StartupError             the node refuses to start; the message gives the reason
 
-``code`` is a stable word: it travels between nodes and in logs. What HTTP makes of it is one table in
-``http_api.protocol.errors``. ``is_retriable`` means that the same request may succeed later, unchanged.
+``code`` is a stable word that travels between nodes and in logs. One table in ``http_api.protocol.errors`` maps it to
+HTTP. ``is_retriable`` means that the same request may succeed later, unchanged.
 """
 
 from typing import ClassVar
 
 
 class MilenaError(Exception):
-    """Root of the tree; only its leaves are raised, and ``FateUnknownError``."""
+    """Root of the tree; only its leaves and ``FateUnknownError`` are raised."""
 
     code: ClassVar[str] = "error"
     is_retriable: ClassVar[bool] = False
@@ -36,19 +36,19 @@ class MilenaError(Exception):
 
 
 class InvalidRequestError(MilenaError):
-    """The request itself is wrong; the message says what to change."""
+    """The request is wrong; the message says what to change."""
 
     code = "invalid_request"
 
 
 class MalformedRequestError(InvalidRequestError):
-    """Not JSON, a wrong JSON type, bad base64, an unreadable number, an unknown parameter or condition."""
+    """Invalid JSON, a wrong JSON type, bad base64, an unreadable number, an unknown parameter or condition."""
 
     code = "malformed_request"
 
 
 class InvalidRecordError(InvalidRequestError):
-    """A record or batch that is well-formed as a request but may not be stored."""
+    """A record or batch that is well-formed but may not be stored."""
 
     code = "invalid_record"
 
@@ -60,7 +60,7 @@ class InvalidTopicNameError(InvalidRequestError):
 
 
 class InvalidConfigError(InvalidRequestError):
-    """An unknown config name, or a value out of its range."""
+    """An unknown config name, or a value outside of its range."""
 
     code = "invalid_config"
 
@@ -78,19 +78,19 @@ class InvalidProducerError(InvalidRequestError):
 
 
 class InvalidConsumerError(InvalidRequestError):
-    """A consumer's or member's settings are out of their range or contradict each other."""
+    """A consumer's or member's settings are outside of their range or contradict each other."""
 
     code = "invalid_consumer"
 
 
 class TopicNotTransactionalError(InvalidRequestError):
-    """A topic whose records may be lost after they were acknowledged: it takes no transactions."""
+    """The topic's records may be lost after they were acknowledged, so it takes no transactions."""
 
     code = "topic_not_transactional"
 
 
 class InvalidAccessError(InvalidRequestError):
-    """A user, token or access control entry that makes no sense."""
+    """An invalid user, token or access control entry."""
 
     code = "invalid_access"
 
@@ -102,25 +102,25 @@ class OffsetOutOfRangeError(InvalidRequestError):
 
 
 class UnsupportedMediaTypeError(InvalidRequestError):
-    """A ``Content-Type`` that no decoder takes."""
+    """A ``Content-Type`` that no decoder accepts."""
 
     code = "unsupported_media_type"
 
 
 class NotAcceptableError(InvalidRequestError):
-    """An ``Accept`` that no encoder makes, or records that the wanted format cannot hold."""
+    """An ``Accept`` that no encoder supports, or records that the requested format cannot hold."""
 
     code = "not_acceptable"
 
 
 class UnsupportedSchemaError(InvalidRequestError):
-    """Avro, Protobuf or JSON Schema: formats that need a registry."""
+    """Avro, Protobuf or JSON Schema: these formats need a schema registry."""
 
     code = "unsupported_schema"
 
 
 class NotFoundError(MilenaError):
-    """The thing named does not exist, as far as a majority knows."""
+    """The named resource does not exist, as far as a majority of the quorum knows."""
 
     code = "not_found"
 
@@ -138,19 +138,19 @@ class PartitionNotFoundError(NotFoundError):
 
 
 class ClusterNotFoundError(NotFoundError):
-    """The cluster id in the path is not ours."""
+    """The path has the id of another cluster."""
 
     code = "cluster_not_found"
 
 
 class BrokerNotFoundError(NotFoundError):
-    """No broker of this id is registered."""
+    """No broker with this id is registered."""
 
     code = "broker_not_found"
 
 
 class ConfigNotFoundError(NotFoundError):
-    """No config of this name."""
+    """No config has this name."""
 
     code = "config_not_found"
 
@@ -168,55 +168,55 @@ class ReplicaNotFoundError(NotFoundError):
 
 
 class GroupNotFoundError(NotFoundError):
-    """No consumer group of this id."""
+    """No consumer group has this id."""
 
     code = "group_not_found"
 
 
 class MemberNotFoundError(NotFoundError):
-    """The group has no member of this id, or no longer: it must join anew."""
+    """The group does not have this member, or removed it: the member must join again."""
 
     code = "member_not_found"
 
 
 class TransactionNotFoundError(NotFoundError):
-    """No producer of this id and epoch has a transaction: never begun, or forgotten."""
+    """No producer with this id and epoch has a transaction: it never started, or is forgotten."""
 
     code = "transaction_not_found"
 
 
 class UserNotFoundError(NotFoundError):
-    """There is no user of this name."""
+    """No user has this name."""
 
     code = "user_not_found"
 
 
 class TokenNotFoundError(NotFoundError):
-    """The user has no token of this id."""
+    """The user has no token with this id."""
 
     code = "token_not_found"
 
 
 class ConsumerNotFoundError(NotFoundError):
-    """No REST consumer of this name in the group: never made, deleted, or expired."""
+    """The group has no REST consumer with this name: never created, deleted, or expired."""
 
     code = "consumer_not_found"
 
 
 class ConflictError(MilenaError):
-    """The state does not allow it now."""
+    """The current state does not allow the request."""
 
     code = "conflict"
 
 
 class TopicExistsError(ConflictError):
-    """A topic of this name already exists."""
+    """A topic with this name already exists."""
 
     code = "topic_exists"
 
 
 class StaleVersionError(ConflictError):
-    """A compare-and-set lost: the state moved on since the caller looked."""
+    """A compare-and-set failed: the state changed since the caller read it."""
 
     code = "stale_version"
 
@@ -224,7 +224,7 @@ class StaleVersionError(ConflictError):
 class PreconditionFailedError(ConflictError):
     """The partition does not end at the offset that `If-Match` names; nothing was written.
 
-    ``end_offset`` is where it ended when that was judged, and is committed; None: a peer did not say.
+    ``end_offset`` is the committed end when the request was judged; None: a peer did not send it.
     """
 
     code = "precondition_failed"
@@ -235,7 +235,7 @@ class PreconditionFailedError(ConflictError):
 
 
 class PartitionCountChangedError(ConflictError):
-    """An idempotency key was first used when the topic had another number of partitions."""
+    """The idempotency key was first used when the topic had another number of partitions."""
 
     code = "partition_count_changed"
 
@@ -265,73 +265,73 @@ class BrokerInUseError(ConflictError):
 
 
 class GroupNotEmptyError(ConflictError):
-    """The group has members; the change is for groups without."""
+    """The group has members; the change is only for groups without members."""
 
     code = "group_not_empty"
 
 
 class ConsumerExistsError(ConflictError):
-    """The group has a REST consumer of this name already."""
+    """The group already has a REST consumer with this name."""
 
     code = "consumer_exists"
 
 
 class SubscriptionConflictError(ConflictError):
-    """Subscription and manual assignment exclude each other, and only what is assigned has a position."""
+    """Subscription and manual assignment exclude each other; only an assigned partition has a position."""
 
     code = "subscription_conflict"
 
 
 class GroupChangedError(ConflictError):
-    """The group is no longer at the version that the change was worked out from."""
+    """The group is no longer at the version that the change was computed from."""
 
     code = "group_changed"
 
 
 class LastSuperuserError(ConflictError):
-    """Nobody could administer the cluster any more."""
+    """The change would leave the cluster without an administrator."""
 
     code = "last_superuser"
 
 
 class TransactionAbortedError(ConflictError):
-    """The transaction was aborted: nothing of it took effect, nor ever will."""
+    """The transaction was aborted: none of it took effect or ever will."""
 
     code = "transaction_aborted"
 
 
 class TransactionCommittedError(ConflictError):
-    """The transaction cannot be aborted: it was committed."""
+    """The transaction was committed and cannot be aborted."""
 
     code = "transaction_committed"
 
 
 class TransactionChangedError(ConflictError):
-    """What a transaction wrote is not what its commit names: nothing was decided, it is still open."""
+    """The commit does not name what the transaction wrote: nothing was decided, and it is still open."""
 
     code = "transaction_changed"
 
 
 class FencedError(MilenaError):
-    """Refused for a stale epoch."""
+    """The request was refused for a stale epoch."""
 
     code = "fenced"
 
 
 class StaleLeaderEpochError(FencedError):
-    """The leader epoch named is not the current one."""
+    """The named leader epoch is not the current one."""
 
     code = "stale_leader_epoch"
 
 
 class StaleBrokerEpochError(FencedError):
-    """The broker epoch named is not the live one."""
+    """The named broker epoch is not the current one."""
 
     code = "stale_broker_epoch"
 
 
 class StaleControllerEpochError(FencedError):
-    """A deposed controller's command."""
+    """The command is from a deposed controller."""
 
     code = "stale_controller_epoch"
 
@@ -343,7 +343,7 @@ class StaleProducerEpochError(FencedError):
 
 
 class StaleMemberEpochError(FencedError):
-    """The member's epoch is not the present one, or the partition is not its own: it must heartbeat first."""
+    """The member's epoch is not the current one, or the member does not own the partition: it must heartbeat first."""
 
     code = "stale_member_epoch"
 
@@ -357,7 +357,7 @@ class MemberFencedError(FencedError):
 class NotLeaderError(MilenaError):
     """This node does not lead the partition; nothing was appended.
 
-    ``leader`` is the broker id that does as far as this node knows, or None.
+    ``leader`` is the id of the leading broker as far as this node knows, or None.
     """
 
     code = "not_leader"
@@ -375,19 +375,19 @@ class DeniedError(MilenaError):
 
 
 class UnauthenticatedError(DeniedError):
-    """There are no credentials, or none that are good."""
+    """The request has no credentials, or no valid ones."""
 
     code = "unauthenticated"
 
 
 class ForbiddenError(DeniedError):
-    """The caller is known, and nothing allows it to do this."""
+    """The caller is known, but has no permission for this."""
 
     code = "forbidden"
 
 
 class UnavailableError(MilenaError):
-    """Not now; nothing was written."""
+    """The request cannot be served now; nothing was written."""
 
     code = "unavailable"
     is_retriable = True
@@ -400,7 +400,7 @@ class NoQuorumError(UnavailableError):
 
 
 class NoLeaderError(UnavailableError):
-    """The partition has no leader, or it cannot be reached, or it is cut off."""
+    """The partition has no leader, or its leader is unreachable or cut off."""
 
     code = "no_leader"
 
@@ -418,7 +418,7 @@ class DiskFullError(UnavailableError):
 
 
 class ReplicaDamagedError(UnavailableError):
-    """A replica failed a checksum: below its recovery point, and it serves nothing; or in what was to be read."""
+    """A replica failed a checksum: below its recovery point, so it serves nothing, or in the records to be read."""
 
     code = "replica_damaged"
 
@@ -442,49 +442,49 @@ class NotCoordinatorError(UnavailableError):
 
 
 class TransactionInProgressError(UnavailableError):
-    """Another request with this idempotency key is a transaction that is not decided yet; nothing was written."""
+    """Another request with this idempotency key is an undecided transaction; nothing was written."""
 
     code = "transaction_in_progress"
 
 
 class TransactionsPendingError(UnavailableError):
-    """The topic has transactions that are just being ended; the change has to wait for them."""
+    """The topic has transactions that are being ended; the change must wait for them."""
 
     code = "transactions_pending"
 
 
 class FateUnknownError(MilenaError):
-    """The result is not known: it may have been, or may yet be, applied."""
+    """The result is not known: the request may have been applied, or may yet be."""
 
     code = "fate_unknown"
 
 
 class InternalError(FateUnknownError):
-    """A node met an error that its code did not expect; the node goes on, and its log has the traceback."""
+    """A node met an error that its code did not expect. The node continues, and its log has the traceback."""
 
     code = "internal_error"
 
 
 class LimitReachedError(MilenaError):
-    """A bound on something that comes from outside."""
+    """A limit on input was exceeded."""
 
     code = "limit_reached"
 
 
 class AccessLimitError(LimitReachedError):
-    """As many users, tokens or access control entries as there may be."""
+    """The limit of users, tokens or access control entries is reached."""
 
     code = "access_limit_reached"
 
 
 class GroupLimitError(LimitReachedError):
-    """As many consumer groups, members, consumers or committed offsets as there may be."""
+    """The limit of consumer groups, members, consumers or committed offsets is reached."""
 
     code = "group_limit_reached"
 
 
 class RequestTooLargeError(LimitReachedError):
-    """A body, batch or header above its bound."""
+    """A body, batch or header exceeds its limit."""
 
     code = "request_too_large"
 
@@ -497,7 +497,7 @@ class TooManyRequestsError(LimitReachedError):
 
 
 class QuotaExceededError(LimitReachedError):
-    """The caller took more than it may for now; ``retry_after_s``: when it may take more."""
+    """The caller exceeded its quota; ``retry_after_s`` says when it may continue."""
 
     code = "quota_exceeded"
     is_retriable = True
@@ -508,20 +508,20 @@ class QuotaExceededError(LimitReachedError):
 
 
 class TooManyProducersError(LimitReachedError):
-    """No further producer gets a name."""
+    """The limit of named producers is reached."""
 
     code = "too_many_producers"
 
 
 class TooManyTransactionsError(LimitReachedError):
-    """As many open, ending or aborted transactions as there may be; try again later."""
+    """The limit of open, ending or aborted transactions is reached; try again later."""
 
     code = "too_many_transactions"
     is_retriable = True
 
 
 class TooManyReplicasError(LimitReachedError):
-    """A broker would hold more replicas than one node carries."""
+    """A broker would exceed the limit of replicas per node."""
 
     code = "too_many_replicas"
 
@@ -533,15 +533,15 @@ class CorruptLogError(MilenaError):
 
 
 class CorruptBatchError(CorruptLogError):
-    """The bytes are not a whole, unharmed record batch."""
+    """The bytes are not a whole, undamaged record batch."""
 
     code = "corrupt_batch"
 
 
 class DiskFailedError(MilenaError):
-    """A write or sync failed for another reason than a full disk; ``errno``: the operating system's, if it said one.
+    """A write or sync failed for another reason than a full disk; ``errno`` is the operating system's, if known.
 
-    It is kept here, since extensions in C forget what an error was raised from.
+    The error keeps ``errno`` itself, because extensions in C drop the cause of an exception.
     """
 
     code = "disk_failed"

@@ -1,7 +1,7 @@
-"""A result to come whose taker is called back at once, in the turn in which it is there.
+"""A future result that calls its consumer back at once, in the loop turn in which the result arrives.
 
-A future calls back in the loop's next turn, and where one client waits for one record such turns are a good part of
-its wait. Its methods are those of a future, as far as they are needed. Belongs to one event loop.
+A future calls back in the loop's next turn. If one client waits for one record, these turns are a large part of its
+wait. The methods are those of a future, as far as they are needed. A ``Pending`` belongs to one event loop.
 """
 
 import asyncio
@@ -16,24 +16,24 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Taker(Protocol[T_contra]):
-    """Receiver of a result or an error, once; a future is one."""
+    """Receiver of one result or error; a future is one."""
 
     def done(self) -> bool:
-        """It has one, or does not want one any more."""
+        """Whether it has a result or error, or no longer wants one."""
 
     def set_result(self, result: T_contra, /) -> None:
-        """Here it is."""
+        """Pass the result."""
 
     def set_exception(self, error: BaseException, /) -> None:
-        """There is none."""
+        """Pass the error that came instead of a result."""
 
 
 class Pending(Generic[T]):
-    """One result or error, and who is called back with it.
+    """One result or error, and the callbacks that wait for it.
 
-    Made by ``Pending()``: ``Pending[T]()`` takes ten times as long.
+    Create it with ``Pending()``: ``Pending[T]()`` takes ten times as long.
 
-    Invariant: it is done once, by a result, an error or a cancellation; what comes later is a mistake of the caller's.
+    Invariant: it is done once, by a result, an error or a cancellation; setting it again is a bug of the caller.
     """
 
     __slots__ = ("_callbacks", "_error", "_is_cancelled", "_is_done", "_result")
@@ -50,14 +50,14 @@ class Pending(Generic[T]):
         return self._is_done
 
     def cancelled(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Whether it was cancelled: no consumer waits for it any more."""
         return self._is_cancelled
 
     def result(self) -> T:
-        """The result.
+        """Return the result.
 
         Raises:
-            BaseException: the error; ``CancelledError`` when it was cancelled.
+            BaseException: the error; ``CancelledError`` if it was cancelled.
         """
         error = self.exception()
         if error is not None:
@@ -65,7 +65,7 @@ class Pending(Generic[T]):
         return self._result  # type: ignore[return-value]  # done without an error: it is set
 
     def exception(self) -> BaseException | None:
-        """The error, if that is what came of it.
+        """Return the error, or None if there is a result.
 
         Raises:
             CancelledError: it was cancelled.
@@ -76,27 +76,27 @@ class Pending(Generic[T]):
         return self._error
 
     def add_done_callback(self, callback: "Callable[[Pending[T]], object]") -> None:
-        """Call back once it is done; at once if it is."""
+        """Call ``callback`` once it is done; at once if it already is."""
         self._callbacks.append(callback)
         if self._is_done:
             self._call_back()
 
     def set_result(self, result: T) -> None:
-        """It has come."""
+        """Set the result and run the callbacks."""
         assert not self._is_done, "done twice"
         self._is_done = True
         self._result = result
         self._call_back()
 
     def set_exception(self, error: BaseException) -> None:
-        """It will not come."""
+        """Set the error and run the callbacks."""
         assert not self._is_done, "done twice"
         self._is_done = True
         self._error = error
         self._call_back()
 
     def cancel(self) -> bool:
-        """Nobody waits for it any more; False: it was done before."""
+        """Cancel it, because no consumer waits any more; False if it was already done."""
         if self._is_done:
             return False
         self._is_done = self._is_cancelled = True
@@ -104,7 +104,7 @@ class Pending(Generic[T]):
         return True
 
     def _call_back(self) -> None:
-        """What goes wrong there is not the affair of whoever brought the result, as with a future."""
+        """Run the callbacks; as with a future, their errors do not reach the caller that set the result."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             try:
@@ -115,7 +115,7 @@ class Pending(Generic[T]):
                 )
 
     def __await__(self) -> Generator[object, None, T]:
-        """The result, for a task; who is cancelled while it waits cancels it."""
+        """Return the result to a task; cancelling the waiting task cancels the ``Pending``."""
         if not self._is_done:
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.add_done_callback(lambda _: None if woken.done() else woken.set_result(None))
@@ -128,7 +128,7 @@ class Pending(Generic[T]):
 
 
 def in_a_task(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> Pending[T]:
-    """What comes of ``work``, which ends early when nobody waits for it any more; ``tasks`` keeps it for so long."""
+    """Run ``work`` in a task, kept in ``tasks``; return its result. Cancelling the ``Pending`` ends the task."""
     pending: Pending[T] = Pending()
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
@@ -145,7 +145,7 @@ def in_a_task(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> Pe
         elif not pending.done():
             pending.set_exception(error)
         elif not isinstance(error, MilenaError):
-            # A broken invariant goes on through the loop, where nobody waits for it.
+            # An error that means a bug is raised through the loop, because no consumer waits for it.
             raise error
 
     def on_over(done: Pending[T]) -> None:
@@ -158,7 +158,7 @@ def in_a_task(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> Pe
 
 
 def mapped(source: Pending[S], convert: Callable[[Pending[S]], T]) -> Pending[T]:
-    """What ``convert`` makes of one that is done, or what it raises; a cancellation goes from each to the other."""
+    """Return the result of ``convert``, or its error, for a source that is done; each side cancels the other."""
     pending: Pending[T] = Pending()
 
     def on_done(done: Pending[S]) -> None:

@@ -1,19 +1,19 @@
-"""Characters that would do something to a terminal, or to a line, instead of standing in it."""
+"""Characters that act on a terminal or a line instead of being shown."""
 
 import re
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Control characters (ESC among them), separators of lines, and what turns the direction of text around."""
+"""Control characters (including ESC), line separators, and characters that change the direction of text."""
 _CONTROL_IN_TEXT = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
 def has_control(text: str) -> bool:
-    """Whether a text has a control character, and so is no name."""
+    """Whether a text has a control character, and so is not a valid name."""
     return _CONTROL.search(text) is not None
 
 
 def escaped(text: str, *, keeps_lines: bool = False) -> str:
-    """A text with its control characters written out; with ``keeps_lines`` but for tabs and ends of lines."""
+    """Return a text with its control characters escaped; ``keeps_lines`` keeps tabs and line ends."""
     pattern = _CONTROL_IN_TEXT if keeps_lines else _CONTROL
     return pattern.sub(_written_out, text)
 

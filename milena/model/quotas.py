@@ -1,4 +1,4 @@
-"""Words of quotas: whom one binds, and what it bounds. After Kafka's client quotas (KIP-546, KIP-612)."""
+"""Terms of quotas: their owners, and the limited quantities. After Kafka's client quotas (KIP-546, KIP-612)."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from milena.model.access import PRINCIPAL_NAME
 
 
 class QuotaKey(StrEnum):
-    """What a quota bounds. Rates are per second and node; all are whole numbers above 0."""
+    """The quantity that a quota limits. Rates are per second and node; all values are whole numbers above 0."""
 
     REQUEST_RATE = "request_rate"
     PRODUCER_BYTE_RATE = "producer_byte_rate"
@@ -14,16 +14,16 @@ class QuotaKey(StrEnum):
     CONNECTION_COUNT = "connection_count"
     """Connections to one node."""
     STREAM_COUNT = "stream_count"
-    """Answers without an end that one node sends at a time."""
+    """Endless responses that one node sends at a time."""
     CONSUMER_COUNT = "consumer_count"
     """REST consumers in the cluster."""
 
 
 EVERY = "*"
-"""In the place of a user or client id: each that has no quota of its own. No name of either has a star."""
+"""Stands for every user or client id without a quota of its own. No name of either contains a star."""
 ANONYMOUS_USER = "ANONYMOUS"
-"""Whose quota counts for callers that nobody asks who they are; each address has it for itself."""
+"""User whose quota applies to unauthenticated callers; each address has the quota for itself."""
 CLIENT_ID = PRINCIPAL_NAME
-"""What a program may call itself: a regular expression."""
+"""Regular expression of a client id, the name that a program gives itself."""
 CLIENT_ID_HEADER = "Milena-Client-Id"
-"""How a program calls itself, as Kafka's ``client.id``: whoever it is may say what it likes."""
+"""Header with the client id, like Kafka's ``client.id``; nodes do not verify it."""

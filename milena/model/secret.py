@@ -5,7 +5,7 @@ from typing import final
 
 @final
 class Secret:
-    """A text that is shown as ``***``; ``reveal`` is the one way to it. Pickled, it is the text: tasks need it."""
+    """A text that is shown as ``***``; only ``reveal`` returns it. Pickling keeps the text, because tasks need it."""
 
     __slots__ = ("_text",)
 
@@ -13,7 +13,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text, for whom it is meant."""
+        """Return the text."""
         return self._text
 
     def __repr__(self) -> str:

@@ -1,9 +1,9 @@
-"""Large pieces of work on the event loop: one at a time, in steps, with everybody else's work in between.
+"""Large pieces of work on the event loop: one at a time, in steps, with other work in between.
 
-The C code that reads and writes JSON keeps the interpreter to itself, so that a worker thread would not help. A body
-of many megabytes is therefore taken apart in steps of some ten milliseconds; between two of them the loop turns once.
-Several such bodies wait for each other: else each turn would make a step of every one of them. And only a few are
-taken apart before the first of them are written: records take several times the memory of the body that they came in.
+The C code that reads and writes JSON holds the interpreter lock, so a worker thread would not help. A body of many
+megabytes is therefore processed in steps of some ten milliseconds, and the loop turns once between two steps. Several
+large bodies wait for each other; otherwise each turn would run a step of every one. Only a few are decoded before the
+first of them are written, because records take several times the memory of their body.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from milena.model.errors import TooManyRequestsError
 T = TypeVar("T")
 
 LARGE_BYTES = 256 << 10
-"""Work on less is done at once: it takes a few milliseconds."""
+"""Work on fewer bytes is done at once: it takes a few milliseconds."""
 
 IN_WORK_BYTES_MAX = 64 << 20
-"""Of large bodies from their first step to the answer; a single one may be larger. The others wait as they came."""
+"""Limit for all large bodies from their first step to the response; one alone may be larger. Others wait undecoded."""
 
 Steps = Generator[None, None, T]
-"""Work that can be left off at each ``yield``, and returns its result."""
+"""Work that can pause at each ``yield``, and that returns its result."""
 
 
 def at_once(steps: Steps[T]) -> T:
-    """The result, without a pause."""
+    """Run all steps without a pause; return the result."""
     while True:
         try:
             next(steps)
@@ -43,7 +43,7 @@ def one_turn() -> Generator[None, None, None]:
 
 
 class Turns:
-    """Turns of those who work on something large. Belongs to one event loop."""
+    """Turns of large pieces of work. Belongs to one event loop."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -53,10 +53,10 @@ class Turns:
 
     @asynccontextmanager
     async def room(self, size_bytes: int, *, wait_ms: int) -> AsyncIterator[None]:
-        """Room for a large body until it is answered for; first come, first served.
+        """Reserve room for a large body until its response; first come, first served.
 
         Raises:
-            TooManyRequestsError: there was none in time.
+            TooManyRequestsError: there was no room in time.
         """
         try:
             async with asyncio.timeout(wait_ms / 1000):
@@ -79,7 +79,7 @@ class Turns:
             self._in_work_bytes += size_bytes
 
     async def run(self, steps: Steps[T], size_bytes: int) -> T:
-        """The result of work on so many bytes; in steps and alone when they are many."""
+        """Run work on ``size_bytes`` bytes; return its result. Large work runs in steps, one piece at a time."""
         if size_bytes < LARGE_BYTES:
             return at_once(steps)
         async with self._lock:

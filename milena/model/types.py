@@ -14,12 +14,12 @@ NO_OFFSET = -1
 NO_EPOCH = -1
 NO_PRODUCER = -1
 PRODUCER_EPOCH_MAX = 32_767
-"""A batch holds the epoch in 16 bits, signed. The last one carries no transaction: its end would have no next one."""
+"""A batch has 16 signed bits for the epoch. The last epoch takes no transaction: its end would need a next one."""
 
 
 @unique
 class Codec(IntEnum):
-    """How a batch's payload is compressed; the low three bits of its attributes."""
+    """Compression of a batch's payload; the low three bits of its attributes."""
 
     NONE = 0
     GZIP = 1

@@ -1,1 +1,1 @@
-"""The record batch: its header, how it is encoded and decoded, what a client's is checked for."""
+"""The record batch: its header, encoding, decoding, and the checks of a client's batch."""
