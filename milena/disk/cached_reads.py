@@ -1,15 +1,16 @@
-"""A read that takes what the page cache has, and gives up where it would have to wait for the disk.
+"""A read that takes bytes from the page cache, and gives up if it would have to wait for the disk.
 
-The system knows such reads (``RWF_NOWAIT``), and Python has them as ``os.preadv``, which wants a buffer to fill: making
-one costs as much as the read, since it is zeroed first. Here the kernel writes into a new bytes object, as C code does
-(``PyBytes_FromStringAndSize`` without content), and nobody else has seen that before it is full.
+The kernel supports these reads (``RWF_NOWAIT``), and Python offers them as ``os.preadv``. That call needs a buffer to
+fill. Creating one costs as much as the read, because it is zeroed first. Here the kernel writes into a new bytes
+object, as C code may do (``PyBytes_FromStringAndSize`` without content). No other code sees the object before it is
+full.
 """
 
 import ctypes
 import os
 
 PIECE_BYTES = 1 << 20
-"""One call asks for no more. What is not there begins to be read, and the syncs of all logs wait behind that."""
+"""Limit of one call. A miss makes the kernel read that much, and the syncs of all logs wait behind it."""
 
 
 class _Buffer(ctypes.Structure):
@@ -18,7 +19,7 @@ class _Buffer(ctypes.Structure):
     _fields_ = (("address", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-# The interpreter and the C library, by calls that keep the interpreter's lock: none of them waits.
+# Calls into the interpreter and the C library that keep the interpreter's lock, because none of them waits.
 _library = ctypes.PyDLL(None)
 _new_bytes = _library.PyBytes_FromStringAndSize
 _new_bytes.restype = ctypes.py_object
@@ -38,17 +39,17 @@ _preadv2.argtypes = (
 
 
 def read_into(descriptor: int, address: int, length: int, position: int) -> int:
-    """Let the kernel write up to ``length`` bytes of a file to ``address``; how many it had.
+    """Let the kernel write up to ``length`` bytes of a file to ``address``; return their number.
 
-    Fewer: the file ends there, or the next page is not cached. 0: nothing but the end. -1: the first page is not
-    cached, or the file system cannot tell, or anything else that a read that waits finds again.
+    Fewer than ``length``: the file ends there, or the next page is not cached. 0: the end of the file. -1: the first
+    page is not cached, the file system cannot tell, or there is an error, which a waiting read will meet again.
     """
     count: int = _preadv2(descriptor, _Buffer(address, length), 1, position, os.RWF_NOWAIT)
     return count
 
 
 def read_cached(descriptor: int, length: int, position: int) -> bytes | None:
-    """Up to ``length`` bytes, shorter only at the end of the file; None where that takes the disk."""
+    """Return up to ``length`` bytes, fewer only at the end of the file; None if the disk would have to be read."""
     content: bytes = _new_bytes(None, length)
     address = _address_of(content)
     done = 0

@@ -1,16 +1,16 @@
 """The only code that touches the operating system's files.
 
-Everything else in storage takes a ``Files`` and works on the paths that it was given, so that tests can put a
-file system in its place that crashes, tears, fills up, flips bits and fails syncs.
+All other code of storage takes a ``Files`` and works on the paths that it gets. Tests replace it with a file system
+that crashes, tears writes, fills up, flips bits and fails syncs.
 
-What callers may rely on (and an in-memory twin must keep):
+Callers may rely on these rules, and the twin in memory keeps them:
 
 - Bytes written are visible to reads at once; they survive a crash only after ``File.sync``.
 - A name (create, rename, remove) survives a crash only after ``sync_directory`` of its folder.
   ``write_atomically`` and ``rename_durably`` include it.
-- A short write never goes unnoticed: ``pwritev`` writes everything or raises.
-- ``DiskFullError``: nothing of this call counts as written (the caller goes on at the same position).
-- ``DiskFailedError``: any other failure of a write or a sync. A sync that failed once must not be retried.
+- ``pwritev`` writes everything or raises; there is no unnoticed short write.
+- ``DiskFullError``: no byte of this call counts as written, and the caller continues at the same position.
+- ``DiskFailedError``: any other failure of a write or a sync. A failed sync must not be retried.
 """
 
 from collections.abc import Sequence
@@ -24,36 +24,36 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """The path it was opened under."""
+        """The path under which it was opened."""
 
     def fileno(self) -> int:
-        """The descriptor, for reads that the event loop makes itself; -1 in memory."""
+        """Return the descriptor, for reads on the event loop; -1 for a file in memory."""
 
     def size(self) -> int:
         """Size in bytes, preallocated zeros included."""
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes; shorter only at the end of the file."""
+        """Return up to ``length`` bytes; fewer only at the end of the file."""
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
-        """The same without touching the disk: None when a page is not in the page cache."""
+        """Read as ``pread`` does, but never from the disk; None if a page is not in the page cache."""
 
     def pread_once(self, length: int, position: int) -> bytes:
-        """``pread`` for who goes through a file once, on a descriptor of its own.
+        """Read as ``pread`` does, for a reader that passes through a file once, with its own descriptor.
 
-        Nothing is read ahead, and pages that were not in the page cache do not stay there.
+        There is no read-ahead, and pages that were not in the page cache do not stay there.
         """
 
     def pwritev(self, chunks: Sequence[Buffer], position: int) -> int:
-        """Write all chunks one after the other at ``position``; returns their total length.
+        """Write all chunks one after the other at ``position``; return their total length.
 
         Raises:
-            DiskFullError: no space; nothing of this call counts as written.
+            DiskFullError: no space; no byte of this call counts as written.
             DiskFailedError: any other failure.
         """
 
     def allocate(self, size: int) -> None:
-        """Grow the file to ``size`` bytes of zeros backed by disk blocks; never shrinks.
+        """Grow the file to ``size`` bytes of zeros that have disk blocks; never shrink it.
 
         Raises:
             DiskFullError: no space.
@@ -70,52 +70,52 @@ class File(Protocol):
         """
 
     def close(self) -> None:
-        """Close; does not sync."""
+        """Close the file without a sync."""
 
 
 class Files(Protocol):
     """A file system."""
 
     def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing. ``create``: make it when missing.
+        """Open for reading and writing; ``create`` creates a missing file.
 
         Raises:
-            FileNotFoundError: it is missing and ``create`` is False.
+            FileNotFoundError: the file is missing and ``create`` is False.
         """
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder of this name is there."""
+        """Whether a file or folder with this name exists."""
 
     def list_directory(self, path: str) -> list[str]:
-        """Names in the folder, sorted."""
+        """Return the names in the folder, sorted."""
 
     def make_directory(self, path: str) -> None:
-        """Make the folder and its parents, each synced into its own parent; fine when it exists."""
+        """Create the folder and its parents, each synced into its own parent; an existing folder is fine."""
 
     def remove(self, path: str) -> None:
-        """Remove a file; fine when it is missing."""
+        """Remove a file; a missing file is fine."""
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all below it; fine when it is missing."""
+        """Remove a folder and everything in it; a missing folder is fine."""
 
     def rename_durably(self, source: str, target: str) -> None:
-        """Rename and sync the folder of ``target``. The bytes must have been synced before."""
+        """Rename and sync the folder of ``target``. The caller must have synced the bytes before."""
 
     def sync_directory(self, path: str) -> None:
         """Fsync the folder, so that the names in it survive."""
 
     def read_bytes(self, path: str) -> bytes:
-        """A whole (small) file.
+        """Return the content of a whole (small) file.
 
         Raises:
-            FileNotFoundError: it is missing.
+            FileNotFoundError: the file is missing.
         """
 
     def write_atomically(self, path: str, content: bytes) -> None:
         """Replace a small file: temporary file, sync, rename, directory sync."""
 
     def free_bytes(self, path: str) -> int:
-        """Space left on the file system that holds ``path``."""
+        """Return the free space of the file system of ``path``."""
 
     def lock(self, path: str) -> "Lock":
         """Take the exclusive lock file at ``path``.
@@ -129,4 +129,4 @@ class Lock(Protocol):
     """A held lock file."""
 
     def release(self) -> None:
-        """Give it up."""
+        """Release the lock."""

@@ -1,8 +1,8 @@
-"""Descriptors of files that have lost their last name are closed on a thread of their own.
+"""Closes descriptors of files without a name on a separate thread.
 
-The last close of such a file frees its blocks, and whoever closes waits for it: tens of milliseconds for a segment
-where the file system tells the disk about every extent (ext4 mounted with ``discard``), and long on any that has many
-to free. A log that forgets old segments does so on the loop that answers writers.
+The last close of a file without a name frees its blocks, and the closing thread waits for that. It takes tens of
+milliseconds for a segment if the file system reports every extent to the disk (ext4 mounted with ``discard``), and long
+on any file system with many blocks to free. Retention closes old segments on the loop that responds to writers.
 """
 
 import threading
@@ -10,20 +10,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 WAITING_MAX = 64
-"""Descriptors that wait for the thread; who brings more closes for itself, for a process may have only so many."""
+"""Descriptors that wait for the thread. Above this, the caller closes its own: descriptors are limited."""
 
 
 class LastCloses:
-    """Closes descriptors, soon; any thread may bring one."""
+    """Closes descriptors soon; any thread may call it."""
 
     def __init__(self, close: Callable[[int], None]) -> None:
-        """``close`` is the operating system's."""
+        """``close`` is the operating system's close."""
         self._close_now = close
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="milena-last-close")
         self._room = threading.Semaphore(WAITING_MAX)
 
     def close(self, descriptor: int) -> None:
-        """Close it on the thread; here and now where too many wait, or the interpreter is about to end."""
+        """Close the descriptor on the thread; at once if too many wait, or the interpreter is about to end."""
         if self._room.acquire(blocking=False):
             try:
                 self._pool.submit(self._close, descriptor)
@@ -34,7 +34,7 @@ class LastCloses:
         self._close_now(descriptor)
 
     def stop(self) -> None:
-        """Wait for those that were brought; later ones are closed by whoever brings them."""
+        """Wait for the waiting descriptors; later ones are closed by their caller."""
         self._pool.shutdown()
 
     def _close(self, descriptor: int) -> None:

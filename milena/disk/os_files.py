@@ -1,14 +1,14 @@
-"""``milena.disk.files.Files`` on the operating system: Linux, descriptors, no buffering of its own.
+"""``milena.disk.files.Files`` on the operating system: Linux, file descriptors, no buffering in the process.
 
-Errors of the system are told apart here and nowhere else:
+Only this module distinguishes errors of the system:
 
-    ENOSPC, EDQUOT          DiskFullError, after what the call wrote past the old end was taken back
-    EIO on a read           CorruptLogError: that place of the disk is gone, the rest may be fine
-    FileNotFoundError       as it is
-    anything else           DiskFailedError
+    ENOSPC, EDQUOT          DiskFullError, after the bytes that the call wrote past the old end were cut off
+    EIO on a read           CorruptLogError: this place of the disk is lost, the rest may be fine
+    FileNotFoundError       unchanged
+    any other error         DiskFailedError
 
-A descriptor whose sync failed once refuses every later one: the kernel marks the lost pages clean, and a second
-fsync would report success for bytes that are on no disk (PostgreSQL's "fsyncgate").
+A descriptor whose sync failed once refuses every later sync. The kernel marks the lost pages clean, so a second fsync
+would report success for bytes that are on no disk (PostgreSQL's "fsyncgate").
 """
 
 import contextlib
@@ -24,19 +24,19 @@ from milena.disk.files import Buffer
 from milena.disk.last_closes import LastCloses
 from milena.model.errors import CorruptLogError, DiskFailedError, DiskFullError, StartupError
 
-# Chunks that the kernel takes in one call (UIO_MAXIOV).
+# Limit of chunks in one call (UIO_MAXIOV).
 _IOV_MAX = 1024
 
-# Zeros are written in pieces of this size where the file system cannot preallocate.
+# If the file system cannot preallocate, zeros are written in pieces of this size.
 _ZEROS = bytes(1 << 20)
 
-# Behind a piece of a read that is at least so large, as much again is asked for: who reads an old log goes on there.
-# The system's own reading ahead is off (``OsFiles.open``), for it goes as far as the machine is set up for. Where that
-# was 8 MB, all syncs of the machine waited for 5 to 7 ms until those had come, twenty times a second while a replica
-# caught up, and it was the event loop that found the memory for them.
+# After a piece of at least this size, a read asks the kernel for as much again, because a reader of an old log
+# continues there. The kernel's own read-ahead is off (``OsFiles.open``), because its size depends on the machine. With
+# 8 MB, all syncs of the machine waited 5 to 7 ms for it, twenty times a second while a replica caught up. The event
+# loop also had to find the memory for those pages.
 _AHEAD_BYTES_MIN = 64 << 10
 
-# A reader who passes by once looks for cached pages, and drops what was not cached, in pieces of this size.
+# ``pread_once`` looks for cached pages, and drops pages that were not cached, in pieces of this size.
 _COLD_BYTES = 16 << 10
 
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -47,7 +47,7 @@ _DIRECTORY_MODE = 0o750
 
 
 class _Probe(threading.local):
-    """A buffer a thread, for bytes that nobody looks at."""
+    """A buffer per thread for bytes that are not used."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_COLD_BYTES))
@@ -80,17 +80,17 @@ class OsFile:
     def __init__(
         self, path: str, descriptor: int, *, close_last: Callable[[int], None] = os.close
     ) -> None:
-        """``close_last`` closes the descriptor when the file has lost its name, and may do so later."""
+        """``close_last`` closes the descriptor of a file that has lost its name, possibly later."""
         self._path = path
         self._descriptor = descriptor
         self._close_last = close_last
         self._has_failed = False
         self._known_size = -1
-        """As this object has left it; -1: not known. Nobody else changes a file that is written here."""
+        """Size after the last change by this object; -1: not known. A file written here has no other writer."""
 
     @property
     def path(self) -> str:
-        """The path it was opened under."""
+        """The path under which it was opened."""
         return self._path
 
     def fileno(self) -> int:
@@ -102,7 +102,7 @@ class OsFile:
         return os.fstat(self._descriptor).st_size
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes; shorter only at the end of the file. Behind many, more are read ahead.
+        """Return up to ``length`` bytes; fewer only at the end of the file. A large read causes read-ahead.
 
         Raises:
             CorruptLogError: the disk cannot read them.
@@ -128,11 +128,11 @@ class OsFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
-        """The same without touching the disk: None when it would have to, or when it cannot tell."""
+        """Read as ``pread`` does, but never from the disk; None if the disk would be needed or may be needed."""
         return read_cached(self._descriptor, length, position)
 
     def pread_once(self, length: int, position: int) -> bytes:
-        """``pread`` that leaves the page cache as it was, on a descriptor that reads nothing else.
+        """Read as ``pread`` does, but leave the page cache unchanged; the descriptor must serve no other reads.
 
         Raises:
             CorruptLogError: the disk cannot read them.
@@ -144,7 +144,7 @@ class OsFile:
         return content
 
     def _cold_ranges(self, length: int, position: int) -> list[tuple[int, int]]:
-        """Ranges of whole pages, as far as they are not in the page cache."""
+        """Return the ranges of whole pages that are not in the page cache."""
         ranges: list[tuple[int, int]] = []
         end = min(position + length, self.size())
         for start in range(position - position % _COLD_BYTES, end, _COLD_BYTES):
@@ -160,7 +160,7 @@ class OsFile:
         return ranges
 
     def pwritev(self, chunks: Sequence[Buffer], position: int) -> int:
-        """Write all chunks at ``position``; returns their total length.
+        """Write all chunks at ``position``; return their total length.
 
         Raises:
             DiskFullError: nothing of this call counts as written; the file has its old size.
@@ -168,7 +168,7 @@ class OsFile:
         """
         size_before = self._known_size
         if size_before < 0:
-            # Asked once and not for every write: the end of what is kept should this one fail.
+            # Read the size once and not for every write. If this write fails, the file is cut back to this size.
             size_before = self._known_size = self.size()
         total = sum(map(len, chunks))
         try:
@@ -185,7 +185,7 @@ class OsFile:
         return total
 
     def _write_rest(self, chunks: Sequence[Buffer], position: int, written: int) -> None:
-        """Go on after a short write, or after the first ``_IOV_MAX`` chunks."""
+        """Continue after a short write, or after the first ``_IOV_MAX`` chunks."""
         left = _views_after(chunks, written)
         at = position + written
         while left:
@@ -201,7 +201,7 @@ class OsFile:
                 os.ftruncate(self._descriptor, size_before)
 
     def allocate(self, size: int) -> None:
-        """Grow the file to ``size`` bytes of zeros backed by disk blocks; never shrinks.
+        """Grow the file to ``size`` bytes of zeros that have disk blocks; never shrink it.
 
         Raises:
             DiskFullError: no space; the file has its old size.
@@ -244,11 +244,11 @@ class OsFile:
             os.fdatasync(self._descriptor)
         except OSError as error:
             self._has_failed = True
-            # A full disk too: what was accepted into the page cache is lost.
+            # On a full disk, too: the bytes that the page cache had accepted are lost.
             raise DiskFailedError(f"cannot sync {self._path}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Close; fine when closed before."""
+        """Close the descriptor; a second call does nothing."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             has_name = os.fstat(descriptor).st_nlink > 0
@@ -256,16 +256,16 @@ class OsFile:
 
 
 def _advise(descriptor: int, start: int, length: int, advice: int) -> None:
-    """Tell the system what will be read; one that does not listen reads as it likes."""
+    """Tell the kernel which bytes will be read; a kernel that refuses the hint reads as usual."""
     with contextlib.suppress(OSError):
         os.posix_fadvise(descriptor, start, length, advice)
 
 
 def _hold(path: str) -> int:
-    """A descriptor that keeps the file's blocks when its name goes; -1 where the process may open no more.
+    """Open a descriptor that keeps the file's blocks when its name is removed; -1 at the descriptor limit.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
     """
     try:
         return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -287,13 +287,13 @@ def _views_after(chunks: Sequence[Buffer], skip: int) -> list[memoryview]:
 
 
 class OsLock:
-    """A lock file held by ``flock``: the kernel releases it with the process, however that ends."""
+    """A lock file held by ``flock``: the kernel releases it when the process ends in any way."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Give it up; fine when released before."""
+        """Release the lock; a second call does nothing."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
@@ -303,16 +303,16 @@ class OsFiles:
     """The file system that the process runs on. Any thread may use it."""
 
     def __init__(self, *, close_last: Callable[[int], None] = _last_closes.close) -> None:
-        """``close_last`` closes descriptors of files without a name, which frees their blocks, and may do so later."""
+        """``close_last`` closes descriptors of files without a name, which frees their blocks, possibly later."""
         self._close_last = close_last
 
     def open(self, path: str, *, create: bool = False) -> OsFile:
-        """Open for reading and writing; ``create`` makes a missing file, whose name is not yet durable.
+        """Open for reading and writing; ``create`` creates a missing file, whose name is not durable yet.
 
-        The system reads nothing ahead of what is asked for; ``OsFile.pread`` asks.
+        The kernel's read-ahead is off; ``OsFile.pread`` asks for it.
 
         Raises:
-            FileNotFoundError: it is missing and ``create`` is False.
+            FileNotFoundError: the file is missing and ``create`` is False.
             DiskFullError: no room for another file.
         """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -322,16 +322,16 @@ class OsFiles:
         return OsFile(path, descriptor, close_last=self._close_last)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder of this name is there."""
+        """Whether a file or folder with this name exists."""
         return os.path.exists(path)
 
     def list_directory(self, path: str) -> list[str]:
-        """Names in the folder, sorted."""
+        """Return the names in the folder, sorted."""
         with _typed_errors("list", path):
             return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        """Make the folder and its parents, each synced into its own parent; fine when it exists."""
+        """Create the folder and its parents, each synced into its own parent; an existing folder is fine."""
         if os.path.isdir(path):
             return
         parent = os.path.dirname(os.path.abspath(path))
@@ -341,7 +341,7 @@ class OsFiles:
         self.sync_directory(parent)
 
     def remove(self, path: str) -> None:
-        """Remove a file; fine when it is missing. Its name goes at once, its blocks soon after."""
+        """Remove a file; a missing file is fine. Its name is removed at once, its blocks are freed soon after."""
         with _typed_errors("remove", path), contextlib.suppress(FileNotFoundError):
             descriptor = _hold(path)
             try:
@@ -351,7 +351,7 @@ class OsFiles:
                     self._close_last(descriptor)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all below it; fine when it is missing."""
+        """Remove a folder and everything in it; a missing folder is fine."""
         with _typed_errors("remove", path), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)
 
@@ -379,11 +379,11 @@ class OsFiles:
             os.close(descriptor)
 
     def read_bytes(self, path: str) -> bytes:
-        """A whole (small) file.
+        """Return the content of a whole (small) file.
 
         Raises:
-            FileNotFoundError: it is missing.
-            CorruptLogError: the disk cannot read it.
+            FileNotFoundError: the file is missing.
+            CorruptLogError: the disk cannot read the file.
         """
         file = self.open(path)
         try:
@@ -395,7 +395,7 @@ class OsFiles:
         """Replace a small file: temporary file, sync, rename, directory sync.
 
         Raises:
-            DiskFullError: the old file is still there.
+            DiskFullError: no space; the old file is unchanged.
         """
         temporary = path + ".tmp"
         file = self.open(temporary, create=True)
@@ -411,7 +411,7 @@ class OsFiles:
         self.rename_durably(temporary, path)
 
     def free_bytes(self, path: str) -> int:
-        """Space that this process may still use on the file system that holds ``path``."""
+        """Return the space that this process may still use on the file system of ``path``."""
         with _typed_errors("ask for the space left at", path):
             state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
