@@ -1,14 +1,14 @@
-"""The hot modules as extensions in C: which they are, whether this machine can make them, and a tree that has them.
+"""The hot modules as C extensions: which modules they are, whether this machine can compile, and a tree with them.
 
-The source is the reference and runs as it is; wheels hold nothing else. Programs that are to be quick (the demo, load
-tests, measurements, the image) take the extensions from here:
+The Python source is the reference and runs without compilation; wheels contain nothing else. Programs that must be
+quick (the demo, load tests, measurements, the image) take the extensions from here:
 
-    python build_support.py                        makes the tree and prints where it is; exit 1 where it cannot be made
-    python build_support.py extensions DIRECTORY   and copies its extensions beside installed packages, if it can
-    python build_support.py run -m loadtest.bench  Python on that tree; on the sources with MILENA_PURE=1, or where this
-                                                   machine cannot compile
+    python build_support.py                        builds the tree and prints its path; exit 1 if that is impossible
+    python build_support.py extensions DIRECTORY   builds the tree, and copies its extensions to installed packages
+    python build_support.py run -m loadtest.bench  runs Python on that tree; on the sources with MILENA_PURE=1, or if
+                                                   this machine cannot compile
 
-Nothing compiled ever lies beside the sources: the tree is a copy, which holds them too.
+Compiled files never lie next to the sources: the tree is a copy that contains the sources too.
 """
 
 import fcntl
@@ -30,12 +30,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 TREES = ROOT / "build" / "compiled"
-"""One for each state of the sources, by its hash: what runs from one is not disturbed when the next is made."""
+"""One tree for each state of the sources, named by a hash: a new build does not disturb programs of an old one."""
 TREES_KEPT = 3
 WORK = ROOT / "build" / "mypyc"
-"""What the compilers remember, so that the next build is shorter."""
+"""Caches of the compilers, which make the next build shorter."""
 ASSETS = "http_api/console/static"
-"""Files that are no modules, and belong to a package all the same."""
+"""Files of a package that are not modules."""
 BUILT_BY = ("build_support.py", "pyproject.toml")
 PACKAGES = (
     "http_api",
@@ -48,29 +48,29 @@ PACKAGES = (
     "storage",
 )
 PURE = "MILENA_PURE"
-"""Of the programs that are run from a tree: 1, from the sources."""
+"""Environment variable of programs that run from a tree; with 1 they run from the sources."""
 TOLD_EVERY_S = 30
-"""While the compilers work, which say nothing until they are done."""
+"""Interval of progress lines while the compilers run, which print nothing themselves."""
 GROUP = "milena"
-"""The library that holds all of the compiled code is called milena__mypyc."""
+"""Name of the compiled code; the library with all of it is called milena__mypyc."""
 
 
 class BuildError(Exception):
-    """The tree could not be made; the message says why."""
+    """The tree could not be built; the message says why."""
 
 
 def patterns() -> Sequence[str]:
-    """Of the modules to compile, from pyproject.toml; one behind an exclamation mark takes modules out again."""
+    """Return the patterns of modules to compile, from pyproject.toml; one with an exclamation mark excludes modules."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     found: Sequence[str] = project["tool"]["milena"]["compiled"]
     return found
 
 
 def compiled_modules() -> list[str]:
-    """Paths of the modules to compile, from the root.
+    """Return the paths of the modules to compile, relative to the root.
 
     Raises:
-        BuildError: a pattern fits nothing any more.
+        BuildError: a pattern matches no module.
     """
     chosen: set[str] = set()
     for pattern in patterns():
@@ -78,12 +78,12 @@ def compiled_modules() -> list[str]:
         if not found:
             raise BuildError(f"pyproject.toml: [tool.milena] compiled: {pattern} fits no module")
         chosen = chosen - found if pattern.startswith("!") else chosen | found
-    # A package's own file is a docstring, and would make a library of its folder.
+    # A package's __init__.py contains only a docstring, and would turn its folder into a library.
     return sorted(path for path in chosen if not path.endswith("__init__.py"))
 
 
 def obstacle() -> str | None:
-    """Why this machine cannot compile; None: it can."""
+    """Return why this machine cannot compile; None if it can."""
     if platform.python_implementation() != "CPython":
         return "only CPython runs what mypyc makes"
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")[0]
@@ -98,7 +98,7 @@ def obstacle() -> str | None:
 
 
 def compile_into(library: Path, work: Path) -> None:
-    """Let mypyc make C of the modules below the working directory, and the compiler extensions of that."""
+    """Compile the modules below the working directory: mypyc translates them to C, a compiler builds extensions."""
     from mypyc.build import mypycify  # noqa: PLC0415 - only where something is compiled
     from setuptools import Distribution  # noqa: PLC0415
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
@@ -108,7 +108,7 @@ def compile_into(library: Path, work: Path) -> None:
         [*options, *compiled_modules()],
         group_name=GROUP,
         target_dir=str(work / "c"),
-        # Symbols for a debugger are four fifths of the size.
+        # Debug symbols would be four fifths of the size.
         debug_level="0",
     )
     command = build_ext(Distribution({"name": GROUP, "ext_modules": modules}))
@@ -118,11 +118,11 @@ def compile_into(library: Path, work: Path) -> None:
 
 
 def ensure_tree() -> Path:
-    """The tree, made anew if anything has changed since it was.
+    """Return the path of the tree; build it if the sources have changed.
 
     Raises:
-        BuildError: this machine cannot, a compiler refused, or nothing can be written beside the sources; what a
-            compiler said is on standard error.
+        BuildError: this machine cannot compile, a compiler failed, or the build folder cannot be written. The
+            compiler's output is on standard error.
     """
     reason = obstacle()
     if reason is not None:
@@ -147,7 +147,7 @@ def _tree() -> Path:
 
 
 def _build() -> Path:
-    """Make a tree of a copy of the sources, which may change meanwhile."""
+    """Build a tree from a copy of the sources, which may change during the build."""
     print(
         "compiling the hot modules, once for this state of the sources: two to ten minutes "
         f"({PURE}=1 runs from the sources at once)",
@@ -178,7 +178,7 @@ def _build() -> Path:
 
 
 def _wait(process: "subprocess.Popen[str]") -> str:
-    """What a process says until it ends; a line now and then tells that it has not."""
+    """Return the output of a process when it ends; print a line now and then while it runs."""
     waited_s = 0
     while True:
         try:
@@ -189,7 +189,7 @@ def _wait(process: "subprocess.Popen[str]") -> str:
 
 
 def state_of(root: Path) -> str:
-    """A hash of everything that a build depends on."""
+    """Return a hash of all inputs of a build."""
     whole = hashlib.sha256(f"{sys.version} {platform.machine()} {version('mypy')}".encode())
     for path in _inputs(root):
         text = path.read_bytes()
@@ -198,7 +198,7 @@ def state_of(root: Path) -> str:
 
 
 def _inputs(root: Path) -> list[Path]:
-    """The files of all packages, and those that say how they are built."""
+    """Return the files of all packages, and the files that define the build."""
     modules = (path for package in PACKAGES for path in (root / package).rglob("*.py"))
     assets = (path for path in (root / ASSETS).rglob("*") if path.is_file())
     return sorted({*modules, *assets, *(root / name for name in BUILT_BY)})
@@ -206,22 +206,22 @@ def _inputs(root: Path) -> list[Path]:
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """No two builds at the same time."""
+    """Hold a lock, so that two builds never run at the same time."""
     with (WORK / "lock").open("w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def environment_of(tree: Path) -> dict[str, str]:
-    """Variables under which Python, and whatever it starts, takes the packages from a tree and the rest from the root.
+    """Return variables that make Python and its child processes load packages from a tree, the rest from the root.
 
-    Without PYTHONSAFEPATH the working directory, which is often the root, would come first.
+    Without PYTHONSAFEPATH, the working directory, which is often the root, would come first.
     """
     return {"PYTHONPATH": f"{tree}{os.pathsep}{ROOT}", "PYTHONSAFEPATH": "1"}
 
 
 def chosen_environment() -> dict[str, str]:
-    """Of the compiled tree, if it can be had and is not declined; nothing else: the sources."""
+    """Return the environment of the compiled tree; empty (run from the sources) if it is declined or unavailable."""
     if os.environ.get(PURE) == "1":
         print(f"pure: {PURE}=1", file=sys.stderr)
         return {}
@@ -233,7 +233,7 @@ def chosen_environment() -> dict[str, str]:
 
 
 def copy_extensions(directory: Path) -> None:
-    """Copy the tree's extensions to where its packages are installed."""
+    """Copy the tree's extensions into the folder with the installed packages."""
     tree = ensure_tree()
     for extension in tree.rglob("*.so"):
         copy = directory / extension.relative_to(tree)
@@ -242,7 +242,7 @@ def copy_extensions(directory: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the tree, or run Python on it."""
+    """Build the tree, or run Python on it; return the exit code."""
     try:
         match arguments:
             case ["run", *command]:

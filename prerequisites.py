@@ -1,10 +1,10 @@
-"""What the long make targets need of a machine beside Python and the environment: said in a line, before they begin.
+"""Prerequisites of the long make targets, apart from Python and the environment; reported before a target starts.
 
-    python prerequisites.py test-helm      exit 1, and how to get it, when something is missing
-    python prerequisites.py loop netns     the same of the disks and networks that chaos is asked for
-    python prerequisites.py bench          exit 0: a line for what is left out
+    python prerequisites.py test-helm      exit 1, and how to install it, if something is missing
+    python prerequisites.py loop netns     the same for the disks and networks that a chaos run asks for
+    python prerequisites.py bench          exit 0, and a line for each part that is left out
 
-Programs are asked for by the names of their Debian packages, or of those that pip installs.
+The installation commands name Debian packages, or packages that pip installs.
 """
 
 import os
@@ -18,7 +18,7 @@ from pathlib import Path
 import build_support
 
 SYSTEM_PATH = "/usr/sbin:/sbin"
-"""Where servers and tools for root lie, which is not on everybody's PATH."""
+"""Folders with servers and tools for root, which may not be on a user's PATH."""
 
 HOW_TO_GET: Mapping[str, str] = {
     "buildah": "apt-get install buildah",
@@ -41,21 +41,21 @@ HOW_TO_GET: Mapping[str, str] = {
 PODS = ("ip", "iptables-restore", "nsenter", "setpriv")
 """Programs that run the pods of the chart's tests."""
 IMAGE = ("mmdebstrap", "buildah", "skopeo", "umoci")
-"""Programs that build the image and take it apart."""
+"""Programs that build the image and unpack it."""
 PEERS = ("nats-server", "nginx", "etcd")
-"""Programs that Milena is measured beside; without them their rows are left out."""
+"""Programs that Milena is compared with; a missing program's rows are left out."""
 JAVA_LEAST = 17
 
 
 def find_program(name: str) -> str | None:
-    """Where a program is: on PATH, among the system's, or beside this Python."""
+    """Return the path of a program: on PATH, in the system's folders, or next to this Python."""
     beside = Path(sys.executable).parent / name
     found = shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
     return str(beside) if found is None and beside.exists() else found
 
 
 def missing_programs(*names: str) -> list[str]:
-    """Those that are not there, and the commands that bring them."""
+    """Return the missing programs with the commands that install them."""
     by_installer: dict[str, tuple[list[str], list[str]]] = {}
     for name in names:
         if find_program(name) is None:
@@ -70,12 +70,12 @@ def missing_programs(*names: str) -> list[str]:
 
 
 def missing_root() -> list[str]:
-    """Root, unless this process is."""
+    """Return root, unless this process is root."""
     return [] if os.geteuid() == 0 else ["root (sudo make ...)"]
 
 
 def missing_java() -> list[str]:
-    """Java, where it is not there or too old for Spark."""
+    """Return Java if it is missing or too old for Spark."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else find_program("java")
     wanted = f"Java {JAVA_LEAST} or newer ({HOW_TO_GET['java']})"
@@ -87,19 +87,19 @@ def missing_java() -> list[str]:
 
 
 def java_release(told: str) -> int:
-    """The release that ``java -version`` tells; 8 is also written 1.8; 0: it tells none."""
+    """Return the release in the output of ``java -version`` (1.8 is 8); 0 if there is none."""
     match = re.search(r'version "(?:1\.)?(\d+)', told)
     return int(match[1]) if match else 0
 
 
 def missing_compiler() -> list[str]:
-    """What keeps the hot modules from being compiled."""
+    """Return the reason why the hot modules cannot be compiled."""
     found = build_support.obstacle()
     return [] if found is None else [f"the means to compile ({found})"]
 
 
 def missing_tunnel() -> list[str]:
-    """The device by which a program is a network's switch."""
+    """Return the tunnel device, which a program needs to act as a network's switch, if it is missing."""
     is_there = Path("/dev/net/tun").exists()
     return [] if is_there else ["/dev/net/tun (modprobe tun, or docker run --device /dev/net/tun)"]
 
@@ -112,29 +112,29 @@ REQUIRED: Mapping[str, Callable[[], list[str]]] = {
     "chaos-spark": missing_java,
     "test-helm": lambda: [*missing_root(), *missing_programs(*PODS, "unshare", *IMAGE)],
     "compiled": missing_compiler,
-    # Of chaos: disks and networks.
+    # Disks and networks of chaos runs.
     "dir": list,
     "tmpfs": missing_root,
     "loop": lambda: [*missing_root(), *missing_programs("mkfs.ext4")],
     "none": list,
     "netns": lambda: [*missing_root(), *missing_programs("ip"), *missing_tunnel()],
-    # Only what can be left out.
+    # Targets with optional prerequisites only.
     "bench": list,
     "loadtest": list,
     "test-compiled": list,
 }
-"""What a target, a disk or a network cannot do without, as far as it is not there."""
+"""For each target, disk or network: a function that returns the missing required parts."""
 
 OPTIONAL: Mapping[str, tuple[Callable[[], list[str]], str]] = {
     "bench": (lambda: missing_programs(*PEERS), "the rows beside them are left out"),
     "loadtest": (missing_compiler, "nodes run from their sources, and are slower"),
     "test-compiled": (missing_compiler, "what needs compiled modules is left out"),
 }
-"""What a target leaves out where it is not there, and what that means."""
+"""For each target: a function that returns the missing optional parts, and the effect of their absence."""
 
 
 def report(names: Sequence[str]) -> tuple[list[str], bool]:
-    """A line for what is missing of each, and whether all can be run."""
+    """Return a line for each name with missing parts, and whether all can run."""
     lines, can_run = [], True
     for name in names:
         missing = REQUIRED[name]()
@@ -149,7 +149,7 @@ def report(names: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def main(names: Sequence[str]) -> int:
-    """Say what is missing."""
+    """Print the missing parts; return the exit code."""
     lines, can_run = report(names)
     for line in lines:
         print(line, file=sys.stderr)
