@@ -1,8 +1,8 @@
 """Closes descriptors of files without a name on a separate thread.
 
-The last close of a file without a name frees its blocks, and the closing thread waits for that. It takes tens of
-milliseconds for a segment if the file system reports every extent to the disk (ext4 mounted with ``discard``), and long
-on any file system with many blocks to free. Retention closes old segments on the loop that responds to writers.
+The last close of a file without a name frees its blocks, and the closing thread waits for that. If the file system
+reports every extent to the disk (ext4 mounted with ``discard``), this takes tens of milliseconds for a segment. With
+many blocks it is slow on every file system. Retention closes old segments on the loop that responds to writers.
 """
 
 import threading

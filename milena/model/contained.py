@@ -1,7 +1,7 @@
 """Count and log errors that the code did not expect, and that a node survives.
 
 Each entry point of a node catches every error that a request causes, responds with a typed error, and reports the
-error here. What may end a node instead is listed in `docs/architecture.md` under "What ends a node".
+error here. `docs/architecture.md` lists the errors that may end a node, under "What ends a node".
 """
 
 import logging

@@ -126,7 +126,7 @@ class NotFoundError(MilenaError):
 
 
 class TopicNotFoundError(NotFoundError):
-    """No such topic."""
+    """The topic does not exist."""
 
     code = "topic_not_found"
 

@@ -75,7 +75,7 @@ class KeyMap:
 
     def add(self, header: BatchHeader, columns: RecordColumns | None) -> None:
         """Count the next batch; ``columns`` is None if it has no user records."""
-        # Batches come in order, so a later record of a key replaces an earlier one.
+        # Batches are added in order, so a later record of a key replaces an earlier one.
         if columns is not None and columns.keys is not None:
             self._offsets.update(
                 zip(_digests(columns.keys), offsets_of(header, columns), strict=True)

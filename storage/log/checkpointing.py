@@ -43,7 +43,7 @@ class Checkpointing:
         lock: threading.Lock,
         scanned_bytes: int,
     ) -> None:
-        """Start from recovery: ``scanned_bytes`` are its bytes. ``lock`` separates tickets from the owner's changes."""
+        """Take the log's parts; recovery read ``scanned_bytes``. ``lock`` keeps the owner's changes apart."""
         self._replica = replica
         self._state = state
         self._flushing = flushing

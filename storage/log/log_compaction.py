@@ -167,7 +167,7 @@ class LogCompaction:
         """End the run, because everything at and above ``offset`` is about to be cut."""
         self.void()
         if offset < self._mark.clean_end:
-            # New batches will replace some that were compacted, and they are not compacted.
+            # New batches, which are not compacted, will replace compacted ones.
             self._forget()
 
     def void_all(self) -> None:

@@ -92,6 +92,8 @@ class PartitionLog:
         self._config = config
         self.recovery: RecoveryReport = recovered.report
         """Findings of ``open``, or of a later scrub; ``health`` is the current verdict."""
+        # One lock for all modules: checkpoints, compaction and cuts change the same files of the folder, and the first
+        # two may run on other threads.
         lock = self._lock = threading.Lock()
         table = self._table = SegmentTable(recovered.segments, recovered.unsealed)
         state = self._state = LogState(
@@ -174,6 +176,7 @@ class PartitionLog:
         if not was_clean:
             replica.checkpoint = replace(replica.checkpoint, is_clean=False)
         log = cls(replica, config, recover(replica), memory or UncommittedMemory())
+        # Recovery has no clock: it also restored producers and keys that are past their time.
         log._state.writers.expire(now_ms)
         return log
 
@@ -306,7 +309,7 @@ class PartitionLog:
             headers = [decode_header(batch) for batch in batches]
         self._require_sizes(headers)
         stamped = self._stamped(batches, headers, leader_epoch=leader_epoch, now_ms=now_ms)
-        # Most appends are one small batch. A plan costs more than such an append itself, so the common case skips it.
+        # The common case, one batch that needs no new segment, skips the plan: a single writer waits for this path.
         if len(stamped) == 1 and self._is_next(stamped[0][0]):
             self._append_one(*stamped[0])
         else:
@@ -364,7 +367,7 @@ class PartitionLog:
         """Append whole batches as the leader sent them; return the new log end.
 
         Raises:
-            CorruptBatchError: they are damaged, do not start at the log end, or leave a gap.
+            CorruptBatchError: they are damaged, do not start at the log end, or do not follow each other.
             DiskFullError: nothing was appended.
             DiskFailedError: stop the process.
         """
@@ -387,6 +390,7 @@ class PartitionLog:
         view = memoryview(data)
         if has_straddler:
             _, first = found.pop(0)
+            # ``begin_with`` writes this batch, so it is only counted here.
             segment = self._cutting.begin_with(first, view[: first.batch_bytes])
             self._commit(AppendRun(segment, total_bytes=first.batch_bytes, headers=[first]))
             view = view[first.batch_bytes :]
@@ -676,8 +680,8 @@ class PartitionLog:
     def producer_snapshot(self, high_watermark: int) -> bytes:
         """Encode the writers' state below the high watermark, for a follower that starts above offset 0.
 
-        Batches above the high watermark may still be cut here. The follower has no such batch to cut, and would answer
-        a retry with a batch that its log never had.
+        Batches above the high watermark may still be cut here. The follower would not have these batches to cut, and
+        would answer a retry with a batch that its log never had.
         """
         writers = WriterState()
         writers.install(self._state.writers.freeze(self._state.end_offset))
@@ -724,6 +728,7 @@ class PartitionLog:
             return
         if offset > self._state.end_offset:
             raise self._state.bounds().out_of_range(offset)
+        # ``advance`` may start a new segment at the log end, where the remains lie.
         if self._state.has_remains:
             self._cutting.drop_remains()
         self._log_start.advance(offset)
@@ -734,12 +739,14 @@ class PartitionLog:
         Raises:
             DiskFailedError: stop the process.
         """
+        # Writers expire by time and not with segments (KIP-360), so this happens in topics without retention, too.
         self._state.writers.expire(now_ms)
         if self._config.is_deleting:
             start = self._log_start.retained(
                 self._config, now_ms=now_ms, high_watermark=high_watermark
             )
             self.advance_log_start(start)
+        # Segments below the log start wait until a checkpoint has sealed them. These were sealed since the last call.
         self._log_start.drop_forgettable()
         return self._state.start_offset
 
@@ -805,6 +812,7 @@ class PartitionLog:
     def note_compaction(self, run: CompactionRun) -> None:
         """Take over the result of a step."""
         self._compaction.note(run)
+        # The run has removed the batches of transactions that were aborted below this offset.
         self._state.writers.transactions.forget_below(self._compaction.clean_end)
 
     # Damage.
@@ -818,6 +826,7 @@ class PartitionLog:
         """
         if self.health is ReplicaHealth.DAMAGED:
             return None
+        # Above the recovery point, a cut and a new write would look like damage.
         limit = min(self.recovery_point, self._flushing.synced_end)
         near = offset if is_near else None
         return scrub_above(self._table, offset, limit, again=again, near=near)
@@ -888,6 +897,8 @@ class PartitionLog:
         self._state.uncommitted.forget()
         if is_clean:
             self.sync()
+            # The preallocated zeros are cut, so that the next start need not read them. Remains stay, because they may
+            # be all that is left of their records. A log with remains is not clean: only a scan finds the damage again.
             has_remains = self._state.has_remains
             if not has_remains:
                 self._active.cut_leftovers()
@@ -902,6 +913,7 @@ class PartitionLog:
         """
         self._compaction.void()
         self._state.uncommitted.forget()
+        # With the lock: a checkpoint in flight must not write into the folder after its removal.
         with self._lock:
             self._checkpointing.void()
             self._table.close()

@@ -17,9 +17,9 @@ def fit_filler(data: Buffer, found: list[tuple[int, BatchHeader]], log_end_offse
     """Cut off the part of a filler that lies below the log end; the leader merged known with missing batches.
 
     Args:
-            data: the batches.
-            found: positions and headers of the batches; the first one is replaced if it had to be fitted.
-            log_end_offset: of the follower's log.
+        data: the batches.
+        found: positions and headers of the batches; the first one is replaced if it had to be fitted.
+        log_end_offset: of the follower's log.
 
     Returns:
         The batches to append.

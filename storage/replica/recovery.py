@@ -337,7 +337,7 @@ class _Recovery:
             SegmentIndex(),
         )
         file = segment.file
-        # The index may be what is wrong, so only checked batches count here, from the start of the file.
+        # The index may be wrong, so only checked batches count here, from the start of the file.
         with suppress(CorruptLogError):
             for header in self._checked(file, 0, file.size(), segment.base_offset):
                 _add(segment, header)

@@ -2,8 +2,8 @@
 
 The state is derived from the log. A batch carries its key as a header extension, so every replica builds the same
 table, and a new leader knows the responses of the old one. Time and number limit the table, and the oldest keys are
-dropped first. A key that a client may still retry is not dropped, because the retry would write twice. Until such a key
-is old enough, leaders accept no further keys (``check_room``).
+dropped first. A key that a client may still retry is not dropped, because the retry would write twice. Until the oldest
+key may be dropped, leaders accept no further keys (``check_room``).
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """Where each leader epoch of a partition starts: the table by which replicas find their common prefix.
 
-It is derived from the batches, which carry the epoch of the leader that appended them. The file only saves recovery
-from reading the whole log. This module does not replicate: a follower asks its leader for ``end_of`` and truncates.
+The table is derived from the batches, which carry the epoch of the leader that appended them. The file only saves
+recovery from reading the whole log. This module does not replicate: a follower asks its leader for ``end_of`` and
+truncates.
 
 Source: KIP-101 (why truncating to the high watermark loses data), KIP-279 (why one round may not be enough).
 """

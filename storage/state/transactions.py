@@ -5,9 +5,8 @@ The state is derived from the log's batches alone, in order, so replicas with th
     batch of a transaction   the transaction is open, from its first batch on
     its marker               it has ended: committed below the marker's ``end_offset``, aborted otherwise
 
-The *last stable offset* is the first offset of a transaction that is open at the high watermark, which means that it
-has no marker below the high watermark. A leader's snapshot of writers reaches beyond a follower's log; this state never
-does.
+The *last stable offset* is the first offset of a transaction that is open at the high watermark: one without a marker
+below the high watermark. A leader's snapshot of writers reaches beyond a follower's log; this state never does.
 
 Source: KIP-98 (control batches, last stable offset); an identity for each transaction as in KIP-890.
 """
@@ -64,7 +63,7 @@ def is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) ->
 
 
 class _Ended(NamedTuple):
-    """A transaction whose marker lies at ``marker_offset``, above the high watermark that was told last."""
+    """A transaction whose marker lies at ``marker_offset``, at or above the last known high watermark."""
 
     marker_offset: int
     first_offset: int
