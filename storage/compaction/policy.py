@@ -94,7 +94,7 @@ def _digests(keys: Sequence[bytes | None]) -> Sequence[bytes | None]:
 
     The map's memory then does not depend on the length of keys. A short key cannot equal a digest: it is shorter.
     """
-    # Most topics have short keys only. This check takes one call in C for the whole batch.
+    # If all keys are short, the column needs no copy. This check runs in C for the whole batch.
     if max(map(len, filter(None, keys)), default=0) < _DIGEST_BYTES:
         return keys
     return [
@@ -396,7 +396,7 @@ def _has_entry(key: IdempotencyExtension, header: BatchHeader, rules: SieveRules
     entry = rules.writers.idempotency.lookup(key.key_hash, rules.now_ms)
     if entry is None or entry.body_hash != key.body_hash:
         return False
-    # Requests with the same key may have written more than this batch: the entry spans all batches of the request.
+    # A request may have written several batches, and its entry spans all of them.
     first, last = key.span(header.base_offset, header.last_offset)
     return entry.base_offset <= first and last <= entry.last_offset
 

@@ -245,7 +245,7 @@ class CompactionRun:
         # Before the swap: from here on nothing opens a file under an old name for one of these segments.
         for old in group:
             old.give_up_names()
-        # A checkpoint writes index files under the same names, and a cut removes segments: neither may run meanwhile.
+        # The owner and its checkpoints change files of the same folder under this lock.
         with self._log_lock:
             swap_in(self._replica, segment.base_offset, segment.next_offset, indexes)
         segment.drop_index()

@@ -43,7 +43,7 @@ class Checkpointing:
         lock: threading.Lock,
         scanned_bytes: int,
     ) -> None:
-        """Take the log's parts; recovery read ``scanned_bytes``. ``lock`` keeps the owner's changes apart."""
+        """Take the log's parts. A ticket that writes holds ``lock``; ``scanned_bytes`` were read by recovery."""
         self._replica = replica
         self._state = state
         self._flushing = flushing

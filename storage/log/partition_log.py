@@ -386,7 +386,7 @@ class PartitionLog:
         # Only now, when the batches are known to be good, may an append change the disk.
         if self._state.has_remains:
             self._cutting.drop_remains()
-        # Remains carry names of offsets that this append is about to use, so they are cut first.
+        # Remains lie at the offsets that this append is about to use, so they are cut first.
         view = memoryview(data)
         if has_straddler:
             _, first = found.pop(0)

@@ -1,1 +1,1 @@
-"""A replica's folder and the data directory that holds them; what is left of both after a crash."""
+"""A replica's folder, the data directory with all folders, and the recovery of both after a crash."""

@@ -51,7 +51,7 @@ class ReplicaFiles:
     """Why the replica is not sound, if this was found before recovery started."""
 
     def path(self, name: str) -> str:
-        """The path of a file in the folder."""
+        """Return the path of a file in the folder."""
         return f"{self.directory}/{name}"
 
     def store_meta(self, meta: ReplicaMeta) -> None:

@@ -1,1 +1,1 @@
-"""Runs of batches in files, their indexes and tables, and which of them may go."""
+"""Files with runs of batches, their indexes and tables, and the rules for removing them."""

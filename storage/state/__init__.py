@@ -1,1 +1,1 @@
-"""State beside a log's records: epochs, writers, checkpoints, each small and checksummed."""
+"""State that is stored next to a log's records: epochs, writers, checkpoints; each small and checksummed."""

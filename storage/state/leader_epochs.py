@@ -103,7 +103,7 @@ class LeaderEpochs:
         return True
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all epochs."""
         self._starts.clear()
         self._epochs.clear()
 

@@ -119,7 +119,7 @@ class ProducerStates:
         return len(self._entries)
 
     def get(self, producer_id: int) -> ProducerEntry | None:
-        """The state of a producer, expired or not."""
+        """Return the state of a producer, expired or not."""
         return self._entries.get(producer_id)
 
     def check(self, header: BatchHeader, now_ms: int) -> Verdict:
@@ -149,7 +149,7 @@ class ProducerStates:
             del self._entries[next(iter(self._entries))]
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers whose state expired at least one expiry time ago."""
+        """Forget producers whose state expired more than one expiry time ago."""
         forgotten = []
         for producer_id, entry in self._entries.items():
             if now_ms - entry.append_time_ms <= 2 * PRODUCER_EXPIRY_MS:

@@ -120,7 +120,7 @@ class ProducerStamp:
 class KeyPlace(NamedTuple):
     """Records of one request in a transaction that several share.
 
-    ``extent``: which of the transaction's extents has them. ``first``: how many other requests' records precede them.
+    ``extent``: which of the transaction's extents has them. ``first``: how many records of other requests precede them.
     """
 
     extent: int
