@@ -237,9 +237,9 @@ class BatchSieve:
         return [] if hole is None else [_filler(hole)]
 
     def _sift(self, header: BatchHeader, columns: RecordColumns, whole: Buffer) -> list[Kept]:
+        kept, has_tombstone = self._judge(header, columns)
         # A tombstone keeps its horizon from the run that saw it first (KIP-534). A new horizon on each run would keep
         # it for ever in a log that is compacted often.
-        kept, has_tombstone = self._judge(header, columns)
         horizon_ms = header.delete_horizon_ms
         if not has_tombstone:
             horizon_ms = None

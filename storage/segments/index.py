@@ -2,7 +2,7 @@
 
 An entry points to the start of a batch, about every ``index_interval_bytes``, and always to the first batch. A lookup
 finds the entry at or below an offset and walks headers from there. Each entry also has the highest timestamp of all
-batches *before* it. These values never fall along the segment, so a search by time is a bisect too, although the
+batches *before* it. These values never fall along the segment, so a search by time is a bisect too, even if the
 timestamps of the records may be in any order.
 
 Both files start with the same header, followed by two columns of ``count`` 64-bit integers (``.index``: offsets and

@@ -1,7 +1,7 @@
 """Idempotency keys of HTTP requests, and the records appended under each: the first response for a repeated request.
 
 The state is derived from the log. A batch carries its key as a header extension, so every replica builds the same
-table, and a new leader knows the responses of the old one. Time and number limit the table, and the oldest keys are
+table. A new leader knows the responses of the old one. Time and number limit the table, and the oldest keys are
 dropped first. A key that a client may still retry is not dropped, because the retry would write twice. Until the oldest
 key may be dropped, leaders accept no further keys (``check_room``).
 """

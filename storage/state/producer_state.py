@@ -1,7 +1,7 @@
 """Producers' state: whether an idempotent producer's next batch is accepted, a duplicate, out of order, or fenced.
 
 A producer numbers its records per partition. A batch carries the producer id, the epoch, and the sequence of its first
-record. The state is derived from the batches of the log, so every replica has the same state, and a new leader
+record. The state is derived from the batches of the log, so every replica has the same state. A new leader
 continues where the old one stopped. A retry of one of the last ``REMEMBERED_BATCHES`` batches is recognised by its
 sequences and gets the offsets of the first attempt. So a producer may have that many requests in flight.
 
