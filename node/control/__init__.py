@@ -1,1 +1,1 @@
-"""Life and leadership: brokers register and send heartbeats, the controller decides who leads."""
+"""Liveness and leadership: brokers register and send heartbeats, and the controller elects leaders."""

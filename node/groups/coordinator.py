@@ -248,6 +248,7 @@ class GroupCoordinator:
         """Expire members, and retry failed work, until cancelled."""
         before_ms = self._clock.now_ms()
         while True:
+            # Rest only with a lease: after ``_give_up`` there are no groups, and a tick must soon see the lease return.
             is_resting = self._was_led and not self._coordinated
             tick_ms = RESTING_TICK_MS if is_resting else TICK_MS
             await self._clock.sleep(tick_ms)
@@ -327,6 +328,7 @@ class GroupCoordinator:
     async def close(self) -> None:
         """Answer all waiting calls, and stop."""
         self._is_closed = True
+        # Before the tasks are cancelled, so that waiting calls get NotCoordinatorError and find the next coordinator.
         for group_id in list(self._coordinated):
             self._drop(group_id)
         tasks = list(self._tasks)

@@ -1,8 +1,8 @@
 """A leader's queue of appends: judge the batches of one turn of the loop, write them together, and answer them.
 
-Duplicates are recognised here, by the log's state: sequences of idempotent producers, and idempotency keys. Two batches
-of one producer or key in the same turn never share a write, because the log must know the earlier batch before it can
-judge the later one.
+Duplicates are recognised here, by the log's state: sequences of idempotent producers, and idempotency keys. The log
+must know a batch before it can judge a later one of the same producer or key. So such batches never share a write, even
+if they arrive in the same turn.
 
 A batch may name the offset at which it must be (``expected_end``). This is checked after duplicates, so that a repeat
 gets its first answer, and after the earlier batches of the turn are written. A refusal waits until the end that caused

@@ -46,8 +46,8 @@ class EveryReplicaHas:
     """The offset up to which all replicas of a partition are known to have everything.
 
     The image lists the members of the ISR, and each member has all records below the high watermark. But the image may
-    be late. So a high watermark counts only if all replicas are still in sync ``settle_ms`` later, without any change
-    in between, as seen by a node with a lease.
+    be late. So a high watermark counts only if all replicas are still in sync ``settle_ms`` later. There must be no
+    change in between, and this node must have a lease.
     """
 
     def __init__(self, settle_ms: float) -> None:

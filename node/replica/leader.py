@@ -236,9 +236,8 @@ class PartitionLeader:
         if offset < log_start:
             return FetchVerdict.BELOW_LOG_START
         if last_epoch < 0 and offset <= self.log_end:
-            # The follower's log is empty, so nothing in it can differ. Records below its start were committed and
-            # deleted where it copied from, even if this leader still has them and does not know yet that they are
-            # committed.
+            # The follower's log is empty, so nothing in it can differ. Records below its start were committed, and
+            # deleted where it copied from. This leader may still have them, and not know yet that they are committed.
             return FetchVerdict.ACCEPTED
         epoch, end = epoch_end
         if epoch < 0 and offset == log_start:
@@ -275,8 +274,8 @@ class PartitionLeader:
             )
             self.followers[follower] = progress
         if follower in self.isr and offset < self.high_watermark:
-            # The follower lost records that it had acknowledged. It counts with what it has now, and must leave the
-            # ISR, because records below the high watermark are committed only if each member has them.
+            # The follower lost records that it had acknowledged. From now on it counts with its present end. It must
+            # leave the ISR, because each member must have all records below the high watermark.
             self.expelled.add(follower)
         progress.stored_end = offset
         if log_start is not None:

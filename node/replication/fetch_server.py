@@ -236,7 +236,7 @@ class FetchServer:
     ) -> None:
         if verdict is FetchVerdict.DIVERGING:
             epoch, end = runner.agreed_end(position.last_epoch)
-            # Send no high watermark: to a log that is not a prefix of ours it would call other records committed.
+            # Send no high watermark. In a log that diverges, other records lie below it, and would count as committed.
             session.rows.append(Row(position.index, FetchCode.DIVERGING, a=epoch, b=end))
         elif verdict is FetchVerdict.BELOW_LOG_START:
             snapshot = runner.log.producer_snapshot(runner.high_watermark)
