@@ -1,1 +1,1 @@
-"""Records out of one partition: a pure cursor and the shell that fetches ahead."""
+"""Reading one partition: a pure cursor, and the shell that fetches ahead."""

@@ -1,9 +1,9 @@
-"""The records of a fetched chunk, a column at a time (pure).
+"""The records of a fetched chunk, built from columns (pure).
 
-A record is made by one C loop over all columns, at a sixth of a microsecond each. The garbage collector would walk over
-the new records a dozen times while they are made, and take twice as long as that: it waits until they are there. Then
-it walks over them once, which takes as long as making them; where a few hundred are made at a time, and are gone before
-the next are, it never does.
+One C loop over all columns makes the records, at a sixth of a microsecond each. Meanwhile the garbage collector would
+walk over the new records a dozen times, which takes twice as long as making them. So it is paused until they are there.
+Then it walks over them once, which takes as long as making them. If a few hundred are made at a time, and are gone
+before the next are made, it never does.
 """
 
 import gc
@@ -21,14 +21,14 @@ from milena.model.errors import CorruptBatchError
 from milena.records import ConsumedRecord, FetchedChunk, Headers
 
 BATCH_RECORDS_BYTES_MAX = 256 << 20
-"""The most that one batch may unpack to: far above what topics allow, and still what a process survives."""
+"""The most bytes that one batch may unpack to: far above what topics allow, and still bearable for a process."""
 
 
 def records_of(chunk: FetchedChunk) -> list[ConsumedRecord]:
-    """The records of [start_offset, end_offset), in order; control batches hold none.
+    """Return the records of [start_offset, end_offset), in order. Control batches hold none.
 
     Raises:
-        UnexpectedAnswerError: a batch's checksum held when it was fetched, but what it covers are not records.
+        UnexpectedAnswerError: a batch had a valid checksum when it was fetched, but its content is no records.
     """
     records: list[ConsumedRecord] = []
     with _collector_paused():
@@ -40,7 +40,7 @@ def records_of(chunk: FetchedChunk) -> list[ConsumedRecord]:
 
 
 class ChunkRecords:
-    """The records of [start_offset, end_offset), in order, each made when it is taken; control batches hold none."""
+    """The records of [start_offset, end_offset), in order, each made when it is taken. Control batches hold none."""
 
     def __init__(self, chunk: FetchedChunk) -> None:
         self._chunk = chunk
@@ -54,33 +54,33 @@ class ChunkRecords:
 
     @property
     def has_records(self) -> bool:
-        """``take`` gives some."""
+        """True if ``take`` returns records."""
         return self._at < len(self._offsets)
 
     @property
     def is_done(self) -> bool:
-        """``take`` gives nothing, and does not raise."""
+        """True if ``take`` returns no records and does not raise."""
         return not self.has_records and self._error is None
 
     @property
     def next_offset(self) -> int:
-        """Where to go on: at the next record, at the batch that cannot be read, or behind the chunk."""
+        """The offset to continue at: the next record, the batch that cannot be read, or the end of the chunk."""
         if self.has_records:
             return self._offsets[self._at]
         return self._chunk.next_offset if self._bad_offset is None else self._bad_offset
 
     def take(self, most: int) -> list[ConsumedRecord]:
-        """The next records, at most so many, of one batch or more.
+        """Return the next records, at most ``most``, from one or more batches.
 
         Raises:
-            UnexpectedAnswerError: as ``records_of``, once all before that batch were taken.
+            UnexpectedAnswerError: as ``records_of``, once all records before that batch were taken.
         """
         records: list[ConsumedRecord] = []
         with _collector_paused():
             while len(records) < most and self._at < len(self._offsets):
                 some = list(islice(self._made, most - len(records)))
                 self._at += len(some)
-                # Most often all that is wanted is of one batch, and nothing is copied.
+                # Most calls need records of one batch only. Then nothing is copied.
                 records = records + some if records else some
                 if self._at >= len(self._offsets):
                     self._advance()
@@ -89,7 +89,7 @@ class ChunkRecords:
         return records
 
     def _advance(self) -> None:
-        """Go on to the next batch with records of the chunk."""
+        """Move on to the next batch of the chunk that has records."""
         self._at, self._offsets = 0, ()
         for position, header in self._headers:
             if header.is_control or header.record_count == 0:
@@ -118,7 +118,7 @@ def _columns(chunk: FetchedChunk, header: BatchHeader, position: int) -> RecordC
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Only where it runs; a program that has switched it off keeps it off."""
+    """Pause the garbage collector if it is on. A program that has switched it off keeps it off."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -131,7 +131,7 @@ def _collector_paused() -> Iterator[None]:
 def _lazy_records(
     chunk: FetchedChunk, header: BatchHeader, columns: RecordColumns
 ) -> tuple[Sequence[int], Iterator[ConsumedRecord]]:
-    """Offsets of a batch's records in the chunk, and what makes the records."""
+    """Return the offsets of a batch's records in the chunk, and an iterator that makes the records."""
     offsets = offsets_of(header, columns)
     first = bisect_left(offsets, chunk.start_offset)
     last = bisect_left(offsets, chunk.end_offset)
@@ -146,7 +146,7 @@ def _lazy_records(
         _headers(columns.headers, first, last),
         strict=False,
     )
-    # What ``ConsumedRecord._make`` does, without its Python frame.
+    # This does what ``ConsumedRecord._make`` does, without its Python frame.
     return offsets[first:last], map(partial(tuple.__new__, ConsumedRecord), columns_of_records)
 
 

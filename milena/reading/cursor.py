@@ -1,13 +1,15 @@
-"""Where one reader of one partition stands, and what each answer means for it (pure).
+"""The position of one reader in one partition, and how each response changes it (pure).
 
-``milena.reading.reader`` drives it: it asks for what ``request`` names and hands every answer to ``take``. The cursor
-believes nothing: checksums, the order of batches and every offset of an answer are checked before it moves, so that a
-record is given out once, in order, or the error says why not.
+``milena.reading.reader`` drives the cursor. It requests ``position`` and passes every response to ``take``. The cursor
+trusts no response: before it moves, it checks checksums, the order of batches and every offset. So each record is given
+out once and in order, or the error says why not.
 
-A reader that starts relative to the end (``LATEST``, ``LastN``), or that stops at the end seen at the start, needs that
-end first: ``must_pin`` asks for one answer to ``pin_at``, which only the leader gives. Everything else begins with the
-first fetch. A start that is no number is asked for again until an answer says which offset it came to; from
-then on the cursor asks for exactly the next offset, whichever node answers.
+Some readers first need the end of the partition: those that start relative to it (``LATEST``, ``LastN``), and those
+that stop at the end seen at the start. For them, ``must_pin`` asks for one response to ``pin_at``, which only the
+leader gives. All others begin with the first fetch.
+
+A start that is no number is requested again until a response gives its offset. From then on the cursor requests exactly
+the next offset, from any node.
 """
 
 from dataclasses import dataclass
@@ -21,9 +23,9 @@ from milena.records import FetchedChunk, LastN, Position, StartAt, check_positio
 
 @unique
 class OnOutOfRange(Enum):
-    """Policy where the offset to read is not there: deleted by retention, or above the end.
+    """The policy for an offset that is not there: deleted by retention, or above the end.
 
-    ``FAIL`` raises; the others go on at that end of the partition and count what was skipped.
+    ``FAIL`` raises. The others continue at that end of the partition and count the skipped offsets.
     """
 
     FAIL = "fail"
@@ -32,7 +34,7 @@ class OnOutOfRange(Enum):
 
 
 class FetchedData(Protocol):
-    """Answer of a fetch, as the cursor needs it."""
+    """The response to a fetch, as the cursor needs it."""
 
     @property
     def data(self) -> bytes:
@@ -40,11 +42,11 @@ class FetchedData(Protocol):
 
     @property
     def start_offset(self) -> int:
-        """Offset of the position that was asked for."""
+        """The offset of the requested position."""
 
     @property
     def next_offset(self) -> int:
-        """Where the node says to go on."""
+        """The offset at which the node says to continue."""
 
     @property
     def high_watermark(self) -> int:
@@ -52,7 +54,7 @@ class FetchedData(Protocol):
 
     @property
     def readable_end(self) -> int:
-        """Exclusive end of what may be read: the last stable offset."""
+        """The exclusive end of what may be read: the last stable offset."""
 
     @property
     def log_start_offset(self) -> int:
@@ -60,12 +62,15 @@ class FetchedData(Protocol):
 
     @property
     def topic_tag(self) -> str:
-        """First digits of the topic's id; empty: the node does not say."""
+        """The first digits of the topic's id; empty if the node does not report them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPlan:
-    """Range to read: [start, end), and without ``is_following`` nothing above the last stable offset at the start."""
+    """The range to read: [start, end).
+
+    Without ``is_following``, it also ends at the last stable offset that the partition had at the start.
+    """
 
     topic: str
     partition: int
@@ -87,8 +92,8 @@ class ReadCursor:
     """The state of one reader.
 
     Invariants:
-        - ``position`` is a number from the first answer on, and only grows (but for a reset);
-        - chunks that ``take`` gives are adjacent: each starts where the one before it ended;
+        - ``position`` is a number from the first response on, and only grows (except for a reset);
+        - chunks that ``take`` returns are adjacent: each starts where the one before it ended;
         - ``end`` is None while there is no end.
     """
 
@@ -100,35 +105,35 @@ class ReadCursor:
         self.readable_end = -1
         self.log_start_offset = -1
         self.skipped = 0
-        """Offsets that were deleted before they could be read and that a reset left out."""
+        """How many offsets a reset skipped, because they were deleted before they could be read."""
         self._is_pinned = False
         self._topic_tag = ""
         self._former_tags: set[str] = set()
-        """Of topics that had the name before."""
+        """The tags of earlier topics with this name."""
 
     @property
     def name(self) -> str:
-        """Topic and partition, for messages."""
+        """The topic and partition, for messages."""
         return f"{self.plan.topic}-{self.plan.partition}"
 
     @property
     def must_pin(self) -> bool:
-        """``pin`` wants an answer to ``pin_at`` before anything is read."""
+        """True if ``pin`` needs a response to ``pin_at`` before anything is read."""
         is_relative = self.plan.start is StartAt.LATEST or isinstance(self.plan.start, LastN)
         return not self._is_pinned and (is_relative or not self.plan.is_following)
 
     @property
     def pin_at(self) -> Position:
-        """The question whose answer ``pin`` wants: only the leader answers it."""
+        """The position to request for ``pin``; only the leader responds to it."""
         return self.plan.start if isinstance(self.plan.start, LastN) else StartAt.LATEST
 
     @property
     def is_done(self) -> bool:
-        """Everything up to the end has been given out."""
+        """True if everything up to the end has been given out."""
         return self.end is not None and isinstance(self.position, int) and self.position >= self.end
 
     def pin(self, answer: FetchedData) -> None:
-        """Take the end of the partition as of now from an answer to ``pin_at``.
+        """Take the present end of the partition from a response to ``pin_at``.
 
         Raises:
             UnreadableOffsetError: the plan starts above that end, and may not reset.
@@ -136,7 +141,7 @@ class ReadCursor:
         self._check_bounds(answer)
         self._is_of_another(answer)
         start = self.plan.start
-        # An answer to the last N records begins at the first of them.
+        # A response to the last N records begins at the first of them.
         end = answer.readable_end if isinstance(start, LastN) else answer.start_offset
         self._is_pinned = True
         if not self.plan.is_following:
@@ -151,20 +156,20 @@ class ReadCursor:
             self.go_into_range(answer.log_start_offset, answer.high_watermark)
 
     def locate(self, answer: FetchedData) -> None:
-        """The position is where the answer begins, whatever is in it.
+        """Move to the start of the response, and ignore its content.
 
         Raises:
-            UnexpectedAnswerError: the answer contradicts itself.
+            UnexpectedAnswerError: the response contradicts itself.
         """
         self._check_bounds(answer)
         self._is_of_another(answer)
         self.position = answer.start_offset
 
     def take(self, answer: FetchedData) -> FetchedChunk | None:
-        """The readable part of the answer to ``position``, or None when there is nothing yet.
+        """Return the readable part of the response to ``position``, or None if there is nothing yet.
 
         Raises:
-            UnexpectedAnswerError: the answer contradicts itself or the request.
+            UnexpectedAnswerError: the response contradicts itself or the request.
             CorruptBatchError: a checksum does not match.
             UnreadableOffsetError: records at the position were deleted, and the plan may not reset.
         """
@@ -178,16 +183,16 @@ class ReadCursor:
             limit = min(limit, self.end)
         span = self._span(answer.data, start, limit)
         if limit <= start:
-            # Nothing new; a follower that lags may send even what it knows not to be committed.
+            # There is nothing new. A follower that lags may send even records that it does not know to be committed.
             self.position = start
             return None
         if answer.log_start_offset > start and (span is None or span.base_offset > start):
-            # Not a hole: the records were deleted while the node read.
+            # This is no hole of compaction: the records were deleted while the node read.
             self.position = start
             self.go_into_range(answer.log_start_offset, answer.high_watermark)
             return None
         if span is None or span.base_offset >= limit:
-            # A hole that compaction left, up to where the node says, or beyond where reading ends.
+            # Compaction left a hole here, up to the offset that the node reports, or beyond the end of reading.
             self.position = limit if span else self._past_hole(answer, start, limit)
             return None
         end = min(span.next_offset, limit)
@@ -205,10 +210,10 @@ class ReadCursor:
         )
 
     def go_into_range(self, log_start_offset: int, high_watermark: int) -> None:
-        """The position is not in [log_start_offset, high_watermark]: go on where the plan says.
+        """Apply the plan's policy if the position is not in [log_start_offset, high_watermark].
 
         Raises:
-            UnreadableOffsetError: the plan says to fail.
+            UnreadableOffsetError: the policy is to fail.
         """
         assert isinstance(self.position, int), self.position
         if log_start_offset <= self.position <= high_watermark:
@@ -227,10 +232,10 @@ class ReadCursor:
         self.position = target
 
     def _is_of_another(self, answer: FetchedData) -> bool:
-        """Whether the answer is of another topic than the ones before, made again under its name.
+        """Return whether the response is from another topic than before, which was recreated under the same name.
 
         Raises:
-            UnexpectedAnswerError: it is of one that is gone: its node has not heard of that yet.
+            UnexpectedAnswerError: the response is from a deleted topic; its node does not know of the deletion yet.
         """
         tag, before = answer.topic_tag, self._topic_tag
         if not tag or tag == before:
@@ -244,10 +249,10 @@ class ReadCursor:
         return True
 
     def _begin_again(self, answer: FetchedData) -> None:
-        """Go on in the new topic where the plan says: the position was in the former one.
+        """Continue in the new topic where the policy says: the position belonged to the former topic.
 
         Raises:
-            UnreadableOffsetError: the plan says to fail.
+            UnreadableOffsetError: the policy is to fail.
         """
         assert isinstance(self.position, int), self.position
         policy = self.plan.on_out_of_range
@@ -282,7 +287,7 @@ class ReadCursor:
         self.readable_end = max(self.readable_end, end)
 
     def _start_of(self, answer: FetchedData) -> int:
-        """The offset that was asked for: from now on the reader knows it."""
+        """Return the requested offset, which the response has to repeat if the reader knows it."""
         if isinstance(self.position, int) and answer.start_offset != self.position:
             raise UnexpectedAnswerError(
                 f"{self.name}: asked for offset {self.position}, answered {answer.start_offset}"
@@ -290,7 +295,7 @@ class ReadCursor:
         return answer.start_offset
 
     def _span(self, data: bytes, start: int, limit: int) -> "_Span | None":
-        """Where in ``data`` the batches lie that reach into [start, limit); all are checked."""
+        """Return where the batches that reach into [start, limit) lie in ``data``; check all batches."""
         span: _Span | None = None
         expected = 0
         for position, header in iterate_batches(data):
@@ -312,7 +317,7 @@ class ReadCursor:
         return span
 
     def _past_hole(self, answer: FetchedData, start: int, limit: int) -> int:
-        """Where to go on after an answer without batches: compaction may have left none up to some offset."""
+        """Return where to continue after a response without batches: compaction may have left a hole."""
         if answer.next_offset < start:
             raise UnexpectedAnswerError(
                 f"{self.name}: asked for offset {start}, told to go on at {answer.next_offset}"
@@ -322,7 +327,7 @@ class ReadCursor:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Bytes [first, last) of an answer, and the offsets of the batches in them: [base_offset, next_offset)."""
+    """The bytes [first, last) of a response, and the offsets of their batches: [base_offset, next_offset)."""
 
     first: int
     last: int

@@ -1,8 +1,8 @@
-"""From the bytes of records to what a program works with, and what becomes of those that make no sense (pure).
+"""Decode the bytes of records into a program's objects, and handle records that cannot be decoded (pure).
 
-A deserializer is a function from bytes to an object. None is never given to one: a missing key stays missing, and a
-tombstone is None. Decoding stands behind reading and not within it, so that readers and consumers are served alike: a
-record that is skipped was read, and counts as done where others do.
+A deserializer is a function from bytes to an object. It never gets None: a missing key stays missing, and a tombstone
+is None. Decoding comes after reading and is no part of it, so that it serves readers and consumers alike. A record that
+is skipped counts as read, and as done, like any other.
 """
 
 import json
@@ -21,7 +21,7 @@ Deserializer = Callable[[bytes], object]
 
 @unique
 class OnUndecodable(Enum):
-    """What to do with a record whose key or value cannot be decoded."""
+    """The policy for a record whose key or value cannot be decoded."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -29,7 +29,7 @@ class OnUndecodable(Enum):
 
 
 class DecodedRecord(NamedTuple):
-    """A record with key and value decoded. With an ``error``, which takes ``OnUndecodable.RAW``, both are bytes."""
+    """A record with its key and value decoded. With an ``error`` (only under ``OnUndecodable.RAW``), both are bytes."""
 
     topic: str
     partition: int
@@ -43,44 +43,44 @@ class DecodedRecord(NamedTuple):
 
 
 def raw_value(data: bytes) -> object:
-    """The bytes; the default."""
+    """Return the bytes unchanged; the default."""
     return data
 
 
 def text_value(data: bytes) -> object:
-    """Text in UTF-8.
+    """Return UTF-8 text.
 
     Raises:
-        UnicodeDecodeError: it is none.
+        UnicodeDecodeError: the bytes are no UTF-8.
     """
     return data.decode()
 
 
 def json_value(data: bytes) -> object:
-    """What ``json_bytes``, or the HTTP API's JSON, wrote.
+    """Return an object from JSON, as ``json_bytes`` or the HTTP API wrote it.
 
     Raises:
-        ValueError, RecursionError: it is no JSON, or nested too deeply.
+        ValueError, RecursionError: the bytes are no JSON, or nested too deeply.
     """
     return json.loads(data)
 
 
 def msgpack_value(data: bytes) -> object:
-    """What ``msgpack_bytes`` wrote; sequences are lists, whatever they were.
+    """Return an object from MessagePack, as ``msgpack_bytes`` wrote it. All sequences become lists.
 
     Raises:
-        ValueError, TypeError: it is no MessagePack, or not one object, or has keys that no dictionary takes.
+        ValueError, TypeError: the bytes are no MessagePack, or not one object, or have keys that no dictionary takes.
     """
     return msgpack.unpackb(data, strict_map_key=False)
 
 
 class Decoder:
-    """Decodes the records of readers and consumers, and counts those that it had to skip.
+    """Decode the records of readers and consumers, and count those that were skipped.
 
     Args:
-        key: deserializer of keys.
-        value: deserializer of values.
-        on_undecodable: raise where the record stands, skip it, or hand it over as bytes with the error.
+        key: the deserializer of keys.
+        value: the deserializer of values.
+        on_undecodable: raise at the record, skip it, or pass it on as bytes with the error.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class Decoder:
         self.skipped = 0
 
     def decode(self, record: ConsumedRecord) -> DecodedRecord | None:
-        """One record; None where it is skipped.
+        """Decode one record; return None if it is skipped.
 
         Raises:
-            UndecodableRecordError: its key or value is not what the deserializers take, and that is to be raised.
+            UndecodableRecordError: the deserializers do not take its key or value, and the policy is to raise.
         """
         try:
             return DecodedRecord(
@@ -119,14 +119,20 @@ class Decoder:
                     return DecodedRecord(*record, error)
 
     def records(self, source: Iterable[ConsumedRecord]) -> Iterator[DecodedRecord]:
-        """Those of a list, or of a blocking reader or consumer, one at a time. Begin again after an error."""
+        """Decode the records of a list, or of a blocking reader or consumer, one at a time.
+
+        Call it again after an error.
+        """
         for record in source:
             found = self.decode(record)
             if found is not None:
                 yield found
 
     async def stream(self, source: AsyncIterable[ConsumedRecord]) -> AsyncIterator[DecodedRecord]:
-        """Those of a reader or a consumer, one at a time. Begin again after an error: it goes on behind the record."""
+        """Decode the records of a reader or a consumer, one at a time.
+
+        After an error, call it again: it continues behind the record.
+        """
         async for record in source:
             found = self.decode(record)
             if found is not None:

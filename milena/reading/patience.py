@@ -1,14 +1,14 @@
-"""How long a reader puts up with failures, and how long it waits between two attempts (pure)."""
+"""How long a reader tolerates failures, and how long it waits between two attempts (pure)."""
 
 FIRST_WAIT_MS = 20.0
-"""An election takes a few hundred ms: the first attempts should not be what makes it longer."""
+"""The first wait, in ms. An election takes a few hundred ms, and early retries should not add to that."""
 WAIT_MS_MAX = 1_000.0
 BAD_ANSWERS_MAX = 5
-"""Answers in a row that are damaged or no node's: a bad cable or a proxy passes, another kind of server does not."""
+"""The most damaged or foreign responses in a row. A bad cable or a proxy recovers; another kind of server does not."""
 
 
 class Patience:
-    """Failures in a row: counted, timed, and forgotten with the first success."""
+    """Failures in a row: counted, timed, and forgotten at the first success."""
 
     def __init__(self, limit_ms: float) -> None:
         self._limit_ms = limit_ms
@@ -17,13 +17,13 @@ class Patience:
         self._bad_answers = 0
 
     def on_success(self) -> None:
-        """Something of use came."""
+        """Note a useful response."""
         self._since_ms = None
         self._wait_ms = FIRST_WAIT_MS
         self._bad_answers = 0
 
     def on_failure(self, now_ms: float, *, is_bad_answer: bool = False) -> float | None:
-        """How long to wait before the next attempt; None when it is enough."""
+        """Return how long to wait before the next attempt, in ms; None if there should be no other attempt."""
         if self._since_ms is None:
             self._since_ms = now_ms
         self._bad_answers = self._bad_answers + 1 if is_bad_answer else 0

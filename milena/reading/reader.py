@@ -1,10 +1,12 @@
-"""Reads one partition over HTTP: fetches ahead, checks every byte, survives what happens to nodes (asyncio shell).
+"""Read one partition over HTTP: fetch ahead, check every byte, and survive failures of nodes (asyncio shell).
 
-``milena.reading.cursor`` decides what to ask for and what an answer is worth; here are the requests, the patience and
-the buffer. One task fetches ahead of the reader, never more than ``prefetch_chunks`` answers; the reader takes them in
-order. Whatever goes wrong with a request, the next one asks for the same offset, so that nothing is skipped and nothing
-is given out twice. What can pass (a leader that died, an election, a full node) is asked again, later and later, until
-``patience_ms`` have gone by without an answer of use; what cannot pass is raised at once.
+``milena.reading.cursor`` decides what to request and how a response counts. This module has the requests, the retries
+and the buffer. One task fetches ahead of the reader, at most ``prefetch_chunks`` responses. The reader takes them in
+order.
+
+After any failed request, the next one asks for the same offset, so nothing is skipped or given out twice. Temporary
+failures (a leader that died, an election, a full node) are retried at growing intervals, until ``patience_ms`` have
+passed without a useful response. Permanent failures are raised at once.
 """
 
 import asyncio
@@ -33,22 +35,22 @@ from milena.records import ConsumedRecord, FetchedChunk, Position, StartAt
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES = 1 << 20
-"""A request's bytes: where throughput no longer grows, and a chunk's records are still few enough to hold."""
+"""The bytes of a request: more does not raise throughput, and a chunk's records are still few enough to hold."""
 WAIT_MS = 5_000
-"""How long a node may wait for records to come: a leader that fell silent is noticed that much later."""
+"""How long a node may wait for new records, in ms. A leader that stopped responding is noticed that much later."""
 PREFETCH_CHUNKS = 4
 PATIENCE_MS = 60_000
-"""Longer than an election, a restart and a recovery together."""
+"""Longer than an election, a restart and a recovery together, in ms."""
 _EMPTY_PAUSE_MS = 50
 _AT_ONCE_MS = 20
-"""A node that was asked to wait and answers empty within ``_AT_ONCE_MS`` is asked again after ``_EMPTY_PAUSE_MS``."""
+"""A node that was asked to wait but responds empty within ``_AT_ONCE_MS`` is asked again after ``_EMPTY_PAUSE_MS``."""
 
 _PASSING = (UnreachableError, NotNowError, ServerFailedError, UnknownResultError)
-"""A fetch changes nothing, so that even an unknown result may be asked for again."""
+"""Temporary errors. A fetch changes nothing, so even an unknown result is retried."""
 
 
 class FetchPort(Protocol):
-    """Transport of a reader: one attempt at a fetch, at the leader if it can be reached."""
+    """The transport of a reader: one attempt at a fetch, at the leader if it can be reached."""
 
     async def fetch(
         self,
@@ -60,27 +62,27 @@ class FetchPort(Protocol):
         wait_ms: int,
         is_verified: bool = False,
     ) -> FetchedData:
-        """Stored batches from ``offset`` on; ``is_verified``: the node checks them before it sends them."""
+        """Fetch stored batches from ``offset`` on. ``is_verified``: the node checks them before it sends them."""
 
 
 class ReaderMetadataPort(Protocol):
-    """Metadata that a reader needs of ``milena.cluster.metadata``."""
+    """Metadata of ``milena.cluster.metadata`` that a reader needs."""
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """Take what is known for stale, since it led to a failure: ask again before it is used."""
+        """Note that what is known may be stale, because it led to a failure: fetch it again before the next use."""
 
 
 class PartitionReader:
-    """Reads a partition in order, each record once. An asynchronous context manager, for one consumer in one loop.
+    """Read a partition in order, each record once. An asynchronous context manager, for one consumer in one loop.
 
-    Three ways to read, of which a reader takes one: ``async for record in reader``, ``async for records in
-    reader.batches()``, ``async for chunk in reader.chunks()``. Each may be left and taken up again; nothing is lost.
-    They end at the plan's end, or never when it follows without one. Errors are raised where the reader stands:
+    A reader takes one of three ways to read: ``async for record in reader``, ``async for records in reader.batches()``,
+    or ``async for chunk in reader.chunks()``. You may leave the loop and continue later; nothing is lost. The loop ends
+    at the plan's end, or never if the plan follows without an end. Errors are raised at the position of the reader:
 
         TargetNotFoundError     no such topic or partition
         UnreadableOffsetError   the next offset was deleted, or is above the end; names the readable range
-        UnexpectedAnswerError   damaged or contradictory answers, again and again
-        other ClientErrors      no answer of use for ``patience_ms``
+        UnexpectedAnswerError   damaged or contradictory responses, again and again
+        other ClientErrors      no useful response for ``patience_ms``
     """
 
     def __init__(
@@ -108,14 +110,14 @@ class PartitionReader:
         self._task: asyncio.Task[None] | None = None
         self._is_open = False
         self._is_verified = False
-        """The last answer was damaged: the node is to check the next one before it sends it."""
+        """True if the last response was damaged: the node should check the next one before it sends it."""
         self._records: Iterator[ConsumedRecord] = iter(())
         self._skipped_told = 0
         self._begins_at: Position = plan.start
         self._last: ConsumedRecord | FetchedChunk | None = None
 
     async def __aenter__(self) -> Self:
-        """Find out where to begin and to end, as far as that depends on this moment."""
+        """Find out where to begin and end, as far as that depends on the present end of the partition."""
         while self._cursor.must_pin:
             await self._attempt(self._pin)
         self._begins_at = self._cursor.position
@@ -133,45 +135,45 @@ class PartitionReader:
             self._task.cancel()
             await asyncio.wait((self._task,))
             if not self._task.cancelled():
-                # An error that nobody read on to meet is met here, so that asyncio does not report it.
+                # Read an error that no caller has met, so that asyncio does not report it as never retrieved.
                 self._task.exception()
 
     # -- where it stands ---------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int | None:
-        """Offset at which a reader that goes on from here starts; None before the first record, unless it is known."""
+        """The offset at which a new reader would continue; None before the first record, unless it is known."""
         match self._last:
             case ConsumedRecord():
                 return self._last.offset + 1
             case FetchedChunk():
                 return self._last.next_offset
             case None:
-                # The cursor is where the fetches are, which is ahead of the reader.
+                # The cursor is ahead of the reader: it is where the fetches are.
                 return self._begins_at if isinstance(self._begins_at, int) else None
 
     @property
     def end_offset(self) -> int | None:
-        """Where this reader ends, exclusive; None when it does not."""
+        """The offset at which this reader ends, exclusive; None without an end."""
         return self._cursor.end
 
     @property
     def high_watermark(self) -> int | None:
-        """The greatest that any answer named; None before the first."""
+        """The greatest high watermark of any response; None before the first."""
         return None if self._cursor.high_watermark < 0 else self._cursor.high_watermark
 
     @property
     def last_stable_offset(self) -> int | None:
-        """Where committed records end: the greatest that any answer named; None before the first."""
+        """The greatest last stable offset of any response, where committed records end; None before the first."""
         return None if self._cursor.readable_end < 0 else self._cursor.readable_end
 
     @property
     def skipped(self) -> int:
-        """Offsets that were deleted unread and left out, as ``on_out_of_range`` allows."""
+        """How many offsets were deleted unread and skipped, as ``on_out_of_range`` allows."""
         return self._cursor.skipped
 
     async def locate(self) -> int:
-        """The offset at which it begins, found out now unless it is known; before anything is read.
+        """Return the offset at which the reader begins; find it out now if needed. Call this before reading.
 
         Raises:
             ClientError: as reading does.
@@ -197,14 +199,14 @@ class PartitionReader:
             self._records = iter(records_of(chunk))
 
     async def batches(self) -> AsyncIterator[list[ConsumedRecord]]:
-        """The records of a chunk at a time, never none: the quickest way to whole records."""
+        """Yield the records of one chunk at a time, never an empty list: the quickest way to whole records."""
         async for chunk in self.chunks():
             records = records_of(chunk)
             if records:
                 yield records
 
     async def chunks(self) -> AsyncIterator[FetchedChunk]:
-        """Stored batches, checksums verified, nothing decoded."""
+        """Yield stored batches with verified checksums, not decoded."""
         while (chunk := await self._next_chunk()) is not None:
             self._last = chunk
             yield chunk
@@ -219,7 +221,7 @@ class PartitionReader:
         if chunk is not None:
             self._room.release()
             return chunk
-        # The end is there for whoever asks again.
+        # Put the end back, for a caller that asks again.
         self._fetched.put_nowait(None)
         if self._task.cancelled():
             raise ClientClosedError(f"the reader of {self._cursor.name} was closed")
@@ -229,7 +231,7 @@ class PartitionReader:
     # -- fetching ----------------------------------------------------------------------------------
 
     async def _fetch_ahead(self) -> None:
-        """The task: fetch until the end, as far ahead as there is room."""
+        """Fetch until the end, as far ahead as there is room. This is the task."""
         while not self._cursor.is_done:
             await self._room.acquire()
             chunk = None
@@ -241,22 +243,22 @@ class PartitionReader:
     async def _attempt(
         self, work: Callable[[], Awaitable[FetchedChunk | None]]
     ) -> FetchedChunk | None:
-        """One attempt; a failure that can pass is waited for, and gives None.
+        """Make one attempt. After a temporary failure, wait and return None.
 
         Raises:
-            ClientError: it cannot pass, or patience is at its end.
+            ClientError: the failure is permanent, or the patience is over.
         """
         try:
             return await work()
         except CorruptBatchError as error:
-            # On the way, or on the node's disk: it finds out, and has its copy restored.
+            # Damaged in transit, or on the node's disk. The node checks its copy now, and has it restored.
             self._is_verified = True
             bad = UnexpectedAnswerError(f"{self._cursor.name}: damaged answers: {error.message}")
             await self._be_patient(bad, cause=error)
         except UnexpectedAnswerError as error:
             await self._be_patient(error)
         except OutOfRangeError:
-            # One who asks for the end is never out of range: a node that says so would keep us here for ever.
+            # A request for the end is never out of range. A node that says so would keep us in this recursion forever.
             if work == self._go_into_range:
                 raise
             await self._attempt(self._go_into_range)
@@ -282,7 +284,10 @@ class PartitionReader:
         self._patience.on_success()
 
     async def _go_into_range(self) -> None:
-        """Ask the leader what can be read: the cursor fails, or goes there and is asked again in a moment."""
+        """Ask the leader for the readable range.
+
+        The cursor fails, or moves there and is requested again in a moment.
+        """
         position = self._cursor.position
         if not isinstance(position, int):
             raise UnexpectedAnswerError(
@@ -298,7 +303,7 @@ class PartitionReader:
     async def _fetch(self) -> FetchedChunk | None:
         cursor = self._cursor
         before, begun_ms = cursor.position, self._clock.now_ms()
-        # A reader that ends where the partition ended has nothing to wait for: behind the last record may be a hole.
+        # A reader that ends at the end seen at the start must not wait: a hole may follow the last record.
         wait_ms = self._wait_ms if self.plan.is_following else 0
         answer = await self._transport.fetch(
             self.plan.topic,
@@ -322,7 +327,7 @@ class PartitionReader:
         return chunk
 
     def _tell_skipped(self) -> None:
-        """A reader that goes on over deleted records does not do so in silence."""
+        """Log skipped records: a reader that continues over deleted records must not do so silently."""
         if self._cursor.skipped > self._skipped_told:
             logger.warning(
                 "records were deleted before they were read topic=%s partition=%d skipped=%d",
@@ -333,7 +338,7 @@ class PartitionReader:
             self._skipped_told = self._cursor.skipped
 
     async def _ask(self, position: Position) -> FetchedData:
-        """Answer of the cluster at a position."""
+        """Fetch at a position, without waiting, to learn its offset and the partition's bounds."""
         return await self._transport.fetch(
             self.plan.topic, self.plan.partition, offset=position, max_bytes=1, wait_ms=0
         )

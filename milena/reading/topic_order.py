@@ -1,7 +1,7 @@
 """Several partitions as one stream of records: one after the other, as they come, or merged by time.
 
-Within a partition the order is always that of its offsets; between partitions the log promises none, so whoever reads
-several has to choose one.
+Within a partition, the order is always that of its offsets. Between partitions the log promises no order, so a reader
+of several partitions has to choose one.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from milena.records import ConsumedRecord
 Records = list[ConsumedRecord]
 
 _MERGED_AT_ONCE = 1_000
-"""Records that a merge gives at a time."""
+"""The records that a merge yields at a time."""
 
 
 async def one_after_the_other(readers: Sequence[PartitionReader]) -> AsyncGenerator[Records, None]:
-    """All of the first partition, then all of the second, and so on."""
+    """Yield all of the first partition, then all of the second, and so on."""
     for reader in readers:
         async for records in reader.batches():
             yield records
 
 
 async def as_they_come(readers: Sequence[PartitionReader]) -> AsyncGenerator[Records, None]:
-    """Whatever partition has records next; the only order in which one can follow several."""
+    """Yield records as partitions have them. This is the only order in which a reader can follow several partitions."""
     streams = [reader.batches() for reader in readers]
     waiting = {asyncio.create_task(_next(stream)): stream for stream in streams}
     try:
@@ -40,14 +40,14 @@ async def as_they_come(readers: Sequence[PartitionReader]) -> AsyncGenerator[Rec
     finally:
         for task in waiting:
             task.cancel()
-        # Errors beside the one that is raised are met here, so that asyncio does not report them.
+        # Read the errors beside the one that is raised, so that asyncio does not report them.
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def by_time(readers: Sequence[PartitionReader]) -> AsyncGenerator[Records, None]:
-    """Merged by timestamp: always the partition next whose next record is the oldest.
+    """Yield records merged by timestamp: the next record is that of the partition whose next record is the oldest.
 
-    Timestamps are the producers' and need not ascend within a partition; its order is kept nevertheless.
+    Timestamps are the producers', and need not ascend within a partition. The partition's order is kept nevertheless.
     """
     heads: list[tuple[int, int]] = []
     streams = [reader.batches() for reader in readers]
