@@ -1,1 +1,1 @@
-"""The client for programs that block, on one event loop thread of its own."""
+"""The client for blocking programs, on its own event loop thread."""

@@ -1,4 +1,4 @@
-"""Access control for programs that block: ``milena.sync`` has it as ``client.admin.access``."""
+"""Access control for blocking programs: ``client.admin.access`` of ``milena.sync``."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Protocol, TypeVar
@@ -22,32 +22,32 @@ T = TypeVar("T")
 
 
 class RunsAdmin(Protocol):
-    """Runs one piece of administration on the client's own thread."""
+    """Run one piece of administration on the client's own thread."""
 
     def __call__(self, work: Callable[[AdminClient], Coroutine[object, object, T]], /) -> T:
-        """Result or error of ``work``."""
+        """Return the result of ``work``, or raise its error."""
 
 
 class AccessAdmin:
-    """``milena.cluster.access_admin.AccessAdmin``, blocking; parameters and errors as there."""
+    """The blocking ``milena.cluster.access_admin.AccessAdmin``; parameters and errors are the same."""
 
     def __init__(self, call: RunsAdmin) -> None:
         self._call = call
 
     def state(self) -> AccessView:
-        """The mode, and whom the cluster takes this client for."""
+        """Return the mode, and the user that the cluster takes this client for."""
         return self._call(lambda admin: admin.access.state())
 
     def set_mode(self, mode: AccessMode) -> AccessView:
-        """Let the cluster ask more or less of its callers."""
+        """Set how strictly the cluster authenticates and authorizes its callers."""
         return self._call(lambda admin: admin.access.set_mode(mode))
 
     def users(self) -> list[UserView]:
-        """All users, in order of their names."""
+        """Return all users, in order of their names."""
         return self._call(lambda admin: admin.access.users())
 
     def user(self, name: str) -> UserView:
-        """One user."""
+        """Return one user."""
         return self._call(lambda admin: admin.access.user(name))
 
     def put_user(
@@ -59,7 +59,7 @@ class AccessAdmin:
         keep_previous: bool = False,
         revoke_tokens: bool = False,
     ) -> UserView:
-        """Make a user, or change one that is there; None leaves something as it is."""
+        """Create a user, or change an existing one; None leaves a property unchanged."""
         return self._call(
             lambda admin: admin.access.put_user(
                 name,
@@ -71,11 +71,11 @@ class AccessAdmin:
         )
 
     def delete_user(self, name: str) -> None:
-        """Forget a user, with the user's tokens and entries."""
+        """Delete a user, with the user's tokens and entries."""
         self._call(lambda admin: admin.access.delete_user(name))
 
     def tokens(self, user: str) -> list[TokenView]:
-        """A user's tokens, the oldest first."""
+        """Return a user's tokens, the oldest first."""
         return self._call(lambda admin: admin.access.tokens(user))
 
     def create_token(
@@ -86,7 +86,7 @@ class AccessAdmin:
         lifetime_ms: int | None = None,
         grants: Sequence[TokenGrant] = (),
     ) -> NewToken:
-        """Make a token that speaks for a user. Only this answer has its secret."""
+        """Create a token that acts for a user. Only this response has its secret."""
         return self._call(
             lambda admin: admin.access.create_token(
                 user, note=note, lifetime_ms=lifetime_ms, grants=grants
@@ -94,11 +94,11 @@ class AccessAdmin:
         )
 
     def delete_token(self, user: str, token_id: str) -> None:
-        """Let a token be good for nothing, at once."""
+        """Delete a token. It stops working at once."""
         self._call(lambda admin: admin.access.delete_token(user, token_id))
 
     def quotas(self) -> list[QuotaView]:
-        """All quotas, by user and client id."""
+        """Return all quotas, by user and client id."""
         return self._call(lambda admin: admin.access.quotas())
 
     def alter_quota(
@@ -108,23 +108,23 @@ class AccessAdmin:
         user: str | None = None,
         client_id: str | None = None,
     ) -> QuotaView:
-        """Bound what a user, the programs of a client id, or both may take; returns all that bounds them now."""
+        """Limit a user, the programs of a client id, or both; return all limits that apply now."""
         return self._call(
             lambda admin: admin.access.alter_quota(limits, user=user, client_id=client_id)
         )
 
     def delete_quota(self, *, user: str | None = None, client_id: str | None = None) -> None:
-        """Take a quota away."""
+        """Delete a quota."""
         self._call(lambda admin: admin.access.delete_quota(user=user, client_id=client_id))
 
     def acls(self, wanted: AclFilter | None = None) -> list[AclEntry]:
-        """The entries of a filter, sorted; None: all."""
+        """Return the entries that match a filter, sorted; None: all."""
         return self._call(lambda admin: admin.access.acls(wanted))
 
     def add_acls(self, entries: Sequence[AclEntry]) -> None:
-        """Add entries, all or none of them."""
+        """Add entries, all or none."""
         self._call(lambda admin: admin.access.add_acls(entries))
 
     def remove_acls(self, wanted: AclFilter) -> list[AclEntry]:
-        """Remove the entries of a filter; which went, sorted."""
+        """Remove the entries that match a filter; return them, sorted."""
         return self._call(lambda admin: admin.access.remove_acls(wanted))

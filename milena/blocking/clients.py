@@ -1,4 +1,4 @@
-"""Clients that ``milena.sync`` opens: producers and readers that block, each a shell around its asynchronous twin."""
+"""Blocking producers and readers of ``milena.sync``: each is a shell around its asynchronous counterpart."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ OnExit = Callable[["Resource"], None]
 class Resource:
     """A context manager around an asynchronous one, which is entered and left on the loop's thread.
 
-    What belongs to another process, or to a client that is closed, is left as it is.
+    Leaving does nothing in another process than the one that entered, or when the client is closed.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ async def _left(
 
 
 class Delivery:
-    """One record on its way; ask for its result, or forget it."""
+    """One record in flight. Call ``result`` for its receipt, or ignore it."""
 
     __slots__ = ("_batch", "_number")
 
@@ -81,14 +81,14 @@ class Delivery:
 
     @property
     def is_done(self) -> bool:
-        """``result`` would not wait."""
+        """True if ``result`` would not wait."""
         return self._batch.is_settled
 
     def result(self, timeout_s: float | None = None) -> Receipt:
         """Wait for the receipt.
 
         Raises:
-            TimeoutError: it is still under way after this time; ask again.
+            TimeoutError: the record is still in flight after ``timeout_s``. Call again.
             ClientError: as ``milena.producing.producer.Producer`` lists.
         """
         if not self._batch.is_settled:
@@ -102,13 +102,13 @@ class Delivery:
 def _wait_settled(batch: RecordBatch, timeout_s: float | None) -> None:
     event = threading.Event()
     batch.waiters.append(event.set)
-    # Settled before the waiter was listed, it would never hear of it.
+    # A batch that was settled before the waiter was listed would never wake it.
     if not batch.is_settled and not event.wait(timeout_s):
         raise TimeoutError(f"not delivered within {timeout_s} s")
 
 
 class Deliveries:
-    """Records that were sent together, on their way; ask for their results, or forget them."""
+    """Records that were sent together and are in flight. Call ``result`` for their receipts, or ignore them."""
 
     __slots__ = ("_inner",)
 
@@ -120,25 +120,25 @@ class Deliveries:
 
     @property
     def is_done(self) -> bool:
-        """``result`` would not wait."""
+        """True if ``result`` would not wait."""
         return self._inner.is_done
 
     @property
     def runs(self) -> list[DeliveryRun] | None:
-        """What became of them, partition by partition; None while any is under way."""
+        """The outcomes, partition by partition; None while a record is in flight."""
         return self._inner.runs
 
     @property
     def outcomes(self) -> list[Receipt | ClientError] | None:
-        """The receipt or the error of each record, in the order of the values; None while any is under way."""
+        """The receipt or the error of each record, in the order of the values; None while a record is in flight."""
         return self._inner.outcomes
 
     def result(self, timeout_s: float | None = None) -> DeliveryReceipts:
         """Wait for the receipts, in the order of the values.
 
         Raises:
-            TimeoutError: some are still under way after this time; ask again.
-            ClientError: that of the first record that has one, as ``milena.producing.producer.Producer`` lists.
+            TimeoutError: records are still in flight after ``timeout_s``. Call again.
+            ClientError: the error of the first record that has one, as ``milena.producing.producer.Producer`` lists.
         """
         clock = SystemClock()
         deadline_ms = None if timeout_s is None else clock.now_ms() + timeout_s * 1000
@@ -149,7 +149,7 @@ class Deliveries:
 
 
 class Producer(Resource):
-    """``milena.Producer``, blocking; any number of threads may send. Leaving it delivers or reports all."""
+    """The blocking ``milena.Producer``. Any number of threads may send. Leaving it delivers or reports every record."""
 
     def __init__(
         self, producer: AsyncProducer, thread: ClientLoopThread, *, on_exit: OnExit | None = None
@@ -170,7 +170,7 @@ class Producer(Resource):
         on_delivery: DeliveryCallback | None = None,
         if_match: int | None = None,
     ) -> Delivery:
-        """Take a record; parameters and errors as those of the asynchronous producer.
+        """Send a record. Parameters and errors are those of the asynchronous producer.
 
         ``on_delivery`` is called on the client's own thread and must not block.
         """
@@ -199,9 +199,9 @@ class Producer(Resource):
         timestamp_ms: int | None = None,
         on_delivery: DeliveriesCallback | None = None,
     ) -> Deliveries:
-        """Take all of these records or none; parameters and errors as those of the asynchronous producer.
+        """Send all of these records, or none. Parameters and errors are those of the asynchronous producer.
 
-        ``on_delivery`` is called on the client's own thread, with what awaits there, and must not block.
+        ``on_delivery`` is called on the client's own thread, with the asynchronous handle, and must not block.
         """
         self._thread.check()
         records = self._producer.outgoing(values, keys, headers, timestamp_ms)
@@ -215,15 +215,15 @@ class Producer(Resource):
         return Deliveries(found)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until everything sent so far has its outcome.
+        """Wait until every record sent so far has its outcome.
 
         Raises:
-            TimeoutError: some has none after this time, and is still under way.
+            TimeoutError: records have no outcome after ``timeout_s``; they are still in flight.
         """
         self._thread.run(self._producer.flush(), timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Deliver everything, take nothing more; what is left after ``timeout_s`` fails. Safe to call again."""
+        """Deliver every record, and refuse new ones. Records left after ``timeout_s`` fail. You may call it again."""
         if self._thread.is_usable:
             timeout_ms = None if timeout_s is None else timeout_s * 1000
             self._thread.run(self._producer.close(timeout_ms))
@@ -240,13 +240,13 @@ class Producer(Resource):
                 self._thread.run(producer.learn_topic(topic, partition))
                 continue
             left_s = max(0.0, deadline_ms - self._clock.now_ms()) / 1000
-            # On the loop's thread, as in a delivery callback, waiting would keep room from ever being freed.
+            # On the loop's thread, as in a delivery callback, a wait would block the loop, and no room would be freed.
             if self._thread.is_current or not producer.wait_for_room(times_freed, left_s):
                 raise buffer_full(producer.options)
 
 
 class PartitionReader(Resource):
-    """``milena.PartitionReader``, blocking: iterate it for records, or over ``batches()`` or ``chunks()``."""
+    """The blocking ``milena.PartitionReader``: iterate it for records, or over ``batches()`` or ``chunks()``."""
 
     def __init__(
         self,
@@ -269,27 +269,27 @@ class PartitionReader(Resource):
 
     @property
     def next_offset(self) -> int | None:
-        """Offset at which a reader that goes on from here starts; None before the first record, unless it is known."""
+        """The offset at which a new reader would continue; None before the first record, unless it is known."""
         return self._next_offset
 
     @property
     def end_offset(self) -> int | None:
-        """Where this reader ends, exclusive; None when it does not."""
+        """The offset at which this reader ends, exclusive; None without an end."""
         return self._reader.end_offset
 
     @property
     def high_watermark(self) -> int | None:
-        """The greatest that any answer named; None before the first."""
+        """The greatest high watermark of any response; None before the first."""
         return self._reader.high_watermark
 
     @property
     def last_stable_offset(self) -> int | None:
-        """Where committed records end: the greatest that any answer named; None before the first."""
+        """The greatest last stable offset of any response, where committed records end; None before the first."""
         return self._reader.last_stable_offset
 
     @property
     def skipped(self) -> int:
-        """Offsets that were deleted unread and left out, as ``on_out_of_range`` allows."""
+        """How many offsets were deleted unread and skipped, as ``on_out_of_range`` allows."""
         return self._reader.skipped
 
     def __iter__(self) -> Self:
@@ -306,13 +306,13 @@ class PartitionReader(Resource):
             self._left = iter(batch)
 
     def batches(self) -> Iterator[list[ConsumedRecord]]:
-        """The records of an answer at a time, never none."""
+        """Yield the records of one response at a time, never an empty list."""
         while (batch := self._thread.run(_next_of(self._batches))) is not None:
             self._next_offset = batch[-1].offset + 1
             yield batch
 
     def chunks(self) -> Iterator[FetchedChunk]:
-        """Stored batches, checksums verified, nothing decoded."""
+        """Yield stored batches with verified checksums, not decoded."""
         while (chunk := self._thread.run(_next_of(self._chunks))) is not None:
             self._next_offset = chunk.next_offset
             yield chunk

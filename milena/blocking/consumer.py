@@ -1,7 +1,8 @@
-"""``milena.consuming.consumer.Consumer``, blocking.
+"""The blocking ``milena.consuming.consumer.Consumer``.
 
-Records change threads a run at a time; how far the program is with a run is noted here, record by record, so that what
-is committed is what it was given, as in the asynchronous twin. Rebalances happen while the program waits for records.
+Records change threads one run at a time. This module notes record by record how far the program is with a run. So a
+commit covers what the program was given, as in the asynchronous counterpart. Rebalances happen while the program waits
+for records.
 """
 
 import asyncio
@@ -17,7 +18,10 @@ from milena.records import ConsumedRecord, Position, TopicPartition
 
 
 class Consumer(Resource):
-    """Iterate it for records, or ``poll``. For one thread; a listener may call it from its own while ``poll`` waits."""
+    """Iterate the consumer for records, or ``poll`` it. For one thread.
+
+    While ``poll`` waits, a listener may call the consumer from its own thread.
+    """
 
     def __init__(
         self, consumer: AsyncConsumer, thread: ClientLoopThread, *, on_exit: OnExit | None = None
@@ -27,7 +31,7 @@ class Consumer(Resource):
         self._rest: Iterator[ConsumedRecord] = iter(())
 
     def close(self) -> None:
-        """Commit what was given out, give the partitions back, leave the group. Safe to call again."""
+        """Commit what was given out, give the partitions back, and leave the group. You may call it again."""
         self.__exit__(None, None, None)
 
     # -- records -----------------------------------------------------------------------------------
@@ -35,11 +39,11 @@ class Consumer(Resource):
     def poll(
         self, max_records: int | None = None, timeout_s: float | None = None
     ) -> list[ConsumedRecord]:
-        """The next records, as soon as there are some; none when there were none for ``timeout_s``."""
+        """Return the next records as soon as there are some; an empty list if none arrive within ``timeout_s``."""
         try:
             return self._thread.run(self._consumer.poll(max_records, timeout_s))
         except KeyboardInterrupt:
-            # Records may have been taken that never came here.
+            # The loop's thread may have taken records that did not arrive here.
             if self._thread.is_usable:
                 self._thread.run(self._take_back())
             raise
@@ -63,27 +67,27 @@ class Consumer(Resource):
 
     @property
     def subscription(self) -> Subscription | None:
-        """Topics or the pattern it is subscribed to; None when partitions were assigned by hand."""
+        """The topics or the pattern that the consumer is subscribed to; None if partitions were assigned by hand."""
         return self._consumer.subscription
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that it reads now."""
+        """The partitions that the consumer reads now."""
         return self._consumer.assignment
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """Those of them that are not given out now."""
+        """The partitions that are paused."""
         return self._consumer.paused
 
     @property
     def member_id(self) -> str | None:
-        """Under which the group knows it; None without a group."""
+        """The id under which the group knows the consumer; None without a group."""
         return self._consumer.member_id
 
     @property
     def generation(self) -> int | None:
-        """The group's generation as last heard; None without a group."""
+        """The group's generation as last reported; None without a group."""
         return self._consumer.generation
 
     def subscribe(self, *topics: str, pattern: str | None = None) -> None:
@@ -91,29 +95,32 @@ class Consumer(Resource):
         self._thread.run(self._consumer.subscribe(*topics, pattern=pattern))
 
     def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these, without sharing them with a group's members."""
+        """Read exactly these partitions, without sharing them with a group's members."""
         self._thread.run(self._consumer.assign(partitions))
 
     def position(self, topic: str, partition: int) -> int:
-        """The offset of the next record to be given."""
+        """Return the offset of the next record to be given."""
         return self._thread.run(self._consumer.position(topic, partition))
 
     def lag(self, topic: str, partition: int) -> int:
-        """How many offsets are between the position and the end of the partition."""
+        """Return how many offsets lie between the position and the end of committed records."""
         return self._thread.run(self._consumer.lag(topic, partition))
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """Offset that the group has committed in a partition; None without one."""
+        """Return the offset that the group has committed in a partition; None without one."""
         return self._thread.run(self._consumer.committed(topic, partition))
 
     def commit(
         self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None
     ) -> None:
-        """Commit these offsets, or (None) everything that was given out; errors as those of the twin."""
+        """Commit these offsets; None commits all records that were given out.
+
+        Errors are those of the asynchronous consumer.
+        """
         self._thread.run(self._consumer.commit(offsets))
 
     def seek(self, topic: str, partition: int, position: Position) -> None:
-        """Go on there."""
+        """Continue at a position: an offset, an end of the partition, a time, or the last n records."""
 
         async def work() -> None:
             self._consumer.seek(topic, partition, position)
@@ -121,7 +128,7 @@ class Consumer(Resource):
         self._thread.run(work())
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Give no records of these out until ``resume``."""
+        """Stop giving records of these partitions until ``resume``."""
 
         async def work() -> None:
             self._consumer.pause(*partitions)
@@ -129,7 +136,7 @@ class Consumer(Resource):
         self._thread.run(work())
 
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Give their records out again."""
+        """Give records of these partitions again."""
 
         async def work() -> None:
             self._consumer.resume(*partitions)
@@ -138,10 +145,10 @@ class Consumer(Resource):
 
 
 def on_threads(listener: RebalanceListener | None) -> RebalanceListener | None:
-    """The listener, called where it may block.
+    """Return a listener that runs its methods on threads, where they may block.
 
     Raises:
-        TypeError: it has methods with ``async``, which nobody would await.
+        TypeError: the listener has ``async`` methods, which would not be awaited.
     """
     if listener is None:
         return None

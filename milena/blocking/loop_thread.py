@@ -1,7 +1,7 @@
-"""An event loop on a thread of its own, for programs that block.
+"""An event loop on its own thread, for blocking programs.
 
-Started when first used, in the process that uses it: a fork takes the object along but not the thread, and what is
-opened in one process must not be used in another.
+The thread starts at the first use, in the process that uses it. A fork copies the object but not the thread, and
+connections that were opened in one process must not be used in another.
 """
 
 import asyncio
@@ -15,39 +15,39 @@ from milena.errors import ClientClosedError
 T = TypeVar("T")
 
 STOP_TIMEOUT_S = 10.0
-"""How long to wait for the loop's last tasks to see their cancellation."""
+"""How long to wait for the loop's last tasks to end after their cancellation."""
 
 
 class ClientLoopThread:
-    """One loop, one thread, one process. ``run`` may be called from any other thread."""
+    """One loop, one thread, one process. Any other thread may call ``run``."""
 
     def __init__(self) -> None:
         self._process_id = os.getpid()
         self._loop = asyncio.new_event_loop()
-        # A daemon, so that a program that forgets to close still ends.
+        # A daemon thread, so that a program that forgets to close still ends.
         self._thread = threading.Thread(target=self._work, name="milena", daemon=True)
         self._thread.start()
 
     @property
     def is_ours(self) -> bool:
-        """It was started in this process."""
+        """True if the thread was started in this process."""
         return self._process_id == os.getpid()
 
     @property
     def is_usable(self) -> bool:
-        """Work may be run on it."""
+        """True if work may run on the thread."""
         return self.is_ours and not self._loop.is_closed()
 
     @property
     def is_current(self) -> bool:
-        """The caller is on the loop's thread, and must not block it."""
+        """True if the caller is on the loop's thread, and must not block it."""
         return threading.current_thread() is self._thread
 
     def check(self) -> None:
-        """Refuse what a fork took along.
+        """Refuse use after a fork.
 
         Raises:
-            ClientClosedError: it was started in another process.
+            ClientClosedError: the thread was started in another process.
         """
         if self._process_id != os.getpid():
             raise ClientClosedError(
@@ -55,11 +55,11 @@ class ClientLoopThread:
             )
 
     def run(self, work: Coroutine[object, object, T], timeout_s: float | None = None) -> T:
-        """Run on the loop and wait for the result. What interrupts the wait cancels the work.
+        """Run ``work`` on the loop and wait for its result. An interrupted wait cancels the work.
 
         Raises:
-            TimeoutError: it took longer than ``timeout_s``.
-            RuntimeError: called on the loop's thread, as from a delivery callback.
+            TimeoutError: the work took longer than ``timeout_s``.
+            RuntimeError: called on the loop's thread, for example from a delivery callback.
             ClientClosedError: called in another process, or after ``close``.
         """
         try:
@@ -75,11 +75,11 @@ class ClientLoopThread:
         try:
             return future.result(timeout_s)
         finally:
-            # Nothing happens when it is done.
+            # This has no effect on a future that is done.
             future.cancel()
 
     def close(self) -> None:
-        """Cancel what runs, end the thread. Safe to call again; does nothing in another process."""
+        """Cancel running work, and end the thread. You may call it again; in another process it does nothing."""
         if not self.is_ours or self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)

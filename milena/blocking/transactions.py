@@ -1,4 +1,4 @@
-"""``milena.producing.transaction`` and ``milena.producing.named``, blocking."""
+"""The blocking counterparts of ``milena.producing.transaction`` and ``milena.producing.named``."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +12,7 @@ from milena.records import TopicPartition
 
 
 class Transaction(Producer):
-    """``milena.Transaction``, blocking: leaving its block commits, or aborts and says why."""
+    """The blocking ``milena.Transaction``: leaving its block commits, or aborts and raises the reason."""
 
     def __init__(
         self,
@@ -32,18 +32,21 @@ class Transaction(Producer):
         member_id: str | None = None,
         member_epoch: int | None = None,
     ) -> None:
-        """Commit these offsets for a group along with it, each that of the next record to read."""
+        """Commit these offsets for a group as part of the transaction.
+
+        Each is the offset of the next record to read.
+        """
         self._transaction.add_offsets(
             group, offsets, member_id=member_id, member_epoch=member_epoch
         )
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Commit along with it what this consumer has given out when the block ends."""
+        """Commit this consumer's progress, as it is when the block ends, as part of the transaction."""
         self._transaction.add_consumer(consumer.inner)
 
 
 class TransactionalProducer:
-    """Makes transactions, one at a time: ``with producer.transaction() as tx``."""
+    """Make transactions, one at a time: ``with producer.transaction() as tx``."""
 
     def __init__(
         self,
@@ -59,14 +62,14 @@ class TransactionalProducer:
         self._on_exit = on_exit
 
     def transaction(self) -> Transaction:
-        """The next transaction, a context manager."""
+        """Return the next transaction, a context manager."""
         found = Transaction(self._producer.transaction(), self._thread, on_exit=self._on_exit)
         self._on_open(found)
         return found
 
 
 class NamedProducer(Resource):
-    """``milena.NamedProducer``, blocking: entering it takes the name over."""
+    """The blocking ``milena.NamedProducer``: entering it takes the name over."""
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class NamedProducer(Resource):
 
     @property
     def position(self) -> int:
-        """How many records of the source are written, and so the number of the next one."""
+        """How many records of the source are written; this is also the number of the next record."""
         return self._producer.position
 
     def write(
@@ -93,7 +96,7 @@ class NamedProducer(Resource):
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Write records of the source, all that are not yet written or none; as the asynchronous producer's."""
+        """Write the records of the source that are not written yet, all or none, as the asynchronous producer does."""
         written = self._producer.write(
             first,
             values,
