@@ -1,1 +1,1 @@
-"""The cluster over HTTP: calls, routing, metadata, administration."""
+"""The cluster over HTTP: calls, routing, metadata and administration."""

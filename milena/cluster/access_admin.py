@@ -1,4 +1,4 @@
-"""Administration of access control: users, tokens, access control entries and the mode; an HTTP call or two each."""
+"""Administration of access control: users, tokens, access control entries and the mode. Each takes a few HTTP calls."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from urllib.parse import quote
@@ -29,9 +29,9 @@ from milena.model.secret import Secret
 
 
 class AccessAdmin:
-    """Says who may do what in a cluster; ``AdminClient.access`` is one. Raises the errors of ``milena.errors``.
+    """Administer who may do what in a cluster; ``AdminClient.access`` is one. Raises the errors of ``milena.errors``.
 
-    Every method raises ``CredentialsRefusedError`` or ``NotPermittedError`` where the cluster does not let its caller.
+    Every method raises ``CredentialsRefusedError`` or ``NotPermittedError`` if the cluster does not permit the call.
     """
 
     def __init__(self, http: HttpSession, cluster_id: Callable[[], Awaitable[str]]) -> None:
@@ -39,27 +39,27 @@ class AccessAdmin:
         self._cluster_id = cluster_id
 
     async def state(self) -> AccessView:
-        """The mode, and whom the cluster takes this client for."""
+        """Return the mode, and the user that the cluster takes this client for."""
         return access_view(await self._http.get("/access"))
 
     async def set_mode(self, mode: AccessMode) -> AccessView:
-        """Let the cluster ask more or less of its callers.
+        """Set how strictly the cluster authenticates and authorizes its callers.
 
         Raises:
-            AnswerError: nobody could administer it any more; the message says what to do first.
+            AnswerError: no user could administer the cluster any more; the message says what to do first.
         """
         return access_view(await self._http.put("/access", {"mode": mode.value}))
 
     async def users(self) -> list[UserView]:
-        """All users, in order of their names."""
+        """Return all users, in order of their names."""
         found = map(user_view, await self._all_of("/users", "users"))
         return sorted(found, key=lambda user: user.name)
 
     async def user(self, name: str) -> UserView:
-        """One user.
+        """Return one user.
 
         Raises:
-            TargetNotFoundError: there is none of this name.
+            TargetNotFoundError: there is no user of this name.
         """
         return user_view(AnswerFields(await self._http.get(_user_path(name)), "user"))
 
@@ -72,18 +72,18 @@ class AccessAdmin:
         keep_previous: bool = False,
         revoke_tokens: bool = False,
     ) -> UserView:
-        """Make a user, or change one that is there; None leaves something as it is.
+        """Create a user, or change an existing one; None leaves a property unchanged.
 
         Args:
             name: letters, digits or ``. _ @ / + = -``.
-            password: the one to come in with; who has none comes in with tokens alone.
-            is_superuser: may do everything, whatever entries say.
-            keep_previous: the former password stays good beside the new one, until the next is set.
-            revoke_tokens: delete the user's tokens. Without it they stay: a token outlives a password.
+            password: the user's password. A user without one authenticates by tokens only.
+            is_superuser: the user may do everything, regardless of entries.
+            keep_previous: the former password stays valid beside the new one, until the next is set.
+            revoke_tokens: delete the user's tokens. By default they stay valid when the password changes.
 
         Raises:
-            AnswerError: a bad name or password, or the last superuser would be none; the message says what to change.
-            TypeError: a password that is no ``Secret``.
+            AnswerError: a bad name or password, or no superuser would be left; the message says what to change.
+            TypeError: the password is no ``Secret``.
         """
         body: dict[str, Json] = {}
         if password is not None:
@@ -96,21 +96,21 @@ class AccessAdmin:
             body["keep_previous"] = True
         if revoke_tokens:
             body["revoke_tokens"] = True
-        # Done twice, the former password would be the new one.
+        # A repeat would make the new password the former one.
         answer = await self._http.put(_user_path(name), body, is_repeatable=not keep_previous)
         return user_view(AnswerFields(answer, "user"))
 
     async def delete_user(self, name: str) -> None:
-        """Forget a user, with the user's tokens and entries.
+        """Delete a user, with the user's tokens and entries.
 
         Raises:
-            TargetNotFoundError: there is none of this name.
-            AnswerError: it is the last superuser, and the cluster asks who calls.
+            TargetNotFoundError: there is no user of this name.
+            AnswerError: the user is the last superuser, and the cluster authenticates its callers.
         """
         await self._http.delete(_user_path(name))
 
     async def tokens(self, user: str) -> list[TokenView]:
-        """A user's tokens, the oldest first.
+        """Return a user's tokens, the oldest first.
 
         Raises:
             TargetNotFoundError: there is no such user.
@@ -126,13 +126,13 @@ class AccessAdmin:
         lifetime_ms: int | None = None,
         grants: Sequence[TokenGrant] = (),
     ) -> NewToken:
-        """Make a token that speaks for a user, as far as both may. Only this answer has its secret.
+        """Create a token that acts for a user, with the permissions that both have. Only this response has its secret.
 
         Args:
-            user: a name.
-            note: for people.
-            lifetime_ms: from now on; None leaves the choice to the cluster.
-            grants: what it is good for; none: all that the user may.
+            user: the user's name.
+            note: a remark for people.
+            lifetime_ms: how long the token is valid from now on; None leaves the choice to the cluster.
+            grants: what the token permits; an empty list permits all that the user may do.
 
         Raises:
             TargetNotFoundError: there is no such user.
@@ -148,15 +148,15 @@ class AccessAdmin:
         return new_token(AnswerFields(await self._http.post(_tokens_path(user), body), "token"))
 
     async def delete_token(self, user: str, token_id: str) -> None:
-        """Let a token be good for nothing, at once.
+        """Delete a token. It stops working at once.
 
         Raises:
-            TargetNotFoundError: there is no such user, or none of this id is the user's.
+            TargetNotFoundError: there is no such user, or the user has no token of this id.
         """
         await self._http.delete(f"{_tokens_path(user)}/{quote(token_id, safe='')}")
 
     async def quotas(self) -> list[QuotaView]:
-        """All quotas, by user and client id."""
+        """Return all quotas, by user and client id."""
         return [quota_view(found) for found in await self._all_of("/quotas", "quotas")]
 
     async def alter_quota(
@@ -166,15 +166,15 @@ class AccessAdmin:
         user: str | None = None,
         client_id: str | None = None,
     ) -> QuotaView:
-        """Bound what a user, the programs of a client id, or both may take; returns all that bounds them now.
+        """Limit a user, the programs of a client id, or both; return all limits that apply to them now.
 
         Args:
-            limits: what is bounded and by how much; None: no longer. What is not named stays.
-            user: a name; ``*``: each user that has no quota of its own.
-            client_id: as ``user``, of programs.
+            limits: new limits by key; None removes a limit. Keys that are not named keep their limits.
+            user: a user's name. ``*`` means each user that has no quota of its own.
+            client_id: the programs' client id; ``*`` as for ``user``.
 
         Raises:
-            AnswerError: nobody is named, or a number that is none; the message says what to change.
+            AnswerError: neither user nor client id is given, or a number is invalid; the message says what to change.
         """
         body: dict[str, Json] = {"limits": {key.value: amount for key, amount in limits.items()}}
         named = {"user": user, "client_id": client_id}
@@ -182,31 +182,31 @@ class AccessAdmin:
         return quota_view(AnswerFields(await self._http.put("/quotas", body), "quota"))
 
     async def delete_quota(self, *, user: str | None = None, client_id: str | None = None) -> None:
-        """Take a quota away; parameters as ``alter_quota``. One that is not there is no error."""
+        """Delete a quota; parameters as for ``alter_quota``. A quota that does not exist is no error."""
         named = {"user": user, "client_id": client_id}
         params = {name: value for name, value in named.items() if value is not None}
         await self._http.delete("/quotas", params)
 
     async def acls(self, wanted: AclFilter | None = None) -> list[AclEntry]:
-        """The entries of a filter, sorted; None: all."""
+        """Return the entries that match a filter, sorted; None: all."""
         params = {} if wanted is None else wanted.params()
         return acl_entries(await self._http.get(await self._acls_path(), params))
 
     async def add_acls(self, entries: Sequence[AclEntry]) -> None:
-        """Add entries, all or none of them; what is there already stays.
+        """Add entries, all or none. Existing entries stay.
 
         Raises:
-            AnswerError: an entry that makes no sense; the message says what to change.
+            AnswerError: an entry is invalid; the message says what to change.
         """
         data: list[Json] = [acl_json(entry) for entry in entries]
         await self._http.post(f"{await self._acls_path()}:batch", {"data": data})
 
     async def remove_acls(self, wanted: AclFilter) -> list[AclEntry]:
-        """Remove the entries of a filter; which went, sorted. A filter that says nothing removes all."""
+        """Remove the entries that match a filter; return them, sorted. An empty filter removes all."""
         return acl_entries(await self._http.delete(await self._acls_path(), wanted.params()))
 
     async def _all_of(self, path: str, field: str) -> list[AnswerFields]:
-        """Every row of a list, which a cluster tells a page at a time; one of a release before tells all at once."""
+        """Return every row of a list. A node sends it in pages; a node of an earlier release sends it all at once."""
         rows: list[AnswerFields] = []
         while True:
             params = {"skip": str(len(rows))} if rows else None

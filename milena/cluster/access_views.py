@@ -1,4 +1,4 @@
-"""Access control as nodes describe it: values, and reading them from answers (pure).
+"""Access control as nodes describe it: values, and reading them from responses (pure).
 
 Types, operations and permissions are the words of ``milena.model.access``, or those of a later release.
 """
@@ -13,9 +13,9 @@ from milena.model.secret import Secret
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessView:
-    """How much the cluster asks of its callers, and whom it takes the client for.
+    """The mode of the cluster's access control, and the user that it takes the client for.
 
-    ``user`` and ``token_id``: None for who has neither.
+    ``user`` and ``token_id`` are None for a client without a user or a token.
     """
 
     mode: str
@@ -28,7 +28,7 @@ class AccessView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserView:
-    """A user. ``password_count``: 0, 1, or 2 while one password follows another."""
+    """A user. ``password_count`` is 0 or 1, or 2 while a former password is still valid."""
 
     name: str
     is_superuser: bool
@@ -38,9 +38,9 @@ class UserView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaView:
-    """What somebody may take. None for a user or client id: whichever; ``*``: each that has none of its own.
+    """The limits of a user or a client id. None in a field means any; ``*`` means each that has no quota of its own.
 
-    ``limits``: by the words of ``milena.model.quotas.QuotaKey``, or of a later release.
+    ``limits`` has the keys of ``milena.model.quotas.QuotaKey``, or those of a later release.
     """
 
     user: str | None
@@ -50,7 +50,7 @@ class QuotaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGrant:
-    """A part of what a token is good for."""
+    """One of the permissions of a token."""
 
     resource_type: str
     name: str
@@ -60,7 +60,10 @@ class TokenGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenView:
-    """A token without its secret. ``grants``: none for all that its user may. Times in wall ms; None: for ever."""
+    """A token without its secret. Without ``grants``, it permits all that its user may do.
+
+    Times are wall ms; ``expires_ms`` None means that the token does not expire.
+    """
 
     token_id: str
     user: str
@@ -72,7 +75,7 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A token and its secret, which no node can tell again."""
+    """A token and its secret, which no node can show again."""
 
     view: TokenView
     token: Secret
@@ -80,7 +83,7 @@ class NewToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclEntry:
-    """An access control entry: a principal may, or may not, do one thing to the resources of a pattern."""
+    """An access control entry: a principal may, or may not, perform one operation on the resources of a pattern."""
 
     principal: str
     resource_type: str
@@ -93,7 +96,7 @@ class AclEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Which entries: those that have all that is said here; None is any."""
+    """A filter of entries: those that match all fields that are set. None matches any."""
 
     principal: str | None = None
     resource_type: str | None = None
@@ -104,13 +107,13 @@ class AclFilter:
     host: str | None = None
 
     def params(self) -> dict[str, str]:
-        """The query that says so."""
+        """Return the query parameters of the filter."""
         said = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in said.items() if value is not None}
 
 
 def access_view(answer: Json) -> AccessView:
-    """The body of ``GET /access``."""
+    """Return the body of ``GET /access`` as a value."""
     found = AnswerFields(answer, "access")
     return AccessView(
         mode=found.text("mode"),
@@ -123,7 +126,7 @@ def access_view(answer: Json) -> AccessView:
 
 
 def user_view(found: AnswerFields) -> UserView:
-    """A user, as a list and an answer of its own have it."""
+    """Return a user from a row of a list, or from a response with one user."""
     return UserView(
         name=found.text("name"),
         is_superuser=found.boolean("is_superuser"),
@@ -133,7 +136,7 @@ def user_view(found: AnswerFields) -> UserView:
 
 
 def quota_view(found: AnswerFields) -> QuotaView:
-    """A quota, as a list and an answer of its own have it."""
+    """Return a quota from a row of a list, or from a response with one quota."""
     return QuotaView(
         user=found.optional_text("user"),
         client_id=found.optional_text("client_id"),
@@ -142,7 +145,7 @@ def quota_view(found: AnswerFields) -> QuotaView:
 
 
 def token_view(found: AnswerFields) -> TokenView:
-    """A token, as a list has it."""
+    """Return a token from a row of a list."""
     return TokenView(
         token_id=found.text("token_id"),
         user=found.text("user"),
@@ -154,18 +157,18 @@ def token_view(found: AnswerFields) -> TokenView:
 
 
 def new_token(found: AnswerFields) -> NewToken:
-    """A token, as it is told once."""
+    """Return a new token from the one response that has its secret."""
     return NewToken(view=token_view(found), token=Secret(found.text("token")))
 
 
 def acl_entries(answer: Json) -> list[AclEntry]:
-    """The entries of a v3 list, sorted by principal, resource and what is said of it."""
+    """Return the entries of a v3 list, sorted by principal, resource, operation and the other fields."""
     entries = map(_acl_entry, AnswerFields(answer, "acls").objects("data"))
     return sorted(entries, key=lambda e: tuple(getattr(e, field.name) for field in fields(e)))
 
 
 def grant_json(grant: TokenGrant) -> dict[str, Json]:
-    """A grant as requests and answers have it."""
+    """Return a grant as requests and responses have it."""
     return {
         "resource_type": grant.resource_type,
         "pattern_type": grant.pattern_type,
@@ -175,7 +178,7 @@ def grant_json(grant: TokenGrant) -> dict[str, Json]:
 
 
 def acl_json(entry: AclEntry) -> dict[str, Json]:
-    """An entry as requests and answers have it."""
+    """Return an entry as requests and responses have it."""
     return {
         "resource_type": entry.resource_type,
         "resource_name": entry.resource_name,

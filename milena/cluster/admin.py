@@ -1,7 +1,7 @@
-"""Administration of a cluster over HTTP: topics, and a view of the whole.
+"""Administration of a cluster over HTTP: topics, groups, transactions, nodes, and a view of the whole.
 
-Any node answers any request, so one URL is enough. Every method is one or two HTTP calls; nothing is cached but the
-cluster id, which never changes.
+Any node responds to any request, so one URL is enough. Most methods are one or two HTTP calls. Only the cluster id is
+cached, because it never changes.
 """
 
 import asyncio
@@ -28,27 +28,27 @@ from milena.model.clock import Clock
 from milena.records import Position, TopicPartition
 
 TIMEOUT_S = 15.0
-"""Longer than the longest election, so that an answer that comes late is still seen."""
+"""The timeout of a call. It is longer than the longest election, so that a late response still arrives."""
 _BATCH_TYPE = "application/vnd.milena.batch"
 _START_OFFSET = "Milena-Start-Offset"
 _NO_QUORUM = 50305
-"""The API's number for: no majority of the metadata quorum answers."""
+"""The API's error code for: no majority of the metadata quorum responds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRange:
-    """Where a partition begins and ends. Committed records are read in [log_start_offset, last_stable_offset)."""
+    """The offsets of a partition. Committed records are read in [log_start_offset, last_stable_offset)."""
 
     partition: int
     log_start_offset: int
     high_watermark: int
-    """Every acknowledged record lies below it."""
+    """The first offset that is not committed: every acknowledged record lies below it."""
     last_stable_offset: int
-    """The high watermark, unless a transaction is open."""
+    """The high watermark, or the first offset of the earliest open transaction."""
 
 
 class AdminClient:
-    """Administers the cluster that a node of it, at ``url``, belongs to.
+    """Administer the cluster that the node at ``url`` belongs to.
 
     An asynchronous context manager, used from one event loop. Methods raise the errors of ``milena.errors``.
     """
@@ -65,7 +65,7 @@ class AdminClient:
 
     @classmethod
     def over(cls, http: HttpSession) -> "AdminClient":
-        """Over connections that somebody else opens and closes."""
+        """Return a client over a session that the caller opens and closes."""
         admin = cls(http.url)
         admin._http = http
         return admin
@@ -84,23 +84,26 @@ class AdminClient:
 
     @property
     def url(self) -> str:
-        """The node that is asked."""
+        """The node that was given first."""
         return self._http.url
 
     @property
     def access(self) -> AccessAdmin:
-        """Who may do what: users, tokens, access control entries and the mode."""
+        """Administration of access: users, tokens, access control entries and the mode."""
         return AccessAdmin(self._http, self.cluster_id)
 
     async def cluster(self) -> ClusterView:
-        """Nodes, topics and leaders; without a majority, as the node that is asked knows them (``is_current``)."""
+        """Return nodes, topics and leaders.
+
+        Without a majority, they are as the responding node knows them (``is_current``).
+        """
         return cluster_view(await self._http.get("/metadata"))
 
     async def has_majority(self) -> bool:
-        """Whether a majority of the metadata quorum answers; asks the least that needs one.
+        """Return whether a majority of the metadata quorum responds, by the cheapest request that needs one.
 
         Raises:
-            ClientError: nobody knows.
+            ClientError: it cannot be found out.
         """
         try:
             await self._http.get("/brokers")
@@ -111,11 +114,11 @@ class AdminClient:
         return True
 
     async def node_metrics(self, url: str) -> MetricsView:
-        """What the node at ``url`` counts: its own traffic, its replicas, its view of the quorum."""
+        """Return the counters of the node at ``url``: its own traffic, its replicas, its view of the quorum."""
         return await read_metrics(self._http, url)
 
     async def examine(self, node: NodeView, clock: Clock) -> NodeExam:
-        """What the node says of itself at its URL, or why it says nothing."""
+        """Return what the node reports about itself at its URL, or why it does not respond."""
         return await examine(self._http, node, clock)
 
     async def rebalance(
@@ -126,9 +129,10 @@ class AdminClient:
         throttle: int | None = None,
         max_concurrent: int | None = None,
     ) -> list[RequestedMove]:
-        """Make the cluster even, or one node (``drain``) empty; the moves go on in the background.
+        """Balance the cluster, or empty one node (``drain``). The moves continue in the background.
 
-        ``throttle``: most bytes a second that a node sends to new replicas. ``max_concurrent``: partitions at a time.
+        ``throttle`` is the most bytes per second that a node sends to new replicas. ``max_concurrent`` is the most
+        partitions that move at a time.
 
         Raises:
             TargetNotFoundError: there is no such node.
@@ -143,13 +147,13 @@ class AdminClient:
         return planned_moves(await self._http.post("/reassignments", body))
 
     async def reassignments(self) -> list[Move]:
-        """Partitions on their way to other nodes, and how far they are."""
+        """Return the partitions that are moving, and their progress."""
         return running_moves(await self._http.get("/reassignments"))
 
     async def cancel_reassignments(
         self, topic: str | None = None, partition: int | None = None
     ) -> list[RequestedMove]:
-        """Take partitions back to where they were: all, a topic's, or one.
+        """Cancel moves and return partitions to their former nodes: all, those of a topic, or one.
 
         Raises:
             TargetNotFoundError: there is no such topic or partition.
@@ -161,7 +165,7 @@ class AdminClient:
         return planned_moves(await self._http.delete("/reassignments", params))
 
     async def cluster_id(self) -> str:
-        """The cluster's id; asked once."""
+        """Return the cluster's id, which is requested once."""
         if self._cluster_id is None:
             answer = AnswerFields(await self._http.get("/v3/clusters"), "clusters")
             clusters = list(answer.objects("data"))
@@ -171,22 +175,22 @@ class AdminClient:
         return self._cluster_id
 
     async def topic_names(self) -> list[str]:
-        """Names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         answer = await self._http.get("/topics")
         if not isinstance(answer, list):
             raise UnexpectedAnswerError("topics: expected a JSON list")
         return sorted(name for name in answer if isinstance(name, str))
 
     async def topic(self, name: str) -> TopicView:
-        """One topic with its effective configs and partitions.
+        """Return one topic with its effective configs and partitions.
 
         Raises:
-            TargetNotFoundError: there is none of this name.
+            TargetNotFoundError: there is no topic of this name.
         """
         return topic_view(await self._http.get(f"/topics/{quote(name, safe='')}"))
 
     async def offsets(self, topic: TopicView) -> list[OffsetRange]:
-        """The readable range of every partition, asked for at once."""
+        """Return the readable range of every partition, requested in parallel."""
         return list(
             await asyncio.gather(
                 *(self._offset_range(topic.name, p.partition) for p in topic.partitions)
@@ -216,11 +220,11 @@ class AdminClient:
         await self._http.post(f"/v3/clusters/{await self.cluster_id()}/topics", body)
 
     async def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a topic have this many partitions; it has them already: nothing changes.
+        """Raise the number of a topic's partitions to ``partitions``; if it has that many, nothing changes.
 
         Raises:
-            TargetNotFoundError: there is none of this name.
-            AnswerError: it has more, or that are too many; the message says what to change.
+            TargetNotFoundError: there is no topic of this name.
+            AnswerError: the topic has more partitions, or these are too many; the message says what to change.
         """
         await self._http.patch(
             f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}",
@@ -231,7 +235,7 @@ class AdminClient:
         """Set (value) or reset (None) configs of a topic, all or none of them.
 
         Raises:
-            TargetNotFoundError: there is none of this name.
+            TargetNotFoundError: there is no topic of this name.
             AnswerError: an unknown config or a bad value; the message names it.
         """
         data: list[Json] = [
@@ -246,13 +250,13 @@ class AdminClient:
         )
 
     async def delete_records(self, topic: str, partition: int, before: int | None) -> int:
-        """Delete the records below ``before``, for good; None: all that are committed. To repeat it is harmless.
+        """Delete the records below ``before`` permanently; None: all committed records. A repeat is harmless.
 
         Returns the first offset that is left.
 
         Raises:
             TargetNotFoundError: no such topic or partition.
-            OutOfRangeError: above the high watermark; nothing was deleted.
+            OutOfRangeError: ``before`` is above the high watermark; nothing was deleted.
         """
         body: dict[str, Json] = {"before_offset": "latest" if before is None else before}
         path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records:delete"
@@ -260,7 +264,10 @@ class AdminClient:
         return answer.integer("log_start_offset")
 
     async def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
-        """The offset of the first record that is not older; the high watermark when all are."""
+        """Return the offset of the first record at or after a time; the high watermark if all are older.
+
+        ``time_ms`` is in ms since 1970.
+        """
         path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records"
         answer = await self._http.send(
             HttpCall(
@@ -277,11 +284,11 @@ class AdminClient:
         return int(start)
 
     async def remove_node(self, node_id: int) -> None:
-        """Forget a node that is gone for good.
+        """Remove a node that is gone for good.
 
         Raises:
-            TargetNotFoundError: there is none of this id.
-            AnswerError: it is alive, holds replicas or is a voter; the message says what to do first.
+            TargetNotFoundError: there is no node of this id.
+            AnswerError: the node is alive, holds replicas or is a voter; the message says what to do first.
         """
         await self._http.delete(f"/v3/clusters/{await self.cluster_id()}/brokers/{node_id}")
 
@@ -289,26 +296,29 @@ class AdminClient:
         """Delete a topic and its records.
 
         Raises:
-            TargetNotFoundError: there is none of this name.
+            TargetNotFoundError: there is no topic of this name.
         """
         await self._http.delete(
             f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}"
         )
 
     async def groups(self) -> list[GroupSummary]:
-        """All consumer groups, in order of their ids."""
+        """Return all consumer groups, in order of their ids."""
         return await group_admin.groups(self._http)
 
     async def group(self, group_id: str) -> GroupView:
-        """One consumer group: its members, what they have, and its committed offsets.
+        """Return one consumer group: its members, their partitions, and its committed offsets.
 
         Raises:
-            TargetNotFoundError: there is none of this id.
+            TargetNotFoundError: there is no group of this id.
         """
         return await group_admin.group(self._http, group_id)
 
     async def group_lags(self, group: GroupView) -> list[PartitionLag]:
-        """How far a group is in each partition that it has, or has committed in; the ends are asked for at once."""
+        """Return a group's progress in each partition that it reads, or has committed in.
+
+        The ends of partitions are requested in parallel.
+        """
         return await group_admin.lags(self._http, group)
 
     async def reset_group(
@@ -319,43 +329,44 @@ class AdminClient:
         *,
         partitions: Sequence[int] | None = None,
     ) -> dict[TopicPartition, int]:
-        """Let a group without members go on elsewhere, in all partitions of a topic or in some.
+        """Reset the offsets of a group without members, in all partitions of a topic or in some.
 
-        ``position``: an offset (taken into the readable range), an end, or a time. Returns what was committed.
+        ``position`` is an offset (clamped to the readable range), an end, or a time. Returns the offsets that were
+        committed.
 
         Raises:
-            GroupNotEmptyError: it has members, whose offsets these are; nothing was changed.
+            GroupNotEmptyError: the group has members, whose offsets these are; nothing was changed.
             TargetNotFoundError: no such topic or partition.
         """
         return await group_admin.reset(self._http, group_id, topic, position, partitions=partitions)
 
     async def delete_group(self, group_id: str) -> None:
-        """Forget a group without members, and its offsets.
+        """Delete a group without members, and its offsets.
 
         Raises:
-            TargetNotFoundError: there is none of this id.
-            GroupNotEmptyError: it has members; nothing was changed.
+            TargetNotFoundError: there is no group of this id.
+            GroupNotEmptyError: the group has members; nothing was changed.
         """
         await group_admin.delete(self._http, group_id)
 
     async def transactions(self, *, older_than_ms: int | None = None) -> list[TransactionView]:
-        """Transactions that leaders hold open, the oldest first."""
+        """Return the transactions that leaders hold open, the oldest first."""
         return await transactions.transactions(self._http, older_than_ms=older_than_ms)
 
     async def abort_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Let nothing count of what a transaction wrote; again is harmless.
+        """Abort a transaction, so that nothing that it wrote counts. A repeat is harmless.
 
         Raises:
             TargetNotFoundError: there is no such producer.
-            ProducerFencedError: its producer is at another epoch.
-            AnswerError: it is committed.
+            ProducerFencedError: the producer is at another epoch.
+            AnswerError: the transaction is committed.
         """
         await transactions.abort(self._http, producer_id, producer_epoch)
 
     async def drain(self, *, timeout_ms: int) -> bool:
-        """Make the node that is asked hand over what it leads; True when it leads nothing any more.
+        """Make the first node pass on its leaderships; return True when it leads nothing any more.
 
-        It stays draining until its process ends. The client's own time limit must be the longer one.
+        The node stays draining until its process ends. The client's own timeout must be longer than ``timeout_ms``.
         """
         answer = await self._http.post("/drain", {"timeout_ms": timeout_ms}, only=self._http.url)
         return AnswerFields(answer, "drain").boolean("is_drained")
@@ -367,7 +378,7 @@ class AdminClient:
             partition=partition,
             log_start_offset=answer.integer("beginning_offset"),
             high_watermark=answer.integer("end_offset"),
-            # Nodes of earlier releases tell this one alone.
+            # Nodes of earlier releases report only ``end_offset``, which then is the last stable offset.
             last_stable_offset=answer.integer(
                 "last_stable_offset" if answer.has("last_stable_offset") else "end_offset"
             ),
@@ -375,7 +386,7 @@ class AdminClient:
 
 
 def cluster_view(answer: Json) -> ClusterView:
-    """The body of ``GET /metadata`` as values."""
+    """Return the body of ``GET /metadata`` as values."""
     fields = AnswerFields(answer, "metadata")
     return ClusterView(
         cluster_id=fields.text("cluster_id"),
@@ -417,7 +428,7 @@ def _metadata_topic(fields: AnswerFields) -> TopicView:
 
 
 def topic_view(answer: Json) -> TopicView:
-    """The body of ``GET /topics/{name}`` as values. It has no leader epochs: they read as -1."""
+    """Return the body of ``GET /topics/{name}`` as values. It has no leader epochs; they are -1."""
     fields = AnswerFields(answer, "topic")
     return TopicView(
         name=fields.text("name"),

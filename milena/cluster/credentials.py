@@ -1,4 +1,4 @@
-"""Who a client is to the nodes of a cluster, and whom it believes: said once, in the same words everywhere.
+"""The credentials of a client, and the authorities that it trusts. Each setting has one name in every place.
 
     token_file      MILENA_TOKEN_FILE       --token-file       tokenFile       token_file = "..."
     token           MILENA_TOKEN            none               token           token = "..."
@@ -11,9 +11,9 @@
     client_id       MILENA_CLIENT_ID        --client-id        clientId        client_id = "..."
     Credentials     the environment         the command line   Spark           a profile
 
-A token or a password goes with every request, as ``Authorization``; a certificate is shown to whoever a connection of
-https reaches. A client id proves nothing: programs that a quota binds together call themselves alike (KIP-546). Command
-lines have no option for a secret: every user of a machine reads those of all programs.
+A token or a password goes with every request, as ``Authorization``. A certificate is shown to each server that an https
+connection reaches. A client id proves nothing: programs that share a quota use the same one (KIP-546). Command lines
+have no option for a secret, because every user of a machine can read the arguments of all programs.
 """
 
 import re
@@ -31,7 +31,7 @@ from milena.model.secret import Secret
 ENVIRONMENT_PREFIX = "MILENA_"
 
 SECRET_BYTES_MAX = 4_096
-"""Of a file with a secret: what is longer is another file."""
+"""The largest file with a secret, in bytes. A larger file is the wrong file."""
 
 _CLIENT_ID = re.compile(CLIENT_ID)
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
@@ -44,20 +44,20 @@ FilePath = str | PathLike[str]
 class Credentials:
     """A token, or a user and a password; a client certificate; the authority of the nodes' certificates.
 
-    Files are read when they are first needed, those of secrets again when a node does not take what was read.
+    Files are read when they are first needed. Files of secrets are read again when a node refuses the value.
 
     Attributes:
-        token, token_file: one that the cluster issued, or the file that holds it.
+        token, token_file: a token that the cluster issued, or the file that holds it.
         user: a name without a colon.
-        password, password_file: the user's, or the file that holds it.
+        password, password_file: the user's password, or the file that holds it.
         ca: PEM of the authorities that may have signed the nodes' certificates; None: those that the machine trusts.
-        cert: PEM of this client's certificate and what leads from it to its authority, perhaps of its key, too.
-        key: PEM of the certificate's key, which must not be encrypted; None: it is in ``cert``.
-        client_id: what the program calls itself, as Kafka's ``client.id``; None: nothing.
+        cert: PEM of this client's certificate and its chain to the authority; it may also hold the key.
+        key: PEM of the certificate's key, not encrypted; None: the key is in ``cert``.
+        client_id: the program's name for itself, as Kafka's ``client.id``; None: no name.
 
     Raises:
-        ValueError: parts that contradict each other, or cannot be sent.
-        TypeError: a token or a password that is no ``Secret``.
+        ValueError: parts contradict each other, or cannot be sent.
+        TypeError: a token or a password is no ``Secret``.
     """
 
     token: Secret | None = None
@@ -105,27 +105,27 @@ class Credentials:
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> Self:
-        """Of the names of attributes, each with its text.
+        """Return credentials from texts by attribute name.
 
         Raises:
-            ValueError: what they say cannot be.
+            ValueError: the texts are invalid.
         """
         secrets = {name: Secret(text) for name, text in texts.items() if name in SECRETS}
-        # mypy takes the two for one dict of both types.
+        # mypy takes the merged mapping for a dict of both types.
         return cls(**{**texts, **secrets})  # type: ignore[arg-type]
 
     @property
     def is_guarded(self) -> bool:
-        """They are for some hosts alone: they say who asks, or whom to believe."""
+        """True if they may go to some hosts only: they identify the client, or name the authority to trust."""
         return replace(self, client_id=None) != ANONYMOUS
 
     @property
     def is_anonymous(self) -> bool:
-        """No request says who asks."""
+        """True if requests carry no identity."""
         return self.token is None and self.token_file is None and self.user is None
 
     def advice(self, status: int) -> str:
-        """What to say to whom a node refused with 401 or 403."""
+        """Return advice for a client that a node refused with 401 or 403."""
         if status == 403:
             return f"asked by {self._asker()}"
         if self.user is not None:
@@ -145,7 +145,7 @@ class Credentials:
         return "nobody in particular" if self.cert is None else f"the owner of {self.cert}"
 
     def authorization(self) -> Secret | None:
-        """The value of the header, read anew where it is in a file; None: there is none.
+        """Return the header's value; a file is read again. None: there is no header.
 
         Raises:
             BadCredentialsError: a file cannot be read, or holds something else.
@@ -161,7 +161,7 @@ class Credentials:
         )
 
     def tls_context(self) -> ssl.SSLContext:
-        """What a connection of https checks and shows.
+        """Return the TLS context of https connections: the authorities to trust, and the certificate to show.
 
         Raises:
             BadCredentialsError: a file cannot be read, or is not what it should be.
@@ -173,7 +173,7 @@ class Credentials:
         context.set_alpn_protocols(["http/1.1"])
         if self.cert is not None:
             try:
-                # An empty password, for without one OpenSSL asks at the terminal.
+                # Pass an empty password: without one, OpenSSL asks at the terminal.
                 context.load_cert_chain(self.cert, self.key, password="")
             except OSError as error:
                 files = self.cert if self.key is None else f"{self.cert} and {self.key}"
@@ -188,22 +188,22 @@ NAMES = tuple(field.name for field in fields(Credentials))
 SECRETS = frozenset({"token", "password"})
 FILES = frozenset({"token_file", "password_file", "ca", "cert", "key"})
 VARIABLES = {name: f"{ENVIRONMENT_PREFIX}{name.upper()}" for name in NAMES}
-"""The variables of the environment, by the attributes that they say."""
+"""The environment variable of each attribute."""
 
 TOKENS = frozenset({"token", "token_file"})
 PASSWORDS = frozenset({"password", "password_file"})
 
 
 def texts_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """What ``MILENA_TOKEN_FILE`` and its like say, by the names of attributes; an empty variable says nothing."""
+    """Return the settings of ``MILENA_TOKEN_FILE`` and the other variables, by attribute; ignore empty ones."""
     said = {name: environment.get(variable) for name, variable in VARIABLES.items()}
     return {name: text for name, text in said.items() if text}
 
 
 def nearer(said: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """What is ``said`` in the place of what was said ``before``, without what contradicts it there.
+    """Merge ``said`` over ``before``, and drop the parts of ``before`` that contradict it.
 
-    A token replaces a user with the password and the other way round; a certificate comes with its own key.
+    A token replaces a user with the password, and the other way round. A certificate comes with its own key.
     """
     replaced: set[str] = set()
     if TOKENS & said.keys():
@@ -218,18 +218,21 @@ def nearer(said: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]
 
 
 ANONYMOUS = Credentials()
-"""Says nothing of who asks, and believes certificates that the machine believes."""
+"""Credentials that do not identify the client, and trust the authorities that the machine trusts."""
 
 
 class Authorization:
-    """The header of a session's requests. Owned by one event loop; its file is read in passing, it is small."""
+    """The ``Authorization`` header of a session's requests.
+
+    Owned by one event loop. Its file is read on the loop, because it is small.
+    """
 
     def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
         self._value: Secret | None = None
 
     def value(self) -> Secret | None:
-        """What is sent.
+        """Return the value to send.
 
         Raises:
             BadCredentialsError: as ``Credentials.authorization``.
@@ -239,12 +242,12 @@ class Authorization:
         return self._value
 
     def after_refusal(self, refused: Secret | None) -> Secret | None:
-        """What to send in place of a value that a node did not take; None: there is nothing else.
+        """Return the value to send after a node refused one; None if there is no other.
 
         Raises:
             BadCredentialsError: as ``Credentials.authorization``.
         """
-        # Of calls that were under way together, the first to be refused reads for all.
+        # Of several calls in flight, the first to be refused reads the file for all.
         if self._value == refused:
             self._value = self._credentials.authorization()
         return None if self._value == refused else self._value
@@ -267,10 +270,10 @@ def _secret(
 
 
 def password_of(raw: bytes) -> Secret:
-    """The password that a file or a stream holds: one line of text, at most ``SECRET_BYTES_MAX`` bytes.
+    """Return the password in a file or a stream: one line of text, at most ``SECRET_BYTES_MAX`` bytes.
 
     Raises:
-        ValueError: it holds something else, which the message does not show.
+        ValueError: the content is something else; the message does not show it.
     """
     return _secret_of(raw, _check_password)
 
@@ -281,7 +284,7 @@ def _secret_of(raw: bytes, check: Callable[[str, str], None]) -> Secret:
     try:
         text = raw.decode().rstrip("\r\n")
     except UnicodeDecodeError:
-        # Its own text would show what is in there.
+        # The error's own text would show the content.
         raise ValueError("it is no text") from None
     check(text, "it")
     return Secret(text)

@@ -1,4 +1,4 @@
-"""Waiting for one thing, but no longer than until another."""
+"""Wait for one coroutine, but only until another ends."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,7 +10,7 @@ T = TypeVar("T")
 async def first_of(
     work: Coroutine[object, object, T], limit: Coroutine[object, object, object]
 ) -> T | None:
-    """Result or error of ``work``, or None when ``limit`` is done before; the other one is cancelled."""
+    """Return or raise the result of ``work``; return None if ``limit`` ends first. The other one is cancelled."""
     task, bound = asyncio.ensure_future(work), asyncio.ensure_future(limit)
     try:
         await asyncio.wait({task, bound}, return_when=asyncio.FIRST_COMPLETED)
@@ -22,5 +22,5 @@ async def first_of(
         if ended:
             await asyncio.wait(ended)
         if not task.cancelled():
-            # Seen, so that asyncio does not report what nobody waits for any more.
+            # Read the exception, so that asyncio does not report it as never retrieved.
             task.exception()

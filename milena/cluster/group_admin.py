@@ -1,4 +1,4 @@
-"""Administration of consumer groups: one or two HTTP calls each; ``milena.cluster.admin`` has them as methods."""
+"""Administration of consumer groups in one or two HTTP calls each; ``milena.cluster.admin`` has them as methods."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -19,16 +19,17 @@ from milena.fields import AnswerFields, Json
 from milena.records import LastN, Position, StartAt, TimestampMs, TopicPartition, check_position
 
 QUESTIONS_MAX = 64
-"""Ends of partitions that are asked for at a time."""
+"""How many ends of partitions are requested at a time."""
 PAGE_ROWS = 1_000
-"""Partitions whose lags come with one answer."""
+"""How many partitions' lags come with one response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """How far a group is in one partition; None for what is not known: nothing committed, no leader, no owner.
+    """A group's progress in one partition. None means unknown: nothing committed, no leader, no owner.
 
-    ``lag``: offsets that are still to be read, as nodes count them; None also where the group stands behind the end.
+    ``lag`` is the number of offsets that are still to be read, as nodes count them. It is also None if the committed
+    offset is above the end.
     """
 
     topic: str
@@ -40,13 +41,13 @@ class PartitionLag:
 
 
 def total_lag(rows: Collection[PartitionLag]) -> int | None:
-    """Lag of a group in all partitions; None: in one of them, or at all, it is not known."""
+    """Return the lag of a group over all partitions; None if it is unknown in one of them, or if there are none."""
     known = [row.lag for row in rows if row.lag is not None]
     return sum(known) if known and len(known) == len(rows) else None
 
 
 async def groups(http: HttpSession) -> list[GroupSummary]:
-    """All groups, in order of their ids."""
+    """Return all groups, in order of their ids."""
     answer = AnswerFields(await http.get("/groups"), "groups")
     found = [
         group_summary(entry, entry.integer("member_count")) for entry in answer.objects("groups")
@@ -55,12 +56,15 @@ async def groups(http: HttpSession) -> list[GroupSummary]:
 
 
 async def group(http: HttpSession, group_id: str) -> GroupView:
-    """One group."""
+    """Return one group."""
     return group_view(AnswerFields(await http.get(_path(group_id)), "group"))
 
 
 async def lags(http: HttpSession, found: GroupView) -> list[PartitionLag]:
-    """Of every partition that the group has committed in, or that a member has; nodes tell what is known now."""
+    """Return the lag of every partition that the group has committed in, or that a member has.
+
+    The values are those that nodes know now.
+    """
     owners = {
         where: member.member_id
         for member in found.members
@@ -81,7 +85,7 @@ async def lags(http: HttpSession, found: GroupView) -> list[PartitionLag]:
         )
 
     for where in found.offsets.keys() - rows.keys():
-        # Its topic was deleted, or may not be seen.
+        # The topic was deleted, or this client may not see it.
         rows[where] = PartitionLag(
             topic=where.topic,
             partition=where.partition,
@@ -96,7 +100,7 @@ async def lags(http: HttpSession, found: GroupView) -> list[PartitionLag]:
 async def _committed(
     http: HttpSession, found: GroupView, owners: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, PartitionLag]:
-    """Lags of partitions that the group has committed in."""
+    """Return the lags of partitions that the group has committed in."""
     rows: dict[TopicPartition, PartitionLag] = {}
     if not found.offsets:
         return rows
@@ -127,7 +131,7 @@ async def reset(
     *,
     partitions: Sequence[int] | None,
 ) -> dict[TopicPartition, int]:
-    """Commit other offsets for a group without members; what was committed."""
+    """Commit other offsets for a group without members; return what was committed."""
     body: dict[str, Json] = {"topic": topic, "to": _reset_target(position)}
     if partitions is not None:
         body["partitions"] = list(partitions)
@@ -136,7 +140,7 @@ async def reset(
 
 
 async def delete(http: HttpSession, group_id: str) -> None:
-    """Forget a group."""
+    """Delete a group."""
     await http.delete(_path(group_id))
 
 
@@ -160,7 +164,7 @@ async def _end(http: HttpSession, where: TopicPartition) -> int | None:
     try:
         return AnswerFields(await http.get(path), "offsets").integer("end_offset")
     except TargetNotFoundError:
-        # Deleted since the group was described.
+        # The topic was deleted since the group was described.
         return None
 
 

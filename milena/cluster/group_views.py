@@ -1,4 +1,4 @@
-"""Consumer groups as nodes describe them: values, and reading them from answers (pure)."""
+"""Consumer groups as nodes describe them: values, and reading them from responses (pure)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from milena.records import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """Commit of a group in a partition: ``offset`` is that of the next record to read."""
+    """A group's commit in a partition; ``offset`` is that of the next record to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -18,7 +18,10 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """One member: what it works on, is to give back, and waits for."""
+    """One member of a group.
+
+    Its partitions: those that it reads (``assignment``), must give back (``revoking``), and waits for (``pending``).
+    """
 
     member_id: str
     instance_id: str | None
@@ -37,7 +40,7 @@ class GroupMember:
 class GroupSummary:
     """A group in a list.
 
-    ``state``: EMPTY, RECONCILING or STABLE. ``coordinator``: a broker's id, None while there is none.
+    ``state`` is EMPTY, RECONCILING or STABLE. ``coordinator`` is a broker's id, None while there is none.
     """
 
     group_id: str
@@ -50,7 +53,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A group with its members and what it has committed."""
+    """A group with its members and committed offsets."""
 
     summary: GroupSummary
     members: tuple[GroupMember, ...]
@@ -58,7 +61,7 @@ class GroupView:
 
 
 def group_summary(fields: AnswerFields, member_count: int) -> GroupSummary:
-    """Summary of a group, as a list and a description have it."""
+    """Return the summary of a group from a row of a list, or from a description."""
     return GroupSummary(
         group_id=fields.text("group_id"),
         state=fields.text("state"),
@@ -70,7 +73,7 @@ def group_summary(fields: AnswerFields, member_count: int) -> GroupSummary:
 
 
 def group_view(fields: AnswerFields) -> GroupView:
-    """A group's description."""
+    """Return the description of a group."""
     members = sorted(map(_member, fields.objects("members")), key=lambda m: m.member_id)
     return GroupView(
         summary=group_summary(fields, len(members)),
@@ -96,7 +99,7 @@ def _member(fields: AnswerFields) -> GroupMember:
 
 
 def partitions_of(fields: AnswerFields, name: str) -> frozenset[TopicPartition]:
-    """``[{"topic", "partitions": [..]}]`` as a set; absent means empty."""
+    """Return ``[{"topic", "partitions": [..]}]`` as a set; an absent field is empty."""
     if not fields.has(name):
         return frozenset()
     return frozenset(
@@ -107,7 +110,7 @@ def partitions_of(fields: AnswerFields, name: str) -> frozenset[TopicPartition]:
 
 
 def group_offsets(fields: AnswerFields) -> dict[TopicPartition, GroupOffset]:
-    """``"offsets": {topic: {partition: {"offset", ..}}}``."""
+    """Return the committed offsets of ``"offsets": {topic: {partition: {"offset", ..}}}``."""
     found = {}
     for topic, partitions in fields.members("offsets"):
         for number, entry in partitions.members():

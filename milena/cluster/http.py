@@ -1,12 +1,12 @@
-"""HTTP calls to nodes and what their failures mean; everything of the client goes through here.
+"""HTTP calls to nodes, and the meaning of their failures. All calls of the client go through this module.
 
-A connection that was refused means that nothing was asked. One that broke, or timed out, after a request that
-changes something was sent means that nobody knows: that is ``UnknownResultError``, never a plain failure. Hence a
-call goes on to the next node by itself only if nothing was sent, or if it changes nothing.
+If a connection was refused, nothing was sent. If it broke or timed out after a request was sent that changes something,
+the result is unknown: that is ``UnknownResultError``, never a plain failure. Hence a call goes to the next node only if
+nothing was sent, or if a repeat is harmless.
 
-Answers are not trusted: no more of a body is read than the call allows, and what is not JSON of the right shape is
-``UnexpectedAnswerError``. Redirects are not followed, for a write must not go to where its sender did not look; and
-what tells who the client is goes nowhere that ``NodeRoutes`` does not allow.
+Responses are not trusted. No more of a body is read than the call allows. A body that is not JSON of the right shape is
+an ``UnexpectedAnswerError``. Redirects are not followed, because a write must not go to a node that its sender did not
+choose. Credentials go only to nodes that ``NodeRoutes`` allows.
 """
 
 import asyncio
@@ -59,28 +59,28 @@ from milena.model.secret import Secret
 __all__ = ["HttpCall", "HttpSession", "RawAnswer", "json_of", "normalise_url", "read_answer"]
 
 CONNECT_TIMEOUT_S = 3.0
-"""A node on any sane network accepts within this; the rest of the time limit is for its answer."""
+"""A node on any sane network accepts within this time. The rest of the timeout is for its response."""
 
 ATTEMPTS_TIMES = 2
-"""A call that goes on to other nodes takes at most this many of its time limits in all."""
+"""The most timeouts that a call takes in total when it goes on to other nodes."""
 
 ANSWER_BYTES_MAX = 64 << 20
-"""Of a JSON answer: the metadata of 100,000 partitions and more."""
+"""The most bytes of a JSON response: enough for the metadata of more than 100,000 partitions."""
 
 CONNECTIONS_MAX = 1_024
-"""Of one session, over all nodes. Callers bound their calls by partitions, far below this."""
+"""The most connections of one session, over all nodes. Callers limit their calls by partitions, far below this."""
 
 JSON_TYPE = "application/json"
 
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-"""What nodes make; anything else is not shown to people."""
+"""The form of ids that nodes make. Any other text is not shown to people."""
 
 _ERRNO = re.compile(r"\[Errno ([0-9]+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCall:
-    """One request, wherever it is sent. ``path`` is percent-encoded and holds the query; bodies may hold secrets."""
+    """One request to any node. ``path`` is percent-encoded and holds the query; bodies may hold secrets."""
 
     method: str
     path: str
@@ -89,20 +89,20 @@ class HttpCall:
     accept: str = "application/json, */*;q=0.5"
     answer_bytes_max: int = ANSWER_BYTES_MAX
     timeout_s: float | None = None
-    """None: the session's."""
+    """The timeout; None: the session's."""
     if_match: int | None = None
-    """The next offset of the partition to write to."""
+    """The offset that must be the partition's next one, for the write to happen."""
     transaction: str | None = None
-    """The transaction that what is written belongs to."""
+    """The transaction that the write belongs to."""
     idempotency_key: str | None = None
-    """Under which a write is recognised when it comes again: visible ASCII, at most 255 characters."""
+    """The key by which a repeated write is recognised: visible ASCII, at most 255 characters."""
     is_repeatable: bool = False
-    """Doing it twice is doing it once: it may go to another node after it was sent to one."""
+    """True if a repeat is harmless. The call may then go to another node after it was sent to one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAnswer:
-    """Answer of a node; ``url`` is the node's."""
+    """The response of the node at ``url``."""
 
     status: int
     headers: Mapping[str, str]
@@ -129,11 +129,11 @@ class HttpSession:
         self._connections: HttpConnections | None = None
         self._origins: dict[str, Origin] = {}
         self._answered: set[str] = set()
-        """URLs that have answered in HTTP, however they refused."""
+        """URLs that have responded in HTTP, even with a refusal."""
 
     @property
     def url(self) -> str:
-        """The node that the client was told of first."""
+        """The node that was given first."""
         return self.routes.seeds[0]
 
     async def __aenter__(self) -> Self:
@@ -156,10 +156,10 @@ class HttpSession:
             self._connections = None
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Json:
-        """Ask; the answer's JSON.
+        """Send a GET; return the JSON of the response.
 
         Raises:
-            UnreachableError: no answer.
+            UnreachableError: no response.
             AnswerError: the node refused.
         """
         return await self._json(
@@ -167,11 +167,11 @@ class HttpSession:
         )
 
     async def post(self, path: str, body: Json, *, only: str | None = None) -> Json:
-        """Change something; ``only`` names the one node that may be asked for it.
+        """Send a POST, which changes something; ``only`` names the one node to send it to.
 
         Raises:
             UnreachableError: nothing was sent.
-            UnknownResultError: it may or may not have happened.
+            UnknownResultError: the change may or may not have happened.
             AnswerError: the node refused.
         """
         call = HttpCall(method="POST", path=path, body=json.dumps(body).encode())
@@ -180,10 +180,10 @@ class HttpSession:
         return json_of(await self._send_to(only, call, self._timeout_s), f"POST {path}")
 
     async def patch(self, path: str, body: Json) -> Json:
-        """Change something to what ``body`` says, so that a repeat changes nothing more.
+        """Send a PATCH, which sets something to what ``body`` says. A repeat changes nothing more.
 
         Raises:
-            UnreachableError: no answer.
+            UnreachableError: no response.
             AnswerError: the node refused.
         """
         call = HttpCall(
@@ -192,25 +192,28 @@ class HttpSession:
         return await self._json(call)
 
     async def put(self, path: str, body: Json, *, is_repeatable: bool = True) -> Json:
-        """Set something to what ``body`` says; raises as ``patch`` does, or as ``post`` where a repeat changes more."""
+        """Send a PUT, which sets something to what ``body`` says.
+
+        Raises as ``patch`` does; if it is not repeatable, as ``post`` does.
+        """
         call = HttpCall(
             method="PUT", path=path, body=json.dumps(body).encode(), is_repeatable=is_repeatable
         )
         return await self._json(call)
 
     async def delete(self, path: str, params: Mapping[str, str] | None = None) -> Json:
-        """Remove something; raises as ``post`` does."""
+        """Send a DELETE; raises as ``post`` does."""
         return await self._json(HttpCall(method="DELETE", path=path + _query(params)))
 
     async def send(self, call: HttpCall, *, preferred: str | None = None) -> RawAnswer:
-        """The answer of the preferred node, or of the first other one that can be reached.
+        """Return the response of the preferred node, or of the first other one that can be reached.
 
         Raises:
-            UnreachableError: no node could be reached, or the call is repeatable and none answered.
-            UnknownResultError: it was sent, and the answer did not come.
-            UnexpectedAnswerError: an answer above ``answer_bytes_max``, or a redirect.
-            CredentialsRefusedError, NotPermittedError: the node answered with 401 or 403.
-            BadCredentialsError: what the credentials name cannot be used.
+            UnreachableError: no node could be reached, or the call is repeatable and no node responded.
+            UnknownResultError: the call was sent, and no response arrived.
+            UnexpectedAnswerError: the response is larger than ``answer_bytes_max``, or is encoded.
+            CredentialsRefusedError, NotPermittedError: the node responded with 401 or 403.
+            BadCredentialsError: the credentials name a file that cannot be used.
         """
         failure: UnreachableError | None = None
         timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
@@ -223,7 +226,7 @@ class HttpSession:
                 answer = await self._send_to(url, call, min(timeout_s, left_s))
             except UnreachableError as error:
                 self.routes.mark_bad(url, self._clock.now_ms())
-                # The first failure is that of the node that should have answered.
+                # Keep the first failure: it is that of the node that should have responded.
                 failure = failure or error
             except UnknownResultError:
                 self.routes.mark_bad(url, self._clock.now_ms())
@@ -235,7 +238,7 @@ class HttpSession:
         raise failure
 
     async def ask(self, url: str, call: HttpCall) -> RawAnswer:
-        """The answer of this one node, which need not be one that the session knows.
+        """Return the response of this one node, which need not be one that the session knows.
 
         Raises:
             ClientError: as ``send``.
@@ -256,7 +259,7 @@ class HttpSession:
         shown = self._authorization.value()
         answer = await self._send_as(shown, origin, url, call, timeout_s)
         if answer.status == 401:
-            # It came before anything was done, whatever was asked for.
+            # A 401 comes before anything was done, so any call may be sent again.
             renewed = self._authorization.after_refusal(shown)
             if renewed is not None:
                 answer = await self._send_as(renewed, origin, url, call, timeout_s)
@@ -346,10 +349,10 @@ class HttpSession:
         return found
 
     def _suspicion(self, url: str, error: BaseException) -> str:
-        """What else a connection that broke may mean; of a node that has answered before, nothing.
+        """Return another possible cause of a broken connection; empty for a node that has responded before.
 
-        A port that speaks TLS hangs up on plain HTTP, and under TLS 1.3 a node hangs up on a client without a
-        certificate after the handshake: for the client both are nodes that ended.
+        A port that speaks TLS closes a connection of plain HTTP. Under TLS 1.3, a node closes the connection of a
+        client without a certificate after the handshake. To the client, both look like a node that ended.
         """
         if not isinstance(error, ConnectionEndedError) or url in self._answered:
             return ""
@@ -365,7 +368,7 @@ def _query(params: Mapping[str, str] | None) -> str:
 
 
 def json_of(answer: RawAnswer, what: str) -> Json:
-    """The JSON of an answer, or the error that it is."""
+    """Return the JSON of a response, or raise the error that it is."""
     return read_answer(
         answer.status,
         answer.body,
@@ -378,10 +381,13 @@ def json_of(answer: RawAnswer, what: str) -> Json:
 def read_answer(
     status: int, raw: bytes, what: str, *, kind: str | None = None, request_id: str | None = None
 ) -> Json:
-    """The JSON of an answer, or the error that it is; headers: ``Milena-Error`` as kind, ``X-Request-Id``."""
+    """Return the JSON of a response, or raise the error that it is.
+
+    ``kind`` is the header ``Milena-Error``, ``request_id`` the header ``X-Request-Id``.
+    """
     try:
         body: Json = json.loads(raw) if raw else None
-    # Deep nesting is a RecursionError.
+    # Deep nesting raises RecursionError.
     except (ValueError, RecursionError) as error:
         if status < 500 and status not in (401, 403):
             raise UnexpectedAnswerError(
@@ -436,29 +442,29 @@ def _answer_error(
     if kind in _BY_KIND:
         return _BY_KIND[kind]
     if status == 409 and kind is not None:
-        # The state does not allow it, for one of many causes; what exists already has a kind of its own.
+        # The state does not allow the call, for one of many reasons. An existing topic has its own kind.
         return AnswerError
     if status in _BY_STATUS:
         return _BY_STATUS[status]
-    # Confluent's dialect answers 400 to a topic that exists; ours keeps it, and the sentence tells which 400 it is.
+    # Confluent's API responds 400 for an existing topic. Ours keeps that, and the message tells which 400 it is.
     if status == 400 and "already exists" in message:
         return TargetExistsError
-    # Only a node knows that nothing was written; the 503 of a proxy in front of it promises nothing.
+    # Only a node knows that nothing was written. The 503 of a proxy in front of it promises nothing.
     if status in (408, 429, 503) and error_code is not None:
         return NotNowError
     return ServerFailedError if status >= 500 else AnswerError
 
 
 _NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
-"""Of an ``ssl.SSLError``: how versions of OpenSSL say that an answer to a handshake is none."""
+"""Reasons of an ``ssl.SSLError`` by which versions of OpenSSL report that a handshake got no TLS response."""
 
 
 def _reason(error: BaseException | None) -> str:
-    # asyncio's text has an address, or several: "[Errno 111] Connect call failed ('127.0.0.1', 8082)".
+    # asyncio's text has one or several addresses: "[Errno 111] Connect call failed ('127.0.0.1', 8082)".
     numbers = set(_ERRNO.findall(str(error)))
     if numbers == {str(errno.ECONNREFUSED)}:
         return "connection refused"
-    # By name: whoever speaks plain HTTP does without the module of the class.
+    # Compare by name: a client of plain HTTP does not load the module of the class.
     if getattr(error, "reason", None) in _NO_TLS_REASONS:
         return "it answers without TLS; the port may want http"
     return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

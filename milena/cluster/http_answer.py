@@ -1,18 +1,18 @@
-"""One answer of HTTP/1.1 out of the bytes of a connection (pure): h11's rules, and bounds on what is held."""
+"""Parse one HTTP/1.1 response from the bytes of a connection (pure): h11's rules, and limits on what is held."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
 import h11
 
 HEAD_BYTES_MAX = 64 << 10
-"""Of the status line and all headers together; also of a chunk's size and of the trailers."""
+"""The most bytes of the status line and all headers together; also of a chunk's size, and of the trailers."""
 
 _ASKED = h11.Request(method="GET", target="/", headers=[("Host", "-")])
-"""What an answer's framing depends on: nobody asks by HEAD or CONNECT."""
+"""The request on which a response's framing depends. No caller sends HEAD or CONNECT, so GET stands for all."""
 
 
 class BrokenAnswerError(Exception):
-    """What came is no answer of HTTP/1.1; the message says why."""
+    """The bytes are no HTTP/1.1 response; the message says why."""
 
 
 class AnswerTooLargeError(Exception):
@@ -20,7 +20,7 @@ class AnswerTooLargeError(Exception):
 
 
 class AnswerHeaders(Mapping[str, str]):
-    """Headers by name in any case; of a name that comes twice the first counts."""
+    """Headers by name in any case. Of repeated headers, the first counts."""
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self._values: dict[str, str] = {}
@@ -38,15 +38,15 @@ class AnswerHeaders(Mapping[str, str]):
 
 
 class AnswerReader:
-    """Bytes in, one answer out. ``feed`` until it says that the answer is whole, ``end`` when no more will come."""
+    """Turn bytes into one response. ``feed`` until it returns True; call ``end`` when no more bytes will come."""
 
     def __init__(self, *, body_bytes_max: int) -> None:
         self.status = 0
         self.headers = AnswerHeaders()
         self.has_begun = False
-        """Any byte came."""
+        """True once any byte has arrived."""
         self.is_whole = False
-        """The answer is complete."""
+        """True once the response is complete."""
         self._body_bytes_max = body_bytes_max
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
@@ -56,20 +56,20 @@ class AnswerReader:
 
     @property
     def body(self) -> bytes:
-        """What came of it so far."""
+        """The body received so far."""
         return b"".join(self._body)
 
     @property
     def is_reusable(self) -> bool:
-        """The answer is whole and nothing behind it: the connection may be asked again."""
+        """True if the response is complete and no bytes follow: the connection may take another request."""
         protocol = self._protocol
         return protocol.their_state is h11.DONE and protocol.trailing_data == (b"", False)
 
     def feed(self, data: bytes) -> bool:
-        """Take more bytes; whether the answer is whole.
+        """Take more bytes; return whether the response is complete.
 
         Raises:
-            BrokenAnswerError, AnswerTooLargeError: it cannot go on.
+            BrokenAnswerError, AnswerTooLargeError: the response cannot continue.
         """
         if data:
             self.has_begun = True
@@ -81,7 +81,7 @@ class AnswerReader:
         return self.is_whole
 
     def end(self) -> bool:
-        """The connection ended; whether the answer is whole."""
+        """Note the end of the connection; return whether the response is complete."""
         try:
             self._protocol.receive_data(b"")
             self._take()
@@ -95,7 +95,7 @@ class AnswerReader:
             match event:
                 case h11.Response():
                     self.status, self.headers = event.status_code, AnswerHeaders(event.headers)
-                    # Known before any of it is held; h11 has made sure that it is a number.
+                    # The size is checked before any of the body is held. h11 has checked that it is a number.
                     self._check_size(int(self.headers.get("content-length", 0)))
                 case h11.Data():
                     self._check_size(len(event.data))
@@ -108,7 +108,7 @@ class AnswerReader:
                 case h11.InformationalResponse():
                     pass
                 case _:
-                    # No more for now, or for ever.
+                    # There are no more bytes, for now or forever.
                     return
 
     def _check_size(self, more: int) -> None:

@@ -1,10 +1,10 @@
-"""Connections of HTTP/1.1 to the nodes of a cluster: one request under way on each, kept for the next.
+"""HTTP/1.1 connections to the nodes of a cluster: one request in flight on each, kept open for the next.
 
-Not a client for all of the web: no redirects, cookies, proxies or compression. What a lost connection means for a
-request is ``milena.cluster.http``'s business.
+This is no general HTTP client: it has no redirects, cookies, proxies or compression. ``milena.cluster.http`` decides
+what a lost connection means for a request.
 
-h11 knows what an answer is. A general client, also one on top of it, costs more to load than a small file takes to be
-written, and several times as much for a call.
+h11 parses the responses. A general client, even on top of h11, takes longer to load than a small file takes to write,
+and costs several times as much per call.
 """
 
 import asyncio
@@ -22,19 +22,19 @@ from milena.model.clock import Clock
 from milena.model.secret import Secret
 
 KEPT_MS = 15_000
-"""How long an idle connection is used again: nodes, and what may stand before them, end theirs later."""
+"""How long an idle connection is reused, in ms. Nodes, and proxies in front of them, close idle connections later."""
 
 _HAPPY_EYEBALLS_S = 0.25
-"""RFC 8305: how long the first address may take before the next is tried beside it."""
+"""RFC 8305: how long the first address may take before the next is tried beside it, in seconds."""
 
 _ONE_WRITE_BYTES_MAX = 1 << 20
-"""Up to here a copy costs less than another call, and less than waking the node for a head without its body."""
+"""Up to this size, copying head and body together costs less than a second write, and wakes the node only once."""
 
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 
 
 class ConnectionEndedError(Exception):
-    """The connection was lost before the answer was whole. ``has_begun``: some of it had come."""
+    """The connection was lost before the response was complete. ``has_begun``: part of it had arrived."""
 
     def __init__(self, reason: str, *, has_begun: bool) -> None:
         super().__init__(reason)
@@ -47,7 +47,7 @@ class ConnectError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where to connect to, and what every request to it begins with."""
+    """The server to connect to, and the parts that all requests to it share."""
 
     scheme: str
     host: str
@@ -58,10 +58,10 @@ class Origin:
 
     @classmethod
     def of(cls, url: str) -> Self:
-        """The origin of a node's URL.
+        """Return the origin of a node's URL.
 
         Raises:
-            ValueError: it is none, or has a user, or is of a scheme that is not in ``SCHEMES``.
+            ValueError: the text is no URL, or has a user, or its scheme is not in ``SCHEMES``.
         """
         if "@" in url:
             raise ValueError(USER_IN_URL)
@@ -76,14 +76,14 @@ class Origin:
         port = found.port or SCHEMES[found.scheme]
         place = shown if port == SCHEMES[found.scheme] else f"{shown}:{port}"
         if not (_VISIBLE.fullmatch(place) and _VISIBLE.fullmatch(f"/{found.path}")):
-            # They go into the head of a request, in which a line's end would begin something else.
+            # Both go into the head of a request. A line end in them would start another header or request.
             raise ValueError("it has characters that no URL has")
         return cls(found.scheme, host, port, found.path, f"Host: {place}\r\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """One request; ``path`` is percent-encoded and holds the query. ``authorization``: the header of who asks."""
+    """One request; ``path`` is percent-encoded and holds the query. ``authorization`` is the header's value."""
 
     method: str
     path: str
@@ -93,10 +93,10 @@ class HttpRequest:
     authorization: Secret | None = None
 
     def head(self, origin: Origin) -> bytes:
-        """The bytes before the body.
+        """Return the bytes before the body.
 
         Raises:
-            ValueError: a path that was not encoded.
+            ValueError: the path was not encoded.
         """
         path = origin.base_path + self.path
         if not _VISIBLE.fullmatch(path):
@@ -110,7 +110,7 @@ class HttpRequest:
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection, from one answer to the next."""
+    """One connection, which carries one request after the other."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -120,13 +120,13 @@ class HttpConnection(asyncio.Protocol):
         self._done: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio: it is there."""
-        # uvloop's transports act like asyncio's without being any.
+        """Called by asyncio when the connection is open."""
+        # uvloop's transports act like asyncio's but are no subclass.
         self._transport = cast("asyncio.Transport", transport)
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: it is gone."""
+        """Called by asyncio when the connection is lost."""
         self.is_open = False
         reader, done = self._reader, self._done
         if reader is None or done is None or done.done():
@@ -138,10 +138,10 @@ class HttpConnection(asyncio.Protocol):
             done.set_exception(ConnectionEndedError(reason, has_begun=reader.has_begun))
 
     def data_received(self, data: bytes) -> None:
-        """asyncio: bytes came."""
+        """Called by asyncio with received bytes."""
         reader, done = self._reader, self._done
         if reader is None or done is None or done.done():
-            # Nothing was asked.
+            # No request is in flight.
             self.close()
             return
         try:
@@ -151,11 +151,11 @@ class HttpConnection(asyncio.Protocol):
             done.set_exception(error)
 
     async def ask(self, origin: Origin, request: HttpRequest) -> AnswerReader:
-        """The answer. Whoever gets none closes the connection.
+        """Return the response. If this raises, the caller closes the connection.
 
         Raises:
-            ConnectionEndedError: it was lost.
-            BrokenAnswerError, AnswerTooLargeError: what came is no answer, or too much.
+            ConnectionEndedError: the connection was lost.
+            BrokenAnswerError, AnswerTooLargeError: the bytes are no response, or too many.
         """
         assert self._transport is not None, "it is connected"
         self._reader = reader = AnswerReader(body_bytes_max=request.answer_bytes_max)
@@ -173,16 +173,16 @@ class HttpConnection(asyncio.Protocol):
         return reader
 
     def close(self) -> None:
-        """Drop it, whatever is under way."""
+        """Drop the connection, even with a request in flight."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
 
 
 class HttpConnections:
-    """All connections of a session, of one event loop; at most ``count_max`` at a time, others wait.
+    """All connections of a session, in one event loop. At most ``count_max`` are in use; other requests wait.
 
-    ``make_tls`` is called before the first connection of https.
+    ``make_tls`` is called before the first https connection.
     """
 
     def __init__(
@@ -204,9 +204,9 @@ class HttpConnections:
     async def ask(
         self, origin: Origin, request: HttpRequest, *, is_repeatable: bool
     ) -> AnswerReader:
-        """The answer to a request.
+        """Return the response to a request.
 
-        ``is_repeatable``: sent again where the connection had been kept and was lost without a byte.
+        ``is_repeatable``: send it again if a reused connection was lost before a byte of the response arrived.
 
         Raises:
             ConnectError: nothing was sent.
@@ -219,7 +219,7 @@ class HttpConnections:
             except ConnectionEndedError as error:
                 if kept is None or error.has_begun or not is_repeatable:
                     raise
-            # The node ended what it took for idle, in the moment in which it was asked.
+            # The node closed the connection as idle at the moment of the request.
             return await self._ask(origin, request, None)
 
     async def _ask(
@@ -242,7 +242,7 @@ class HttpConnections:
         return reader
 
     def _kept(self, origin: Origin) -> HttpConnection | None:
-        """The connection that was used last, if it is still good."""
+        """Return the connection that was used last, if it is still good."""
         idle, since_ms = self._idle[origin], self._clock.now_ms() - KEPT_MS
         while idle:
             connection = idle.pop()
@@ -258,13 +258,13 @@ class HttpConnections:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 connection = await _connected(origin, tls)
-        # A name that is too long or badly encoded is a UnicodeError.
+        # A name that is too long or badly encoded raises UnicodeError.
         except (OSError, UnicodeError) as error:
             raise ConnectError(str(error)) from error
         return connection
 
     def close(self) -> None:
-        """Drop all of them."""
+        """Drop all connections."""
         for connection in [*self._busy, *(c for idle in self._idle.values() for c in idle)]:
             connection.close()
         self._idle.clear()
@@ -281,7 +281,7 @@ async def _connected(origin: Origin, tls: ssl.SSLContext | None) -> HttpConnecti
             happy_eyeballs_delay=_HAPPY_EYEBALLS_S,
         )
     else:
-        # uvloop tries one address after the other, and knows no such word.
+        # uvloop tries one address after the other, and does not have this parameter.
         _, connection = await loop.create_connection(
             HttpConnection, origin.host, origin.port, ssl=tls
         )

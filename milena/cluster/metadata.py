@@ -1,8 +1,8 @@
-"""Metadata of the cluster that the client keeps, and when it asks again.
+"""The client's copy of the cluster's metadata, and when it is refreshed.
 
-A view of the whole is asked of any node and kept for ``max_age_ms``. It is asked anew before that when somebody was
-wrong by it: an unknown topic, a leader that was none. Whoever needs an answer while one is under way shares it. A view
-that cannot be renewed is better than none: it is used until a node answers.
+Any node gives a view of the whole cluster, which is kept for ``max_age_ms``. It is refreshed earlier if a caller found
+it wrong: an unknown topic, or a node that does not lead. Callers that need a view during a refresh share its result. A
+view that cannot be refreshed is better than none: it is used until a node responds.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from milena.model.clock import Clock
 logger = logging.getLogger(__name__)
 
 MAX_AGE_MS = 30_000
-"""How long new partitions, topics and nodes may go unnoticed while nothing fails."""
+"""How long new partitions, topics and nodes may go unnoticed while nothing fails, in ms."""
 
 ASK_INTERVAL_MS = 100
-"""Many callers may be wrong by one view: it is not asked for more often than this."""
+"""The shortest interval of refreshes, in ms. Many callers may find the same view wrong."""
 
 REFRESH_TIMEOUT_S = 3.0
-"""A node that does not tell what it knows within this is passed over for another."""
+"""The timeout of one node. After it, another node is asked."""
 
 Listener = Callable[[ClusterView], None]
 
@@ -49,23 +49,23 @@ class MetadataCache:
         self._left_out: tuple[str, ...] = ()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each view that arrives; returns what ends that."""
+        """Call ``listener`` with each view that arrives; return the function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     @property
     def is_due(self) -> bool:
-        """The view is missing, known to be wrong, or old, and was not asked for just now."""
+        """True if the view is missing, known to be wrong, or old, and was not requested just now."""
         now_ms = self._clock.now_ms()
         if self._is_stale:
             return self._view is None or now_ms - self._asked_ms >= ASK_INTERVAL_MS
         return now_ms - self._seen_ms > self._max_age_ms
 
     async def view(self) -> ClusterView:
-        """The cluster, not older than the cache's age.
+        """Return the cluster, not older than ``max_age_ms`` unless no node responds.
 
         Raises:
-            UnreachableError: no node answered, now or before.
+            UnreachableError: no node has ever responded.
         """
         if self.is_due:
             try:
@@ -77,17 +77,17 @@ class MetadataCache:
         return self._view
 
     async def topic(self, name: str) -> TopicView:
-        """A topic with its partitions and their leaders.
+        """Return a topic with its partitions and their leaders.
 
         Raises:
-            TargetNotFoundError: no such topic, as the cluster's quorum says.
-            UnreachableError: no node answered.
+            TargetNotFoundError: the cluster's quorum says that there is no such topic.
+            UnreachableError: no node responded.
         """
         await self.view()
         if name not in self._topics:
             await self.refresh()
         if name not in self._topics:
-            # The node that was asked may not have heard of it; before it says 404 here it asks the quorum.
+            # The node that gave the view may not know the topic yet. Before it responds 404 here, it asks the quorum.
             call = HttpCall(
                 method="GET", path=f"/topics/{quote(name, safe='')}", is_repeatable=True
             )
@@ -97,11 +97,11 @@ class MetadataCache:
         return self._topics[name]
 
     async def partition_count(self, name: str) -> int:
-        """How many partitions a topic has; raises as ``topic`` does."""
+        """Return the number of a topic's partitions; raises as ``topic`` does."""
         return len((await self.topic(name)).partitions)
 
     async def leader_url(self, topic: str, partition: int) -> str:
-        """The URL of a partition's leader; that of any node while it is not known."""
+        """Return the URL of a partition's leader; of any node while the leader is unknown."""
         try:
             if self.is_due:
                 await self.view()
@@ -115,30 +115,33 @@ class MetadataCache:
         return self._http.routes.best(self._clock.now_ms())
 
     def leader_epoch(self, topic: str, partition: int) -> int | None:
-        """The epoch of a partition's leader as last seen; it grows with every change of leader."""
+        """Return the epoch of a partition's leader as last seen. It grows with every change of leader."""
         found = self._topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             return None
         return found.partitions[partition].leader_epoch
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """Something was not as the view says, of one topic or at all: whoever asks next has it renewed, as a whole."""
+        """Note that the view is wrong, about one topic or in general. The next caller refreshes all of it."""
         del topic
         self._is_stale = True
 
     async def refresh(self) -> None:
-        """Ask a node now; callers that come while one is asked share its answer.
+        """Refresh now. Callers during a refresh share its result.
 
         Raises:
-            UnreachableError: no node answered.
+            UnreachableError: no node responded.
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
-        # The question goes on when one of those who wait for it is cancelled.
+        # Cancelling one of the waiting callers must not cancel the refresh.
         await asyncio.shield(self._refreshing)
 
     async def look_again(self, least_age_ms: float) -> None:
-        """Ask another node than the last time, unless somebody asked less than this ago; a failure is no news."""
+        """Refresh from another node than last time, unless a refresh started less than ``least_age_ms`` ago.
+
+        A failure is only logged.
+        """
         if self._clock.now_ms() - self._asked_ms < least_age_ms:
             return
         self._is_stale = True
@@ -148,7 +151,7 @@ class MetadataCache:
             logger.debug("metadata not renewed: %s", error)
 
     async def close(self) -> None:
-        """End a question that is under way."""
+        """Cancel a refresh that is in progress."""
         task, self._refreshing = self._refreshing, None
         if task is not None:
             task.cancel()
@@ -158,7 +161,7 @@ class MetadataCache:
         was_wrong, self._is_stale = self._is_stale, False
         self._asked_ms = self._clock.now_ms()
         call = HttpCall(
-            # Any version: a leader that still serves must be found where there is no majority.
+            # Accept any version: a leader that still serves must be found even without a majority.
             method="GET",
             path="/metadata?since=0",
             timeout_s=REFRESH_TIMEOUT_S,
@@ -181,12 +184,12 @@ class MetadataCache:
             and known.cluster_id == view.cluster_id
             and view.version < known.version
         ):
-            # This node lags behind the one that was asked before.
+            # This node lags behind the one that responded before.
             return
         self._adopt(view)
 
     def _other_node(self) -> str | None:
-        """Not the node whose answer was wrong: one that is cut off from the others goes on telling what it knew."""
+        """Return another node than the one whose view was wrong. A node that is cut off keeps reporting an old view."""
         order = self._http.routes.order(None, self._clock.now_ms())
         return next((url for url in order if url != self._source), None)
 
@@ -209,7 +212,7 @@ class MetadataCache:
 
 
 def _check_partitions(view: ClusterView) -> None:
-    """Everything else goes by a partition's place in the list."""
+    """Check the numbers of partitions: all other code finds a partition by its place in the list."""
     for topic in view.topics:
         numbers = [partition.partition for partition in topic.partitions]
         if numbers != list(range(len(numbers))):

@@ -1,4 +1,4 @@
-"""Moves of replicas between nodes, as nodes tell of them: what was asked for, and what is under way."""
+"""Moves of replicas between nodes, as nodes report them: the requested moves, and those in progress."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from milena.fields import AnswerFields, Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedMove:
-    """One partition's part of a request. ``error`` None: it was taken."""
+    """One partition's part of a request. ``error`` is None if the request was accepted."""
 
     topic: str
     partition: int
@@ -19,13 +19,13 @@ class RequestedMove:
 
     @property
     def added(self) -> tuple[int, ...]:
-        """Nodes that copy the partition for it."""
+        """The nodes that must copy the partition for the move."""
         return tuple(node for node in self.after if node not in self.before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoiningReplica:
-    """A replica that is being added. None: its leader did not say."""
+    """A replica that is being added. ``offsets_left`` and ``bytes_left`` are None if its leader did not report them."""
 
     node_id: int
     is_in_sync: bool
@@ -35,7 +35,7 @@ class JoiningReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A partition on the move. ``state``: waiting, catching_up or finishing."""
+    """A partition that is moving. ``state`` is waiting, catching_up or finishing."""
 
     topic: str
     partition: int
@@ -47,14 +47,14 @@ class Move:
 
     @property
     def bytes_left(self) -> int | None:
-        """Bytes that its new replicas have yet to copy; None while it is not known."""
+        """The bytes that its new replicas have yet to copy; None while unknown."""
         sizes = [replica.bytes_left for replica in self.added]
         known = [size for size in sizes if size is not None]
         return sum(known) if len(known) == len(sizes) and self.state != "waiting" else None
 
 
 def planned_moves(answer: Json) -> list[RequestedMove]:
-    """Moves in the answer to a request for them, or for their cancellation."""
+    """Return the moves in the response to a request for them, or for their cancellation."""
     return [
         RequestedMove(
             topic=row.text("topic"),
@@ -69,7 +69,7 @@ def planned_moves(answer: Json) -> list[RequestedMove]:
 
 
 def running_moves(answer: Json) -> list[Move]:
-    """Moves under way, of a node's answer."""
+    """Return the moves in progress from a node's response."""
     return [
         Move(
             topic=row.text("topic"),

@@ -1,4 +1,4 @@
-"""One node as it looks from outside: who answers at its URL, and what it says of itself."""
+"""Examine one node from outside: which node responds at its URL, and what it reports about itself."""
 
 import json
 from dataclasses import dataclass
@@ -16,10 +16,11 @@ EXAM_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeExam:
-    """Answers of a node. ``failure``: the first question without one, after which nothing more was asked.
+    """The responses of a node. ``failure`` is the first request without a response; no other was sent after it.
 
-    ``answers_as``: which node it says it is. ``clock_ahead_ms``: its clock beside this machine's, to a second or so,
-    since HTTP's dates have no more. ``not_ready``: why it should get no traffic; None: it should.
+    ``answers_as`` is the node id that it reports. ``clock_ahead_ms`` is how far its clock is ahead of this machine's,
+    to about a second, because HTTP dates have no more precision. ``not_ready`` is why it should get no traffic; None:
+    it is ready.
     """
 
     node: NodeView
@@ -33,7 +34,7 @@ class NodeExam:
 
 
 async def examine(http: HttpSession, node: NodeView, clock: Clock) -> NodeExam:
-    """Ask a node everything at the URL under which the cluster knows it; never raises a ``ClientError``."""
+    """Request everything from a node, at the URL under which the cluster knows it. Never raises a ``ClientError``."""
     try:
         asked_ms = clock.wall_ms()
         answer = await http.ask(node.url, _get("/"))
@@ -54,10 +55,10 @@ async def examine(http: HttpSession, node: NodeView, clock: Clock) -> NodeExam:
 
 
 async def read_metrics(http: HttpSession, url: str) -> MetricsView:
-    """What the node at ``url`` counts.
+    """Return the counters of the node at ``url``.
 
     Raises:
-        ClientError: no answer, or not that of a node.
+        ClientError: no response, or not that of a node.
     """
     answer = await http.ask(url, _get("/metrics", accept="text/plain"))
     if answer.status != 200:
@@ -77,7 +78,7 @@ def _ahead_ms(date: str | None, wall_ms: int) -> int | None:
         told = parsedate_to_datetime(date or "")
     except ValueError:
         return None
-    # A date is cut to the second: half of one is added, so that it errs as far to either side.
+    # A date is cut to the second. Adding half a second makes the error symmetric.
     return round(told.timestamp() * 1000) + 500 - wall_ms
 
 

@@ -1,4 +1,4 @@
-"""What a node tells Prometheus, as far as the command line shows it (pure)."""
+"""The metrics that a node gives Prometheus, as far as the command line shows them (pure)."""
 
 import re
 from dataclasses import dataclass
@@ -13,25 +13,25 @@ _OF_PARTITIONS = "partition_"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsView:
-    """One look at a node. Counts of partitions go on from zero when the node starts again.
+    """One reading of a node's metrics. Counters of partitions restart from zero with the node.
 
-    ``values``: what has no labels, by its name without ``milena_``. ``partitions``: what has a partition's, by its name
-    without ``milena_partition_``.
+    ``values`` has the metrics without labels, by name without ``milena_``. ``partitions`` has the metrics of each
+    partition, by name without ``milena_partition_``.
     """
 
     values: dict[str, float]
     partitions: dict[TopicPartition, dict[str, float]]
 
     def total(self, name: str) -> float:
-        """Sum over the partitions."""
+        """Return the sum over the partitions."""
         return sum(values.get(name, 0.0) for values in self.partitions.values())
 
 
 def parse_metrics(text: str) -> MetricsView:
-    """The body of ``GET /metrics``.
+    """Parse the body of ``GET /metrics``.
 
     Raises:
-        UnexpectedAnswerError: nothing in it is a node's.
+        UnexpectedAnswerError: it has no metric of a node.
     """
     values: dict[str, float] = {}
     partitions: dict[TopicPartition, dict[str, float]] = {}

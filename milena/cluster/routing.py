@@ -1,12 +1,11 @@
-"""Which node to ask first, and which after it (pure).
+"""Decide the order in which nodes are tried (pure).
 
-Any node answers any request, so an order of preference is all there is to routing: the node that the caller prefers
-(a partition's leader), then the nodes that the cluster's metadata calls live, then the URLs that the client was given.
-A node that just failed to answer goes to the end of the list for a while, so that a node that hangs costs its time
-limit once and not with every call.
+Any node responds to any request, so routing is only an order of preference: the node that the caller prefers (a
+partition's leader), then the nodes that the metadata calls live, then the URLs that the client was given. A node that
+just failed goes to the end of the list for a while. So a node that hangs costs its timeout once, not with every call.
 
-Who sends credentials does not send them wherever an answer says: to any host whose certificate is checked, over plain
-HTTP to hosts alone that the client was given as ``http://``. So they never go from https to http.
+A client does not send credentials to every URL that a response names. They go to any host whose certificate is checked.
+Over plain HTTP, they go only to hosts that the client was given as ``http://``. So they never go from https to http.
 """
 
 import ipaddress
@@ -14,30 +13,33 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 DISTRUST_MS = 3_000
-"""How long a node that failed goes last: longer than a session and an election take, shorter than a restart."""
+"""How long a failed node goes last, in ms: longer than a session and an election, shorter than a restart."""
 
 SCHEMES = {"http": 80, "https": 443}
-"""Each with its port."""
+"""The default port of each scheme."""
 
 NODES_MAX = 1_000
-"""Nodes of a cluster that are remembered; what a stranger's answer lists beyond is ignored."""
+"""The most nodes of a cluster that are remembered. A foreign server could list any number; the rest is ignored."""
 
 
 USER_IN_URL = (
     "it has a user or a password before its host, where others see them: "
     "give credentials, as user and password_file"
 )
-"""URLs are in logs, in errors, in lists of processes and in plans of queries; and one node's says nothing to others."""
+"""The reason to refuse users in URLs. URLs appear in logs, errors, process lists and query plans.
+
+Besides, a user in one node's URL would not apply to the other nodes.
+"""
 
 
 def normalise_url(url: str) -> str:
-    """``host:port`` becomes ``http://host:port``; no trailing slash."""
+    """Return the URL with a scheme and without a trailing slash: ``host:port`` becomes ``http://host:port``."""
     with_scheme = url if "://" in url else f"http://{url}"
     return with_scheme.rstrip("/")
 
 
 def without_user(url: str) -> str:
-    """The URL as it may be shown, without what is before its host, also where that is not encoded as it should be."""
+    """Return the URL as it may be shown: without a user before its host, even if that is badly encoded."""
     before, at, place = url.rpartition("@")
     scheme, slashes, _ = before.partition("://")
     return f"{scheme}{slashes}{place}" if at and slashes and scheme in SCHEMES else place
@@ -46,7 +48,7 @@ def without_user(url: str) -> str:
 class NodeRoutes:
     """The URLs of a cluster's nodes in the order in which to try them. Owned by one event loop.
 
-    ``is_guarded``: what is sent there tells who the client is.
+    ``is_guarded``: requests identify the client, so they may not go to every URL.
     """
 
     def __init__(self, seeds: str | Sequence[str], *, is_guarded: bool = False) -> None:
@@ -67,7 +69,7 @@ class NodeRoutes:
         self._distrusted_until_ms: dict[str, float] = {}
 
     def learn(self, live: Iterable[str]) -> None:
-        """The nodes that the cluster calls live, in place of those learnt before."""
+        """Replace the known live nodes by those that the cluster calls live."""
         urls = list(dict.fromkeys(normalise_url(url) for url in live))[:NODES_MAX]
         self._live = tuple(url for url in urls if self.may_ask(url))
         self.left_out = tuple(without_user(url) for url in urls if not self.may_ask(url))
@@ -77,13 +79,13 @@ class NodeRoutes:
         }
 
     def order(self, preferred: str | None, now_ms: float) -> list[str]:
-        """Every known URL once, the best first; never empty."""
+        """Return every known URL once, the best first; never empty."""
         first = preferred
         if first is None or not self.may_ask(first):
             first = self._last_good
         candidates = dict.fromkeys((first, *self._live, *self.seeds))
         trusted = [url for url in candidates if not self._is_distrusted(url, now_ms)]
-        # The one that failed longest ago is the likeliest to be back.
+        # The node that failed longest ago is the most likely to be back.
         rest = sorted(
             (url for url in candidates if self._is_distrusted(url, now_ms)),
             key=self._distrusted_until_ms.__getitem__,
@@ -91,7 +93,7 @@ class NodeRoutes:
         return trusted + rest
 
     def may_ask(self, url: str) -> bool:
-        """Whether what this client sends may go there."""
+        """Return whether this client's requests may go to a URL."""
         if "@" in url:
             return False
         if not self._is_guarded:
@@ -100,16 +102,16 @@ class NodeRoutes:
         return scheme == "https" or host in self._plain_hosts
 
     def best(self, now_ms: float) -> str:
-        """The node to ask when all are as good."""
+        """Return the node to ask when no node is preferred."""
         return self.order(None, now_ms)[0]
 
     def mark_good(self, url: str) -> None:
-        """It answered."""
+        """Note that a node responded."""
         self._distrusted_until_ms.pop(url, None)
         self._last_good = url
 
     def mark_bad(self, url: str, now_ms: float) -> None:
-        """It could not be reached, or fell silent."""
+        """Note that a node could not be reached, or did not respond."""
         self._distrusted_until_ms[url] = now_ms + DISTRUST_MS
 
     def _is_distrusted(self, url: str, now_ms: float) -> bool:
@@ -117,7 +119,7 @@ class NodeRoutes:
 
 
 def _place(url: str) -> tuple[str, str | None]:
-    """Scheme and host of a URL; this machine's own addresses are one host."""
+    """Return scheme and host of a URL. All of this machine's own addresses count as one host."""
     try:
         found = urlsplit(url)
         scheme, host = found.scheme, found.hostname

@@ -1,4 +1,4 @@
-"""Transactions that are open, as the leaders of their partitions tell of them, and their abort."""
+"""Open transactions, as the leaders of their partitions report them, and their abort."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from milena.fields import AnswerFields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPart:
-    """What a transaction has written to one partition; committed reading of it ends at ``first_offset``."""
+    """The records of a transaction in one partition. Committed reading of the partition ends at ``first_offset``."""
 
     topic: str
     partition: int
@@ -19,10 +19,10 @@ class TransactionPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionView:
-    """A transaction without an end in some partitions.
+    """A transaction that has not ended in all its partitions.
 
-    ``state``: open, or ending (decided, while leaders write it down). ``began_ms``: wall ms of its first record;
-    ``timeout_ms`` from then on it is aborted.
+    ``state`` is open, or ending (decided, while leaders write the markers). ``began_ms`` is the wall time of its first
+    record in ms. ``timeout_ms`` after that, the transaction is aborted.
     """
 
     producer_id: int
@@ -37,7 +37,7 @@ class TransactionView:
 async def transactions(
     http: HttpSession, *, older_than_ms: int | None = None
 ) -> list[TransactionView]:
-    """Those that leaders hold open, the oldest first."""
+    """Return the transactions that leaders hold open, the oldest first."""
     query = "" if older_than_ms is None else f"?older_than_ms={older_than_ms}"
     answer = AnswerFields(await http.get(f"/transactions{query}"), "transactions")
     return [
@@ -64,5 +64,5 @@ async def transactions(
 
 
 async def abort(http: HttpSession, producer_id: int, producer_epoch: int) -> None:
-    """Let nothing count of what a transaction wrote."""
+    """Abort a transaction, so that nothing that it wrote counts."""
     await http.post(f"/transactions/{producer_id}/{producer_epoch}:abort", {})

@@ -1,7 +1,7 @@
-"""The calls of the data path: append a batch, fetch batches, take a producer id.
+"""The calls of the data path: append a batch, fetch batches, get a producer id, begin and end transactions.
 
-One attempt each: the preferred node, and after it the others if nothing was sent. What a failure means for a retry is
-``milena.producing.retry``'s business, and retrying that of the callers.
+Each call is one attempt: at the preferred node, and after it at the others if nothing was sent.
+``milena.producing.retry`` decides what a failure means for a retry; the callers retry.
 """
 
 import asyncio
@@ -27,28 +27,31 @@ from milena.records import (
 BATCH_TYPE = "application/vnd.milena.batch"
 
 FETCH_MARGIN_S = 5.0
-"""What a fetch may take beyond the time that the node was asked to wait for records."""
+"""How long a fetch may take beyond the time that the node may wait for records."""
 
 APPEND_MARGIN_S = 1.0
-"""What an append may take beyond the node's own time limit, so that the node's answer is what ends it."""
+"""How long an append may take beyond the node's own timeout, so that the node's response ends it."""
 
 LOOK_MS = 2_000
-"""A fetch that waits for this long looks whether the partition has another leader by now, and so on. All fetches of a
-client share one look, so that waiting for records costs a call each two seconds, however many partitions."""
+"""How long a fetch waits before it checks whether the partition has another leader, in ms; the check then repeats.
+
+All fetches of a client share one check. Waiting for records therefore costs one call every two seconds, with any number
+of partitions.
+"""
 
 FETCH_ANSWER_TIMES = 2
 FETCH_ANSWER_BYTES_MIN = 64 << 20
-"""An answer holds at least one whole batch, however large, and the node bounds that."""
+"""The least limit of a response. It holds at least one whole batch, of any size that the node allows."""
 
 _STABLE = "Milena-Last-Stable-Offset"
-"""Nodes of earlier releases do not send it: what they call the high watermark is it."""
+"""The header of the last stable offset. Nodes of earlier releases send that offset as the high watermark."""
 
 _SMALL_ANSWER_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchAnswer:
-    """Stored batches as a node sent them, not yet checked, and where the partition stands."""
+    """Stored batches as a node sent them, not yet checked, and the offsets of the partition."""
 
     data: bytes
     start_offset: int
@@ -56,19 +59,19 @@ class FetchAnswer:
     high_watermark: int
     log_start_offset: int
     topic_tag: str = ""
-    """First digits of the topic's id; empty: the node does not say."""
+    """The first digits of the topic's id; empty if the node does not report them."""
     last_stable_offset: int | None = None
-    """Where reading of committed records ends; None: at the high watermark, or at what an earlier release calls so."""
+    """The end of committed reading; None if the node sends only ``high_watermark``, which then is this end."""
 
     @property
     def readable_end(self) -> int:
-        """Exclusive end of what may be read."""
+        """The exclusive end of what may be read."""
         return self.high_watermark if self.last_stable_offset is None else self.last_stable_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """What a transaction has acknowledged of one partition: so many records, all below ``end_offset``."""
+    """The records of one partition that a transaction has acknowledged: their number, and the offset after the last."""
 
     end_offset: int
     records: int
@@ -76,9 +79,9 @@ class WrittenPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOffsets:
-    """Offsets that a transaction commits for a group; each that of the next record to read.
+    """Offsets that a transaction commits for a group; each is that of the next record to read.
 
-    ``member_id`` None: for a group without members.
+    ``member_id`` is None for a group without members.
     """
 
     group: str
@@ -89,7 +92,7 @@ class MemberOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendAnswer:
-    """Where a batch went, both inclusive; None under ``acks=0``."""
+    """The first and last offset of an appended batch, both inclusive; None under ``acks=0``."""
 
     base_offset: int | None
     last_offset: int | None
@@ -97,7 +100,7 @@ class AppendAnswer:
 
 
 class ClusterTransport:
-    """Calls to the nodes of one cluster; raises the errors of ``milena.errors``."""
+    """Calls to the nodes of one cluster. They raise the errors of ``milena.errors``."""
 
     def __init__(self, http: HttpSession, metadata: MetadataCache) -> None:
         self._http = http
@@ -113,15 +116,15 @@ class ClusterTransport:
         wait_ms: int,
         is_verified: bool = False,
     ) -> FetchAnswer:
-        """Committed batches from a position on; waits up to ``wait_ms`` for the first.
+        """Fetch committed batches from a position on; wait up to ``wait_ms`` for the first.
 
-        ``is_verified``: the node checks what it sends, and has its copy looked at where that is damaged; a node of an
-        earlier release sends it as it is.
+        ``is_verified``: the node checks the batches, and has its copy checked if they are damaged. A node of an earlier
+        release sends them unchecked.
 
         Raises:
             OutOfRangeError: the partition has no such offset.
             TargetNotFoundError: there is no such partition.
-            UnreachableError, NotNowError: no answer, or not now.
+            UnreachableError, NotNowError: no response, or not now.
         """
         query = f"{_position(offset)}&max_bytes={max_bytes}&timeout={wait_ms}"
         if is_verified:
@@ -171,16 +174,16 @@ class ClusterTransport:
         transaction: str | None = None,
         key: str | None = None,
     ) -> AppendAnswer:
-        """Append one encoded batch, whose record count the answer must match; with ``if_match`` if that is its offset.
+        """Append one encoded batch, with ``if_match`` only if that is the partition's next offset.
 
-        ``transaction``: which it belongs to, as its beginning said. ``key``: where the batch names no producer, what it
-        is recognised by; it is written once however often it comes under this.
+        The response must match the batch's record count. ``transaction`` is the transaction header of the batch.
+        ``key`` identifies a batch without a producer: a batch that is sent several times under one key is written once.
 
         Raises:
-            ConditionFailedError: it is not; nothing was written by this attempt.
+            ConditionFailedError: ``if_match`` is not the next offset; this attempt wrote nothing.
             NotNowError, TooLargeError, UnreachableError: nothing was written.
-            SequenceRefusedError, ProducerFencedError: nothing was written by this attempt.
-            UnknownResultError, ServerFailedError, UnexpectedAnswerError: it may have been written.
+            SequenceRefusedError, ProducerFencedError: this attempt wrote nothing.
+            UnknownResultError, ServerFailedError, UnexpectedAnswerError: the batch may have been written.
             AnswerError: nothing was written, and nothing will be.
         """
         query = f"acks={acks}&timeout_ms={timeout_ms}"
@@ -207,10 +210,10 @@ class ClusterTransport:
         )
 
     async def _ask_leader(self, topic: str, partition: int, call: HttpCall) -> RawAnswer:
-        """The answer, unless the partition gets another leader meanwhile: a node that stands still may still be asked.
+        """Return the response, unless the partition gets another leader first. The node may hang without closing.
 
         Raises:
-            UnreachableError: another node leads by now; and as ``HttpSession.send``.
+            UnreachableError: another node leads now; and as ``HttpSession.send``.
         """
         leader = await self._metadata.leader_url(topic, partition)
         epoch = self._metadata.leader_epoch(topic, partition)
@@ -230,17 +233,17 @@ class ClusterTransport:
                 await asyncio.wait({task})
 
     def _notice_epoch(self, topic: str, partition: int, leader_epoch: int) -> None:
-        """Another node leads by now. The one that was asked forwards, until it stops: better to know before."""
+        """Note a later epoch: another node leads. The asked node forwards calls, but only while it runs."""
         known = self._metadata.leader_epoch(topic, partition)
         if known is not None and leader_epoch > known:
             self._metadata.mark_stale(topic)
 
     async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
-        """A new id, or the next epoch of a name, which fences the name's former holder.
+        """Get a new id, or the next epoch of a name, which fences the name's former holder.
 
         Raises:
-            UnreachableError, NotNowError, ServerFailedError: no answer, or not now.
-            UnknownResultError: an id may have been taken; asking again takes another.
+            UnreachableError, NotNowError, ServerFailedError: no response, or not now.
+            UnknownResultError: an id may have been allocated; another call allocates another.
         """
         body: dict[str, Json] = {} if name is None else {"name": name}
         fields = AnswerFields(await self._http.post("/producers", body), "producers")
@@ -249,7 +252,7 @@ class ClusterTransport:
     async def begin_transaction(
         self, transactional_id: str, *, timeout_ms: int
     ) -> ProducerIdentity:
-        """The next transaction under an id, which aborts what its former holder left open.
+        """Begin the next transaction under an id; this aborts a transaction that its former holder left open.
 
         Raises:
             UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not now; ask again.
@@ -266,16 +269,17 @@ class ClusterTransport:
         *,
         until_visible: bool = True,
     ) -> int:
-        """Commit what was written and acknowledged, and offsets; returns the epoch of the id's next transaction.
+        """Commit acknowledged records and offsets; return the epoch of the id's next transaction.
 
-        ``until_visible``: once readers see it, or the node has waited for that long enough; else once it is decided.
+        ``until_visible``: return when readers see the records, or when the node has waited long enough for that.
+        Otherwise return when the commit is decided.
 
         Raises:
-            TransactionAbortedError: nothing of it counts.
-            ProducerFencedError, TargetNotFoundError: nor does it, unless a call before has had no answer.
-            MemberFencedError, MemberUnknownError, StaleMemberError, GroupNotEmptyError: likewise; the offsets are not
-                the member's.
-            UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not known; ask again.
+            TransactionAbortedError: nothing of the transaction counts.
+            ProducerFencedError, TargetNotFoundError: nothing of it counts, unless an earlier call got no response.
+            MemberFencedError, MemberUnknownError, StaleMemberError, GroupNotEmptyError: as above; the member may not
+                commit the offsets.
+            UnreachableError, NotNowError, ServerFailedError, UnknownResultError: the result is unknown; ask again.
         """
         writes: list[Json] = [
             {
@@ -291,11 +295,11 @@ class ClusterTransport:
         return await self._end_transaction(identity, "commit", body, query)
 
     async def abort_transaction(self, identity: ProducerIdentity) -> int:
-        """Let nothing count of it; returns the epoch of the id's next transaction.
+        """Abort a transaction, so that nothing of it counts; return the epoch of the id's next transaction.
 
         Raises:
-            ProducerFencedError: another one is open under the id.
-            UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not known; ask again.
+            ProducerFencedError: another transaction is open under the id.
+            UnreachableError, NotNowError, ServerFailedError, UnknownResultError: the result is unknown; ask again.
         """
         return await self._end_transaction(identity, "abort", {})
 
@@ -306,9 +310,9 @@ class ClusterTransport:
         return AnswerFields(await self._http.post(path, body), verb).integer("next_epoch")
 
     async def can_make_topic(self, topic: str) -> bool:
-        """Whether a topic is there now, made by this very question where nodes make topics on their first write.
+        """Return whether a topic is there now. Where nodes create topics on the first write, this call creates it.
 
-        The question is a write of an empty batch, which every node refuses, but not before it looked for the topic.
+        The call writes an empty batch. Every node refuses that, but only after it has looked for the topic.
         """
         call = HttpCall(
             method="POST",
@@ -343,7 +347,7 @@ def _offset_rows(offsets: Sequence[MemberOffsets]) -> Iterator[Json]:
 
 
 async def _end_of(task: "asyncio.Future[RawAnswer]") -> None:
-    """Return when it is done, whatever it came to."""
+    """Wait until the task is done, and ignore its result."""
     await asyncio.wait({task})
 
 
@@ -365,14 +369,17 @@ def _position(position: Position) -> str:
 
 
 def _topic_tag(headers: Mapping[str, str]) -> str:
-    """The topic of an ``ETag``, which is ``"9f3a12bc44de.42"``; a node of an earlier release names the offset alone."""
+    """Return the topic part of an ``ETag`` like ``"9f3a12bc44de.42"``; else an empty text.
+
+    A node of an earlier release sends the offset alone.
+    """
     tag, point, _ = headers.get("ETag", "").strip('"').rpartition(".")
     return tag if point else ""
 
 
 def _offset_header(headers: Mapping[str, str], name: str, what: str) -> int:
     text = headers.get(name, "")
-    # More digits than 64 bits hold are no offset.
+    # A number with more digits than 64 bits hold is no offset.
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         raise UnexpectedAnswerError(f"{what}: {name} is {text[:40]!r} in place of an offset")
     return int(text)

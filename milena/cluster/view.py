@@ -1,4 +1,4 @@
-"""View of a cluster: values, and the judgement of its health (pure)."""
+"""The view of a cluster: values, and the judgement of its health (pure)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition. ``leader`` is None while there is none; the first of ``replicas`` is the preferred one."""
+    """One partition. ``leader`` is None while there is none. The first of ``replicas`` is the preferred leader."""
 
     partition: int
     leader: int | None
@@ -27,15 +27,15 @@ class PartitionView:
 
     @property
     def is_under_replicated(self) -> bool:
-        """Some replica is not in sync."""
+        """True if a replica is not in sync."""
         return len(self.isr) < len(self.replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic. ``configs``: effective values where the endpoint gives them, else those that were set.
+    """One topic. ``configs`` has effective values if the endpoint gives them, else only those that were set.
 
-    ``topic_id`` tells a topic from a later one of the same name; None where the endpoint does not give it.
+    ``topic_id`` distinguishes a topic from a later one of the same name; None if the endpoint does not give it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class TopicView:
 
     @property
     def replication_factor(self) -> int:
-        """Replicas of the first partition: all have the same number outside a reassignment."""
+        """The replicas of the first partition. All partitions have the same number, except during a reassignment."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
 
@@ -59,16 +59,16 @@ class ClusterView:
     nodes: tuple[NodeView, ...]
     topics: tuple[TopicView, ...]
     is_current: bool = True
-    """All that any node had answered is in it; False: no majority could be asked, or was to be."""
+    """True if the view was current in the quorum; False if no majority could be asked, or was not asked."""
 
     def partitions(self) -> Iterator[tuple[TopicView, PartitionView]]:
-        """Every partition with its topic."""
+        """Yield every partition with its topic."""
         for topic in self.topics:
             for partition in topic.partitions:
                 yield topic, partition
 
     def leads(self) -> dict[int, int]:
-        """How many partitions each node leads."""
+        """Return how many partitions each node leads."""
         counts = dict.fromkeys((node.node_id for node in self.nodes), 0)
         for _, partition in self.partitions():
             if partition.leader in counts:
@@ -76,7 +76,7 @@ class ClusterView:
         return counts
 
     def health(self) -> "Health":
-        """Faults, if there are any."""
+        """Return the faults, if there are any."""
         every = list(self.partitions())
         return Health(
             down=tuple(node.node_id for node in self.nodes if not node.is_live),
@@ -91,17 +91,17 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Faults of a cluster. A node that is down counts even when it holds no replica."""
+    """The faults of a cluster. A node that is down counts even if it holds no replica."""
 
     down: tuple[int, ...]
     leaderless: tuple[tuple[str, int], ...]
     under_replicated: tuple[tuple[str, int], ...]
     has_controller: bool
     has_majority: bool
-    """A majority of the metadata quorum answers; without one, all else here may be old."""
+    """True if a majority of the metadata quorum responds; without one, all other fields may be old."""
 
     @property
     def is_healthy(self) -> bool:
-        """Nothing is wrong."""
+        """True if there is no fault."""
         is_agreed = self.has_majority and self.has_controller
         return is_agreed and not (self.down or self.leaderless or self.under_replicated)
