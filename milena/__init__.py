@@ -1,6 +1,6 @@
-"""The client: reach a cluster from a program, or from the command line.
+"""The client: use a cluster from a program or from the command line.
 
-``import milena`` loads next to nothing: each name below is loaded, with what it needs, when it is first used.
+``import milena`` loads next to nothing. Each name below is loaded at its first use, with the modules that it needs.
 """
 
 from importlib import import_module
@@ -259,7 +259,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'milena' has no attribute {name!r}")
     if name == "sync":
         return import_module("milena.sync")
-    # What is not listed with its module is an error.
+    # A name that is not listed with its module must be an error class.
     value: object = getattr(import_module(_HOMES.get(name, "milena.errors")), name)
     globals()[name] = value
     return value

@@ -1,12 +1,12 @@
-"""The command ``milena``: asks and changes a cluster over HTTP; finds the commands that run nodes by name.
+"""The command ``milena``: queries and changes a cluster over HTTP, and finds the commands that run nodes by name.
 
 Exit codes, the same for every command:
 
     0    done; for ``status``, healthy
     1    refused; for ``status``, degraded
     2    no node could be reached
-    3    not known: the change was sent, but no answer came back
-    4    the thing named does not exist
+    3    unknown: the change was sent, but no response arrived
+    4    the named thing does not exist
     5    the thing to create exists already
     64   the command line, the URL or the profile is wrong
     69   the command needs the server, which is not installed
@@ -70,9 +70,9 @@ OWN_COMMANDS = {
     "transactions": "transactions",
     "users": "access.users",
 }
-"""The module of ``milena.commands`` that each is in, under its own name: one command must not wait for all of them."""
+"""The module of ``milena.commands`` that has each command. It is imported only when the command runs."""
 SERVER_COMMANDS = frozenset({"start", "dev", "dump"})
-"""What the server announces: known without it, so that its absence can be told."""
+"""Commands of the server. They are listed here so that the client can say what to install when it is missing."""
 SHORT_HELP = {
     "access": "Show or set the access mode.",
     "acls": "List, add and remove access control entries.",
@@ -96,31 +96,31 @@ SHORT_HELP = {
     "transactions": "List, describe and abort open transactions.",
     "users": "List, create, change and delete users.",
 }
-"""One line for each command in ``milena --help``, which imports none of them."""
+"""The line of each command in ``milena --help``, which imports no command."""
 STAND_IN_HELP = "(pip install . ./node)"
 OWN_PACKAGES = frozenset({"milena", "node", "http_api", "raft_meta", "storage"})
-"""A module of these that cannot be found is a fault of the installation, not an extra left out."""
+"""If a module of these packages is missing, the installation is broken: it is no extra that was left out."""
 
 
 class MissingExtraError(click.ClickException):
-    """The command is known, what it needs is not installed."""
+    """The command is known, but a package that it needs is not installed."""
 
     exit_code = EXIT_MISSING_EXTRA
 
 
 class CommandsByName(CommandGroup):
-    """A group that also has the commands other packages announce under ``milena.commands``.
+    """A group that also has the commands that other packages announce under ``milena.commands``.
 
-    All are imported when they are asked for: the client works without the server's dependencies, and a command that is
-    run again and again starts without those of the others.
+    Each command is imported only when it is used. So the client works without the server's dependencies, and a command
+    that runs often does not load those of the others.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Own commands, announced ones, and those of a server that is not installed."""
+        """Return own commands, announced ones, and those of a server that is not installed."""
         return sorted({*super().list_commands(ctx), *OWN_COMMANDS, *_announced(), *SERVER_COMMANDS})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """An own command, else an announced one."""
+        """Return an own command, else an announced one."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
@@ -151,7 +151,7 @@ class CommandsByName(CommandGroup):
 
 
 def _announced() -> "dict[str, EntryPoint]":
-    # Half of what the other modules cost: whoever names a command of the client does not need it.
+    # Loading entry points costs half as much as all other modules. A command of the client does not need them.
     points = import_module("importlib.metadata").entry_points(group=COMMAND_GROUP)
     return {point.name: point for point in points}
 
@@ -164,7 +164,7 @@ def _show_version(ctx: click.Context, parameter: click.Parameter, is_wanted: boo
 
 
 def load_command(point: "EntryPoint") -> click.Command:
-    """The command behind an entry point, or a stand-in that says which extra to install."""
+    """Return the command behind an entry point, or a stand-in that says which extra to install."""
     try:
         command = point.load()
     except ModuleNotFoundError as error:
@@ -228,7 +228,7 @@ def cli(
 ) -> None:
     """A partitioned, replicated, append-only log over HTTP/JSON."""
     target = ClusterTarget(url=url, timeout_s=timeout_s)
-    # What runs nodes asks no cluster: it must not mind what a user wrote into a file.
+    # A command that runs nodes calls no cluster, so a mistake in the user's profile file must not stop it.
     if ctx.invoked_subcommand in OWN_COMMANDS or ctx.invoked_subcommand in cli.commands:
         target = chosen_target(ctx, target, profile, credentials)
         fault = url_fault(target.url)
@@ -244,14 +244,14 @@ def chosen_target(
     profile: str | None,
     credentials: Mapping[str, str | None],
 ) -> ClusterTarget:
-    """What was said of a URL and of a profile: flags before variables, a URL before a profile, both before the file.
+    """Choose the target from URL and profile: flags before variables, a URL before a profile, both before the default.
 
-    Credentials alike, but that a profile named by a flag is asked with its own and the flags': those of the variables
-    are most likely another cluster's.
+    Credentials follow the same order, with one exception. A profile that a flag names is used with its own credentials
+    and those of flags. Credentials in variables most likely belong to another cluster.
 
     Raises:
-        click.UsageError: both were said.
-        BadProfileError: the profile is not there, or its file is wrong.
+        click.UsageError: both a URL and a profile were given by flags.
+        BadProfileError: the profile does not exist, or its file is wrong.
     """
     url_from, profile_from = (ctx.get_parameter_source(name) for name in ("url", "profile"))
     if url_from is profile_from is ParameterSource.COMMANDLINE:
@@ -291,9 +291,9 @@ def _credentials(texts: Mapping[str, str]) -> Credentials:
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def drain(target: ClusterTarget, drain_s: float, is_json: bool) -> None:
-    """Make the node at --url hand over what it leads, before it is stopped; exit 1 when it could not in time.
+    """Make the node at --url pass on its leaderships, before it is stopped. Exit 1 if it could not in time.
 
-    It answers requests as before, is not ready any more, and leads nothing until it is started again.
+    The node still responds to requests, but it is no longer ready, and leads nothing until it is started again.
     """
     waiting = replace(target, timeout_s=drain_s + target.timeout_s)
     is_drained = waiting.run(lambda client: client.drain(timeout_ms=round(drain_s * 1000)))
@@ -306,7 +306,7 @@ def drain(target: ClusterTarget, drain_s: float, is_json: bool) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code. Errors are one line on standard error."""
+    """Run one command line; return its exit code. Errors are one line on standard error."""
     try:
         result = cli.main(
             args=None if arguments is None else list(arguments),
@@ -325,7 +325,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except OSError as error:
-        # Of the network errors are typed: this is a full disk, or a terminal that is gone, behind a standard stream.
+        # Network errors are typed. So this is a full disk, or a terminal that is gone, behind a standard stream.
         click.echo(f"milena: cannot read or write: {error.strerror or error}", err=True)
         drop_unwritten()
         return EXIT_REFUSED
@@ -334,6 +334,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """Entry point of the ``milena`` script."""
+    """Run the ``milena`` script."""
     fill_closed()
     sys.exit(run())

@@ -1,4 +1,4 @@
-"""The client: one object for everything that a program does with a cluster. asyncio; ``milena.sync`` blocks instead."""
+"""The client: one object for everything that a program does with a cluster. For asyncio; ``milena.sync`` blocks."""
 
 from collections.abc import Sequence
 from random import Random
@@ -35,12 +35,12 @@ from milena.records import Position, StartAt
 
 
 class Client:
-    """Connections to a cluster's nodes, and what is known of it. An asynchronous context manager, of one event loop.
+    """Connect to a cluster. An asynchronous context manager, for one event loop.
 
     Args:
-        url: any node of the cluster, or several: one that answers is enough, for it names the others.
-        credentials: who asks, and whose certificates are believed.
-        timeout_s: how long one call to one node may take where a call has no limit of its own.
+        url: any node of the cluster, or several. One that responds is enough, because it names the others.
+        credentials: the client's identity, and the authorities that it trusts.
+        timeout_s: how long one call to one node may take, unless the call has its own limit.
         metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
         clock: for tests.
     """
@@ -63,10 +63,10 @@ class Client:
         self.transport = ClusterTransport(self._http, self.metadata)
 
     def producer(self, **options: Unpack[ProducerKeywords]) -> Producer:
-        """A producer, to be used as an asynchronous context manager; ``ProducerOptions`` lists the keywords.
+        """Return a producer. Use it as an asynchronous context manager; ``ProducerOptions`` lists the keywords.
 
         Raises:
-            ValueError: an option out of its range, or at odds with another.
+            ValueError: an option is out of its range, or contradicts another.
         """
         return Producer(
             ProducerOptions(**options),
@@ -84,16 +84,19 @@ class Client:
         until_visible: bool = True,
         **options: Unpack[ProducerKeywords],
     ) -> TransactionalProducer:
-        """Transactions, one after the other, under an id of the program's own; ``ProducerOptions`` lists the keywords.
+        """Return a producer of transactions, one at a time, under an id that you choose.
+
+        ``ProducerOptions`` lists the keywords.
 
         Args:
-            transactional_id: a program that comes back under it takes over, and what its former life left open is
-                aborted; 1 to 255 characters.
-            timeout_ms: how long a transaction may be open, 1 to 900,000; then the cluster aborts it.
-            until_visible: leave the block of one once readers see it; else once it is decided, which is sooner.
+            transactional_id: 1 to 255 characters. A program that uses the id again takes it over, and aborts the
+                transaction that the former one left open.
+            timeout_ms: how long a transaction may be open, 1 to 900,000. Then the cluster aborts it.
+            until_visible: leave a transaction's block when readers see its records; else when it is decided, which is
+                sooner.
 
         Raises:
-            ValueError: an option out of its range, or acks other than ``all``, or not idempotent.
+            ValueError: an option is out of its range, acks is not ``all``, or the producer is not idempotent.
         """
         return TransactionalProducer(
             TransactionalId(
@@ -116,12 +119,13 @@ class Client:
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **options: Unpack[ProducerKeywords],
     ) -> NamedProducer:
-        """A writer of one source that goes on where it stopped, to be used as an asynchronous context manager.
+        """Return a producer that continues one source where it stopped. Use it as an asynchronous context manager.
 
         Args:
-            name: of the source; a program that comes back under it takes over. It is the transactional id, too.
-            topic: where the records go.
-            timeout_ms: how long one write may take, 1 to 900,000; then the cluster aborts it.
+            name: the source's name, which is also the transactional id. A program that uses the name again takes it
+                over.
+            topic: the topic of the records.
+            timeout_ms: how long one write may take, 1 to 900,000. Then the cluster aborts it.
             options: keywords of ``ProducerOptions``.
 
         Raises:
@@ -137,13 +141,14 @@ class Client:
     def consumer(
         self, *topics: str, pattern: str | None = None, **options: Unpack[ConsumerKeywords]
     ) -> Consumer:
-        """A consumer of these topics, or of those whose whole names match a pattern.
+        """Return a consumer of these topics, or of the topics whose whole name matches a pattern.
 
-        To be used as an asynchronous context manager; ``ConsumerOptions`` lists the keywords. With ``group`` it shares
-        them with the group's other members, else it reads all of them. Without topics, ``assign`` says what it reads.
+        Use it as an asynchronous context manager; ``ConsumerOptions`` lists the keywords. With ``group``, it shares the
+        topics with the group's other members. Without, it reads all their partitions. If you name no topics, call
+        ``assign`` to set the partitions.
 
         Raises:
-            ValueError: an option out of its range, topics and a pattern, or a pattern without a group.
+            ValueError: an option is out of its range, topics and a pattern are given, or a pattern without a group.
         """
         found = ConsumerOptions(**options)
         chance = Random()
@@ -186,19 +191,19 @@ class Client:
         prefetch_chunks: int = PREFETCH_CHUNKS,
         patience_ms: float = PATIENCE_MS,
     ) -> PartitionReader:
-        """A reader of one partition, to be used as an asynchronous context manager.
+        """Return a reader of one partition. Use it as an asynchronous context manager.
 
         Args:
-            topic: its name.
-            partition: from 0.
+            topic: the topic's name.
+            partition: the partition's number, from 0.
             start: where to begin.
-            end: where to end, exclusive; None: at the high watermark seen at the start, or never when it follows.
-            follow: wait at the end for records to come.
+            end: where to end, exclusive. None: at the end seen at the start; with ``follow``, never.
+            follow: wait at the end for new records.
             on_out_of_range: what to do when the next offset was deleted or is above the end.
-            max_bytes: what one request may fetch; one batch is fetched however large it is.
-            wait_ms: how long a node may wait for records before it answers that there are none.
-            prefetch_chunks: how many answers may be held that were not read yet.
-            patience_ms: how long to go on asking while nothing of use is answered.
+            max_bytes: the most bytes that one request fetches. A larger batch is fetched whole.
+            wait_ms: how long a node may wait for records before it responds that there are none.
+            prefetch_chunks: the most responses that are fetched ahead of the reader.
+            patience_ms: how long to retry without a useful response.
         """
         plan = ReadPlan(
             topic=topic,

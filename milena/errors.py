@@ -1,30 +1,30 @@
-"""Errors of the client: a small tree, each leaf with one meaning for the caller.
+"""Errors of the client: a small tree, in which each leaf has one meaning for the caller.
 
     ClientError
-    ├── UnreachableError           no node answered: nothing is known to have been asked
-    ├── UnexpectedAnswerError      an answer that is not ours: another server, another version
-    ├── BadCredentialsError        a file with a secret or a certificate cannot be used: nothing was asked
+    ├── UnreachableError           no node responded: nothing is known to have been requested
+    ├── UnexpectedAnswerError      a response of another form: another server, another version
+    ├── BadCredentialsError        a file with a secret or a certificate cannot be used: nothing was sent
     ├── UnreadableOffsetError      a reader's next offset was deleted, or is above the end
     ├── UndecodableRecordError     a record whose key or value its deserializer cannot read
     ├── AnswerError                a node refused, and said why
-    │   ├── CredentialsRefusedError  the node does not know who asks
-    │   ├── NotPermittedError      the node knows who asks, and does not let them
-    │   ├── TargetNotFoundError    the thing named does not exist
-    │   ├── TargetExistsError      the thing to create is already there
+    │   ├── CredentialsRefusedError  the node does not know the caller
+    │   ├── NotPermittedError      the node knows the caller, and does not permit the call
+    │   ├── TargetNotFoundError    the named thing does not exist
+    │   ├── TargetExistsError      the thing to create exists already
     │   ├── OutOfRangeError        an offset that the partition does not have
-    │   ├── ConditionFailedError   the partition does not end at the offset that a record was to have
-    │   ├── TooLargeError          a batch or record above its bound
-    │   ├── NotNowError            nothing was done; the same may succeed later
-    │   ├── ServerFailedError      a fault of the node or of something in front of it; says nothing about the result
+    │   ├── ConditionFailedError   the partition does not end at the offset that a record was to get
+    │   ├── TooLargeError          a batch or record above its limit
+    │   ├── NotNowError            nothing was done; the same call may succeed later
+    │   ├── ServerFailedError      a fault of the node or of a proxy; the result is unknown
     │   ├── SequenceRefusedError   the sequence of an idempotent batch is not the next one
     │   ├── ProducerFencedError    another producer took over the id
-    │   ├── TransactionAbortedError  nothing of the transaction counts, nor ever will
+    │   ├── TransactionAbortedError  nothing of the transaction counts, or ever will
     │   ├── MemberUnknownError     the group has no such member, or no longer
     │   ├── MemberFencedError      another process took over the member's instance id
     │   ├── StaleMemberError       the member's epoch is not the present one, or the partition is not its own
     │   ├── GroupNotEmptyError     the group has members, and the change is for groups without
-    │   └── UnknownResultError     it may or may not have been done
-    ├── ConsumerError              told by the consumer itself
+    │   └── UnknownResultError     the change may or may not have been made
+    ├── ConsumerError              raised by the consumer itself
     │   ├── CommitFailedError      partitions went to other members meanwhile: nothing was committed
     │   └── ConsumerFencedError    another process took over the instance id
     └── ProducerError              refused by the client itself: nothing was sent
@@ -34,52 +34,52 @@
         ├── DeliveryTimeoutError   time was up before any node took the record: it was not written
         └── ClientClosedError      the client or producer is closed
 
-Every one of them carries a sentence for people; ``AnswerError`` adds the HTTP status and the API's error code.
-``request_id`` is the id under which nodes log the request, where one answered it.
-``is_retriable`` means that the same call may succeed later, unchanged, and that repeating it cannot do it twice.
+Each error has a message for people. ``AnswerError`` adds the HTTP status and the API's error code. ``request_id`` is
+the id under which nodes log the request, if a node responded. ``is_retriable`` means that the same call may succeed
+later, unchanged, and that a repeat cannot have its effect twice.
 """
 
 from milena.model.errors import MilenaError
 
 
 class ClientError(MilenaError):
-    """Root of the client's tree; only its leaves and ``AnswerError`` are raised."""
+    """The root of the client's errors. Only its leaves and ``AnswerError`` are raised."""
 
     code = "client"
     _request_id: str | None = None
 
     @property
     def request_id(self) -> str | None:
-        """The id of the request that this error answers or comes from, as nodes log it; None: no node answered."""
+        """The id of the failed request, as nodes log it; None if no node responded."""
         if self._request_id is None and isinstance(self.__cause__, ClientError):
             return self.__cause__.request_id
         return self._request_id
 
 
 class UnreachableError(ClientError):
-    """No connection, or none that lasted until the answer of a request that changes nothing."""
+    """No connection, or one that broke before the response to a request that changes nothing."""
 
     code = "unreachable"
     is_retriable = True
 
 
 class UnexpectedAnswerError(ClientError):
-    """The answer does not have the shape that the API promises."""
+    """The response does not have the shape that the API promises."""
 
     code = "unexpected_answer"
 
 
 class BadCredentialsError(ClientError):
-    """A file that the client's credentials name cannot be read, or is not what it should be; nothing was asked."""
+    """A file of the client's credentials cannot be read, or is not what it should be. Nothing was sent."""
 
     code = "bad_credentials"
 
 
 class UnreadableOffsetError(ClientError):
-    """The offset that a reader was to read is not there: deleted, or above the end.
+    """The reader's next offset is not there: it was deleted, or is above the end.
 
-    Readable are the offsets in [log_start_offset, high_watermark). ``is_made_again``: they are of another topic, which
-    was made under the name of the one that was read.
+    The readable offsets are [log_start_offset, high_watermark). ``is_made_again``: they belong to another topic, which
+    was created under the name of the deleted one.
     """
 
     code = "unreadable_offset"
@@ -110,7 +110,7 @@ class UnreadableOffsetError(ClientError):
 
 
 class UndecodableRecordError(ClientError):
-    """A record was read, and its key or value is not what the program's deserializer takes."""
+    """The program's deserializer does not take the key or value of a record that was read."""
 
     code = "undecodable_record"
 
@@ -122,9 +122,9 @@ class UndecodableRecordError(ClientError):
 
 
 class AnswerError(ClientError):
-    """The node answered with an error.
+    """The node responded with an error.
 
-    ``status`` is HTTP's, ``error_code`` the API's (usually ``status * 100 + n``), or None.
+    ``status`` is the HTTP status. ``error_code`` is the API's code (usually ``status * 100 + n``), or None.
     """
 
     code = "refused"
@@ -139,13 +139,16 @@ class AnswerError(ClientError):
 
 
 class CredentialsRefusedError(AnswerError):
-    """401: no credentials, or those that the cluster does not know or no longer takes; nothing was done."""
+    """401: the call has no credentials, or the cluster does not know them or no longer accepts them.
+
+    Nothing was done.
+    """
 
     code = "credentials_refused"
 
 
 class NotPermittedError(AnswerError):
-    """403: whoever asked has no permission for it; nothing was done."""
+    """403: the caller has no permission for the call. Nothing was done."""
 
     code = "not_permitted"
 
@@ -157,7 +160,7 @@ class TargetNotFoundError(AnswerError):
 
 
 class TargetExistsError(AnswerError):
-    """The topic to create is there already."""
+    """The topic to create exists already."""
 
     code = "target_exists"
 
@@ -169,9 +172,9 @@ class OutOfRangeError(AnswerError):
 
 
 class ConditionFailedError(AnswerError):
-    """412: the partition does not end at the offset that `if_match` names; nothing was written.
+    """412: the partition does not end at the offset that `if_match` names. Nothing was written.
 
-    ``end_offset`` is where it ended; None: the answer does not say.
+    ``end_offset`` is the offset at which it ended; None if the response does not say.
     """
 
     code = "condition_failed"
@@ -179,68 +182,68 @@ class ConditionFailedError(AnswerError):
 
 
 class TooLargeError(AnswerError):
-    """413: the batch is larger than the topic or the node allows; nothing was written."""
+    """413: the batch is larger than the topic or the node allows. Nothing was written."""
 
     code = "too_large"
 
 
 class NotNowError(AnswerError):
-    """429 or 503: no leader, too few replicas in sync, a full disk, too much at once; nothing was written."""
+    """429 or 503: no leader, too few replicas in sync, a full disk, or too many requests. Nothing was written."""
 
     code = "not_now"
     is_retriable = True
 
 
 class ServerFailedError(AnswerError):
-    """500, or a 5xx that no node of ours sends: what became of the request is not said."""
+    """500, or a 5xx status that no Milena node sends. The result of the request is unknown."""
 
     code = "server_failed"
 
 
 class SequenceRefusedError(AnswerError):
-    """An idempotent batch whose sequence leaves a gap, as the leader's log sees it; it was not written."""
+    """The sequence of an idempotent batch leaves a gap in the leader's log. The batch was not written."""
 
     code = "sequence_refused"
 
 
 class ProducerFencedError(AnswerError):
-    """Another producer took over this producer's id; this one must stop."""
+    """Another producer took over this producer's id. This one must stop."""
 
     code = "producer_fenced"
 
 
 class TransactionAbortedError(AnswerError):
-    """The transaction was aborted: nothing of it counts. Do its work again, in another one."""
+    """The transaction was aborted, so nothing of it counts. Do its work again in another transaction."""
 
     code = "transaction_aborted"
 
 
 class MemberUnknownError(AnswerError):
-    """The group has no member of this id, or no longer: it must join anew, owning nothing."""
+    """The group has no member of this id, or no longer. The member must join again, owning nothing."""
 
     code = "member_unknown"
 
 
 class MemberFencedError(AnswerError):
-    """Another process took over the member's instance id: this one must stop; nothing was done."""
+    """Another process took over the member's instance id. This one must stop. Nothing was done."""
 
     code = "member_fenced"
 
 
 class StaleMemberError(AnswerError):
-    """The member's epoch is not the present one, or a partition is not its own; nothing was done."""
+    """The member's epoch is not the present one, or a partition is not its own. Nothing was done."""
 
     code = "stale_member"
 
 
 class GroupNotEmptyError(AnswerError):
-    """The group has members; its offsets are theirs to commit, and it cannot be deleted."""
+    """The group has members. Only they commit its offsets, and it cannot be deleted."""
 
     code = "group_not_empty"
 
 
 class UnknownResultError(AnswerError):
-    """504, or a connection lost after a change was sent: it may or may not have happened."""
+    """504, or the connection was lost after a change was sent. The change may or may not have been made."""
 
     code = "unknown_result"
 
@@ -252,50 +255,50 @@ class ConsumerError(ClientError):
 
 
 class CommitFailedError(ConsumerError):
-    """The partitions are no longer this consumer's: nothing was committed, and others go on from the last commit."""
+    """The partitions are no longer this consumer's. Nothing was committed; others continue at the last commit."""
 
     code = "commit_failed"
 
 
 class ConsumerFencedError(ConsumerError):
-    """Another process speaks for this instance id since; this one must stop."""
+    """Another process has taken over this instance id. This consumer must stop."""
 
     code = "consumer_fenced"
 
 
 class ProducerError(ClientError):
-    """Refused before anything was sent; only the leaves are raised."""
+    """The client refused the record before anything was sent. Only the leaves are raised."""
 
     code = "producer"
 
 
 class RecordTooLargeError(ProducerError):
-    """A record that no batch of the topic can hold."""
+    """No batch of the topic can hold the record."""
 
     code = "record_too_large"
 
 
 class BadRecordError(ProducerError):
-    """A key, value, header, timestamp or partition that cannot be sent; the message says what to change."""
+    """A key, value, header, timestamp or partition cannot be sent. The message says what to change."""
 
     code = "bad_record"
 
 
 class BufferFullError(ProducerError):
-    """The buffer stayed full for as long as a send may wait: records come faster than the cluster takes them."""
+    """The buffer stayed full for as long as a send may wait: records arrive faster than the cluster takes them."""
 
     code = "buffer_full"
     is_retriable = True
 
 
 class DeliveryTimeoutError(ProducerError):
-    """The time for the delivery was up, and every attempt so far was known to have written nothing."""
+    """The time for the delivery was up, and every attempt is known to have written nothing."""
 
     code = "delivery_timeout"
     is_retriable = True
 
 
 class ClientClosedError(ProducerError):
-    """The client or producer was closed before."""
+    """The client or producer is already closed."""
 
     code = "closed"

@@ -1,15 +1,18 @@
-"""Typed access to decoded JSON: a missing or wrong field is one clear error, not a KeyError three frames down."""
+"""Typed access to decoded JSON: a missing or wrong field is one clear error, not a KeyError elsewhere."""
 
 from collections.abc import Iterator
 
 from milena.errors import UnexpectedAnswerError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
-"""What ``json.loads`` returns."""
+"""A value that ``json.loads`` returns."""
 
 
 class AnswerFields:
-    """One JSON object of an answer; ``where`` names it in errors."""
+    """One JSON object of a response; ``where`` names it in errors.
+
+    Every method raises ``UnexpectedAnswerError`` if the field is missing or of another type.
+    """
 
     __slots__ = ("_values", "_where")
 
@@ -20,39 +23,39 @@ class AnswerFields:
         self._where = where
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A string field."""
+        """Return a string field."""
         value = self._values.get(name, default)
         if not isinstance(value, str):
             raise self._wrong(name, "a string", value)
         return value
 
     def optional_text(self, name: str) -> str | None:
-        """A string field that may be null or absent."""
+        """Return a string field that may be null or absent."""
         value = self._values.get(name)
         if value is not None and not isinstance(value, str):
             raise self._wrong(name, "a string or null", value)
         return value
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """An integer field."""
+        """Return an integer field."""
         value = self._values.get(name, default)
         if not isinstance(value, int) or isinstance(value, bool):
             raise self._wrong(name, "an integer", value)
         return value
 
     def optional_integer(self, name: str) -> int | None:
-        """An integer field that may be null or absent."""
+        """Return an integer field that may be null or absent."""
         return None if self._values.get(name) is None else self.integer(name)
 
     def boolean(self, name: str, default: bool | None = None) -> bool:
-        """A boolean field."""
+        """Return a boolean field."""
         value = self._values.get(name, default)
         if not isinstance(value, bool):
             raise self._wrong(name, "true or false", value)
         return value
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """A list of integers."""
+        """Return a list of integers."""
         values = self._values.get(name)
         if not isinstance(values, list):
             raise self._wrong(name, "a list of integers", values)
@@ -62,18 +65,18 @@ class AnswerFields:
         return found
 
     def objects(self, name: str) -> Iterator["AnswerFields"]:
-        """A list of objects."""
+        """Yield a list of objects."""
         values = self._values.get(name)
         if not isinstance(values, list):
             raise self._wrong(name, "a list", values)
         return objects_of(values, f"{self._where}.{name}")
 
     def has(self, name: str) -> bool:
-        """Whether there is such a field, and not null."""
+        """Return whether the field exists and is not null."""
         return self._values.get(name) is not None
 
     def strings(self, name: str) -> tuple[str, ...]:
-        """A list of strings; absent means empty."""
+        """Return a list of strings; an absent field is empty."""
         values = self._values.get(name, [])
         if not isinstance(values, list):
             raise self._wrong(name, "a list of strings", values)
@@ -83,7 +86,7 @@ class AnswerFields:
         return found
 
     def members(self, name: str | None = None) -> Iterator[tuple[str, "AnswerFields"]]:
-        """An object of objects: that of a field (absent means empty), or this one."""
+        """Yield the members of an object of objects: of a field (absent means empty), or of this object."""
         values = self._values if name is None else self._values.get(name, {})
         if not isinstance(values, dict):
             raise self._wrong(name or "", "an object", values)
@@ -92,7 +95,7 @@ class AnswerFields:
             yield key, AnswerFields(value, f"{where}.{key}")
 
     def texts(self, name: str) -> dict[str, str]:
-        """An object of strings; absent means empty."""
+        """Return an object of strings; an absent field is empty. Other values become strings."""
         values = self._values.get(name, {})
         if not isinstance(values, dict):
             raise self._wrong(name, "an object", values)
@@ -101,7 +104,7 @@ class AnswerFields:
         }
 
     def numbers(self, name: str) -> dict[str, int]:
-        """An object of integers; absent means empty."""
+        """Return an object of integers; an absent field is empty."""
         values = self._values.get(name, {})
         if not isinstance(values, dict):
             raise self._wrong(name, "an object", values)
@@ -115,7 +118,7 @@ class AnswerFields:
 
 
 def objects_of(values: Json, where: str) -> Iterator[AnswerFields]:
-    """The objects of a JSON list."""
+    """Yield the objects of a JSON list."""
     if not isinstance(values, list):
         raise UnexpectedAnswerError(f"{where}: expected a JSON list, got {_kind(values)}")
     for index, value in enumerate(values):

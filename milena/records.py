@@ -31,9 +31,9 @@ class TopicPartition(NamedTuple):
 
 
 class ConsumedRecord(NamedTuple):
-    """One committed record. A value of None is a tombstone; ``headers`` is empty when there are none.
+    """One committed record. A value of None is a tombstone. ``headers`` is empty if there are none.
 
-    A tuple, for millions of them are made a second: nothing else that has names is made as fast.
+    It is a named tuple because a reader makes millions a second. No other type with named fields is made as fast.
     """
 
     topic: str
@@ -48,7 +48,7 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Where a record went. ``offset`` is None under ``acks=0``, which asks nobody."""
+    """The place of a written record. ``offset`` is None under ``acks=0``, which awaits no response."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class Receipt:
 
 @unique
 class StartAt(Enum):
-    """The two ends of a partition: its first readable offset, its high watermark."""
+    """The two ends of a partition: its first readable offset, and its high watermark."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -66,7 +66,7 @@ class StartAt(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TimestampMs:
-    """The first record at or after this time, in ms since 1970; the high watermark when there is none."""
+    """The first record at or after this time, in ms since 1970; the high watermark if there is none."""
 
     value: int
 
@@ -75,21 +75,22 @@ class TimestampMs:
 class LastN:
     """The last records that a reader may see: this many, or as many as there are.
 
-    The node looks back through at most 16 MiB of stored records. Further back it counts offsets, so fewer may come.
+    The node looks back through at most 16 MiB of stored records. Further back it counts offsets, so fewer records may
+    arrive.
     """
 
     value: int
 
 
 Position = int | StartAt | TimestampMs | LastN
-"""Where in a partition to begin; an integer is an offset."""
+"""The place in a partition where reading begins; an integer is an offset."""
 
 
 def check_position(start: object, name: str = "start") -> None:
-    """Refuse what is no position: a text of one, say, which a node would never hear of.
+    """Refuse a value that is no position, for example a text. A node would never see it.
 
     Raises:
-        TypeError: it says what there is.
+        TypeError: the message lists the valid positions.
     """
     if not isinstance(start, Position):
         raise TypeError(
@@ -100,11 +101,11 @@ def check_position(start: object, name: str = "start") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedChunk:
-    """Whole stored batches as a node sent them, checksums verified; what Spark turns into Arrow.
+    """Whole stored batches as a node sent them, with verified checksums. Spark turns them into Arrow.
 
-    The first batch may begin before ``start_offset`` and the last may end after ``end_offset``: the records to take are
-    those with ``start_offset <= offset < end_offset``. ``next_offset`` is where to go on (it is ``end_offset`` unless
-    the answer ended earlier, and it may lie beyond the last record: compaction leaves gaps).
+    The first batch may begin before ``start_offset``, and the last may end after ``end_offset``. The records to take
+    are those with ``start_offset <= offset < end_offset``. ``next_offset`` is where to continue. It is ``end_offset``
+    unless the response ended earlier. It may lie beyond the last record, because compaction leaves gaps.
     """
 
     topic: str
@@ -119,11 +120,11 @@ class FetchedChunk:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """Under which id and epoch an idempotent producer writes."""
+    """The producer id and epoch under which an idempotent producer writes."""
 
     producer_id: int
     producer_epoch: int
 
 
 Acks = Literal["all", 1, 0]
-"""Who must have a record before its write is answered: every replica in sync, the leader, nobody."""
+"""The replicas that must have a record before the response to its write: all in sync, the leader, or none."""

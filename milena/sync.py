@@ -1,12 +1,12 @@
-"""The client for programs that block: the same as ``milena.client``, driven by a loop on a thread of its own.
+"""The client for blocking programs: ``milena.client`` on a loop thread of its own.
 
     with milena.sync.Client("localhost:8082") as client, client.producer() as producer:
         delivery = producer.send("orders", b"tea", key=b"u1")
         print(delivery.result().offset)
 
-Records do not change threads one by one: ``send`` puts them into the producer's batches itself, and readers hand over
-an answer's records at a time. A client opens nothing before it is used, and opens its own connections in each process
-that uses it; producers and readers belong to the process that opened them.
+Records do not change threads one by one. ``send`` puts them into the producer's batches itself, and readers pass on the
+records of one response at a time. A client opens nothing before it is used. In each process that uses it, it opens its
+own connections. Producers and readers belong to the process that opened them.
 """
 
 import threading
@@ -56,12 +56,12 @@ _Work = Callable[[AdminClient], Coroutine[object, object, T]]
 
 
 class Client:
-    """Connections to a cluster's nodes. A context manager; may be used from several threads.
+    """Connect to a cluster. A context manager; several threads may use it.
 
     Args:
         url: any node of the cluster, or several.
-        credentials: who asks, and whose certificates are believed.
-        timeout_s: how long one call to one node may take where a call has no limit of its own.
+        credentials: the client's identity, and the authorities that it trusts.
+        timeout_s: how long one call to one node may take, unless the call has its own limit.
         metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
     """
 
@@ -80,7 +80,7 @@ class Client:
         self._lock = threading.Lock()
         self._opened: tuple[ClientLoopThread, AsyncClient] | None = None
         self._users: set[Resource] = set()
-        """What was opened and not closed yet."""
+        """Producers, readers and consumers that are open."""
 
     def __enter__(self) -> Self:
         return self
@@ -94,19 +94,19 @@ class Client:
         self._close(kind, error, trace)
 
     def close(self) -> None:
-        """Close producers and readers that are still open, then all connections. Safe to call again."""
+        """Close producers, readers and consumers that are still open, then all connections. You may call it again."""
         self._close(None, None, None)
 
     @property
     def admin(self) -> "Admin":
-        """Topics, offsets, the cluster."""
+        """The administration of topics, groups, access and the cluster."""
         return Admin(self)
 
     def producer(self, **options: Unpack[ProducerKeywords]) -> "Producer":
-        """A producer, to be used as a context manager; ``ProducerOptions`` lists the keywords.
+        """Return a producer. Use it as a context manager; ``ProducerOptions`` lists the keywords.
 
         Raises:
-            ValueError: an option out of its range, or at odds with another.
+            ValueError: an option is out of its range, or contradicts another.
         """
         thread, client = self._open()
         producer = Producer(client.producer(**options), thread, on_exit=self._users.discard)
@@ -121,10 +121,10 @@ class Client:
         until_visible: bool = True,
         **options: Unpack[ProducerKeywords],
     ) -> "TransactionalProducer":
-        """Transactions under an id of the program's own; parameters as ``Client.transactional_producer``'s.
+        """Return a producer of transactions under an id; parameters as for ``Client.transactional_producer``.
 
         Raises:
-            ValueError: an option out of its range, or one that no transaction can have.
+            ValueError: an option is out of its range, or not possible in a transaction.
         """
         thread, client = self._open()
         return TransactionalProducer(
@@ -144,10 +144,10 @@ class Client:
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **options: Unpack[ProducerKeywords],
     ) -> "NamedProducer":
-        """A writer of one source that goes on where it stopped; parameters as ``Client.named_producer``'s.
+        """Return a producer that continues one source where it stopped; parameters as for ``Client.named_producer``.
 
         Raises:
-            ValueError: an option out of its range, or one that no transaction can have.
+            ValueError: an option is out of its range, or not possible in a transaction.
         """
         thread, client = self._open()
         producer = NamedProducer(
@@ -172,11 +172,11 @@ class Client:
         prefetch_chunks: int = PREFETCH_CHUNKS,
         patience_ms: float = PATIENCE_MS,
     ) -> "PartitionReader":
-        """A reader of one partition, to be used as a context manager; parameters as those of ``Client.reader``."""
+        """Return a reader of one partition. Use it as a context manager; parameters as for ``Client.reader``."""
         thread, client = self._open()
 
         async def make() -> AsyncPartitionReader:
-            # On the loop, to which its queues belong.
+            # The reader's queues belong to the loop.
             return client.reader(
                 topic,
                 partition,
@@ -197,16 +197,16 @@ class Client:
     def consumer(
         self, *topics: str, pattern: str | None = None, **options: Unpack[ConsumerKeywords]
     ) -> Consumer:
-        """A consumer, to be used as a context manager; parameters and errors as those of ``Client.consumer``.
+        """Return a consumer. Use it as a context manager; parameters and errors as for ``Client.consumer``.
 
-        A listener's methods are called on a thread of their own, while this one waits in ``poll`` or for the next
-        record; they may call the consumer.
+        A listener's methods run on another thread, while this one waits in ``poll`` or for the next record. They may
+        call the consumer.
         """
         thread, client = self._open()
         options["listener"] = on_threads(options.get("listener"))
 
         async def make() -> AsyncConsumer:
-            # On the loop, to which its events belong.
+            # The consumer's events belong to the loop.
             return client.consumer(*topics, pattern=pattern, **options)
 
         consumer = Consumer(thread.run(make()), thread, on_exit=self._users.discard)
@@ -214,7 +214,7 @@ class Client:
         return consumer
 
     def _open(self) -> tuple[ClientLoopThread, AsyncClient]:
-        """The loop and client of this process, started now if there are none."""
+        """Return the loop and client of this process; start them if there are none."""
         with self._lock:
             if self._opened is None or not self._opened[0].is_ours:
                 thread = ClientLoopThread()
@@ -256,34 +256,34 @@ class Client:
 
 
 class Admin:
-    """``milena.cluster.admin.AdminClient``, blocking."""
+    """The blocking ``milena.cluster.admin.AdminClient``; errors are the same."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     @property
     def access(self) -> "AccessAdmin":
-        """Users, tokens, access control entries and the mode."""
+        """Administration of access: users, tokens, access control entries and the mode."""
         return AccessAdmin(self._client._call)
 
     def cluster(self) -> ClusterView:
-        """Nodes, topics and leaders."""
+        """Return nodes, topics and leaders."""
         return self._client._call(lambda admin: admin.cluster())
 
     def cluster_id(self) -> str:
-        """The cluster's id."""
+        """Return the cluster's id."""
         return self._client._call(lambda admin: admin.cluster_id())
 
     def topic_names(self) -> list[str]:
-        """Names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return self._client._call(lambda admin: admin.topic_names())
 
     def topic(self, name: str) -> TopicView:
-        """One topic with its effective configs and partitions."""
+        """Return one topic with its effective configs and partitions."""
         return self._client._call(lambda admin: admin.topic(name))
 
     def offsets(self, topic: TopicView) -> list[OffsetRange]:
-        """The readable range of every partition."""
+        """Return the readable range of every partition."""
         return self._client._call(lambda admin: admin.offsets(topic))
 
     def create_topic(
@@ -305,23 +305,26 @@ class Admin:
         )
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Let a topic have this many partitions."""
+        """Raise the number of a topic's partitions to ``partitions``."""
         self._client._call(lambda admin: admin.add_partitions(name, partitions))
 
     def alter_configs(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set (value) or reset (None) configs of a topic."""
+        """Set (value) or reset (None) configs of a topic, all or none of them."""
         self._client._call(lambda admin: admin.alter_configs(name, changes))
 
     def delete_records(self, topic: str, partition: int, before: int | None) -> int:
-        """Delete the records below ``before``, for good; None: all that are committed."""
+        """Delete the records below ``before`` permanently; None: all committed records.
+
+        Return the first offset left.
+        """
         return self._client._call(lambda admin: admin.delete_records(topic, partition, before))
 
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
-        """The offset of the first record that is not older."""
+        """Return the offset of the first record at or after a time, in ms since 1970."""
         return self._client._call(lambda admin: admin.offset_at(topic, partition, time_ms))
 
     def remove_node(self, node_id: int) -> None:
-        """Forget a node that is gone for good."""
+        """Remove a node that is gone for good."""
         self._client._call(lambda admin: admin.remove_node(node_id))
 
     def delete_topic(self, name: str) -> None:
@@ -329,15 +332,15 @@ class Admin:
         self._client._call(lambda admin: admin.delete_topic(name))
 
     def groups(self) -> list[GroupSummary]:
-        """All consumer groups, in order of their ids."""
+        """Return all consumer groups, in order of their ids."""
         return self._client._call(lambda admin: admin.groups())
 
     def group(self, group_id: str) -> GroupView:
-        """One consumer group."""
+        """Return one consumer group."""
         return self._client._call(lambda admin: admin.group(group_id))
 
     def group_lags(self, group: GroupView) -> list[PartitionLag]:
-        """How far a group is in each of its partitions."""
+        """Return a group's progress in each of its partitions."""
         return self._client._call(lambda admin: admin.group_lags(group))
 
     def reset_group(
@@ -348,19 +351,19 @@ class Admin:
         *,
         partitions: Sequence[int] | None = None,
     ) -> dict[TopicPartition, int]:
-        """Let a group without members go on elsewhere."""
+        """Reset the offsets of a group without members; return the offsets that were committed."""
         return self._client._call(
             lambda admin: admin.reset_group(group_id, topic, position, partitions=partitions)
         )
 
     def delete_group(self, group_id: str) -> None:
-        """Forget a group without members, and its offsets."""
+        """Delete a group without members, and its offsets."""
         self._client._call(lambda admin: admin.delete_group(group_id))
 
     def transactions(self, *, older_than_ms: int | None = None) -> list[TransactionView]:
-        """Transactions that leaders hold open, the oldest first."""
+        """Return the transactions that leaders hold open, the oldest first."""
         return self._client._call(lambda admin: admin.transactions(older_than_ms=older_than_ms))
 
     def abort_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Let nothing count of what a transaction wrote."""
+        """Abort a transaction, so that nothing that it wrote counts."""
         self._client._call(lambda admin: admin.abort_transaction(producer_id, producer_epoch))
