@@ -1,1 +1,1 @@
-"""Commands of ``milena`` that take more than a few lines; ``milena.cli`` registers them."""
+"""The commands of ``milena``; ``milena.cli`` finds them by name."""

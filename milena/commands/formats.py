@@ -1,4 +1,4 @@
-"""Records to the bytes that ``milena consume`` prints (pure)."""
+"""Format records as the bytes that ``milena consume`` prints (pure)."""
 
 import base64
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from milena.records import ConsumedRecord
 
 @unique
 class Format(Enum):
-    """Forms in which a record is printed."""
+    """The forms in which a record is printed."""
 
     VALUE = "value"
     KEY_VALUE = "key-value"
@@ -22,7 +22,7 @@ class Format(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A format and what stands between things. ``null_marker`` stands for a key or value that is none."""
+    """A format, its separators, and the text for a missing key or value (``null_marker``)."""
 
     format: Format = Format.VALUE
     separator: bytes = b"\n"
@@ -30,10 +30,10 @@ class Layout:
     null_marker: bytes = b"null"
 
     is_for_terminal: bool = False
-    """Control characters of records are written out, but for tabs and ends of lines; ``raw`` stays raw."""
+    """True if control characters of records are escaped, except tabs and line ends. ``raw`` is never escaped."""
 
     def encode(self, records: Iterable[ConsumedRecord]) -> bytes:
-        """The records, one after the other."""
+        """Return the records, one after the other."""
         end = b"" if self.format is Format.RAW else self.separator
         line = self._line()
         data = b"".join([line(record) + end for record in records])
@@ -65,8 +65,8 @@ def _raw(record: ConsumedRecord) -> bytes:
 
 
 def json_line(record: ConsumedRecord) -> bytes:
-    """One JSON object. Bytes that are no UTF-8 are base64, and a field ``…_encoding`` beside them says so."""
-    # By hand: an encoder, and a dict for it, made anew for each record would cost four times as much.
+    """Return one JSON object. Bytes that are no UTF-8 become base64, and a field ``…_encoding`` beside them says so."""
+    # Built by hand: a new dict and an encoder for each record would cost four times as much.
     fields = (
         f'"topic":{encode_basestring(record.topic)},"partition":{record.partition},'
         f'"offset":{record.offset},"timestamp":{record.timestamp_ms},'

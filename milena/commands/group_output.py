@@ -1,4 +1,4 @@
-"""Output of the command line about consumer groups (pure)."""
+"""Format consumer groups for the command line (pure)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,7 +11,7 @@ from milena.records import TopicPartition
 
 
 def groups_text(groups: Iterable[GroupSummary]) -> str:
-    """A line a group."""
+    """Return one line per group."""
     return table(
         ("GROUP", "STATE", "MEMBERS", "GENERATION", "ASSIGNOR", "COORDINATOR"),
         [
@@ -22,7 +22,7 @@ def groups_text(groups: Iterable[GroupSummary]) -> str:
 
 
 def summary_json(group: GroupSummary) -> dict[str, Json]:
-    """A group in a list."""
+    """Return a group as a row of a list."""
     return {
         "group_id": group.group_id,
         "state": group.state,
@@ -34,7 +34,7 @@ def summary_json(group: GroupSummary) -> dict[str, Json]:
 
 
 def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
-    """Everything about one group: a line a member, a line a partition, and how much is to be read in all, if known."""
+    """Return all about one group: a line per member, a line per partition, and the total lag if known."""
     behind = total_lag(lags)
     head = group.summary
     heading = (
@@ -71,7 +71,7 @@ def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
 
 
 def group_json(group: GroupView, lags: Sequence[PartitionLag]) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the same for programs."""
     return {
         **summary_json(group.summary),
         "members": [_member_json(member) for member in group.members],

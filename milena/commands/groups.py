@@ -1,4 +1,4 @@
-"""``milena groups``: consumer groups, how far they are, and changes of that."""
+"""``milena groups``: consumer groups, their progress, and changes of it."""
 
 from collections.abc import Sequence
 
@@ -38,7 +38,7 @@ def list_groups(target: ClusterTarget, is_json: bool) -> None:
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def describe_group(target: ClusterTarget, group: str, is_json: bool) -> None:
-    """Show the group GROUP: its members, and for each partition its offset, the end, the lag and who has it."""
+    """Show the group GROUP: its members, and for each partition its offset, end, lag and owner."""
 
     async def work(client: AdminClient) -> tuple[GroupView, list[PartitionLag]]:
         found = await client.group(group)
@@ -95,9 +95,9 @@ def reset_group(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Let the group GROUP go on elsewhere in a topic. It must have no members: stop them first.
+    """Reset the offsets of the group GROUP in a topic. The group must have no members: stop them first.
 
-    A group that is not there is made, so that its consumers find a place to begin at.
+    If the group does not exist, it is created, so that its consumers start at these offsets.
     """
     if (place is None) == (time_ms is None):
         raise click.UsageError("say either --to-offset or --to-time")
@@ -118,7 +118,7 @@ def reset_group(
         )
     )
     if is_new:
-        # As Kafka's own tool does it, so that consumers find a place to begin at; a name that was mistyped must show.
+        # Kafka's own tool does the same, so that consumers find where to begin. A mistyped name must still be noticed.
         click.echo(
             f"group {group} is new; if that is not what you meant: milena groups delete {group}",
             err=True,
@@ -136,7 +136,7 @@ def reset_group(
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def delete_group(target: ClusterTarget, group: str, yes: bool, is_json: bool) -> None:
-    """Forget the group GROUP and its offsets. It must have no members."""
+    """Delete the group GROUP and its offsets. It must have no members."""
     confirm(
         f"Delete group {group} and its offsets?",
         f"the offsets of {group} are forgotten",

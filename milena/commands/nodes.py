@@ -1,4 +1,4 @@
-"""``milena nodes``: the cluster's nodes, and forgetting one that is gone."""
+"""``milena nodes``: lists the cluster's nodes, and removes one that is gone."""
 
 import click
 
@@ -26,9 +26,10 @@ def list_nodes(target: ClusterTarget, is_json: bool) -> None:
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def remove_node(target: ClusterTarget, node_id: int, is_json: bool) -> None:
-    """Forget the node NODE_ID, which was scaled away or will not come back.
+    """Remove the node NODE_ID, which was scaled away or will not return.
 
-    Refused while it is alive, holds replicas, or is a voter of the metadata quorum. Started again, it joins anew.
+    Refused while the node is alive, holds replicas, or is a voter of the metadata quorum. If it is started again, it
+    joins again.
     """
     target.run(lambda client: client.remove_node(node_id))
     click.echo(output.as_json({"removed": node_id}) if is_json else f"removed node {node_id}")

@@ -1,4 +1,4 @@
-"""Parts of options that several commands share: types and callbacks for ``click.option``, and asking before a loss."""
+"""Parts of options that several commands share: types, callbacks for ``click.option``, and confirmations."""
 
 import math
 import re
@@ -14,12 +14,12 @@ from milena.model.clock import SystemClock
 
 
 class CommandGroup(click.Group):
-    """A group that names its commands to whoever asks for one that it does not have."""
+    """A group that lists its commands in the error about an unknown command."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command, and the words behind its name."""
+        """Return the command's name, the command, and the arguments behind it."""
         name = args[0]
         if (
             not ctx.resilient_parsing
@@ -39,7 +39,7 @@ _OTHERS_WORDS_FOR_URL = re.compile(r"--(bootstrap-?)?(servers?|brokers?|hosts?|e
 
 
 def explained(error: click.NoSuchOption) -> click.UsageError:
-    """The error, with what was probably meant: an option that stands before the command, or one that begins so."""
+    """Return the error with a suggestion: an option that belongs before the command, or one with this prefix."""
     ctx, name = error.ctx, error.option_name
     if ctx is None:
         return error
@@ -50,7 +50,7 @@ def explained(error: click.NoSuchOption) -> click.UsageError:
             if place is not ctx:
                 told += f" {ctx.command_path.removeprefix(place.command_path).strip()}"
             return click.UsageError(f"{told} is how it is said", ctx=ctx)
-    # Click looks for what is spelt alike; who leaves out the end of a word is far from it by that.
+    # Click suggests options of similar spelling. A prefix of a long option is not similar enough for that.
     if begun := [option for option in _option_names(ctx) if option.startswith(name)]:
         told = f"No such option '{name}': did you mean {' or '.join(begun)}?"
         return click.UsageError(told, ctx=ctx)
@@ -69,12 +69,12 @@ def _option_names(ctx: click.Context) -> list[str]:
 
 
 class FiniteRange(click.FloatRange):
-    """A number of a range. For click, which refuses what is outside, NaN is in every one, and infinity in open ones."""
+    """A finite number in a range. Click accepts NaN in every range, and infinity in open ranges."""
 
     def convert(
         self, value: float, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The number."""
+        """Return the number, or fail if it is not finite."""
         number = float(super().convert(value, param, ctx))
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
@@ -82,7 +82,7 @@ class FiniteRange(click.FloatRange):
 
 
 def separator(ctx: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:
-    r"""The bytes that a text with escapes (``\t``, ``\0``, ``\x1f``) stands for."""
+    r"""Return the bytes that a text with escapes (``\t``, ``\0``, ``\x1f``) stands for."""
     if text is None:
         return None
     try:
@@ -96,7 +96,7 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 def byte_rate(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Bytes a second, with a unit of thousands or without: 800000, 800k, 50MB/s, 1G."""
+    """Return bytes per second from a number with or without a decimal unit: 800000, 800k, 50MB/s, 1G."""
     if text is None:
         return None
     found = _RATE.fullmatch(text.strip())
@@ -108,11 +108,11 @@ def byte_rate(ctx: click.Context, parameter: click.Parameter, text: str | None) 
 
 
 def confirm(question: str, why: str, yes: bool, *, if_not: str) -> None:
-    """Ask before something is lost, or insist on --yes where nobody can be asked.
+    """Ask before something is lost; without a terminal, require --yes.
 
     Raises:
-        click.UsageError: nobody can be asked.
-        click.ClickException: the answer is no, and ``if_not`` says what was therefore not done.
+        click.UsageError: standard input is no terminal.
+        click.ClickException: the answer is no; ``if_not`` says what was therefore not done.
     """
     if yes:
         return
@@ -123,7 +123,7 @@ def confirm(question: str, why: str, yes: bool, *, if_not: str) -> None:
 
 
 def moment(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """A moment in ms since 1970; what is relative is relative to now."""
+    """Return a time in ms since 1970; a relative time counts from now."""
     if text is None:
         return None
     try:

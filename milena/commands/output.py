@@ -1,4 +1,4 @@
-"""Output of the command line: plain aligned columns for people, JSON for programs (pure)."""
+"""Format the command line's output: aligned columns for people, JSON for programs (pure)."""
 
 import json
 import re
@@ -15,15 +15,18 @@ Cell = str | int | None
 
 
 def as_json(value: Json) -> str:
-    """Indented JSON, keys in the order they were made."""
-    # JSON writes out what stands below U+0020 alone.
+    """Return indented JSON, with the keys in their order."""
+    # ``json.dumps`` escapes only control characters below U+0020.
     return _BEYOND_JSON.sub(
         lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=2, ensure_ascii=False)
     )
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Columns two spaces apart, numbers to the right; no trailing blanks. Others' texts do nothing to a terminal."""
+    """Return columns two spaces apart, numbers aligned right, without trailing blanks.
+
+    Texts of other users are escaped, so that they cannot control a terminal.
+    """
     cells = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in rows]
     numeric = [
         all(row[i].lstrip("-").isdigit() or row[i] == "-" for row in cells)
@@ -41,19 +44,19 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def ids(values: Iterable[int]) -> str:
-    """Node ids as a list: ``1,2,3``."""
+    """Return node ids as a list: ``1,2,3``."""
     return ",".join(str(value) for value in values) or "-"
 
 
 def node_state(node: NodeView) -> str:
-    """A word for it."""
+    """Return one word for the node's state."""
     if not node.is_live:
         return "down"
     return "draining" if node.is_draining else "up"
 
 
 def nodes_text(view: ClusterView) -> str:
-    """A line a node."""
+    """Return one line per node."""
     leads = view.leads()
     return table(
         ("NODE", "STATE", "LEADS", "ROLE", "URL"),
@@ -71,7 +74,7 @@ def nodes_text(view: ClusterView) -> str:
 
 
 def nodes_json(view: ClusterView) -> list[Json]:
-    """The same for programs."""
+    """Return the same for programs."""
     return [
         {
             "node_id": n.node_id,
@@ -85,13 +88,13 @@ def nodes_json(view: ClusterView) -> list[Json]:
 
 
 def heading(view: ClusterView) -> str:
-    """The cluster's id and how much is in it."""
+    """Return the cluster's id and the numbers of its topics and partitions."""
     count = sum(1 for _ in view.partitions())
     return f"cluster {view.cluster_id}: {len(view.topics)} topics, {count} partitions"
 
 
 def status_text(view: ClusterView, health: Health) -> str:
-    """Nodes, partitions that need attention, and a verdict."""
+    """Return the nodes, the partitions that need attention, and a verdict."""
     parts = [heading(view), nodes_text(view)]
     affected = [
         (topic.name, p.partition, p.leader, ids(p.replicas), ids(p.isr), _trouble(p))
@@ -106,7 +109,7 @@ def status_text(view: ClusterView, health: Health) -> str:
 
 
 def verdict(health: Health) -> str:
-    """One line: healthy, or what is wrong."""
+    """Return one line: healthy, or what is wrong."""
     if health.is_healthy:
         return "healthy"
     wrong = []
@@ -124,7 +127,7 @@ def verdict(health: Health) -> str:
 
 
 def status_json(view: ClusterView, health: Health) -> Json:
-    """The same for programs."""
+    """Return the same for programs."""
     return {
         "cluster_id": view.cluster_id,
         "version": view.version,
@@ -139,7 +142,7 @@ def status_json(view: ClusterView, health: Health) -> Json:
 
 
 def topic_json(topic: TopicView, offsets: Sequence[OffsetRange] | None = None) -> dict[str, Json]:
-    """A topic for programs; with offsets where they were asked for."""
+    """Return a topic for programs, with offsets if they were requested."""
     ranges = {r.partition: r for r in offsets or ()}
     configs: dict[str, Json] = dict(topic.configs)
     partitions: list[Json] = []
@@ -164,7 +167,7 @@ def topic_json(topic: TopicView, offsets: Sequence[OffsetRange] | None = None) -
 
 
 def topics_text(topics: Iterable[TopicView]) -> str:
-    """A line a topic."""
+    """Return one line per topic."""
     return table(
         ("TOPIC", "PARTITIONS", "REPLICATION", "UNDER-REPLICATED", "LEADERLESS"),
         [
@@ -181,7 +184,7 @@ def topics_text(topics: Iterable[TopicView]) -> str:
 
 
 def topic_text(topic: TopicView, offsets: Sequence[OffsetRange]) -> str:
-    """Everything about one topic."""
+    """Return all about one topic."""
     ranges = {r.partition: r for r in offsets}
     partitions = table(
         ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "FIRST OFFSET", "END OFFSET"),

@@ -1,4 +1,4 @@
-"""Profiles: names for clusters, in a file of the user's; ``milena profiles`` lists them.
+"""Profiles: names for clusters, in a file of the user; ``milena profiles`` lists them.
 
     default = "local"
 
@@ -10,10 +10,10 @@
     timeout = 30
     token_file = "~/.config/milena/production.token"
 
-Credentials are named as those of the client (``milena.cluster.credentials``); a file that holds a token or a password
-itself must be its owner's alone.
+Credentials have the client's names (``milena.cluster.credentials``). If the file itself holds a token or a password,
+only its owner may read it.
 
-Everything in the file is checked when it is read, so that a mistake shows before it matters.
+The whole file is checked when it is read, so that a mistake is found before the profile is used.
 """
 
 import math
@@ -37,14 +37,14 @@ _OTHERS_MAY_READ = 0o077
 
 
 class BadProfileError(click.ClickException):
-    """The file of profiles cannot be used, or has no such profile."""
+    """The file of profiles cannot be used, or has no profile of this name."""
 
     exit_code = EXIT_USAGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A cluster by name. ``timeout_s`` None: as for any other. ``credentials``: texts by the client's names."""
+    """A cluster by name. ``timeout_s`` None means the default. ``credentials`` are texts by the client's names."""
 
     name: str
     url: str
@@ -54,17 +54,17 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFile:
-    """All profiles. ``default``: the one that counts when nothing is said."""
+    """All profiles. ``default`` is the one to use if the user names none."""
 
     path: Path
     profiles: dict[str, Profile] = field(default_factory=dict)
     default: str | None = None
 
     def get(self, name: str) -> Profile:
-        """The profile of a name.
+        """Return the profile of a name.
 
         Raises:
-            BadProfileError: there is none.
+            BadProfileError: there is no profile of this name.
         """
         found = self.profiles.get(name)
         if found is None:
@@ -74,19 +74,19 @@ class ProfileFile:
 
 
 def profile_path(environment: Mapping[str, str]) -> Path:
-    """Where the file is: below ``XDG_CONFIG_HOME``, by default ``~/.config``."""
+    """Return the path of the file: below ``XDG_CONFIG_HOME``, by default ``~/.config``."""
     home = Path(environment.get("XDG_CONFIG_HOME", ""))
-    # The rule for this variable: what is not absolute is not there.
+    # XDG base directory specification: ignore a value that is not absolute.
     if not home.is_absolute():
         home = Path.home() / ".config"
     return home / "milena" / "config.toml"
 
 
 def load_profiles(path: Path) -> ProfileFile:
-    """The profiles of a file; a file that is not there has none.
+    """Return the profiles of a file; without the file, there are none.
 
     Raises:
-        BadProfileError: it cannot be read, or something in it is wrong; names the line where there is one.
+        BadProfileError: the file cannot be read, or something in it is wrong; the message names the line if known.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def load_profiles(path: Path) -> ProfileFile:
     try:
         found = parse_profiles(text, path)
     except tomllib.TOMLDecodeError as error:
-        # Its text names line and column.
+        # The error's text names line and column.
         raise BadProfileError(f"{path} is no TOML: {error}") from error
     has_secret = any(SECRETS & profile.credentials.keys() for profile in found.profiles.values())
     if has_secret and mode & _OTHERS_MAY_READ:
@@ -109,7 +109,7 @@ def load_profiles(path: Path) -> ProfileFile:
 
 
 def parse_profiles(text: str, path: Path) -> ProfileFile:
-    """The profiles in a text.
+    """Parse the profiles in a text.
 
     Raises:
         TOMLDecodeError: the text is no TOML.
@@ -132,14 +132,14 @@ def parse_profiles(text: str, path: Path) -> ProfileFile:
 
 
 class _Parsing:
-    """A text and where it is from, for what is to be said about it."""
+    """The text and its path, for errors that name the line."""
 
     def __init__(self, text: str, path: Path) -> None:
         self._lines = text.splitlines()
         self._path = path
 
     def profile(self, name: str, values: object) -> Profile:
-        """One table."""
+        """Return the profile of one table."""
         if not isinstance(values, dict):
             raise self.wrong(f"profile {name} must be a table: [profiles.{name}]", name)
         self.refuse_others(values, _PROFILE_KEYS, f"profile {name}: ", section=name)
@@ -176,14 +176,14 @@ class _Parsing:
         *,
         section: str | None = None,
     ) -> None:
-        """Refuse a key that means nothing."""
+        """Refuse an unknown key."""
         for key in values:
             if key not in known:
                 told = f"{where}unknown key {key!r}; known: {', '.join(known)}"
                 raise self.wrong(told, key, section=section)
 
     def wrong(self, told: str, key: str, *, section: str | None = None) -> BadProfileError:
-        """An error at the line of a key, or of its section where the key is not there."""
+        """Return an error at the line of a key, or of its section if the key is missing."""
         line = self._line(key, section)
         return BadProfileError(f"{self._path}{'' if line is None else f', line {line}'}: {told}")
 
@@ -210,12 +210,12 @@ def _is_timeout(value: object) -> bool:
 
 
 def own_profiles() -> ProfileFile:
-    """This user's."""
+    """Return this user's profiles."""
     return load_profiles(profile_path(os.environ))
 
 
 def complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names for the shell's completion; a file that is wrong has none."""
+    """Return names for the shell's completion; none if the file is wrong."""
     del ctx, parameter
     try:
         names = own_profiles().profiles
@@ -227,7 +227,7 @@ def complete_profile(ctx: click.Context, parameter: click.Parameter, incomplete:
 @click.command()
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 def profiles(is_json: bool) -> None:
-    """List the profiles of this user: names for clusters, to be used with --profile."""
+    """List the profiles of this user: names for clusters, for use with --profile."""
     found = own_profiles()
     rows = [(p.name, p.url, p.timeout_s, p.name == found.default) for p in found.profiles.values()]
     if is_json:

@@ -1,4 +1,4 @@
-"""``milena rebalance`` and ``milena reassignments``: replicas move to other nodes."""
+"""``milena rebalance`` and ``milena reassignments``: move replicas to other nodes."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from milena.model.clock import SystemClock
 
 POLL_MS = 500
 PATIENCE_MS = 60_000
-"""How long the node that is asked for progress may be silent: it may be restarted, the moves go on all the same."""
+"""How long the node that is asked for progress may be silent. It may restart; the moves continue all the same."""
 
 
 @click.command()
@@ -40,9 +40,9 @@ def rebalance(
     is_waiting: bool,
     is_json: bool,
 ) -> None:
-    """Move as few replicas as make the cluster even, or everything away from one node.
+    """Move as few replicas as possible to balance the cluster, or all replicas away from one node.
 
-    Nodes that were added get their share; nothing is unavailable meanwhile. The moves go on in the background.
+    Nodes that were added get their share. All partitions stay available. The moves continue in the background.
     """
 
     async def work(client: AdminClient) -> tuple[list[RequestedMove], float]:
@@ -66,7 +66,7 @@ def rebalance(
 
 
 async def _arrived(client: AdminClient, moves: Sequence[RequestedMove]) -> None:
-    """Wait until none of them is under way; on a terminal, show how many bytes are left."""
+    """Wait until none of the moves is in progress; on a terminal, show how many bytes are left."""
     wanted = {(move.topic, move.partition) for move in moves}
     clock = SystemClock()
     heard_ms = clock.now_ms()
@@ -94,7 +94,7 @@ async def _arrived(client: AdminClient, moves: Sequence[RequestedMove]) -> None:
 
 
 def _show(bar: "tqdm[object]", running: Sequence[Move], count: int) -> None:
-    """The whole is what has been seen to be left at most: what waits is not known before it starts."""
+    """Update the bar. Its total is the most that was seen to be left: moves that wait have no known size yet."""
     left = sum(move.bytes_left or 0 for move in running)
     bar.total = max(bar.total or 0, bar.n + left)
     bar.set_postfix_str(f"{count - len(running)} of {count} partitions")
@@ -103,14 +103,14 @@ def _show(bar: "tqdm[object]", running: Sequence[Move], count: int) -> None:
 
 @click.group(cls=CommandGroup)
 def reassignments() -> None:
-    """Replicas on their way to other nodes."""
+    """Show and cancel moves of replicas to other nodes."""
 
 
 @reassignments.command("list")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def list_reassignments(target: ClusterTarget, is_json: bool) -> None:
-    """List what is on the move, and how much is left of it."""
+    """List the moves in progress, and how much is left of each."""
     moves = target.run(lambda client: client.reassignments())
     if is_json:
         click.echo(output.as_json([_running_json(move) for move in moves]))
@@ -129,7 +129,7 @@ def list_reassignments(target: ClusterTarget, is_json: bool) -> None:
 def cancel_reassignments(
     target: ClusterTarget, topic: str | None, partition: int | None, is_json: bool
 ) -> None:
-    """Take what is on the move back to where it was."""
+    """Cancel moves in progress, and return the replicas to their former nodes."""
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
     moves = target.run(lambda client: client.cancel_reassignments(topic, partition))

@@ -1,7 +1,7 @@
-"""Standard input and output beside an event loop: blocking calls on a thread that nobody waits for.
+"""Standard input and output beside an event loop: blocking calls run on a thread that can be left behind.
 
-A pipe may keep a read or a write waiting for ever. The loop goes on meanwhile, and so does the end of the process: the
-thread is a daemon, and it works on descriptors, not on Python's buffered streams, whose locks it would take along.
+A pipe may block a read or a write forever. Meanwhile the loop goes on, and the process can end: the thread is a daemon.
+It works on descriptors, not on Python's buffered streams, because a blocked thread would hold their locks.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class DaemonThread:
-    """Runs one blocking call after the other. A context manager; a call that never returns is left behind."""
+    """Run blocking calls one after the other. A context manager; a call that never returns is left behind."""
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -38,7 +38,7 @@ class DaemonThread:
         self._jobs.put(None)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Result or error of ``work``."""
+        """Return the result of ``work``, or raise its error."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
 
@@ -48,7 +48,7 @@ class DaemonThread:
             if error is not None:
                 done.set_exception(error)
             else:
-                # Without an error there is a result, and None is one where T is None.
+                # Without an error there is a result. If T is None, the result is None.
                 done.set_result(result)  # type: ignore[arg-type]
 
         def job() -> None:
@@ -60,7 +60,7 @@ class DaemonThread:
             try:
                 loop.call_soon_threadsafe(tell, result, failure)
             except RuntimeError:
-                # The loop was closed while the call was under way: nobody waits any more.
+                # The loop was closed during the call, so no task waits for the result.
                 return
 
         self._jobs.put(job)
@@ -72,10 +72,10 @@ class DaemonThread:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write everything; blocks while the other side does not read.
+    """Write all bytes. Blocks while the reader of the pipe does not read.
 
     Raises:
-        BrokenPipeError: the other side went away.
+        BrokenPipeError: the reader closed the pipe.
     """
     view = memoryview(data)
     while view:
@@ -83,20 +83,20 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def fill_closed() -> None:
-    """Open the null device in the place of standard streams that were closed.
+    """Open the null device in place of standard streams that were closed.
 
-    Else the next socket would get such a number, and what is written to the stream would go there. That a stream was
-    closed still shows by ``sys.__stdin__`` or ``sys.__stdout__``, which are None.
+    Otherwise the next socket would get the stream's number, and output to the stream would go to the socket.
+    ``sys.__stdin__`` and ``sys.__stdout__`` stay None, and so still show that the stream was closed.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            # The lowest number that is free: that of the stream.
+            # The lowest free number is that of the stream.
             descriptor = os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def drop_unwritten() -> None:
-    """Let what could not be written to standard output go: the interpreter would try again at its end, and complain."""
+    """Discard output that could not be written; the interpreter would try again at its end, and report an error."""
     null = os.open(os.devnull, os.O_WRONLY)
     with contextlib.suppress(io.UnsupportedOperation):
         os.dup2(null, sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Target of every command: the cluster it speaks to, and how its errors become exit codes."""
+"""The target of every command: the cluster that it calls, and the exit codes of its errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -44,21 +44,21 @@ T = TypeVar("T")
 
 
 class NoSuchPartitionError(click.ClickException):
-    """The topic is there, a partition that was named is not."""
+    """The topic exists, but not the named partition."""
 
     exit_code = EXIT_NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTarget:
-    """Which node to ask, how long, and as whom."""
+    """The node to call, the timeout, and the credentials."""
 
     url: str
     timeout_s: float
     credentials: Credentials = ANONYMOUS
 
     def run(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
-        """Run one piece of administration with a client of its own."""
+        """Run one piece of administration with its own client."""
 
         async def inside() -> T:
             async with AdminClient(
@@ -69,7 +69,7 @@ class ClusterTarget:
         return asyncio.run(inside())
 
     def cluster(self) -> ClusterView:
-        """The cluster; says on standard error when nobody knows whether the node that told it is up to date."""
+        """Return the view of the cluster; warn on standard error if the view may be outdated."""
         view = self.run(lambda client: client.cluster())
         if not view.is_current:
             click.echo(
@@ -91,7 +91,7 @@ class ClusterTarget:
 
 
 def url_fault(text: str) -> str | None:
-    """Why a text is not the URL of a node, None where it is one: a scheme, a host, perhaps a port."""
+    """Return why a text is not the URL of a node, or None if it is one: a scheme, a host, and optionally a port."""
     try:
         origin = Origin.of(normalise_url(text))
     except ValueError as error:
@@ -103,12 +103,12 @@ def url_fault(text: str) -> str | None:
 
 
 def exit_code(error: ClientError) -> int:
-    """The exit code that tells what the error means."""
+    """Return the exit code of an error."""
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), EXIT_REFUSED)
 
 
 def told(error: ClientError) -> str:
-    """What people read of an error: its sentence, and the id under which nodes log the request."""
+    """Return an error's message for people, and the id under which nodes log the request."""
     if error.request_id is None:
         return error.message
     return f"{error.message} (request {error.request_id})"

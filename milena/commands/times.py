@@ -1,4 +1,4 @@
-"""Moments and durations as people write them on a command line (pure)."""
+"""Times and durations as people write them on a command line (pure)."""
 
 import re
 from datetime import UTC, datetime
@@ -9,10 +9,10 @@ _DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)")
 
 
 def parse_moment(text: str, *, now_ms: int) -> int:
-    """Milliseconds since 1970 of ``-90m`` (before now), ``1767225600000``, or ISO-8601; without a zone that is UTC.
+    """Return ms since 1970 for ``-90m`` (before now), ``1767225600000``, or ISO-8601 (UTC if it has no zone).
 
     Raises:
-        ValueError: none of these, or before 1970.
+        ValueError: the text is none of these, or before 1970.
     """
     ago = _AGO.fullmatch(text)
     if ago:
@@ -27,10 +27,10 @@ def parse_moment(text: str, *, now_ms: int) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of ``90d``: a whole number above zero with a unit.
+    """Return the ms of a duration like ``90d``: a whole number above zero with a unit.
 
     Raises:
-        ValueError: something else.
+        ValueError: the text is no duration.
     """
     found = _DURATION.fullmatch(text)
     if found is None or int(found[1]) == 0:

@@ -1,4 +1,4 @@
-"""``milena topics``: what there is, and changes of it."""
+"""``milena topics``: lists and changes topics."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +99,7 @@ def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
 
     async def work(client: AdminClient) -> tuple[TopicView, list[OffsetRange]]:
         topic = await client.topic(name)
-        # Offsets are the leaders' to tell; a partition without one is still worth describing.
+        # Only leaders know offsets. A partition without a leader is still worth showing.
         led = tuple(p for p in topic.partitions if p.leader is not None)
         return topic, await client.offsets(replace(topic, partitions=led))
 
@@ -145,10 +145,10 @@ def alter_topic(
     resets: Sequence[str],
     is_json: bool,
 ) -> None:
-    """Change the topic NAME while it is used: more partitions, other settings.
+    """Change the topic NAME while it is in use: more partitions, other settings.
 
-    Settings are changed first, all or none of them. Records of a key that are there already stay in their partition;
-    with more partitions, later ones may go to another.
+    Settings are changed first, all or none of them. Existing records stay in their partition. With more partitions,
+    later records of the same key may go to another partition.
     """
     if partitions is None and not configs and not resets:
         raise click.UsageError("nothing to change: say --partitions, --config or --delete-config")
@@ -175,13 +175,13 @@ def alter_topic(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionEnd:
-    """Up to where to delete: below an offset, below the first record of a time, or (both None) everything."""
+    """The end of a deletion: an offset, the first record of a time, or (both None) the end of the partition."""
 
     offset: int | None
     time_ms: int | None
 
     async def before(self, client: AdminClient, topic: str, partition: int) -> int | None:
-        """The first offset to keep; None: none of what is there now."""
+        """Return the first offset to keep; None to keep no present record."""
         if self.time_ms is None:
             return self.offset
         return await client.offset_at(topic, partition, self.time_ms)
@@ -219,9 +219,9 @@ def delete_records(
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Delete the oldest records of the topic NAME, for good.
+    """Delete the oldest records of the topic NAME permanently.
 
-    Every partition has offsets of its own: where there are several, an offset needs --partition.
+    Every partition has its own offsets. So for a topic with several partitions, an offset needs --partition.
     """
     if (before_offset is None) == (time_ms is None):
         raise click.UsageError("say either --before-offset or --before-time")
@@ -253,7 +253,7 @@ def delete_records(
 
 
 def _chosen(topic: TopicView, partitions: Sequence[int], *, is_one_needed: bool) -> list[int]:
-    """The partitions that are meant: all, unless some were named."""
+    """Return the chosen partitions: all, unless some were named."""
     there = [p.partition for p in topic.partitions]
     missing = [p for p in partitions if p not in there]
     if missing:

@@ -1,4 +1,4 @@
-"""``milena transactions``: which are open, which hang, and how to end one that nobody ends."""
+"""``milena transactions``: lists open and hanging transactions, and aborts one."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def transactions() -> None:
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json: bool) -> None:
-    """List the transactions that are open, the oldest first."""
+    """List the open transactions, the oldest first."""
     older_than_ms = None if older_than_s is None else round(older_than_s * 1000)
     _show(target.run(lambda client: client.transactions(older_than_ms=older_than_ms)), is_json)
 
@@ -34,7 +34,7 @@ def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> None:
-    """Show the open transaction ID, a producer's id or its name, and what it has written where."""
+    """Show the open transaction ID, a producer's id or name, and what it has written to each partition."""
     wanted = [
         found
         for found in target.run(lambda client: client.transactions())
@@ -59,9 +59,9 @@ def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> Non
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def find_hanging(target: ClusterTarget, is_json: bool) -> None:
-    """List transactions whose time is over; exit 1 if there are any.
+    """List transactions that are past their timeout; exit 1 if there are any.
 
-    Leaders abort them by themselves within a second. One that stays is held up by a partition that cannot be written,
+    Leaders abort these transactions within a second. One that stays is blocked by a partition that cannot be written,
     or by the metadata quorum: milena doctor says which.
     """
     found = [
@@ -83,7 +83,10 @@ def find_hanging(target: ClusterTarget, is_json: bool) -> None:
 def abort_transaction(
     target: ClusterTarget, producer_id: int, producer_epoch: int, yes: bool, is_json: bool
 ) -> None:
-    """Abort the transaction of producer ID under EPOCH, as the list says them; its client hears so when it commits."""
+    """Abort the transaction of producer ID under EPOCH, as the list shows them.
+
+    Its client gets the error at its commit.
+    """
     name = f"{producer_id}:{producer_epoch}"
     confirm(
         f"Abort transaction {name}?",
@@ -119,7 +122,7 @@ def _show(found: Sequence[TransactionView], is_json: bool) -> None:
 
 
 def _seconds(found: TransactionView) -> float:
-    """How long it is open, by the clocks of its leader and of this machine."""
+    """Return how long the transaction is open, by the clocks of its leader and of this machine."""
     return max(0.0, (SystemClock().wall_ms() - found.began_ms) / 1000)
 
 

@@ -1,1 +1,1 @@
-"""Users, their tokens, and what each may."""
+"""Users, their tokens, and their permissions."""

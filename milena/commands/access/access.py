@@ -1,4 +1,4 @@
-"""``milena access``: how much the cluster asks of its callers, and whom it takes this one for."""
+"""``milena access``: shows and sets the access mode, and shows the user that the cluster takes this client for."""
 
 import click
 
@@ -33,9 +33,9 @@ def access(ctx: click.Context, is_json: bool) -> None:
 def set_mode(target: ClusterTarget, mode: str, is_json: bool) -> None:
     """Set the access mode.
 
-    off: everybody may do everything. optional: what would be refused is logged, and done. required: it is refused.
+    off: everyone may do everything. optional: a call that would be refused is logged and done. required: it is refused.
 
-    Not done while no superuser has a password: nobody could administer the cluster any more.
+    The mode does not change while no superuser has a password, because then no user could administer the cluster.
     """
     view = target.run(lambda client: client.access.set_mode(AccessMode(mode)))
     if is_json:

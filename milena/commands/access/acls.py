@@ -60,7 +60,7 @@ _WORDS = (
 
 
 class AclOptions(TypedDict):
-    """What these options and the principal say."""
+    """The values of these options and of the principal."""
 
     principal: str | None
     allowed: Sequence[Operation]
@@ -104,7 +104,7 @@ def _words(said: AclOptions) -> AclWords:
 def list_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -> None:
     """List entries.
 
-    All, or those of PRINCIPAL and of what else is said; names are whole ones unless they are called prefixes.
+    All entries, or those that match PRINCIPAL and the options. Names are exact unless you mark them as prefixes.
     """
     found = _found(target, _filters(said))
     if is_json:
@@ -121,10 +121,10 @@ def list_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) 
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def add_acls(target: ClusterTarget, is_json: bool, **said: Unpack[AclOptions]) -> None:
-    """Say what PRINCIPAL may or may not do.
+    """Allow or deny operations to PRINCIPAL.
 
-    PRINCIPAL is User:alice, or User:* for everybody. What no entry allows is refused, and one that denies wins over
-    all that allow. Those that are there already stay.
+    PRINCIPAL is User:alice, or User:* for everyone. An operation that no entry allows is refused. An entry that denies
+    wins over all that allow. Existing entries stay.
     """
     try:
         entries = _words(said).entries()
@@ -149,7 +149,7 @@ def remove_acls(
 ) -> None:
     """Remove entries.
 
-    Those of PRINCIPAL and of what else is said; names are whole ones unless they are called prefixes.
+    Removes the entries that match PRINCIPAL and the options. Names are exact unless you mark them as prefixes.
     """
     filters = _filters(said)
     if filters == [AclFilter()]:

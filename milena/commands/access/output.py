@@ -1,4 +1,4 @@
-"""Output of the command line about access control (pure)."""
+"""Format access control for the command line (pure)."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -19,14 +19,14 @@ from milena.model.access import ANY_HOST, CLUSTER_NAME, PatternType
 
 
 def access_text(view: AccessView) -> str:
-    """The mode, and who asks."""
+    """Return the mode, and the user of the client."""
     rank = ", a superuser" if view.is_superuser else ""
     token = "" if view.token_id is None else f", by token {view.token_id}"
     return f"mode {view.mode}\nyou are {view.principal}{rank}{token}"
 
 
 def access_json(view: AccessView) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the same for programs."""
     return {
         "mode": view.mode,
         "version": view.version,
@@ -38,7 +38,7 @@ def access_json(view: AccessView) -> dict[str, Json]:
 
 
 def users_text(users: Iterable[UserView]) -> str:
-    """A line a user."""
+    """Return one line per user."""
     return table(
         ("USER", "SUPERUSER", "PASSWORDS", "TOKENS"),
         [
@@ -49,13 +49,13 @@ def users_text(users: Iterable[UserView]) -> str:
 
 
 def user_text(user: UserView) -> str:
-    """One user in a sentence."""
+    """Return one user as a sentence."""
     rank = "superuser" if user.is_superuser else "user"
     return f"{rank} {user.name}: {_count(user.password_count, 'password')}, {_count(user.token_count, 'token')}"
 
 
 def user_json(user: UserView) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the same for programs."""
     return {
         "name": user.name,
         "is_superuser": user.is_superuser,
@@ -65,7 +65,7 @@ def user_json(user: UserView) -> dict[str, Json]:
 
 
 def quotas_text(quotas: Iterable[QuotaView]) -> str:
-    """A line for each bound."""
+    """Return one line per limit."""
     return table(
         ("USER", "CLIENT ID", "BOUND", "AMOUNT"),
         [
@@ -77,24 +77,24 @@ def quotas_text(quotas: Iterable[QuotaView]) -> str:
 
 
 def quota_text(quota: QuotaView) -> str:
-    """One quota in a sentence."""
+    """Return one quota as a sentence."""
     bounds = [f"{key} {quota.limits[key]}" for key in sorted(quota.limits)]
     return f"quota of {quota_owner(quota.user, quota.client_id)}: {', '.join(bounds) or 'nothing'}"
 
 
 def quota_owner(user: str | None, client_id: str | None) -> str:
-    """Whom a quota binds, in words."""
+    """Return the owner of a quota in words."""
     parts = (("user", user), ("client id", client_id))
     return ", ".join(f"{what} {name}" for what, name in parts if name is not None)
 
 
 def quota_json(quota: QuotaView) -> dict[str, Json]:
-    """The same for programs."""
+    """Return the same for programs."""
     return {"user": quota.user, "client_id": quota.client_id, "limits": dict(quota.limits)}
 
 
 def tokens_text(tokens: Iterable[TokenView]) -> str:
-    """A line a token."""
+    """Return one line per token."""
     return table(
         ("TOKEN", "NOTE", "GRANTS", "CREATED", "EXPIRES"),
         [
@@ -111,13 +111,13 @@ def tokens_text(tokens: Iterable[TokenView]) -> str:
 
 
 def token_text(token: TokenView) -> str:
-    """A new token in a sentence, without its secret."""
+    """Return a new token as a sentence, without its secret."""
     end = "for good" if token.expires_ms is None else f"until {_time(token.expires_ms)}"
     return f"token {token.token_id} of {token.user}, {end}"
 
 
 def token_json(token: TokenView) -> dict[str, Json]:
-    """A token for programs, without its secret."""
+    """Return a token for programs, without its secret."""
     return {
         "token_id": token.token_id,
         "user": token.user,
@@ -129,7 +129,7 @@ def token_json(token: TokenView) -> dict[str, Json]:
 
 
 def grant_text(grant: TokenGrant) -> str:
-    """A grant as ``--grant`` takes it."""
+    """Return a grant in the form that ``--grant`` takes."""
     operations = ",".join(grant.operations)
     if grant.name == CLUSTER_NAME:
         return f"{operations}:{grant.resource_type}"
@@ -137,7 +137,7 @@ def grant_text(grant: TokenGrant) -> str:
 
 
 def acls_text(entries: Iterable[AclEntry]) -> str:
-    """A line an entry."""
+    """Return one line per entry."""
     return table(
         ("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "PATTERN", "HOST"),
         [
@@ -156,12 +156,12 @@ def acls_text(entries: Iterable[AclEntry]) -> str:
 
 
 def removal_json(entries: Iterable[AclEntry], *, dry_run: bool) -> dict[str, Json]:
-    """Entries that went, or would go."""
+    """Return the entries that were, or would be, removed."""
     return {"dry_run": dry_run, "acls": [acl_json(entry) for entry in entries]}
 
 
 def acl_text(entry: AclEntry) -> str:
-    """An entry in a sentence; a prefix ends in ``*``."""
+    """Return an entry as a sentence; a prefix ends in ``*``."""
     name = _pattern(entry.resource_name, entry.pattern_type)
     place = "any host" if entry.host == ANY_HOST else f"host {entry.host}"
     return (
@@ -178,7 +178,7 @@ def _time(wall_ms: int) -> str:
     try:
         return datetime.fromtimestamp(wall_ms // 1000, UTC).isoformat().replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):
-        # Beyond the year 9999, which must not keep a token from being shown.
+        # A time beyond the year 9999 must not prevent the token from being shown.
         return f"{wall_ms} ms"
 
 

@@ -1,4 +1,4 @@
-"""``milena quotas``: how much users and programs may take of a cluster."""
+"""``milena quotas``: limits for users and programs of a cluster."""
 
 import click
 
@@ -19,8 +19,8 @@ NONE = "none"
 def quotas() -> None:
     """List, set and delete quotas.
 
-    The most specific one that bounds a thing counts: of user and client id, then of the user, then of the client id.
-    Programs say their client id in the header Milena-Client-Id.
+    The most specific quota with a limit counts: that of user and client id, then of the user, then of the client id.
+    Programs send their client id in the header Milena-Client-Id.
     """
 
 
@@ -51,10 +51,10 @@ def set_quota(
     client_id: str | None,
     is_json: bool,
 ) -> None:
-    """Bound what somebody may take; BOUND=none takes a bound away.
+    """Limit a user, the programs of a client id, or both; BOUND=none removes a limit.
 
-    Rates are of each node and second: request_rate, producer_byte_rate, consumer_byte_rate. Counts: connection_count,
-    stream_count of each node; consumer_count, REST consumers of the cluster.
+    Rates are per node and second: request_rate, producer_byte_rate, consumer_byte_rate. Counts: connection_count and
+    stream_count per node; consumer_count, the REST consumers of the cluster.
     """
     _check_named(user, client_id)
     limits = dict(_bound(text) for text in bounds)
@@ -75,7 +75,7 @@ def set_quota(
 def delete_quota(
     target: ClusterTarget, user: str | None, client_id: str | None, is_json: bool
 ) -> None:
-    """Take a quota away, if there is one."""
+    """Delete a quota, if there is one."""
     _check_named(user, client_id)
     target.run(lambda client: client.access.delete_quota(user=user, client_id=client_id))
     if is_json:

@@ -1,4 +1,4 @@
-"""``milena tokens``: secrets that speak for users."""
+"""``milena tokens``: secrets that act for users."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ def create_token(
 ) -> None:
     """Create a token, and print it.
 
-    This once: nobody can tell it again.
+    The token is shown only once: no node can show it again.
     """
 
     async def work(client: AdminClient) -> NewToken:
@@ -111,9 +111,9 @@ def create_token(
 def delete_token(
     target: ClusterTarget, token_id: str, user: str | None, yes: bool, is_json: bool
 ) -> None:
-    """Delete the token ID, as the list names it.
+    """Delete the token with this ID, as the list shows it.
 
-    Who comes with it is refused from then on.
+    Calls with this token are refused from then on.
     """
     if token_id.startswith(_TOKEN_PREFIX):
         raise click.UsageError("this is a token: say its id, which milena tokens list shows")
@@ -141,7 +141,10 @@ async def _whose(client: AdminClient, user: str | None) -> str:
 
 
 def _written(out: str, make: Callable[[], NewToken]) -> NewToken:
-    """A new token whose secret is in a new file. The file is made first: a name that is taken costs no token."""
+    """Return a new token, with its secret in a new file.
+
+    The file is made first: a name that is taken costs no token.
+    """
     path = Path(out)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-"""``milena users``: who there is in a cluster, and their passwords."""
+"""``milena users``: the users of a cluster, and their passwords."""
 
 import sys
 
@@ -55,7 +55,7 @@ def create_user(
 ) -> None:
     """Create the user NAME.
 
-    Entries name it User:NAME, and say what it may: milena acls add.
+    Entries refer to the user as User:NAME, and set the permissions: milena acls add.
     """
     if no_password and file is not None:
         raise click.UsageError("say either --password-file or --no-password")
@@ -94,12 +94,12 @@ def change_user(
     revoke_tokens: bool,
     is_json: bool,
 ) -> None:
-    """Give the user NAME another password, or make it a superuser, or none."""
+    """Change the password of the user NAME, or make NAME a superuser, or no longer one."""
     is_password_meant = is_superuser is None or file is not None or keep_previous
     password = _password(file, name) if is_password_meant else None
 
     async def work(client: AdminClient) -> UserView:
-        # Else a name that was mistyped would become a user.
+        # Without this check, a mistyped name would become a user.
         await client.access.user(name)
         return await client.access.put_user(
             name,
@@ -141,7 +141,7 @@ async def _is_there(client: AdminClient, name: str) -> bool:
 
 
 def _password(file: str | None, name: str, *, or_else: str = "") -> Secret:
-    """What is in the file, or what somebody types twice, unseen."""
+    """Return the password in the file, or the one that the user types twice without echo."""
     where = "standard input" if file == STANDARD_INPUT else file or "the password"
     try:
         raw = _typed(name, or_else) if file is None else _read(file)

@@ -25,22 +25,22 @@ W = TypeVar("W", bound=StrEnum)
 
 
 def parse_operations(text: str) -> tuple[Operation, ...]:
-    """``READ,WRITE``, in any case; of one that is named twice, once.
+    """Parse ``READ,WRITE``, in any case; repeated operations count once.
 
     Raises:
-        ValueError: one of them is none, or there are none.
+        ValueError: a word is no operation, or there are none.
     """
     words = [_word(part, Operation, "operation") for part in text.split(",")]
     return tuple(dict.fromkeys(words))
 
 
 def parse_grant(text: str) -> TokenGrant:
-    """``READ,WRITE:TOPIC:orders``; a name that ends in ``*`` is a prefix, ``*`` alone every name.
+    """Parse ``READ,WRITE:TOPIC:orders``; a name that ends in ``*`` is a prefix, ``*`` alone is every name.
 
     The cluster has no name: ``DESCRIBE:CLUSTER``.
 
     Raises:
-        ValueError: something else; says what to write.
+        ValueError: the text has another form; the message says what to write.
     """
     parts = text.split(":", 2)
     if len(parts) < 2:
@@ -65,10 +65,10 @@ def parse_grant(text: str) -> TokenGrant:
 
 
 def parse_principal(text: str) -> str:
-    """``User:alice``, or ``User:*`` for everybody.
+    """Check a principal: ``User:alice``, or ``User:*`` for everyone.
 
     Raises:
-        ValueError: the kind, or the name, is missing.
+        ValueError: the kind or the name is missing.
     """
     if not any(text.startswith(prefix) and text != prefix for prefix in _PRINCIPAL_PREFIXES):
         raise ValueError(f"{text!r} is no principal: say {USER_PREFIX}{text or 'NAME'}")
@@ -77,7 +77,7 @@ def parse_principal(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclWords:
-    """What a command says of entries: each thing that may be repeated stands for several entries."""
+    """The entries that a command names. An option that is given several times stands for several entries."""
 
     principal: str | None
     allowed: Sequence[Operation]
@@ -87,10 +87,10 @@ class AclWords:
     host: str | None
 
     def entries(self) -> list[AclEntry]:
-        """The entries to add.
+        """Return the entries to add.
 
         Raises:
-            ValueError: something is missing, or does not go together.
+            ValueError: something is missing, or parts contradict each other.
         """
         if self.principal is None:
             raise ValueError(f"say who: {USER_PREFIX}NAME")
@@ -117,10 +117,10 @@ class AclWords:
         ]
 
     def filters(self) -> list[AclFilter]:
-        """Which entries are meant: those of any of these. Names are whole ones unless they are called prefixes.
+        """Return filters for the named entries: those that match any filter. Names are exact unless marked as prefixes.
 
         Raises:
-            ValueError: what is said does not go together.
+            ValueError: parts contradict each other.
         """
         self._check_patterns()
         prefixed = PatternType.PREFIXED if self.is_prefixed else None

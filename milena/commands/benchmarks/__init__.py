@@ -1,1 +1,1 @@
-"""How quick a cluster is, as a client sees it."""
+"""Measure the speed of a cluster, as a client sees it."""

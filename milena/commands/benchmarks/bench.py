@@ -1,4 +1,4 @@
-"""``milena bench``: how fast a cluster is, as one client sees it."""
+"""``milena bench``: measures how fast a cluster is, as one client sees it."""
 
 from collections.abc import Awaitable, Callable
 from random import Random
@@ -34,16 +34,16 @@ _SECONDS_OPTION = click.option("--seconds", type=FiniteRange(min=0.1, max=86_400
 _JSON = click.option("--json", "is_json", is_flag=True, help="For programs.")
 _ACKS = click.option("--acks", type=click.Choice(["all", "1"]), default="all", show_default=True,
                      help="Who must have a record: all replicas in sync, the leader.")  # fmt: skip
-# Sixteen bytes of chance are not met twice, by which records are known again.
+# Records are recognised by their bytes. Sixteen random bytes do not repeat.
 _SIZE = click.option("--size", type=click.IntRange(min=16, max=_SIZE_MAX), default=100, metavar="BYTES",
                      show_default=True, help="Of a record's value: random bytes.")  # fmt: skip
 
 
 @click.group(cls=CommandGroup)
 def bench() -> None:
-    """Measure writing, reading, and the time between the two, this client included.
+    """Measure writes, reads, and the time between the two, this client included.
 
-    What is written stays in the topic: take one of its own, and delete it afterwards.
+    The written records stay in the topic: use a separate topic, and delete it afterwards.
     """
 
 
@@ -94,7 +94,7 @@ def produce_bench(
 ) -> None:
     """Write random records to TOPIC, which must exist.
 
-    Without --rate the client's buffer is full all the time, and latency is mostly the wait in it.
+    Without --rate, the client's buffer is always full, and the latency is mostly the wait in it.
     """
     keywords = ProducerKeywords(
         acks=ACKS[acks],
@@ -127,7 +127,7 @@ def produce_bench(
 def consume_bench(
     target: ClusterTarget, topic: str, records: int | None, seconds: float | None, is_json: bool
 ) -> None:
-    """Read TOPIC from its first records on, all partitions at once, to its end unless something else comes first."""
+    """Read TOPIC from its first records, all partitions at once, to its end or to the given limit."""
     bound = _bound(records, seconds)
     _report(
         target,
@@ -156,9 +156,10 @@ def latency_bench(
     rate: float,
     is_json: bool,
 ) -> None:
-    """Write to partition 0 of TOPIC at a steady rate, and follow it at the same time.
+    """Write to partition 0 of TOPIC at a steady rate, and read it at the same time.
 
-    Told is how long records take until they are acknowledged, and until they are read; both from when they were due.
+    Reports how long records take until they are acknowledged, and until they are read; both from the time when they
+    were due.
     """
 
     async def work(client: Client) -> BenchResult:

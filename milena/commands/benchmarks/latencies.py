@@ -1,4 +1,4 @@
-"""Durations of a measurement, and how they are told (pure)."""
+"""The durations of a measurement, and their report (pure)."""
 
 import math
 from array import array
@@ -10,7 +10,7 @@ from milena.commands import output
 from milena.fields import Json
 
 KEPT_MAX = 1_000_000
-"""Eight megabytes. Of more, so many are kept by chance, each as likely as another."""
+"""Eight megabytes. Of more durations, a random sample of this size is kept, each with the same probability."""
 
 PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
@@ -18,7 +18,7 @@ _BAR_WIDTH = 40
 
 
 class Latencies:
-    """Durations in ms. The largest and the mean are those of all, percentiles those of what is kept."""
+    """Durations in ms. The maximum and the mean cover all of them, percentiles those that are kept."""
 
     def __init__(self, chance: Random, *, kept_max: int = KEPT_MAX) -> None:
         self._chance = chance
@@ -41,7 +41,7 @@ class Latencies:
         self.max_ms = max(self.max_ms, ms)
 
     def text(self, title: str) -> str:
-        """Percentiles in a line, and how many durations came within each bound."""
+        """Return a line of percentiles, and the number of durations within each bound."""
         if not self.count:
             return f"{title}: nothing was measured"
         ordered = sorted(self._kept)
@@ -52,7 +52,7 @@ class Latencies:
         return f"{line}\n\n{_histogram(ordered)}"
 
     def as_json(self) -> Json:
-        """The same for programs."""
+        """Return the same for programs."""
         ordered = sorted(self._kept)
         percentiles: dict[str, Json] = {
             f"p{p:g}": round(_percentile(ordered, p), 3) if ordered else None for p in PERCENTILES
@@ -71,17 +71,17 @@ class Latencies:
 
     @property
     def mean_ms(self) -> float:
-        """0 without any."""
+        """The mean; 0 without durations."""
         return self._sum_ms / self.count if self.count else 0.0
 
 
 def _percentile(ordered: Sequence[float], percent: float) -> float:
-    """The least duration that this share of all does not exceed."""
+    """Return the smallest duration that this percentage of all does not exceed."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def _buckets(ordered: Sequence[float]) -> list[tuple[int | None, int]]:
-    """How many are above the bound before and not above this one; None: above all."""
+    """Return how many durations are above the bound before and not above this one; None: above all bounds."""
     found: list[tuple[int | None, int]] = []
     below = 0
     for bound in BOUNDS_MS:

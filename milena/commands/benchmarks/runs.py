@@ -1,8 +1,8 @@
 """Measurements of ``milena bench``: one client, one process, one topic (asyncio shell).
 
-What is measured is the way that a program's records take: this client's own work, the network, the node that it
-reaches, replication and the disks. Where the client's process is what is busy, the numbers are the client's: the
-report says how much of a core it took.
+They measure the whole path of a program's records: this client's own work, the network, the node that it reaches,
+replication and the disks. If the client's process is the bottleneck, the numbers are the client's. The report shows how
+much of a core it took.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ from milena.records import Receipt, StartAt
 
 MS = 1000
 LAST_READ_S = 10.0
-"""How long the last records may take from their acknowledgement to the reader."""
+"""How long the last records may take from their acknowledgement to the reader, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchBound:
-    """Where a measurement ends: at whichever comes first; None does not bound it."""
+    """The end of a measurement: the limit that is reached first. None is no limit."""
 
     records: int | None
     seconds: float | None
 
     def is_reached(self, records: int, seconds: float) -> bool:
-        """So much is done."""
+        """Return whether a limit is reached."""
         return (self.records is not None and records >= self.records) or (
             self.seconds is not None and seconds >= self.seconds
         )
@@ -44,7 +44,7 @@ class BenchBound:
 
 @dataclass(slots=True, kw_only=True)
 class BenchResult:
-    """What was done, how long it took, and the durations, by what they are of."""
+    """The numbers of records and bytes, the time, and the durations by name."""
 
     what: str
     records: int = 0
@@ -57,7 +57,7 @@ class BenchResult:
     latencies: dict[str, Latencies] = field(default_factory=dict)
 
     def text(self) -> str:
-        """For people."""
+        """Return the result for people."""
         seconds = max(self.seconds, 1e-9)
         head = (
             f"{self.what}: {self.records} records, {self.record_bytes} bytes in {self.seconds:.2f} s: "
@@ -71,7 +71,7 @@ class BenchResult:
         return "\n\n".join([head, *(found.text(of) for of, found in self.latencies.items())])
 
     def as_json(self) -> Json:
-        """For programs."""
+        """Return the result for programs."""
         seconds = max(self.seconds, 1e-9)
         return {
             "measured": self.what,
@@ -89,7 +89,7 @@ class BenchResult:
 
 
 class Stopwatch:
-    """Wall and processor seconds of this process since it was made."""
+    """Wall and processor seconds of this process since the stopwatch was made."""
 
     def __init__(self) -> None:
         self._now = asyncio.get_running_loop().time
@@ -97,15 +97,15 @@ class Stopwatch:
         self._cpu_s = time.process_time()
 
     def now(self) -> float:
-        """Seconds of the loop's clock, finer than milliseconds."""
+        """Return the seconds of the loop's clock, which is finer than milliseconds."""
         return self._now()
 
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Return the seconds since the start."""
         return self._now() - self._begun_s
 
     def stop(self, result: BenchResult) -> None:
-        """Note how long it took."""
+        """Note in the result how long it took."""
         result.seconds = self.seconds()
         result.client_cpu_s = time.process_time() - self._cpu_s
 
@@ -120,11 +120,11 @@ async def bench_produce(
     rate: float | None,
     chance: Random,
 ) -> BenchResult:
-    """Write random bytes; a latency is from when a record was due (at a rate), or sent, to its acknowledgement."""
+    """Write random bytes. A latency runs from when a record was due (at a rate), or sent, to its acknowledgement."""
     await client.metadata.partition_count(topic)
     result = BenchResult(what=f"records of {size} bytes written to {topic} and acknowledged")
     latencies = result.latencies["write latency"] = Latencies(chance)
-    # Never caught up by forgetting: a record that is sent late was late for whoever wanted to send it.
+    # No delay is dropped here: a record that is sent late was late for the program that wanted to send it.
     pace = None if rate is None else RecordSchedule(rate, catch_up_s=float("inf"))
     clock, sent = SystemClock(), 0
     watch = Stopwatch()
@@ -164,7 +164,7 @@ def _acknowledged(
 async def bench_consume(
     client: Client, topic: str, *, bound: BenchBound, chance: Random
 ) -> BenchResult:
-    """Read all partitions from their first records on, to their ends; a latency is the wait for the next records."""
+    """Read all partitions from first record to end. A latency is the wait for the next records."""
     partitions = await client.metadata.partition_count(topic)
     result = BenchResult(what=f"records of {topic} read, by one client")
     waits = result.latencies["wait for the next records of a partition"] = Latencies(chance)
@@ -197,7 +197,10 @@ async def bench_latency(
     rate: float,
     chance: Random,
 ) -> BenchResult:
-    """Write to one partition at a rate, and read there at the same time: how long until acknowledged, until read."""
+    """Write to one partition at a rate, and read it at the same time.
+
+    The latencies are the times until acknowledged, and until read.
+    """
     await client.metadata.partition_count(topic)
     result = BenchResult(
         what=f"records of {size} bytes written to {topic}-0 at {rate:g}/s and read back"
@@ -232,7 +235,7 @@ async def bench_latency(
 
 
 class Echo:
-    """What was written and not yet read back, by its bytes."""
+    """Records that were written and not yet read back, by their bytes."""
 
     def __init__(self, seen: Latencies) -> None:
         self.due: dict[bytes, float] = {}
@@ -240,7 +243,7 @@ class Echo:
         self._is_any_read = asyncio.Event()
 
     async def read(self, reader: PartitionReader, watch: Stopwatch) -> None:
-        """Until cancelled. Records of others may come in between."""
+        """Read until cancelled. Records of other programs may arrive in between."""
         async for records in reader.batches():
             for record in records:
                 due_s = self.due.pop(record.value or b"", None)
@@ -249,7 +252,7 @@ class Echo:
             self._is_any_read.set()
 
     async def wait_for_all(self) -> None:
-        """Until everything that was written is read."""
+        """Wait until everything that was written is read."""
         while self.due:
             self._is_any_read.clear()
             await self._is_any_read.wait()

@@ -1,1 +1,1 @@
-"""Records out of topics, to a terminal or a pipe."""
+"""Print records of topics, to a terminal or a pipe."""

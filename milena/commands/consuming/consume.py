@@ -1,4 +1,4 @@
-"""``milena consume``: records of a topic on standard output."""
+"""``milena consume``: prints the records of a topic on standard output."""
 
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -21,7 +21,7 @@ from milena.reading.topic_order import as_they_come, by_time, one_after_the_othe
 from milena.records import ConsumedRecord, LastN, Position, StartAt, TimestampMs
 
 HELD_BYTES = 64 << 20
-"""What all readers together may hold: with many partitions each fetches less, and less far ahead."""
+"""The most bytes that all readers hold together. With many partitions, each fetches less, and less far ahead."""
 FETCH_BYTES_MIN = 64 << 10
 FEW_READERS = 16
 
@@ -74,16 +74,15 @@ def consume(
     null_marker: str,
     on_out_of_range: str,
 ) -> None:
-    """Print the records of TOPIC, one a line.
+    """Print the records of TOPIC, one per line.
 
-    Without --follow it stops at the end as it is at the start, and begins with the first record; with --follow it
-    begins with the next record to come. Several partitions are printed one after the other, with --follow as their
-    records come, with --order time merged by timestamp.
+    Without --follow, it starts with the first record, and stops at the end that the topic has at the start. With
+    --follow, it starts with the next new record. Several partitions are printed one after the other; with --follow in
+    the order in which their records arrive; with --order time merged by timestamp.
 
-    With --group it shares the topic with the group's other members and follows. It begins where the group is, and only
-    where the group has not been yet where it is told: without --from-beginning or the like, with the next record to
-    come. What was printed is committed, so that each record is printed at
-    least once.
+    With --group, it shares the topic with the group's other members, and follows. It starts at the group's committed
+    offset. Where the group has none, it starts as you say with --from-beginning or the like, by default with the next
+    new record. Printed records are committed, so that each record is printed at least once.
     """
     if sys.__stdout__ is None:
         raise click.ClickException("cannot write to standard output: it is closed")
@@ -122,12 +121,12 @@ def consume(
         ),
     )
     try:
-        # Partitions that were named are read as they are; else those that are added are read as well.
+        # Named partitions are read as they are. Otherwise partitions that are added later are read as well.
         is_whole = options.is_following and not options.partitions
         printed = print_following if is_whole else print_records
         target.run_client(lambda client: printed(client, options))
     except BrokenPipeError:
-        # Whoever reads has had enough, as in "| head".
+        # The reader of the pipe has closed it, as in "| head".
         return
     except OSError as error:
         raise click.ClickException(f"cannot write to standard output: {error}") from error
@@ -141,10 +140,10 @@ def start_position(
     last: int | None,
     is_following: bool,
 ) -> Position:
-    """Where to begin.
+    """Return where to begin.
 
     Raises:
-        click.UsageError: more than one place was named.
+        click.UsageError: more than one position was given.
     """
     named: list[Position] = []
     if is_from_beginning:

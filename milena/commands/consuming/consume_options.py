@@ -9,9 +9,9 @@ from milena.records import Position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeOptions:
-    """Options that say what to read, and how to print it.
+    """The options that say what to read, and how to print it.
 
-    ``group`` None: alone; ``partitions`` empty: all; ``records_max`` None: all.
+    ``group`` None means no group; ``partitions`` empty means all; ``records_max`` None means no limit.
     """
 
     topic: str

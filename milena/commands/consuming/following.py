@@ -1,4 +1,4 @@
-"""``milena consume --follow`` and ``--group``: goes on with what comes, also in partitions that are added meanwhile."""
+"""``milena consume --follow`` and ``--group``: prints new records, also of partitions that are added later."""
 
 import asyncio
 import signal
@@ -17,11 +17,11 @@ from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import EXIT_INTERRUPTED
 
 RECORDS_AT_ONCE = 2_000
-"""What is printed before a member of a group may commit it, or give partitions back."""
+"""The most records that are printed before a member of a group may commit them, or give partitions back."""
 
 
 class InterruptedByUserError(click.exceptions.Exit):
-    """It was told to stop, and has done so in order."""
+    """The user stopped the command, and it ended in order."""
 
     def __init__(self) -> None:
         super().__init__(EXIT_INTERRUPTED)
@@ -31,7 +31,7 @@ def check_member(*, is_by_time: bool, has_offset: bool, has_partitions: bool) ->
     """Refuse options that a member of a group cannot have.
 
     Raises:
-        click.UsageError: it was told so.
+        click.UsageError: one of these options was given.
     """
     if is_by_time:
         raise click.UsageError("--order time needs an end, which --group has not; leave out one")
@@ -44,11 +44,11 @@ def check_member(*, is_by_time: bool, has_offset: bool, has_partitions: bool) ->
 
 
 async def print_following(client: Client, options: ConsumeOptions) -> None:
-    """Print what comes, until cancelled: all partitions, or those that the group gives.
+    """Print new records until cancelled: of all partitions, or of those that the group assigns.
 
-    Coming back for more says that what was given is printed, and may be committed.
+    Asking for more records says that the ones before are printed, and may be committed.
     """
-    # A topic that is not there is a mistake here, though a group may wait for one.
+    # A missing topic is a mistake here, although a group may wait for one.
     await client.metadata.partition_count(options.topic)
     left = options.records_max
     with DaemonThread("standard output") as output, ended_by_signals():
@@ -73,7 +73,7 @@ async def print_following(client: Client, options: ConsumeOptions) -> None:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM cancel the task, so that it leaves its group; another one ends the process as ever."""
+    """Cancel the task at Ctrl-C and SIGTERM, so that it leaves its group. A second signal ends the process as usual."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None, "called in a task"
     signals = (signal.SIGINT, signal.SIGTERM) if _is_main_thread() else ()

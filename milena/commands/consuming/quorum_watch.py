@@ -1,6 +1,6 @@
-"""Says on standard error why no records come, where the reason is that no majority of the metadata quorum answers.
+"""Report on standard error that no records arrive because no majority of the metadata quorum responds.
 
-A leader that the quorum does not vouch for names no end and serves nothing new, so that who reads waits without a word.
+Without the quorum, a leader reports no end and serves nothing new. A reader would then wait without any message.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from milena.errors import ClientError
 from milena.model.clock import Clock, SystemClock
 
 QUIET_MS = 5_000
-"""Without records for so long, the cluster is asked, and again after as long: longer than an election takes."""
+"""Without records for this long (ms), the cluster is asked, and then again: longer than an election takes."""
 
 LOST = "no majority of the metadata quorum answers: new records may not come before one does; still trying"
 BACK = "a majority of the metadata quorum answers again"
 
 
 class QuorumWatch:
-    """Tells a loss of the quorum once, and its end once. Belongs to one event loop."""
+    """Report a loss of the quorum once, and its end once. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class QuorumWatch:
         say: Callable[[str], None],
         clock: Clock,
     ) -> None:
-        """``has_majority`` raises ``ClientError`` where nobody knows; then nothing is said."""
+        """Build a watch. ``has_majority`` raises ``ClientError`` if it cannot find out; then nothing is reported."""
         self._has_majority = has_majority
         self._say = say
         self._clock = clock
@@ -36,11 +36,11 @@ class QuorumWatch:
         self._is_lost = False
 
     def on_records(self) -> None:
-        """Some came: where there are records, nobody wonders."""
+        """Note that records arrived: the quorum then needs no check."""
         self._quiet_since_ms = self._clock.now_ms()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check until cancelled."""
         while True:
             await self._clock.sleep(QUIET_MS)
             is_quiet = self._clock.now_ms() - self._quiet_since_ms >= QUIET_MS
@@ -51,7 +51,7 @@ class QuorumWatch:
         try:
             is_lost = not await self._has_majority()
         except ClientError:
-            # The reader meets the same, and says it when its patience is at its end.
+            # The reader meets the same error, and reports it when its patience is over.
             return
         if is_lost is not self._is_lost:
             self._is_lost = is_lost
@@ -62,7 +62,7 @@ class QuorumWatch:
 async def quorum_watched(
     has_majority: Callable[[], Awaitable[bool]],
 ) -> AsyncIterator[QuorumWatch]:
-    """A watch that looks while the block is being run, and speaks on standard error."""
+    """Run a watch during the block; it reports on standard error."""
     watch = QuorumWatch(has_majority, lambda text: click.echo(text, err=True), SystemClock())
     task = asyncio.create_task(watch.run())
     try:

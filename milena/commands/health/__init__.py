@@ -1,1 +1,1 @@
-"""How a cluster is, now and watched."""
+"""The health of a cluster, once or watched."""

@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, the worst first, and what to do about it (pure)."""
+"""Diagnose a cluster: its problems, the worst first, and what to do about each (pure)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from milena.cluster.view import ClusterView
 from milena.commands.health.status_watch import GroupLag
 
 SKEW_MS_MAX = 3_000
-"""Dates have whole seconds, and an answer takes its time: less is not seen from outside."""
+"""Dates have whole seconds, and a response takes time: a smaller difference cannot be seen from outside."""
 DISK_FREE_BYTES_MIN = 1 << 30
-"""Some segments' room, for each of them is closed and another one begun while old ones still stand."""
+"""Space for some segments: when one is closed, a new one is started while old ones still exist."""
 PLACES_MAX = 5
-"""Partitions that are named of many."""
+"""The most partitions that are named of many."""
 
 
 @unique
 class Severity(Enum):
-    """How bad it is. In this order it is told."""
+    """The severity of a finding, in the order of the report."""
 
     WRONG = "wrong"
     WARNING = "warning"
@@ -27,7 +27,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing, and what to do about it; empty where there is nothing to do."""
+    """One problem, and what to do about it (empty if there is nothing to do)."""
 
     severity: Severity
     check: str
@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterExam:
-    """What was asked. ``groups`` None: nobody could say."""
+    """The responses of an examination. ``groups`` is None if no node could report them."""
 
     view: ClusterView
     nodes: Sequence[NodeExam]
@@ -46,7 +46,7 @@ class ClusterExam:
 
 
 def diagnose(exam: ClusterExam) -> list[Finding]:
-    """All findings, the worst first; within one severity causes come before what follows from them."""
+    """Return all findings, the worst first. Within one severity, causes come before their effects."""
     found = [
         *_reachability(exam),
         *_quorum(exam),
@@ -94,7 +94,7 @@ def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[Finding]:
             "start it; docs/troubleshooting.md tells what to do when its disk or machine is lost",
         )
     elif exam.failure is not None and not view.is_current:
-        # Without a majority nobody knows who is alive.
+        # Without a majority it is unknown which nodes are alive.
         yield _wrong(check, f"{name} cannot be asked: {exam.failure}", "start it, if it is down")
     elif exam.failure is not None:
         yield _wrong(
@@ -206,7 +206,7 @@ def _disks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
 
 
 def _clocks(exams: Iterable[NodeExam]) -> Iterator[Finding]:
-    """By what the nodes say of each other's clocks; else by the dates of their answers."""
+    """Compare clocks by what the nodes report of each other; otherwise by the dates of their responses."""
     check = "clocks"
     exams = tuple(exams)
     wrong = tuple(_wrong_clocks(check, exams))

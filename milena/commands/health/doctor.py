@@ -1,4 +1,4 @@
-"""``milena doctor``: examines a cluster from outside, and says what is wrong first."""
+"""``milena doctor``: examines a cluster from outside, and reports the worst problem first."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ LAG_MAX = 10_000
 def doctor(target: ClusterTarget, lag_max: int, is_json: bool) -> None:
     """Examine the cluster: every node at its URL, quorum, leaders, replicas, disks, clocks, versions, groups.
 
-    Says what is wrong first, and what to do about it. Exit 0 when nothing is, with or without warnings; 1 when
-    something is; 2 when no node answers.
+    Reports the worst problem first, and what to do about it. Exit 0 if nothing is wrong, with or without warnings; 1 if
+    something is wrong; 2 if no node responds.
     """
 
     async def work(client: AdminClient) -> ClusterExam:

@@ -1,4 +1,4 @@
-"""``milena status``: whether the cluster is well, once or again and again."""
+"""``milena status``: the health of the cluster, once or repeatedly."""
 
 import os
 import sys
@@ -44,7 +44,10 @@ def status(
 
 
 def watch_until_interrupted(target: ClusterTarget, interval_s: float) -> None:
-    """On a terminal that can, each look takes the place of the former; elsewhere a line of dashes follows it."""
+    """Show looks until interrupted: each in place of the former one, or with a line of dashes between two looks.
+
+    The latter is for a terminal that cannot move the cursor, and for a pipe or a file.
+    """
     is_in_place = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
     def show(text: str) -> None:
@@ -60,5 +63,5 @@ def watch_until_interrupted(target: ClusterTarget, interval_s: float) -> None:
     try:
         target.run(work)
     except BrokenPipeError:
-        # Whoever reads has had enough, as in "| head".
+        # The reader of the pipe has closed it, as in "| head".
         return

@@ -1,4 +1,4 @@
-"""``milena status --watch``: looks at a cluster again and again, and what happened between two of them."""
+"""``milena status --watch``: looks at a cluster repeatedly, and shows what happened between two looks."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,9 +15,9 @@ from milena.errors import ClientError
 from milena.model.clock import Clock
 
 QUESTIONS_MAX = 16
-"""Nodes or groups that are asked at a time."""
+"""The most nodes or groups that are asked at a time."""
 ROWS_MAX = 20
-"""Topics and groups that are shown: those with the most traffic, those that lag most."""
+"""The most topics and groups that are shown: those with the most traffic or lag."""
 
 
 T = TypeVar("T")
@@ -25,21 +25,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLag:
-    """A group, and how much it has to read in all; None: it is not known of each partition.
+    """A group and its total lag. ``lag`` is None if it is unknown in a partition.
 
-    ``known_lag``: what it has to read where that is known.
+    ``known_lag`` is the lag of the partitions where it is known.
     """
 
     summary: GroupSummary
     lag: int | None
     known_lag: int = 0
     is_known: bool = True
-    """Whether each of its partitions has told; also of a group that has committed nothing."""
+    """True if all its partitions reported; also true for a group that has committed nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """A cluster at one moment. ``metrics``: of the nodes that answered. ``groups`` None: nobody could say."""
+    """A cluster at one moment.
+
+    ``metrics`` are those of nodes that responded. ``groups`` is None if no node reported them.
+    """
 
     at_ms: float
     view: ClusterView
@@ -50,7 +53,7 @@ class Look:
 async def watch(
     client: AdminClient, show: Callable[[str], None], clock: Clock, *, interval_ms: float
 ) -> None:
-    """Look and show until cancelled. A cluster that does not answer is said to, and asked again."""
+    """Look and show until cancelled. If the cluster does not respond, say so and try again."""
     former: Look | None = None
     while True:
         try:
@@ -64,10 +67,10 @@ async def watch(
 
 
 async def take_look(client: AdminClient, clock: Clock) -> Look:
-    """The cluster as one node knows it, and what each node counts.
+    """Return the cluster as one node knows it, and the counters of each node.
 
     Raises:
-        ClientError: no node said what the cluster is.
+        ClientError: no node gave a view of the cluster.
     """
     view = await client.cluster()
     turn = asyncio.Semaphore(QUESTIONS_MAX)
@@ -115,14 +118,14 @@ async def _unless_failed(answer: Awaitable[T]) -> T | None:
 
 @dataclass(slots=True)
 class Traffic:
-    """Of a node or a topic, a second."""
+    """Traffic of a node or a topic, per second."""
 
     records_in: float = 0.0
     bytes_in: float = 0.0
     bytes_out: float = 0.0
 
     def cells(self) -> tuple[int, int, int]:
-        """For a table."""
+        """Return the numbers for a table."""
         return round(self.records_in), round(self.bytes_in), round(self.bytes_out)
 
 
@@ -130,9 +133,9 @@ NO_RATES = (None, None, None)
 
 
 def rates(look: Look, former: Look) -> tuple[dict[int, Traffic], dict[str, Traffic]]:
-    """What happened a second between two looks, by node and by topic.
+    """Return what happened per second between two looks, by node and by topic.
 
-    A count that fell belongs to a replica that was opened anew: what it has counted since is taken.
+    A counter that fell belongs to a replica that was opened again. Its new value is then the difference.
     """
     seconds = max(0.001, (look.at_ms - former.at_ms) / 1000)
     nodes: dict[int, Traffic] = {}
@@ -152,7 +155,10 @@ def rates(look: Look, former: Look) -> tuple[dict[int, Traffic], dict[str, Traff
 
 
 def look_text(look: Look, former: Look | None) -> str:
-    """Nodes and topics with their rates, groups with their lag, and the verdict; no rates without a former look."""
+    """Return nodes and topics with their rates, groups with their lag, and the verdict.
+
+    Without a former look there are no rates.
+    """
     view = look.view
     by_node, by_topic = ({}, {}) if former is None else rates(look, former)
     leads = view.leads()
@@ -178,7 +184,7 @@ def look_text(look: Look, former: Look | None) -> str:
 
 
 def _topics(view: ClusterView, by_topic: dict[str, Traffic]) -> str:
-    # Busy ones first; without rates by name, as they come.
+    # Busy topics come first. Without rates, the order stays that of the view: by name.
     ordered = sorted(
         view.topics, key=lambda t: -by_topic[t.name].bytes_in if t.name in by_topic else 0.0
     )
@@ -202,7 +208,7 @@ def _groups(groups: tuple[GroupLag, ...] | None) -> str:
         return "groups: no answer"
     if not groups:
         return ""
-    # A lag that is not known may be the largest.
+    # An unknown lag may be the largest.
     ordered = sorted(groups, key=lambda g: (g.lag is not None, -(g.lag or 0), g.summary.group_id))
     rows = [
         (g.summary.group_id, g.summary.state, g.summary.member_count, g.lag)

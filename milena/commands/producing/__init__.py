@@ -1,1 +1,1 @@
-"""Lines of files and pipes, into topics."""
+"""Write lines of files and pipes to topics."""

@@ -1,4 +1,4 @@
-"""Lines of a source to records of a topic: reads, parses, sends, and counts what became of each (asyncio shell)."""
+"""Turn lines of a source into records of a topic: read, parse, send, and count the outcomes (asyncio shell)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class SourcePort(Protocol):
-    """Where bytes come from."""
+    """The source of bytes."""
 
     def read(self) -> tuple[bytes, int]:
-        """Some bytes, and how far into the source they end; no bytes at its end. May block."""
+        """Return some bytes, and how far into the source they end; no bytes at its end. May block."""
 
 
 class SendPort(Protocol):
-    """A producer, as far as lines need it."""
+    """The part of a producer that lines need."""
 
     async def send_many(
         self,
@@ -37,7 +37,7 @@ class SendPort(Protocol):
         headers: Sequence[tuple[str, bytes | None]] = (),
         on_delivery: DeliveriesCallback | None = None,
     ) -> object:
-        """Take these records or none, once there is room for them."""
+        """Send these records or none, once there is room for them."""
 
     async def flush(self) -> None:
         """Wait until every record taken so far was acknowledged or failed."""
@@ -45,7 +45,7 @@ class SendPort(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineOptions:
-    """Where lines go and how they are understood."""
+    """The topic of the lines, and how they are parsed."""
 
     topic: str
     rule: LineRule
@@ -53,17 +53,16 @@ class LineOptions:
     headers: tuple[tuple[str, bytes | None], ...] = ()
     is_skipping_bad_lines: bool = False
     rate: float | None = None
-    """Most lines a second; None: as many as the cluster takes."""
+    """The most lines per second; None: as many as the cluster takes."""
     written_before: int = 0
-    """Records at the beginning of the source that are left out, and not waited for either."""
+    """How many records at the beginning of the source are left out; ``rate`` does not slow them down."""
 
 
 class LineProducer:
     """One run over one source.
 
     It stops at the source's end, at the first bad line (unless they are skipped), at the first record that was not
-    acknowledged, and when ``stop`` is called. Whatever the reason, every line read before that was sent, and is
-    waited for.
+    acknowledged, and when ``stop`` is called. In each case, every line read before is sent and waited for.
     """
 
     def __init__(self, options: LineOptions, producer: SendPort, clock: Clock) -> None:
@@ -75,15 +74,15 @@ class LineProducer:
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """Read no further."""
+        """Stop reading."""
         self.tally.is_interrupted = True
         self._stop.set()
 
     async def run(self, source: SourcePort, on_progress: Callable[[int], None]) -> ProduceTally:
-        """Everything, to the last acknowledgement.
+        """Send everything, and wait for the last acknowledgement.
 
         Raises:
-            BadSourceError: the source broke; what it gave before was sent.
+            BadSourceError: the source failed; what it gave before was sent.
         """
         try:
             with DaemonThread("input") as thread:
@@ -107,9 +106,9 @@ class LineProducer:
                 return
 
     async def _in_turn(self, lines: list[bytes | None]) -> AsyncIterator[list[bytes | None]]:
-        """The lines, as many at a time as are due; all at once without a rate."""
+        """Yield the lines, as many at a time as are due; all at once without a rate."""
         while lines and (behind := self._options.written_before - self.tally.left_out) > 0:
-            # They hold no more records than that, and each was counted when the next ones are asked for.
+            # These lines hold at most that many records. All are counted before the next ones are requested.
             yield lines[:behind]
             lines = lines[behind:]
         if self._pace is None:
@@ -127,7 +126,7 @@ class LineProducer:
         yield due
 
     async def _unless_stopped(self, work: Coroutine[None, None, T]) -> T | None:
-        """Result of the work; None when it is time to stop first."""
+        """Return the result of the work; None if the run is stopped first."""
         reading = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -156,7 +155,10 @@ class LineProducer:
     async def _send_records(
         self, keys: list[bytes | None] | None, values: list[bytes | None], numbers: Sequence[int]
     ) -> bool:
-        """Send the records of these lines; where one cannot be sent, those before it. Whether all were."""
+        """Send the records of these lines, and return whether all were sent.
+
+        If one cannot be sent, send those before it.
+        """
         try:
             await self._producer.send_many(
                 self._options.topic,

@@ -1,7 +1,7 @@
-"""Where ``milena produce`` takes its bytes from: standard input or a file, packed or not (blocking).
+"""The input of ``milena produce``: standard input or a file, compressed or not (blocking).
 
-Files are read without Python's buffers. Those hold a lock while they wait, and whoever closed such a file, or ended the
-process, would wait with them for a pipe that may stay silent for ever.
+Files are read without Python's buffers. A buffered file holds a lock while a read waits. A pipe may stay silent
+forever, and closing the file, or ending the process, would then wait for it.
 """
 
 import io
@@ -13,24 +13,24 @@ from types import TracebackType
 from typing import Protocol, Self
 
 READ_BYTES = 1 << 20
-"""Some thousand lines: what is done for a piece is little for each of them."""
+"""Some thousand lines: the work per piece is then small per line."""
 STANDARD_INPUT = "-"
 
 _GZIP_WINDOW_BITS = 31
-"""zlib's way to say "with a gzip header and trailer"."""
+"""The value by which zlib expects a gzip header and trailer."""
 
 
 class BadSourceError(Exception):
-    """The input cannot be read, or not any further; the message says why."""
+    """The input cannot be read, or not further; the message says why."""
 
 
 class _Stream(Protocol):
     def read(self, size: int, /) -> bytes | None:
-        """Bytes that are there, up to ``size``, waiting for one; none at the end."""
+        """Return available bytes, up to ``size``; wait for at least one; no bytes at the end."""
 
 
 class _Unpacker:
-    """The plain bytes of gzip members, one after the other; zeros may fill up the end."""
+    """The plain bytes of gzip members, one after the other. Zeros may pad the end."""
 
     def __init__(self, packed: io.FileIO) -> None:
         self._packed = packed
@@ -40,11 +40,11 @@ class _Unpacker:
         self._decoder: zlib._Decompress | None = None
 
     def read(self, size: int, /) -> bytes:
-        """Some plain bytes, none at the end.
+        """Return some plain bytes; no bytes at the end.
 
         Raises:
-            EOFError: the packed bytes end in the middle of a member.
-            zlib.error: they are no gzip.
+            EOFError: the compressed bytes end in the middle of a member.
+            zlib.error: the bytes are no gzip.
         """
         while True:
             if not self._held and not self._is_at_end:
@@ -81,7 +81,10 @@ class _Unpacker:
 
 
 class LineSource:
-    """Bytes of a file or of standard input (``-``). A context manager, for one thread; raises ``BadSourceError``."""
+    """The bytes of a file or of standard input (``-``).
+
+    A context manager, for one thread; raises ``BadSourceError``.
+    """
 
     def __init__(self, path: str, *, is_packed: bool) -> None:
         self.name = "standard input" if path == STANDARD_INPUT else path
@@ -110,12 +113,12 @@ class LineSource:
 
     @property
     def size_bytes(self) -> int | None:
-        """Size of a file; None of a pipe or a terminal."""
+        """The size of a file; None for a pipe or a terminal."""
         found = os.fstat(self._file.fileno())
         return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def read(self) -> tuple[bytes, int]:
-        """Some bytes, none at the end, and how far into the file they end. Waits until there are some."""
+        """Wait for bytes; return them and how far into the file they end. At the end there are none."""
         try:
             piece = self._stream.read(READ_BYTES) or b""
             return piece, self._file.tell() if self._file.seekable() else 0

@@ -1,7 +1,7 @@
-"""Lines to records: where one line ends, what of it is the key, what the value (pure).
+"""Parse lines into records: where a line ends, and which parts are key and value (pure).
 
-Bytes are kept exactly. A line feed alone ends a line: a carriage return belongs to the value. An empty line is a
-record with an empty value; a last line without an end is a line like the others.
+Bytes are kept exactly. Only a line feed ends a line: a carriage return belongs to the value. An empty line is a record
+with an empty value. A last line without a line feed is a line like the others.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LINE_BYTES_MAX = 32 << 20
-"""What a node takes in one request: a longer line could not be stored, and is not collected in memory."""
+"""The most bytes that a node takes in one request. A longer line could not be stored, so it is not held in memory."""
 
 
 class BadLineError(Exception):
@@ -17,9 +17,9 @@ class BadLineError(Exception):
 
 
 class LineSplitter:
-    """Pieces of a stream in, whole lines out.
+    """Turn pieces of a stream into whole lines.
 
-    A line above the bound is given as None once, at its end or the stream's; of it no more than the bound is held.
+    A line above the limit is returned as None once, at its end or the stream's. No more than the limit is held of it.
     """
 
     def __init__(self, bytes_max: int = LINE_BYTES_MAX) -> None:
@@ -29,7 +29,7 @@ class LineSplitter:
         self._is_too_long = False
 
     def feed(self, piece: bytes) -> list[bytes | None]:
-        """The lines that end in this piece."""
+        """Return the lines that end in this piece."""
         head, *rest = piece.split(b"\n")
         self._hold(head)
         if not rest:
@@ -37,13 +37,13 @@ class LineSplitter:
         tail = rest.pop()
         lines = [self._release(), *rest]
         if len(piece) > self._bytes_max:
-            # Only then can one of them be.
+            # A line can exceed the limit only if the piece does.
             lines = [self._bounded(line) for line in lines]
         self._hold(tail)
         return lines
 
     def end(self) -> list[bytes | None]:
-        """The last line, when the stream does not end with a line's end."""
+        """Return the last line, if the stream does not end with a line feed."""
         return [self._release()] if self._held_bytes or self._is_too_long else []
 
     def _bounded(self, line: bytes | None) -> bytes | None:
@@ -67,15 +67,15 @@ class LineSplitter:
 
 
 KeyedValue = tuple[bytes | None, bytes | None]
-"""Key and value of a record to be."""
+"""The key and value of a future record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedLines:
     """Lines as columns of records.
 
-    ``numbers``: the line of each record; ``bad``: lines that are none, and why, in order; ``last``: the last line that
-    was looked at, which is the first bad one where that ends it.
+    ``numbers`` is the line of each record. ``bad`` has the lines that are no record, and why, in order. ``last`` is the
+    last line that was parsed: the first bad line, if that ends the run.
     """
 
     keys: list[bytes | None] | None
@@ -89,10 +89,9 @@ class ParsedLines:
 class LineRule:
     """How a line becomes a key and a value. At most one of ``key_separator`` and ``key_field`` is given.
 
-    ``key_separator``: the key is what stands before its first occurrence, the value what follows.
-    ``key_field``: a dotted path into the line, which must be JSON; the whole line stays the value. A string is taken as
-    its text, anything else as compact JSON; null means that the record has no key.
-    ``null_marker``: a value that is exactly this is a tombstone.
+    ``key_separator``: the key is the text before its first occurrence, the value is the text after it. ``key_field``: a
+    dotted path into the line, which must be JSON; the whole line stays the value. A string gives its text, any other
+    value compact JSON; null means that the record has no key. ``null_marker``: a value that equals it is a tombstone.
     """
 
     key_separator: bytes | None = None
@@ -101,17 +100,17 @@ class LineRule:
 
     @property
     def is_keyed(self) -> bool:
-        """Lines have keys."""
+        """True if lines have keys."""
         return self.key_separator is not None or self.key_field is not None
 
     def parse_all(self, lines: list[bytes | None], *, first: int, is_skipping: bool) -> ParsedLines:
-        """Lines from number ``first`` on as records; None is one above the bound.
+        """Parse lines from number ``first`` on into records; a None is a line above the limit.
 
-        The first bad one is the last, unless they are skipped.
+        The first bad line is the last one parsed, unless bad lines are skipped.
         """
         if self.is_keyed or None in lines:
             return self._parse_each(lines, first=first, is_skipping=is_skipping)
-        # The commonest case, in which a line costs no call.
+        # The most common case: no call per line.
         values = lines
         if self.null_marker is not None:
             values = [None if line == self.null_marker else line for line in lines]
@@ -143,10 +142,10 @@ class LineRule:
         )
 
     def parse(self, line: bytes | None) -> KeyedValue:
-        """Key and value.
+        """Return key and value.
 
         Raises:
-            BadLineError: no separator, no JSON, no such field, or a line above the bound.
+            BadLineError: no separator, no JSON, no such field, or a line above the limit.
         """
         if line is None:
             raise _too_long()
@@ -188,7 +187,7 @@ def _key_at(path: tuple[str, ...], line: bytes) -> bytes | None:
     if found is None:
         return None
     text = found if isinstance(found, str) else _compact(found)
-    # A lone surrogate, which JSON can spell, is no text that bytes could hold.
+    # JSON can spell a lone surrogate, which UTF-8 cannot encode.
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -208,15 +207,15 @@ def _excerpt(line: bytes) -> str:
 
 
 def text_of(value: bytes) -> str:
-    """Bytes as people read them, quoted."""
+    """Return bytes as quoted text for people."""
     return repr(value.decode("utf-8", "backslashreplace"))
 
 
 def parse_separator(text: str) -> bytes:
-    r"""The bytes that a separator on the command line stands for; ``\t``, ``\0``, ``\x1f`` and the like are understood.
+    r"""Return the bytes of a separator on the command line; escapes like ``\t``, ``\0`` and ``\x1f`` work.
 
     Raises:
-        ValueError: empty, or an escape that is none.
+        ValueError: the text is empty, or has an invalid escape.
     """
     try:
         plain = text.encode("latin-1", "backslashreplace").decode("unicode_escape")

@@ -1,4 +1,4 @@
-"""Lines of an input with a name: what a line producer sends together is written in one step."""
+"""Lines of an input with a name: each piece of the input is written in one transaction."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from milena.producing.named import NamedProducer
 
 
 class NamedLines:
-    """The producer of a run under a name (``SendPort``); lines that were written before are left out by who calls."""
+    """The producer of a run under a name (``SendPort``). The caller leaves out lines that were written before."""
 
     def __init__(self, producer: NamedProducer) -> None:
         self._producer = producer
@@ -22,7 +22,7 @@ class NamedLines:
         headers: Sequence[tuple[str, bytes | None]] = (),
         on_delivery: DeliveriesCallback | None = None,
     ) -> None:
-        """Write these records, all or none, and the position behind them; raises as ``NamedProducer.write``."""
+        """Write these records and the position behind them, all or none; raises as ``NamedProducer.write``."""
         assert topic == self._producer.topic, (topic, self._producer.topic)
         deliveries = await self._producer.write(
             self._producer.position, values, keys=keys, partition=partition, headers=headers
@@ -31,4 +31,4 @@ class NamedLines:
             on_delivery(deliveries)
 
     async def flush(self) -> None:
-        """Nothing is under way between two calls."""
+        """Do nothing: no record is in flight between two calls."""

@@ -1,4 +1,4 @@
-"""``milena produce``: lines from standard input or a file into a topic."""
+"""``milena produce``: writes lines from standard input or a file to a topic."""
 
 import asyncio
 import dataclasses
@@ -114,8 +114,8 @@ def produce(
 ) -> None:
     """Write each line of FILE, or of standard input, to TOPIC as one record.
 
-    The bytes of a line are kept as they are, without the line feed at its end. Ends with 0 when every line was
-    acknowledged; else the first line that was not is named.
+    The bytes of a line are kept, without the line feed at its end. Exits with 0 if every line was acknowledged;
+    otherwise it names the first line that was not.
     """
     if key_separator is not None and key_field is not None:
         raise click.UsageError("give one of --key-separator and --key-field")
@@ -135,7 +135,7 @@ def produce(
         acks=ACKS[acks],
         compression=compression,
         batch_bytes=batch_bytes,
-        # A node that is asked for nothing larger than this takes a batch of it in one piece.
+        # The buffer must hold at least one batch. With room for four, others gather while one is in flight.
         buffer_bytes=max(_DEFAULTS.buffer_bytes, 4 * batch_bytes),
         linger_ms=linger_ms,
         idempotent=not no_idempotent,
@@ -166,15 +166,15 @@ def produce(
 
 
 TRANSACTION_TIMEOUT_MS = 900_000
-"""As long as any may be open: a file may be large."""
+"""The longest timeout of a transaction, in ms, because a file may be large."""
 
 
 class _NotWholeError(Exception):
-    """Not all lines were written: nothing of the transaction is to count."""
+    """Not all lines were written: the transaction must not commit."""
 
 
 class ProduceRun:
-    """One run, and what is known of it whether it comes to its end or not."""
+    """One run, and its results, even if it does not reach its end."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class ProduceRun:
                 await self._send(self._options, producer, source)
 
     async def _run_named(self, client: Client, name: str, source: LineSource) -> None:
-        """What is not written yet, a piece of the input a transaction.
+        """Write the records that are not written yet; each piece of the input is one transaction.
 
         Raises:
             BadSourceError: the input has fewer records than were written.
@@ -221,7 +221,7 @@ class ProduceRun:
             )
 
     async def _run_whole(self, client: Client, transactional_id: str, source: LineSource) -> None:
-        """All lines or none."""
+        """Write all lines or none."""
         transactions = client.transactional_producer(
             transactional_id, timeout_ms=TRANSACTION_TIMEOUT_MS, **self._keywords
         )
@@ -240,7 +240,7 @@ class ProduceRun:
             await lines.run(source, on_progress)
 
     def report(self, *, is_json: bool) -> None:
-        """The summary: a line for people, or JSON for programs."""
+        """Print the summary: a line for people, or JSON for programs."""
         elapsed_ms = self._clock.now_ms() - self._begun_ms
         if is_json:
             click.echo(output.as_json(self.tally.summary_json(elapsed_ms)))
@@ -249,9 +249,9 @@ class ProduceRun:
 
 
 async def check_place(client: Client, topic: str, partition: int | None) -> None:
-    """Refuse a partition that the topic does not have before anything is read.
+    """Refuse a partition that the topic does not have, before the input is read.
 
-    A topic that is not there may come to be with the first record; that is the producer's to find out.
+    A missing topic may be created by the first record; the producer finds that out.
     """
     try:
         count = await client.metadata.partition_count(topic)
@@ -264,7 +264,7 @@ async def check_place(client: Client, topic: str, partition: int | None) -> None
 
 
 def report_trouble(tally: ProduceTally) -> int:
-    """Say what went wrong, if anything; the exit code."""
+    """Report what went wrong, if anything; return the exit code."""
     if tally.first_failure is not None:
         line, error = tally.first_failure
         click.echo(f"milena: line {line} was not acknowledged: {told(error)}", err=True)
@@ -285,7 +285,7 @@ def report_trouble(tally: ProduceTally) -> int:
 
 @contextmanager
 def stopping_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
-    """The first Ctrl-C stops reading, and what was read is still sent; the second one ends it all."""
+    """Stop reading at the first Ctrl-C, and still send what was read; the second Ctrl-C ends the run."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -304,11 +304,11 @@ def stopping_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(source: LineSource) -> Iterator[Callable[[int], None]]:
-    """On a terminal: how far into the file, and how fast."""
+    """Show on a terminal how far the run is in the file, and how fast."""
     if source.size_bytes is None or not sys.stderr.isatty():
         yield lambda _: None
         return
-    # It takes longer to load than a small file takes to be written.
+    # Loading tqdm takes longer than writing a small file.
     tqdm = import_module("tqdm").tqdm
     with tqdm(
         desc="produce", total=source.size_bytes, unit="B", unit_scale=True, file=sys.stderr

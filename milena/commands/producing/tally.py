@@ -1,4 +1,4 @@
-"""Counts of what became of the lines that were sent (pure)."""
+"""Count the outcomes of the lines that were sent (pure)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from milena.producing.deliveries import DeliveryRun
 
 
 def counted(count: int, thing: str) -> str:
-    """``1 line``, ``2 lines``."""
+    """Return ``1 line``, ``2 lines``."""
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
@@ -32,44 +32,44 @@ class BadLine:
 
 @dataclass(slots=True)
 class ProduceTally:
-    """Counts of one run.
+    """The counts of one run.
 
     Invariants:
         - every line that was read was sent or is bad;
-        - at the end every record that was sent was acknowledged or failed.
+        - at the end, every record that was sent was acknowledged or failed.
     """
 
     lines: int = 0
     sent: int = 0
     sent_bytes: int = 0
-    """Of keys and values."""
+    """The bytes of keys and values."""
     acknowledged: int = 0
     failed: int = 0
     skipped: int = 0
-    """Bad lines that were left out."""
+    """Bad lines that were skipped."""
     left_out: int = 0
     """Records that a former run under the same name has written."""
     first_failure: tuple[int, ClientError] | None = None
     bad_line: BadLine | None = None
-    """The first one."""
+    """The first bad line."""
     is_interrupted: bool = False
     is_aborted: bool = False
-    """They were of a transaction, of which nothing counts."""
+    """True if the records were part of a transaction that was aborted."""
     partitions: dict[int, PartitionTally] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
-        """Every line is a record that was acknowledged, but for those that were to be left out."""
+        """True if every line is an acknowledged record, except those that were to be skipped."""
         has_stopped = self.is_interrupted or (self.bad_line is not None and not self.skipped)
         return not (has_stopped or self.failed)
 
     @property
     def written(self) -> int:
-        """Records that count."""
+        """The number of records that count."""
         return 0 if self.is_aborted else self.acknowledged
 
     def on_run(self, run: DeliveryRun, lines: Sequence[int]) -> None:
-        """Count records that have one fate, a receipt or an error; ``lines``: those of all that were sent together."""
+        """Count records with one outcome; ``lines`` are the line numbers of all records that were sent together."""
         if run.error is not None:
             self.on_failure(lines[run.places[0]], run.error, len(run.places))
             return
@@ -84,13 +84,13 @@ class ProduceTally:
                 tally.last_offset = first + count - 1
 
     def on_failure(self, line: int, error: ClientError, records: int = 1) -> None:
-        """The record on this line, and others of lines behind it, were not acknowledged."""
+        """Count this line's record, and others of later lines, as not acknowledged."""
         self.failed += records
         if self.first_failure is None or line < self.first_failure[0]:
             self.first_failure = line, error
 
     def summary_text(self, elapsed_ms: float) -> str:
-        """One line for people."""
+        """Return one line for people."""
         seconds = elapsed_ms / 1000
         rate = self.written / seconds if seconds > 0 else 0.0
         text = (
@@ -108,7 +108,7 @@ class ProduceTally:
         return text
 
     def summary_json(self, elapsed_ms: float) -> Json:
-        """The same for programs, and more."""
+        """Return the same for programs, with more details."""
         return {
             "lines": self.lines,
             "records": self.written,
