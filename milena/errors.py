@@ -30,7 +30,7 @@
     └── ProducerError              refused by the client itself: nothing was sent
         ├── RecordTooLargeError    one record above what a batch may hold
         ├── BadRecordError         a key, value, header, timestamp or partition that cannot be sent
-        ├── BufferFullError        no room came free in time
+        ├── BufferFullError        the buffer stayed full for too long
         ├── DeliveryTimeoutError   time was up before any node took the record: it was not written
         └── ClientClosedError      the client or producer is closed
 

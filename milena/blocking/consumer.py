@@ -63,7 +63,7 @@ class Consumer(Resource):
     async def _take_back(self) -> None:
         self._consumer.take_back()
 
-    # -- what it reads, and how far it is ----------------------------------------------------------
+    # -- subscription, assignment and positions ----------------------------------------------------
 
     @property
     def subscription(self) -> Subscription | None:

@@ -78,7 +78,7 @@ class AccessAdmin:
             name: letters, digits or ``. _ @ / + = -``.
             password: the user's password. A user without one authenticates by tokens only.
             is_superuser: the user may do everything, regardless of entries.
-            keep_previous: the former password stays valid beside the new one, until the next is set.
+            keep_previous: the former password stays valid together with the new one, until the next is set.
             revoke_tokens: delete the user's tokens. By default they stay valid when the password changes.
 
         Raises:

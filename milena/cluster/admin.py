@@ -364,7 +364,7 @@ class AdminClient:
         await transactions.abort(self._http, producer_id, producer_epoch)
 
     async def drain(self, *, timeout_ms: int) -> bool:
-        """Make the first node pass on its leaderships; return True when it leads nothing any more.
+        """Make the node at ``url`` pass on its leaderships; return True when it leads nothing any more.
 
         The node stays draining until its process ends. The client's own timeout must be longer than ``timeout_ms``.
         """

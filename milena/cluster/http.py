@@ -446,7 +446,7 @@ def _answer_error(
         return AnswerError
     if status in _BY_STATUS:
         return _BY_STATUS[status]
-    # Confluent's API responds 400 for an existing topic. Ours keeps that, and the message tells which 400 it is.
+    # Confluent's API responds 400 for an existing topic. Milena's keeps that; only the message distinguishes this 400.
     if status == 400 and "already exists" in message:
         return TargetExistsError
     # Only a node knows that nothing was written. The 503 of a proxy in front of it promises nothing.

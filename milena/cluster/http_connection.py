@@ -25,7 +25,7 @@ KEPT_MS = 15_000
 """How long an idle connection is reused, in ms. Nodes, and proxies in front of them, close idle connections later."""
 
 _HAPPY_EYEBALLS_S = 0.25
-"""RFC 8305: how long the first address may take before the next is tried beside it, in seconds."""
+"""RFC 8305: how long the first address may take before the next is tried in parallel, in seconds."""
 
 _ONE_WRITE_BYTES_MAX = 1 << 20
 """Up to this size, copying head and body together costs less than a second write, and wakes the node only once."""

@@ -210,7 +210,7 @@ class ClusterTransport:
         )
 
     async def _ask_leader(self, topic: str, partition: int, call: HttpCall) -> RawAnswer:
-        """Return the response, unless the partition gets another leader first. The node may hang without closing.
+        """Return the response, unless the partition gets another leader first. A node that hangs stays connected.
 
         Raises:
             UnreachableError: another node leads now; and as ``HttpSession.send``.

@@ -59,7 +59,7 @@ class ClusterView:
     nodes: tuple[NodeView, ...]
     topics: tuple[TopicView, ...]
     is_current: bool = True
-    """True if the view was current in the quorum; False if no majority could be asked, or was not asked."""
+    """True if the view has all that any node had reported; False if no majority could be asked, or was not asked."""
 
     def partitions(self) -> Iterator[tuple[TopicView, PartitionView]]:
         """Yield every partition with its topic."""

@@ -65,7 +65,7 @@ def _raw(record: ConsumedRecord) -> bytes:
 
 
 def json_line(record: ConsumedRecord) -> bytes:
-    """Return one JSON object. Bytes that are no UTF-8 become base64, and a field ``…_encoding`` beside them says so."""
+    """Return one JSON object. Bytes that are no UTF-8 become base64, and a field ``…_encoding`` marks them."""
     # Built by hand: a new dict and an encoder for each record would cost four times as much.
     fields = (
         f'"topic":{encode_basestring(record.topic)},"partition":{record.partition},'

@@ -1,4 +1,4 @@
-"""Standard input and output beside an event loop: blocking calls run on a thread that can be left behind.
+"""Standard input and output next to an event loop: blocking calls run on a thread that can be left behind.
 
 A pipe may block a read or a write forever. Meanwhile the loop goes on, and the process can end: the thread is a daemon.
 It works on descriptors, not on Python's buffered streams, because a blocked thread would hold their locks.

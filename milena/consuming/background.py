@@ -1,4 +1,4 @@
-"""Background work beside the application: commits, and a check that the application still polls (asyncio shell)."""
+"""Background work next to the application: commits, and a check that the application still polls (asyncio shell)."""
 
 import logging
 from collections.abc import Callable

@@ -105,7 +105,7 @@ class Consumer:
         """Commit what was given out, give the partitions back, and leave the group. You may call it again."""
         await self._close(is_done=True)
 
-    # -- what it reads -----------------------------------------------------------------------------
+    # -- subscription and assignment ---------------------------------------------------------------
 
     @property
     def is_rebalancing(self) -> bool:
@@ -367,7 +367,7 @@ class Consumer:
         for where in partitions:
             self.active.feeds.resume(self._feed(*where))
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     def _active_for(
         self,

@@ -59,7 +59,7 @@ class Feed:
         self._goes_on_at = 0
         """The offset after the last taken records, past any offsets that compaction removed behind them."""
 
-    # -- where it stands ---------------------------------------------------------------------------
+    # -- position ----------------------------------------------------------------------------------
 
     @property
     def has_news(self) -> bool:

@@ -107,7 +107,7 @@ class GroupMembership:
         """
         return self.owned | self.assignment
 
-    # -- what is said and heard --------------------------------------------------------------------
+    # -- heartbeats and responses ------------------------------------------------------------------
 
     def beat(self, *, is_held: bool) -> Beat | None:
         """Return the next heartbeat; None while the application does not know of a loss.
@@ -173,7 +173,7 @@ class GroupMembership:
         self._is_gone = is_gone
         self.assignment = NOTHING
 
-    # -- what is done ------------------------------------------------------------------------------
+    # -- changes -----------------------------------------------------------------------------------
 
     def subscribe(self, subscription: Subscription) -> None:
         """Change the subscription."""
@@ -192,8 +192,8 @@ class GroupMembership:
     def forget(self) -> None:
         """Forget the lost partitions, of which the application knows. The next heartbeat joins as a new member.
 
-        A member with an instance id that only stopped its heartbeats first joins under its former id. Another process
-        may have taken over the instance id meanwhile, and a new member would replace that process in turn.
+        A member with an instance id that only stopped its heartbeats first sends one under its former id and epoch.
+        Another process may have taken over the instance id since, and a new member would replace that process in turn.
         """
         if self._is_gone:
             self.member_id = self._new_id()

@@ -9,7 +9,7 @@ from milena.reading.cursor import OnOutOfRange
 from milena.records import Position, StartAt, TopicPartition, check_position
 
 Assignor = Literal["sticky", "range", "roundrobin"]
-"""How a group's partitions are assigned.
+"""The rule that assigns a group's partitions to its members.
 
 ``sticky`` moves as few as possible, ``range`` assigns side by side over topics, ``roundrobin`` assigns in turn.
 """
@@ -82,7 +82,7 @@ class ConsumerOptions:
     start: Position = StartAt.EARLIEST
     """Where to begin in a partition without a committed offset.
 
-    It is one value for all partitions, so it is no offset.
+    Do not use an offset here: each partition has its own offsets.
     """
 
     auto_commit: bool = True

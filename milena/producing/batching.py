@@ -33,7 +33,7 @@ RECORDS_PER_BATCH_MAX = 16_384
 """The most records in a batch. Nodes and readers unpack a batch of this size in one call."""
 
 RECORD_OVERHEAD_BYTES = 16
-"""The most bytes that a record takes in a batch beside its content: value length 5, timestamp 9, and up to 2 more."""
+"""The most bytes that a record takes in a batch besides its content: value length 5, timestamp 9, and up to 2 more."""
 
 KEY_OVERHEAD_BYTES = 5
 HEADER_OVERHEAD_BYTES = 11

@@ -588,7 +588,7 @@ class Producer:
             return value
         return serialize(self.options.value_serializer, value, "the value")
 
-    # -- waiting to be taken -----------------------------------------------------------------------
+    # -- waiting for room or a topic ---------------------------------------------------------------
 
     async def _send_later(
         self,

@@ -4,7 +4,8 @@ The judgement depends on what is known of the batch:
 
 - While every attempt is known to have written nothing, any producer may send the batch again.
 - Once the result of an attempt is unknown, only an idempotent producer may send it again, with exactly the same bytes.
-- If such a batch is given up, its result stays unknown, even if the last attempt certainly wrote nothing.
+- If such a batch is given up, its result stays unknown, even if the last attempt certainly wrote nothing. The one
+  exception is a failed ``if_match`` that rules out all earlier attempts (``milena.producing.sender``).
 """
 
 from dataclasses import dataclass

@@ -332,7 +332,7 @@ class Transaction(Producer):
         self._failure = self._failure or error
         super().settle(shipment, base_offset=base_offset, error=error)
 
-    # -- the end -----------------------------------------------------------------------------------
+    # -- commit and abort --------------------------------------------------------------------------
 
     async def _commit(self) -> None:
         identity = self._writes.identity

@@ -138,7 +138,7 @@ class PartitionReader:
                 # Read an error that no caller has met, so that asyncio does not report it as never retrieved.
                 self._task.exception()
 
-    # -- where it stands ---------------------------------------------------------------------------
+    # -- position ----------------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int | None:

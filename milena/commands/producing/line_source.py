@@ -92,7 +92,7 @@ class LineSource:
         if is_standard and sys.__stdin__ is None:
             raise BadSourceError("cannot read standard input: it is closed")
         try:
-            # Standard input is not ours to close.
+            # Standard input belongs to the process: do not close it.
             self._file = io.FileIO(
                 sys.stdin.fileno() if is_standard else path, closefd=not is_standard
             )
