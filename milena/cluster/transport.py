@@ -41,7 +41,7 @@ of partitions.
 
 FETCH_ANSWER_TIMES = 2
 FETCH_ANSWER_BYTES_MIN = 64 << 20
-"""The least limit of a response. It holds at least one whole batch, of any size that the node allows."""
+"""The smallest limit of a response, because a response holds at least one whole batch. The node limits a batch."""
 
 _STABLE = "Milena-Last-Stable-Offset"
 """The header of the last stable offset. Nodes of earlier releases send that offset as the high watermark."""
