@@ -128,7 +128,7 @@ class TransactionalId:
 
     @property
     def has_next(self) -> bool:
-        """True if the next transaction has begun: as far as we know, no other program has taken the id since."""
+        """True if the next transaction has started: as far as we know, no other program has taken the id since."""
         return self._next is not None
 
     async def take_over(self) -> None:
@@ -136,7 +136,7 @@ class TransactionalId:
         self._next = await self.begin()
 
     def take(self) -> ProducerIdentity | None:
-        """Return the next transaction if it has begun; a second call returns None."""
+        """Return the next transaction if it has started; a second call returns None."""
         found, self._next = self._next, None
         return found
 
@@ -477,7 +477,7 @@ class TransactionalProducer:
 
     @property
     def has_begun(self) -> bool:
-        """True if the next transaction has begun: the id is ours, as far as we know."""
+        """True if the next transaction has started: the id is ours, as far as we know."""
         return self._owner.has_next
 
     async def begin(self) -> None:
