@@ -1,1 +1,1 @@
-"""A batch query: which offsets each task reads, and the task that reads them. A stream reads in the same tasks."""
+"""Plan which offsets each task of a batch query reads, and read them. A stream uses the same tasks."""

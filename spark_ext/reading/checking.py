@@ -1,6 +1,6 @@
-"""What is asked of the cluster at ``load()``: does it answer, and has it what is to be read.
+"""Check at ``load()`` that the cluster responds, and has the topics and partitions to read.
 
-Runs a loop of its own and blocks.
+The check blocks, on its own event loop.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from spark_ext.options.selection import missing_of, named_topics
 
 
 def check_can_read(options: ReadOptions) -> None:
-    """Check that the cluster answers, and has the topics and partitions that are named.
+    """Check that the cluster responds, and has the topics and partitions that the options name.
 
-    Where data may be lost these may be gone: a stream that is started again goes on without them.
+    Missing ones are accepted if the query does not fail on data loss: a restarted stream continues without them.
 
     Raises:
         OffsetError: there is no such topic or partition.
-        ClientError: the cluster does not answer.
+        ClientError: the cluster does not respond.
     """
     missing = missing_of(options.selection, asyncio.run(_partitions(options)))
     if missing and options.fetching.fail_on_data_loss:

@@ -1,8 +1,8 @@
-"""An event loop that runs only while its caller waits for something of it, and whose time passes only then.
+"""An event loop that runs only while its caller waits for a result. Its time passes only then.
 
-A task of Spark takes a chunk, and comes back for the next one when Spark has room for more: at once, or after minutes.
-What comes meanwhile waits in the kernel. With a clock that goes on, requests would be out of time although all of the
-answer is there, and patience be at its end after one failure.
+A Spark task takes a chunk, and takes the next one when Spark has room for it: at once, or minutes later. Responses
+that arrive meanwhile wait in the kernel's buffers. With a clock that continues, a request would time out although its
+response has arrived, and one failure would use up the time for retries.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from milena.model.types import MonotonicMs, WallMs
 
 
 class PausedLoop(asyncio.SelectorEventLoop):
-    """For ``asyncio.Runner``. ``time`` does not count what passes between two runs."""
+    """An event loop for ``asyncio.Runner`` whose ``time`` does not count the pauses between two runs."""
 
     def __init__(self) -> None:
         self._paused_s = 0.0
@@ -21,12 +21,12 @@ class PausedLoop(asyncio.SelectorEventLoop):
         self._stopped_s = super().time()
 
     def time(self) -> float:
-        """Seconds in which it ran, of an arbitrary beginning."""
+        """Return the seconds that the loop has run, from an arbitrary start."""
         now_s = super().time() if self._stopped_s is None else self._stopped_s
         return now_s - self._paused_s
 
     def run_forever(self) -> None:
-        """Go on until ``stop``; what runs until something is complete goes this way, too."""
+        """Run until ``stop``. ``run_until_complete`` calls this method, too."""
         assert self._stopped_s is not None, "it is not running"
         self._paused_s += super().time() - self._stopped_s
         self._stopped_s = None
@@ -37,18 +37,18 @@ class PausedLoop(asyncio.SelectorEventLoop):
 
 
 class PausedClock:
-    """A ``Clock`` of the running loop's time."""
+    """A ``Clock`` that tells the running loop's time."""
 
     __slots__ = ()
 
     def now_ms(self) -> MonotonicMs:
-        """In ms; stands still with the loop."""
+        """Return the loop's time in ms; it stops while the loop is paused."""
         return MonotonicMs(int(asyncio.get_running_loop().time() * 1000))
 
     def wall_ms(self) -> WallMs:
-        """The machine's."""
+        """Return the machine's wall time in ms."""
         return SystemClock().wall_ms()
 
     async def sleep(self, ms: float) -> None:
-        """On the running loop."""
+        """Sleep ``ms`` of the running loop's time."""
         await SystemClock().sleep(ms)

@@ -1,6 +1,6 @@
-"""Ranges of a batch query, as the cluster says when it is planned.
+"""Fix the offset ranges of a batch query, from the cluster's state when Spark plans the query.
 
-Asked once a query: from then on its ranges are fixed. Runs a loop of its own and blocks.
+The cluster is asked once per query; the ranges are fixed after that. The request blocks, on its own event loop.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ class Pinned:
 
 
 def pin(options: ReadOptions) -> Pinned:
-    """Ranges that a query reads, as of now.
+    """Return the ranges that a query reads, as of now.
 
     Raises:
-        OptionError: tasks are always to have a token, and there can be none.
-        OffsetError, DataLossError: what was asked for does not exist.
-        ClientError: the cluster does not answer.
+        OptionError: the options require tokens for tasks, and the cluster cannot give one.
+        OffsetError, DataLossError: the requested offsets do not exist.
+        ClientError: the cluster does not respond.
     """
     return asyncio.run(_pin(options))
 
@@ -46,7 +46,7 @@ async def _pin(options: ReadOptions) -> Pinned:
             options.selection, {name: len(topics[name].partitions) for name in names}
         )
         queries = sorted(time_queries((options.start, options.end), partitions))
-        # Times first: what is found is then never beyond the ends.
+        # Look up times before ends. In the other order a new record could put a found offset beyond its end.
         offsets = await cluster.ask_all(cluster.offset_at, queries)
         ends = await cluster.ask_all(cluster.ends_of, partitions)
         shipped = replace(

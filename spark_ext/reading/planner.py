@@ -1,8 +1,8 @@
-"""From what the user asked for to the ranges that tasks read (pure).
+"""Turn the bounds of a query into the ranges that its tasks read (pure).
 
-``resolve`` pins every partition to one range [start, end) of offsets, once a query; ``plan_tasks`` divides the ranges
-among tasks. Both are told what the cluster said; the shell asks it, times first and then the ends, so that no time is
-found beyond an end.
+``resolve`` fixes one range [start, end) of offsets for every partition, once per query. ``plan_tasks`` divides the
+ranges among tasks. The caller asks the cluster: first for the offsets of times, then for the ends of partitions. In
+this order no offset of a time lies beyond an end.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,15 +22,15 @@ from spark_ext.options.bounds import (
 from spark_ext.options.parsing import ReadOptions
 
 RANGE_COST_RECORDS = 2_000
-"""What it costs to begin with another range, a request and its answer, in records that could be read meanwhile.
+"""The cost of starting a range (one request and its response), as the number of records read in that time.
 
-It keeps ten thousand small partitions from becoming one long task.
+Without this cost, ten thousand small partitions would become one long task.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRange:
-    """Offsets [start, end) of one partition; ``topic_id`` is the topic's when the query was planned."""
+    """Offsets [start, end) of one partition. ``topic_id`` is the topic's id when the query was planned."""
 
     partition: TopicPartition
     topic_id: str | None
@@ -39,15 +39,15 @@ class PlannedRange:
 
     @property
     def record_count(self) -> int:
-        """Offsets in the range; compaction may have left fewer records."""
+        """Return the number of offsets in the range; compaction may have left fewer records."""
         return self.end - self.start
 
 
 def time_queries(bounds: Iterable[Bound], partitions: Sequence[TopicPartition]) -> set[TimeQuery]:
-    """Times that the shell has to look up before it can resolve.
+    """Return the times that the caller must look up before it calls ``resolve``.
 
     Raises:
-        OffsetError: a bound in JSON names other partitions than those that are read.
+        OffsetError: a bound in JSON does not name exactly the partitions that are read.
     """
     queries: set[TimeQuery] = set()
     for bound in bounds:
@@ -67,6 +67,7 @@ def time_queries(bounds: Iterable[Bound], partitions: Sequence[TopicPartition]) 
 def _check_names_all(
     bound: SpecificOffsets | SpecificTimestamps, partitions: Sequence[TopicPartition]
 ) -> None:
+    # Spark's Kafka source demands the same. A default for an unnamed partition would hide a typing error.
     missing = sorted(set(partitions) - bound.partitions)
     if missing:
         raise OffsetError(
@@ -86,19 +87,19 @@ def resolve(
     topic_ids: Mapping[str, str | None],
     found: Mapping[TimeQuery, int | None],
 ) -> tuple[tuple[PlannedRange, ...], tuple[str, ...]]:
-    """The range of every partition in ``ends``, empty ones too, and a line for each offset that is lost.
+    """Return the range of every partition in ``ends``, including empty ones, and a line for each lost offset.
 
-    An offset that was named and lies outside of the partition is lost; its nearest end takes its place.
+    A named offset outside of the partition is lost; the nearest end of the partition replaces it.
 
     Args:
-        options: what was asked for.
-        ends: each partition to read.
-        topic_ids: each topic's id.
-        found: the answers to ``time_queries``; None where no record is at or after the time.
+        options: the options of the query.
+        ends: the ends of each partition to read.
+        topic_ids: the id of each topic.
+        found: the offset for each of ``time_queries``; None if no record is at or after the time.
 
     Raises:
-        OffsetError: no record matches a starting time, or a range ends before it begins.
-        DataLossError: offsets that were named are gone, or not there yet, and that is to fail the query.
+        OffsetError: no record matches a starting time, or a range ends before it starts.
+        DataLossError: named offsets are deleted or do not exist yet, and the query fails on data loss.
     """
     ranges: list[PlannedRange] = []
     losses: list[str] = []
@@ -132,10 +133,12 @@ def _resolve_one(
                 f"{partition}: no record is at or after the starting time; "
                 "set startingOffsetsByTimestampStrategy to latest to read nothing from it"
             )
-        # "Latest" is the end of the query, wherever that is: nothing is read.
+        # "latest" means the end of the query, which the user may have set below the high watermark. A start at the
+        # high watermark would lie above it, and "read nothing" would become an error.
         start = limits.high_watermark if end is None else end
     if end is None:
         end = limits.high_watermark
+    # Find losses before clamping: a clamped offset always looks valid.
     losses = [loss for offset in (start, end) if (loss := loss_at(partition, offset, limits))]
     start, end = clamp(start, limits), clamp(end, limits)
     if start > end:
@@ -149,7 +152,7 @@ def _offset(
     limits: PartitionEnds,
     found: Mapping[TimeQuery, int | None],
 ) -> int | None:
-    """The offset that a bound means, or None where no record matches a time."""
+    """Return the offset that a bound means, or None if no record matches its time."""
     match bound:
         case Edge():
             return _edge(bound, limits)
@@ -163,7 +166,7 @@ def _offset(
 
 
 def _still_there(offset: int | None, limits: PartitionEnds) -> int | None:
-    """Retention may have gone on since a time was looked up: the records asked for are those that are left."""
+    """Move a looked-up offset into the partition. Retention since the lookup is no loss: the user named a time."""
     return None if offset is None else clamp(offset, limits)
 
 
@@ -178,25 +181,27 @@ def plan_tasks(
     tasks_min: int | None = None,
     records_max: int | None = None,
 ) -> list[tuple[PlannedRange, ...]]:
-    """Ranges for each task: all tasks about equal, small ranges together, large ones split.
+    """Return the ranges for each task: small ranges are combined, large ones split, so that tasks are about equal.
 
-    The ranges are laid end to end on one line, which is cut into as many equal parts as tasks are needed. Every
-    (partition, offset) is in exactly one task, the tasks are in the order of the ranges, and none is empty.
+    The ranges are laid end to end on one line. The line is cut into one equal part per task. Every (partition, offset)
+    is in exactly one task. Tasks follow the order of the ranges; none is empty.
 
     Args:
-        ranges: what to read; empty ones cost nothing.
+        ranges: the ranges to read; empty ones cost nothing.
         target_records: how many records a task should have.
-        tasks_min: at least this many tasks, if there are as many records.
-        records_max: no task has more records.
+        tasks_min: the minimum number of tasks, if there are as many records.
+        records_max: the most records that a task may have.
     """
     filled = [r for r in ranges if r.record_count > 0]
     total = sum(r.record_count for r in filled)
     needed = max(tasks_min or 0, -(-total // records_max) if records_max else 0)
     if needed:
-        # Hints are kept to the letter: only records count.
+        # ``tasks_min`` and ``records_max`` are exact promises about records. The cost of ranges would shift the cuts
+        # and break them, so only records count here.
         return _cut(filled, total, min(max(needed, -(-total // target_records)), total))
     line = total + RANGE_COST_RECORDS * len(filled)
-    # The nearest number of tasks: one more for the sake of a few records would cost more than they do.
+    # Round to the nearest number of tasks. Rounding up would start a task for a few records, and the task would
+    # cost more than they do.
     parts = max(1, (2 * line + target_records) // (2 * target_records)) if filled else 0
     return _cut(filled, line, parts, range_cost=RANGE_COST_RECORDS)
 
@@ -207,11 +212,13 @@ def _cut(
     tasks: list[list[PlannedRange]] = [[] for _ in range(parts)]
     position = 0
     for r in ranges:
-        # The range's records lie behind its cost on the line: [begin, finish).
+        # On the line, a range's cost comes before its records [begin, finish). A part that has only the cost of a
+        # range gets no records, hence the filter at the end.
         begin = position + range_cost
         finish = begin + r.record_count
         part = begin * parts // line
         while begin < finish:
+            # Integers, and one multiplication per cut: no rounding error adds up, and the last cut ends the line.
             cut = min(-(-(part + 1) * line // parts), finish)
             tasks[part].append(
                 replace(r, start=r.end - (finish - begin), end=r.end - (finish - cut))

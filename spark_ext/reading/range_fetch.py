@@ -1,7 +1,7 @@
-"""Chunks of pinned ranges, in order, a few ranges ahead (asyncio), and the judgement of what is missing.
+"""Fetch the chunks of planned ranges in order, a few ranges ahead (asyncio), and detect lost records.
 
-The client checks every checksum, follows leaders and repeats what can pass. Here it is judged whether the records that
-come are those that were planned: offsets may have been deleted since, and a topic of the same name may be another one.
+The client checks every checksum, follows leaders and retries. This module checks that the records that arrive are the
+planned ones. Offsets may have been deleted since planning, and the topic may have been deleted and created again.
 """
 
 import asyncio
@@ -30,26 +30,27 @@ from spark_ext.reading.planner import PlannedRange
 
 RANGES_AHEAD = 4
 CHUNKS_AHEAD = 2
-"""Bounds of what is fetched and not taken yet: this many ranges, and of each this many chunks of ``fetchBytes``."""
+"""Bounds of the fetched data that Spark has not taken yet: ranges, and chunks of ``fetchBytes`` in each range."""
 
 CATCH_UP_MS = 2_000
-"""How far the metadata of two nodes that run may be apart; far more than it is."""
+"""How far the metadata of two running nodes may be apart, in ms; in practice they are much closer."""
 
 logger = logging.getLogger(__name__)
 
 _Line = asyncio.Queue[FetchedChunk | Exception | None]
-"""The chunks of one range; ends with None, or with the error that ended it."""
+"""The chunks of one range, then None, or the error that ended the range."""
 
 
 async def fetch_ranges(
     ranges: Sequence[PlannedRange], fetching: Fetching
 ) -> AsyncIterator[FetchedChunk]:
-    """The chunks of each range, range after range; a chunk's offsets are cut to its range.
+    """Yield the chunks of each range, one range after the other; a chunk's offsets are cut to its range.
 
     Raises:
-        DataLossError: records of a range are gone, and that is to fail the query.
-        StalledReadError: nothing of use was answered for as long as the query waits.
+        DataLossError: records of a range are lost, and the query fails on data loss.
+        StalledReadError: no useful response arrived for as long as the query waits.
     """
+    # The loop stops while Spark works on a chunk. A clock that continues would count that time as missing responses.
     clock = PausedClock()
     async with Client(fetching.urls, credentials=fetching.credentials, clock=clock) as client:
         fetcher = _RangeFetcher(client, fetching, clock)
@@ -58,6 +59,8 @@ async def fetch_ranges(
         lines: deque[_Line] = deque()
         try:
             while True:
+                # Reading a small range takes less time than its round trip, so the next ranges are fetched ahead.
+                # Each range has its own queue, because Spark gets the ranges in order.
                 for r in islice(waiting, RANGES_AHEAD - len(lines)):
                     line: _Line = asyncio.Queue(CHUNKS_AHEAD)
                     lines.append(line)
@@ -73,11 +76,12 @@ async def fetch_ranges(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        # Not in ``finally``: a read that failed or was left early has given no complete result to vouch for.
         await fetcher.check_topics(ranges)
 
 
 def is_passing(error: ClientError) -> bool:
-    """Whether a question may be repeated; one that changes nothing may be, even if its result is unknown."""
+    """Return whether a read may be retried. It changes nothing, so an unknown result may be retried, too."""
     return error.is_retriable or isinstance(error, ServerFailedError | UnknownResultError)
 
 
@@ -90,11 +94,12 @@ class _RangeFetcher:
         self._clock = clock
 
     async def fill(self, line: _Line, r: PlannedRange) -> None:
-        """Put the chunks of a range into its line."""
+        """Put the chunks of a range into its queue."""
         try:
             if await self._is_same_topic(r):
                 await self._fill(line, r)
-        # Whatever it is, it belongs to this place of the stream.
+        # The ranges before this one may still be in their queues. ``fetch_ranges`` raises the error at its place in
+        # the order, after their records.
         except Exception as error:  # noqa: BLE001
             await line.put(error)
         else:
@@ -106,7 +111,7 @@ class _RangeFetcher:
             position = await self._fill_from(line, r, position)
 
     async def _fill_from(self, line: _Line, r: PlannedRange, start: int) -> int | None:
-        """Where to go on; None where nothing more is to be had."""
+        """Fetch from ``start``; return the offset to continue at, or None if the range has no more records."""
         position = start
         reader = self._client.reader(
             *r.partition,
@@ -130,7 +135,8 @@ class _RangeFetcher:
             if not is_passing(error):
                 raise
             raise self._stalled(f"{r.partition}, offset {position}", error) from error
-        # Offsets without a chunk hold no record: compaction or a transaction left a hole.
+        # Offsets without a chunk are no loss: compaction or a transaction left a hole. A partition that now ends
+        # below the planned end is a loss, because the records up to that end were committed when it was planned.
         end = reader.end_offset
         if end is not None and end < r.end:
             self._lose(f"{r.partition} ends at offset {end}; records up to {r.end} were there")
@@ -139,10 +145,11 @@ class _RangeFetcher:
     def _after_deletion(self, r: PlannedRange, error: UnreadableOffsetError) -> int | None:
         self._lose(error.message, error)
         first = error.log_start_offset
+        # Continue only if that makes progress and stays in the range; otherwise the loop would not end.
         return first if error.offset < first < r.end else None
 
     async def _is_same_topic(self, r: PlannedRange) -> bool:
-        """Whether the topic is still the one that was planned; a node may be a moment behind in either direction."""
+        """Return whether the topic is the planned one. A node's metadata may be older or newer than the plan."""
         topic = r.partition.topic
         patience = Patience(CATCH_UP_MS)
         while True:
@@ -151,8 +158,10 @@ class _RangeFetcher:
             except TargetNotFoundError as error:
                 self._lose(f"topic {topic} was deleted since the query was planned", error)
                 return False
+            # A node that has just heard of a topic may not know its id yet. An unknown id proves nothing.
             if found is None or r.topic_id in (None, found):
                 return True
+            # A different id may come from a node that is behind: ask again before it counts as a loss.
             wait_ms = patience.on_failure(self._clock.now_ms())
             if wait_ms is None:
                 self._lose(f"topic {topic} was deleted and made again since the query was planned")
@@ -174,7 +183,9 @@ class _RangeFetcher:
             await self._clock.sleep(wait_ms)
 
     async def check_topics(self, ranges: Iterable[PlannedRange]) -> None:
-        """After the last record: all came from the topics that were planned if those are still there."""
+        """Check after the last record that the planned topics still exist. If so, all records came from them."""
+        # The check before each range cannot see a topic that is replaced during the read. An id is given to one topic
+        # only, so the planned id after the read covers the time between. Cached metadata would not.
         self._client.metadata.mark_stale()
         for r in {r.partition.topic: r for r in ranges}.values():
             await self._is_same_topic(r)

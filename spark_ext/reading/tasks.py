@@ -1,7 +1,7 @@
-"""The executor's side: the ranges of one task as Arrow record batches.
+"""Read the ranges of one task as Arrow record batches, on the executor.
 
-Everything that a task needs is in its ``ReadTask``. One thread fetches and decodes by turns: while it decodes, and
-while Spark takes what it has, the answers to the next requests come into the kernel's buffers.
+A ``ReadTask`` has everything that a task needs. One thread fetches and decodes in turns. While it decodes, and while
+Spark takes rows, the responses to the next requests arrive in the kernel's buffers.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from spark_ext.rows.read_schema import Projection
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """Task of Spark: what it reads, and how."""
+    """A Spark task: the ranges that it reads, how it fetches them, and the columns that it makes."""
 
     ranges: tuple[PlannedRange, ...]
     fetching: Fetching
@@ -30,7 +30,7 @@ class ReadTask:
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The records of a task, in the order of its ranges; raises as ``fetch_ranges`` does."""
+    """Yield the records of a task, in the order of its ranges; raises the errors of ``fetch_ranges``."""
     rows = ArrowRows(task.projection)
     with closing(chunks_of(task)) as chunks:
         for chunk in chunks:
@@ -40,10 +40,10 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
 
 
 def chunks_of(task: ReadTask) -> Generator[FetchedChunk]:
-    """The chunks of a task's ranges, of which the next ones are on their way; close it where it is left early."""
+    """Yield the chunks of a task's ranges; the next ones are in flight. Close the generator to stop early."""
     chunks = fetch_ranges(task.ranges, task.fetching)
     with asyncio.Runner(loop_factory=PausedLoop) as runner:
-        # Not by ``Runner.run``: to set its handler of signals it makes a text of the last result, which is a chunk.
+        # ``Runner.run`` is slow here: to install its signal handler it formats the last result, which is a chunk.
         run = runner.get_loop().run_until_complete
         while (chunk := run(_next(chunks))) is not None:
             yield chunk

@@ -1,1 +1,1 @@
-"""Rows to topics: a plain write, at least once; a transaction, once or not at all."""
+"""Write rows to topics: a plain write is at least once; a transaction takes effect once or not at all."""

@@ -1,12 +1,13 @@
-"""The rows of a task as encoded batches of a transaction: the same rows make the same batches, byte for byte (pure).
+"""Encode the rows of a task as batches of a transaction (pure). The same rows make the same batches, byte for byte.
 
-A chunk is what one request writes, under a key: a task that is run again finds what the former attempt wrote, as long
-as its rows come in the same order. So all that a request says follows from the rows, the batch, the task, the topic and
-the time at which the transaction began: no other clock, no chance, and not how Spark cuts the rows into Arrow batches.
+One request writes one chunk, under an idempotency key. A task that runs again sends the same chunks under the same
+keys, if its rows arrive in the same order, so nothing is written twice. Therefore a request depends only on the rows,
+the batch, the task, the topic, and the time at which the transaction began. It does not depend on another clock, on
+chance, or on how Spark cuts the rows into Arrow batches.
 
-Records go to the partition that they name, else to that of their key. Those that may go anywhere go to one partition
-until a chunk of it is full, and then to the next, so that batches are few. Each of these is a lane, which fills one
-chunk after the other; rows are sorted into lanes a block at a time, by numpy.
+A record goes to the partition that it names, else to the partition of its key. Records with neither fill a chunk of
+one partition, then a chunk of the next one, so that batches are few. A lane fills the chunks of one partition, or of
+the records with neither, one after the other. Rows are sorted into lanes by numpy, one block at a time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,39 +29,39 @@ from spark_ext.rows.key_hashes import NO_KEY, positive_hashes
 from spark_ext.rows.payloads import packed_payload
 
 ANYWHERE = -1 << 31
-"""In place of a partition: the record may go to any."""
+"""A place instead of a partition number: the record may go to any partition."""
 
 CHUNK_BYTES = 1 << 20
-"""Keys, values and headers of a chunk: enough that a request costs little."""
+"""The size of a chunk, in bytes of keys, values, headers and record frames: large enough to make a request cheap."""
 
 OPEN_BYTES_MAX = 16 << 20
-"""Of all chunks that have room: above it the largest is sent as it is. With fewer partitions than 16 none ever is."""
+"""Bytes of all unfinished chunks; above this, the largest is sent unfilled. Below 16 partitions that never happens."""
 
 RECORD_FRAME_BYTES = 32
-"""A record in a batch, without key, value and headers: lengths, and a time."""
+"""Bytes of a record in a batch without its key, value and headers: the lengths and the time."""
 
 BATCH_FRAME_BYTES = 1_024
-"""A batch without its records."""
+"""Bytes of a batch without its records."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicShape:
-    """What chunks depend on of a topic. ``batch_bytes_max``: of one stored batch."""
+    """The properties of a topic that its chunks depend on. ``batch_bytes_max`` limits one stored batch."""
 
     partition_count: int
     batch_bytes_max: int
 
 
 class FindShape(Protocol):
-    """Finds out about a topic."""
+    """A function that finds the shape of a topic."""
 
     def __call__(self, topic: str) -> TopicShape:
-        """Raises what the cluster says, where there is no such topic."""
+        """Return the shape of a topic; raises the cluster's error if there is no such topic."""
 
 
 @dataclass(slots=True)
 class Chunk:
-    """Records for one partition, in the order of their rows. No other chunk of a task for it has the same ``key``."""
+    """Records for one partition, in row order. Its ``key`` is unique among the task's chunks for the partition."""
 
     where: TopicPartition
     key: str
@@ -69,17 +70,17 @@ class Chunk:
     records: int = 0
     keys: list[pa.Array] = field(default_factory=list)
     values: list[pa.Array] = field(default_factory=list)
-    """Of each block that it has rows of, one; of ``keys`` none where rows have no such column."""
+    """One array for each block that gave rows to the chunk. ``keys`` is empty if the rows have no such column."""
     headers: list[Headers | None] = field(default_factory=list)
     times_ms: list[int | None] = field(default_factory=list)
-    """None: the record says no time of its own. Empty, as ``headers``, where rows have no such column."""
+    """Times in ms; None for a record without a time. Empty, like ``headers``, if the rows have no such column."""
 
     def add(self, block: RowBlock, rows: Integers, size: int) -> None:
-        """Take some rows of a block, which are so large together."""
+        """Add some rows of a block, which have ``size`` bytes together."""
         self.size += size
         self.records += len(rows)
         places = pa.array(rows)
-        # Copies: the block would be kept alive by a row.
+        # Copy the rows: a slice of one row would keep the whole block in memory.
         self.values.append(block.values.take(places))
         if block.keys is not None:
             self.keys.append(block.keys.take(places))
@@ -89,12 +90,14 @@ class Chunk:
             self.times_ms += map(block.times_ms.__getitem__, rows.tolist())
 
     def batch(self, *, codec: Codec, time_ms: int) -> bytes:
-        """The records encoded; ``time_ms`` is of those that say none."""
+        """Return the records as an encoded batch. ``time_ms`` is the time of records without a time."""
         times = [time_ms if each is None else each for each in self.times_ms] or [time_ms]
         base = times[0]
         deltas = None if times.count(base) == len(times) else [each - base for each in times]
         keys = pa.concat_arrays(self.keys) if self.keys else None
         values = pa.concat_arrays(self.values)
+        # Without headers, numpy builds the payload from Arrow's buffers; record by record, Python would take longer.
+        # Both encodings are the same, byte for byte (``test_a_batch_is_byte_for_byte_what_its_lists_make``).
         if self.headers.count(None) == len(self.headers):
             return encode_payload(
                 packed_payload(deltas, keys, values),
@@ -116,8 +119,8 @@ class Chunk:
 class Chunker:
     """Cuts the rows of one task into chunks.
 
-    ``seed`` is where the turn of partitions begins, another one for each task and batch; ``shape_of`` is asked about a
-    topic when its first row comes.
+    ``seed`` is the partition at which records without a key and partition start. It differs between tasks and batches,
+    so that they do not all start at the same partition. ``shape_of`` is called for a topic at its first row.
     """
 
     def __init__(self, *, topic: str | None, seed: int, shape_of: FindShape) -> None:
@@ -128,39 +131,43 @@ class Chunker:
         self._open_bytes = 0
 
     def add(self, block: RowBlock) -> Iterator[Chunk]:
-        """Chunks that are full with these rows.
+        """Add the rows of a block; yield the chunks that are full.
 
         Raises:
             RecordError: a row without a topic.
         """
         sizes = block.sizes + RECORD_FRAME_BYTES
         ends = np.cumsum(sizes)
+        # Sort the whole block at once: per row, Python would cost more than the encoding.
         lanes = [*self._sorted(block)]
         row = 0
         while row < len(sizes):
-            # As many rows as fit whatever becomes full on the way; at least one.
+            # Take as many rows as fit even if no chunk becomes full meanwhile; at least one. The cuts lie at bytes of
+            # rows, not at the ends of Spark's Arrow batches, so a repeated task cuts the same chunks.
             room = OPEN_BYTES_MAX - self._open_bytes + (int(ends[row - 1]) if row else 0)
             stop = max(row + 1, int(np.searchsorted(ends, room, side="right")))
             for lane, rows in lanes:
                 first, last = np.searchsorted(rows, (row, stop)).tolist()
                 yield from self._fill(lane, block, rows[first:last], sizes)
+            # Close the largest lane, not the oldest: that makes the fewest small batches.
             if self._open_bytes > OPEN_BYTES_MAX:
                 yield self._close(self._largest())
             row = stop
 
     def finish(self) -> Iterator[Chunk]:
-        """The rest."""
+        """Yield the unfinished chunks."""
         for lane in self._lanes():
             if lane.chunk is not None:
                 yield self._close(lane)
 
     def _sorted(self, block: RowBlock) -> Iterator[tuple["_Lane", Integers]]:
-        """The rows of each lane, in their order."""
+        """Yield each lane with its rows, in row order."""
         for name, rows in self._by_topic(block):
             topic = self._topics.get(name)
             if topic is None:
                 topic = self._topics[name] = _TopicLanes(name, self._shape_of(name), self._seed)
             places = topic.places(block)[rows]
+            # Stable: records of a partition must keep the order of their rows.
             order = np.argsort(places, kind="stable")
             found, firsts = np.unique(places[order], return_index=True)
             for place, mine in zip(found.tolist(), np.split(order, firsts[1:]), strict=True):
@@ -189,7 +196,7 @@ class Chunker:
             if stop <= row and chunk.size:
                 yield self._close(lane)
                 continue
-            # A record that is too large for a chunk is one of its own.
+            # A record that is too large for a chunk gets its own. The cluster decides whether it is too large.
             stop = max(stop, row + 1)
             size = int(ends[stop - 1]) - taken
             chunk.add(block, rows[row:stop], size)
@@ -206,14 +213,14 @@ class Chunker:
             yield from topic.lanes
 
     def _largest(self) -> "_Lane":
-        """The lane with the largest chunk; of several the same one, in whatever order they came to be."""
+        """Return the lane with the largest chunk; ``rank`` breaks ties independently of the lanes' creation order."""
         return max(
             (lane for lane in self._lanes() if lane.chunk is not None), key=attrgetter("rank")
         )
 
 
 class _Lane:
-    """Fills chunks of one partition, or of all in turns, which ``turns`` gives without end."""
+    """Fills the chunks of one partition, or of all partitions in turn. ``turns`` is an endless iterator of them."""
 
     __slots__ = ("_bytes_max", "_count", "_prefix", "_topic", "_turns", "chunk")
 
@@ -227,41 +234,43 @@ class _Lane:
 
     @property
     def rank(self) -> tuple[int, TopicPartition, str]:
-        """The larger its chunk is, the higher; no two lanes have the same."""
+        """Return the lane's rank: higher for a larger chunk, and unique among lanes."""
         assert self.chunk is not None, "asked of those that have one"
         return self.chunk.size, self.chunk.where, self.chunk.key
 
     def begin(self) -> Chunk:
-        """The next chunk."""
+        """Start the next chunk and return it."""
         where = TopicPartition(self._topic, next(self._turns))
         self.chunk = Chunk(where, f"{self._prefix}{self._count}", self._bytes_max)
         self._count += 1
         return self.chunk
 
     def end(self) -> Chunk:
-        """It is full, or the last."""
+        """End the current chunk, which is full or the last one, and return it."""
         chunk, self.chunk = self.chunk, None
         assert chunk is not None, "it has begun"
         return chunk
 
 
 class _TopicLanes:
-    """Lanes of one topic: of each partition that rows name or have keys for, and of those that may go anywhere."""
+    """The lanes of one topic: one per partition that rows name or have keys for, and one for all other rows."""
 
     def __init__(self, name: str, shape: TopicShape, seed: int) -> None:
         self._name = name
         self._partition_count = shape.partition_count
+        # A chunk is one batch, and the cluster refuses a batch above the topic's ``max.message.bytes``. The sizes are
+        # those before compression, so a chunk fits even if its records do not compress.
         self._bytes_max = min(CHUNK_BYTES, shape.batch_bytes_max - BATCH_FRAME_BYTES)
         self._seed = seed
         self._lanes: dict[int, _Lane] = {}
 
     @property
     def lanes(self) -> Iterable[_Lane]:
-        """All that there are."""
+        """Return all lanes that have been created."""
         return self._lanes.values()
 
     def lane(self, place: int) -> _Lane:
-        """The lane of a partition, or that of ``ANYWHERE``."""
+        """Return the lane of a partition, or the lane of ``ANYWHERE``."""
         lane = self._lanes.get(place)
         if lane is None:
             lane = self._lanes[place] = self._new(place)
@@ -269,12 +278,13 @@ class _TopicLanes:
 
     def _new(self, place: int) -> _Lane:
         if place != ANYWHERE:
+            # The prefix keeps keys apart: this lane and the ``ANYWHERE`` lane may both write to the partition.
             return _Lane(self._name, "", repeat(place), self._bytes_max)
         turns = (turn % self._partition_count for turn in count(self._seed))
         return _Lane(self._name, "any-", turns, self._bytes_max)
 
     def places(self, block: RowBlock) -> Integers:
-        """The partition of each row, or ``ANYWHERE``."""
+        """Return the partition of each row, or ``ANYWHERE``."""
         places = np.full(len(block.values), ANYWHERE)
         if block.keys is not None:
             hashes = positive_hashes(block.keys)

@@ -1,8 +1,8 @@
-"""The executor's side of a write: rows of a task through the client's producer.
+"""Write the rows of a task through the client's producer, on the executor.
 
-Within one attempt of a task every record is written once, however often a request is repeated: the producer is
-idempotent, and the attempt succeeds only when every in-sync replica has every record. Spark may run a task again, after
-a failure or speculatively, and what the former attempt wrote stays: the write as a whole is at least once.
+Within one attempt of a task every record is written once, even if requests are retried: the producer is idempotent.
+The attempt succeeds only when every in-sync replica has every record. Spark may run a task again, after a failure or
+speculatively. The records of the previous attempt stay, so the write as a whole is at least once.
 """
 
 import logging
@@ -21,10 +21,10 @@ from spark_ext.rows.blocks import block_of, runs_in
 from spark_ext.rows.write_schema import WriteColumns
 
 BATCHES_UNSETTLED = 2
-"""Arrow batches of which the outcomes are not looked at yet; Spark's have 10,000 rows."""
+"""How many Arrow batches may wait for their outcome to be checked; Spark's batches have 10,000 rows."""
 
 FEW_ROWS = 6
-"""Of fewer together each costs more than by itself: rows with times of their own are seldom in runs."""
+"""From this many rows on, a run is sent as one list. Rows that each have their own time make runs of one row."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _Sent = sync.Delivery | sync.Deliveries
 
 @dataclass
 class Written(WriterCommitMessage):
-    """Count of the records that one task wrote."""
+    """The number of records that one task wrote."""
 
     record_count: int
 
@@ -47,11 +47,11 @@ class MilenaWriter(DataSourceArrowWriter):
         self._columns = columns
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write the rows of one task; returns once all are committed.
+        """Write the rows of one task; return when all are committed.
 
         Raises:
             RecordError: a row that cannot be a record.
-            ClientError: a record was not written, or nobody knows.
+            ClientError: a record was not written, or its fate is unknown.
         """
         count = 0
         unsettled: deque[list[_Sent]] = deque()
@@ -104,17 +104,17 @@ class MilenaWriter(DataSourceArrowWriter):
         return sent
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done."""
+        """Log the number of records; all tasks are done."""
         count = sum(message.record_count for message in messages if isinstance(message, Written))
         logger.info("%d records written", count)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A log takes nothing back."""
+        """Log how many records stay in the log: a plain write cannot be undone."""
         count = sum(message.record_count for message in messages if isinstance(message, Written))
         logger.warning("the write failed; at least %d records of it are in the log", count)
 
 
 def _check(sent: Sequence[_Sent]) -> None:
-    """Wait for the outcomes; raises the first error."""
+    """Wait for the outcomes; raise the first error."""
     for deliveries in sent:
         deliveries.result()

@@ -1,6 +1,6 @@
-"""What the driver asks the cluster before it plans a write: is the topic there, or made by itself, and which nodes are.
+"""Check on the driver, before it plans a write, that the topic exists or can be created, and find all nodes.
 
-Runs a loop of its own and blocks.
+The functions without a client block, on their own event loop.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from spark_ext.options.parsing import WriteOptions
 
 
 def check_can_write(options: WriteOptions) -> None:
-    """Check that the cluster answers, and has the topic of the option or makes it by itself.
+    """Check that the cluster responds, and has the topic of the option or creates it automatically.
 
     Raises:
-        OptionError: there is no such topic.
-        ClientError: the cluster does not answer.
+        OptionError: there is no such topic, and the cluster does not create it.
+        ClientError: the cluster does not respond.
     """
 
     async def check() -> None:
@@ -30,10 +30,11 @@ def check_can_write(options: WriteOptions) -> None:
 
 
 def options_for_tasks(options: WriteOptions) -> WriteOptions:
-    """What the tasks of a plain write have in place of the driver's options; raises as ``check_can_write``.
+    """Return the options for the tasks of a plain write: all nodes, and the tasks' credentials.
 
     Raises:
-        OptionError: they are always to have a token, too, and there can be none.
+        OptionError: as ``check_can_write``; or the options require tokens for tasks, and the cluster cannot give one.
+        ClientError: the cluster does not respond.
     """
 
     async def find() -> WriteOptions:
@@ -48,7 +49,7 @@ def options_for_tasks(options: WriteOptions) -> WriteOptions:
 
 
 async def prepare_write(client: Client, options: WriteOptions) -> tuple[str, ...]:
-    """As ``check_can_write``, with a client that is there; the URLs of all nodes."""
+    """Check like ``check_can_write`` with an open client; return the URLs of all nodes."""
     urls = await all_urls(client, options)
     if options.topic is not None and not await _can_write(client, options.topic):
         raise OptionError(f"topic: no such topic: {options.topic}")

@@ -1,8 +1,8 @@
-"""The rows of a task to their end: whether they are all that Spark had, or what came of a task that failed.
+"""Tell whether the rows of a task ended, or broke off because the computation of the rows failed.
 
-Where what computes the rows fails Spark breaks their stream off, which looks to a writer as if it were over, and fails
-the task when the writer is done. A writer that must send the same requests in each attempt has to know before: its last
-one would have less rows. Spark has no call for it, but its worker has the end of the stream in hand.
+If the computation fails, Spark breaks the stream of rows off. To a writer this looks like the end of the rows; Spark
+fails the task only when the writer returns. A writer that must send the same requests in each attempt has to know
+earlier, because its last request would have fewer rows. Spark has no call for this, but its worker has the stream.
 """
 
 import io
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _STREAM = "input_data_stream"
-"""What the worker calls the stream of rows."""
+"""The name of the local variable that holds the stream of rows in Spark's worker."""
 
 
 def whole(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of the task that runs.
+    """Yield the rows of the running task.
 
     Raises:
-        RowsBrokenOffError: after the last one, if there would have been more.
+        RowsBrokenOffError: after the last row, if the rows broke off.
     """
     yield from rows
     stream = _worker_stream()
-    # A word of Spark follows the rows. Where the worker is built otherwise, rows that end are held to be over.
+    # After the rows, Spark sends a control word; a stream that broke off has no more bytes. If a worker of another
+    # Spark release has no stream of this name, an end of the rows counts as their regular end.
     if isinstance(stream, io.BufferedReader) and not stream.peek(1):
         raise RowsBrokenOffError("what computes the rows of this task failed before their end")
 

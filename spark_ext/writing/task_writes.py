@@ -1,7 +1,7 @@
-"""The executor's side of a transactional write: the rows of a task to the cluster, each chunk under a key.
+"""Write the rows of a task in a transaction, on the executor. Each chunk has an idempotency key.
 
-Chunks of a partition go one after the other, so that rows stay in their order, and those of several at once; the next
-ones are made while some are on their way, or wait for their turn.
+Chunks of one partition are sent one after the other, so that rows stay in order. Chunks of several partitions are sent
+at the same time. The next chunks are made while earlier ones are in flight.
 """
 
 import asyncio
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from milena.records import TopicPartition
 
 REQUEST_MS = 30_000
-"""How long a node may try to write a chunk; it is sent again after that."""
+"""How long a node may try to write a chunk, in ms; after that the chunk is sent again."""
 
 CHUNKS_AHEAD = 4
-"""Of a task, on their way or waiting for it; a cluster writes to few disks, and Spark has other tasks."""
+"""Chunks of a task in flight or waiting. More would not help: a cluster has few disks, and other tasks write too."""
 
 
 class ChunkWriter:
-    """Writes chunks within a transaction, on a loop of its own. A context manager.
+    """A context manager that writes chunks within a transaction, on its own event loop.
 
     Attributes:
-        parts: what was acknowledged, a row for each chunk; complete after ``settle``.
+        parts: the acknowledged partition and part of each chunk; complete after ``settle``.
     """
 
     def __init__(self, transaction: BatchTransaction, *, task: int, codec: Codec) -> None:
@@ -75,24 +75,26 @@ class ChunkWriter:
             self._thread.close()
 
     def is_committed(self, number: BatchNumber) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether the batch is committed, so that the task has nothing to do."""
         return self._thread.run(is_committed(self._client, number))
 
     def shape_of(self, topic: str) -> TopicShape:
-        """What is to be known of a topic, which may be made by this."""
+        """Return the shape of a topic; the cluster may create the topic for it."""
         return self._thread.run(_shape_of(self._client, topic))
 
     def put(self, chunk: Chunk) -> None:
-        """Send it, once the one before of its partition is written; raises what became of one before it."""
+        """Send a chunk after the previous chunk of its partition; raises the error of an earlier chunk."""
+        # Encode on the task's thread, so that the loop's thread can send meanwhile. The time is that of the
+        # transaction: with the clock, a repeated task would send other bytes under the same key, which is refused.
         batch = chunk.batch(codec=self._codec, time_ms=self._transaction.began_ms)
         self._thread.run(self._put(chunk, batch))
 
     def settle(self) -> None:
-        """Wait for the last ones."""
+        """Wait until all chunks are acknowledged; raises the first error."""
         self._thread.run(self._settle(0))
 
     async def _close(self) -> None:
-        # What is on its way when the task fails.
+        # When the task fails, some chunks are in flight. Spark's next attempt sends them again under the same keys.
         for sending in self._sending:
             sending.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
@@ -105,11 +107,13 @@ class ChunkWriter:
         self._last[chunk.where] = sending
 
     async def _settle(self, left_max: int) -> None:
-        """Wait until so many are left at most, for the oldest first."""
+        """Wait until at most ``left_max`` chunks are left, the oldest first."""
         while len(self._sending) > left_max:
             await self._sending.popleft()
 
     async def _send(self, chunk: Chunk, batch: bytes, before: asyncio.Task[None] | None) -> None:
+        # Sent at the same time, two chunks of a partition could arrive in either order. If the earlier one fails,
+        # this one fails with its error and is not sent.
         if before is not None:
             await before
         answer = await patiently(
@@ -119,6 +123,8 @@ class ChunkWriter:
                 acks="all",
                 timeout_ms=REQUEST_MS,
                 if_match=None,
+                # The key makes retries and repeated tasks safe: the node answers with the records' first offsets
+                # (docs/guarantees.md, Transactions).
                 transaction=self._transaction.header,
                 key=f"{self._task}/{chunk.key}",
             )
@@ -130,6 +136,8 @@ class ChunkWriter:
 
 async def _shape_of(client: Client, topic: str) -> TopicShape:
     async def find() -> TopicShape:
+        # Unlike a producer, a chunk needs the number of partitions before its first write. So the topic is created
+        # here, if the cluster does that, and not by the write.
         try:
             view = await client.metadata.topic(topic)
         except TargetNotFoundError:
@@ -154,25 +162,27 @@ def write_task(
     options: WriteOptions,
     columns: WriteColumns,
 ) -> TaskWritten:
-    """Write the rows of one task, unless its batch is committed; returns once every replica in sync has them.
+    """Write the rows of one task, unless its batch is committed; return when every in-sync replica has them.
 
-    ``task`` is Spark's number of it in the batch, the same for each attempt.
+    ``task`` is Spark's number of the task in the batch, which is the same for each attempt.
 
     Raises:
         RecordError: a row that cannot be a record.
         BatchAbortedError: the transaction is over.
-        ClientError: some of it is not written.
+        ClientError: some records are not written.
     """
     with (
         explained(transaction.transactional_id),
         ChunkWriter(transaction, task=task, codec=COMPRESSIONS[options.compression]) as writer,
     ):
         if number is not None and writer.is_committed(number):
+            # Read the rows all the same: Spark reuses a worker only if the worker read its input to the end.
             for _ in rows:
                 pass
             return TaskWritten(transaction=transaction, number=number, is_skipped=True)
         chunker = Chunker(
             topic=options.topic,
+            # Different tasks and batches start at different partitions, or small batches would all go to the first.
             seed=task + (0 if number is None else number.batch_id),
             shape_of=writer.shape_of,
         )

@@ -1,12 +1,12 @@
-"""A batch's transaction, as the driver begins and ends it, and as its tasks find out whether it is needed.
+"""Begin and end a batch's transaction on the driver, and let tasks find out whether the batch is committed.
 
-    begin     under the query's transactional id: who had it before is fenced, and what he left open aborted
-    writes    by the tasks (``task_writes``), each under a key
-    commit    with a group's offset, which says up to which batch all is written
+    begin     under the query's transactional id: fences the previous holder and aborts its open transaction
+    writes    by the tasks (``task_writes``), each under an idempotency key
+    commit    with a group's offset, which says up to which batch everything is committed
 
-The commit and the offset are one step of the cluster's. So a batch that Spark repeats after a crash, not knowing
-whether it was committed, finds out: nobody but the present holder of the id can commit any more, and the offset is
-either above the batch or not, for good.
+The cluster commits the records and the offset in one step. After a crash, Spark repeats a batch without knowing
+whether it was committed. The repeated batch finds out by the offset: after ``begin``, the previous holder of the id
+can no longer commit, so the offset is final. It is above the batch's number, or the batch is not committed.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from spark_ext.options.parsing import WriteOptions
 from spark_ext.writing.preparing import prepare_write
 
 TIMEOUT_MS = 900_000
-"""How long a batch may take: the longest that nodes allow."""
+"""How long a batch may take, in ms: the longest timeout that nodes allow."""
 
 GROUP_PREFIX = "spark-"
 
@@ -48,6 +48,8 @@ _CHANGED = (
     "a task that was run again has other rows than before, or in another order, or its topic has other partitions. "
     "Start the query again, and the batch is written anew"
 )
+# Stale epoch, aborted, not found: the transaction has ended. Other records than the commit names, a key with another
+# body, changed partition count: a repeated task sent other chunks than its first attempt, which must not count as well.
 _WHYS = {
     40924: _OVER,
     40926: _OVER,
@@ -56,7 +58,7 @@ _WHYS = {
     42211: _CHANGED,
     40912: _CHANGED,
 }
-"""By the API's error code: the items of an answer have no other name of their error."""
+"""Explanations by the API's error code; items of a response name their error in no other way."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,29 +67,34 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTransaction:
-    """An open transaction, on its way to tasks and back; the nodes to ask, and as whom."""
+    """An open transaction that Spark sends to tasks and back, with the nodes' URLs and the credentials to use."""
 
     urls: tuple[str, ...]
     transactional_id: str
     identity: ProducerIdentity
     began_ms: int
-    """The time of records that say none, by the driver's clock: one time for all, so that what a task repeats is the
-    same."""
+    """The time of records without a time, in ms by the driver's clock.
+
+    All tasks use this time, so that a repeated task sends the same bytes.
+    """
     credentials: Credentials = ANONYMOUS
 
     @property
     def header(self) -> str:
-        """What a write says to be part of it."""
+        """Return the header that makes a write part of the transaction."""
         return f"{self.identity.producer_id}:{self.identity.producer_epoch}:{TIMEOUT_MS}"
 
     def shipped(self, options: WriteOptions) -> WriteOptions:
-        """Options as tasks have them, without what the driver asks as."""
+        """Return the options for tasks, without the driver's credentials."""
         return replace(options, urls=self.urls, credentials=self.credentials)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchNumber:
-    """Batch of a query, or of a program under its transactional id; its group's offset is above what is committed."""
+    """The number of a batch of a query, or of a program under its transactional id.
+
+    The batch is committed if an offset of ``group`` is above ``batch_id``.
+    """
 
     group: str
     batch_id: int
@@ -95,7 +102,7 @@ class BatchNumber:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskWritten(WriterCommitMessage):
-    """What one task wrote; ``is_skipped``: nothing, since the batch is committed."""
+    """The parts that one task wrote. If ``is_skipped``, it wrote nothing because the batch is committed."""
 
     transaction: BatchTransaction
     number: BatchNumber | None
@@ -104,11 +111,11 @@ class TaskWritten(WriterCommitMessage):
 
 
 def begin(options: WriteOptions, *, is_stream: bool = False) -> BatchTransaction:
-    """Open a transaction, once the cluster and the topic of the option are found.
+    """Open a transaction, after a check that the cluster responds and has the topic of the option.
 
     Raises:
-        OptionError: there is no such topic; or tasks are always to have a token, and there can be none.
-        ClientError: the cluster does not answer, or refuses.
+        OptionError: there is no such topic; or the options require tokens for tasks, and the cluster cannot give one.
+        ClientError: the cluster does not respond, or refuses.
     """
     name = options.transactional_id
     assert name is not None, "a transaction has an id"
@@ -119,6 +126,7 @@ def begin(options: WriteOptions, *, is_stream: bool = False) -> BatchTransaction
             credentials = await TOKENS.credentials(
                 client, options.credentials, options.task_token, _grants(options, name, is_stream)
             )
+            # Last, because it fences the query that runs: a write that fails the checks above must not disturb it.
             identity = await patiently(
                 lambda: client.transport.begin_transaction(name, timeout_ms=TIMEOUT_MS)
             )
@@ -134,20 +142,21 @@ def begin(options: WriteOptions, *, is_stream: bool = False) -> BatchTransaction
 
 
 def _grants(options: WriteOptions, name: str, is_stream: bool) -> tuple[TokenGrant, ...]:
-    # Spark tells the id of a stream's query, which its group is named after, to its tasks alone.
+    # A stream's group is named after the query's id, which Spark tells only the tasks. So the driver cannot name the
+    # group here, and grants all groups with the prefix.
     of_batch = None if options.batch_id is None else GROUP_PREFIX + name
     group = GROUP_PREFIX if is_stream else of_batch
     return transaction_grants(options.topic, name, group, is_prefix=is_stream)
 
 
 def commit(messages: Sequence[WriterCommitMessage | None], topic: str | None) -> None:
-    """Let all count that the tasks of a batch wrote; ``topic`` is that of the option.
+    """Commit everything that the tasks of a batch wrote. ``topic`` is the topic of the option.
 
-    A batch without records leaves no trace: that it is repeated does no harm.
+    A batch without records commits nothing, not even its offset: repeating it does no harm.
 
     Raises:
-        BatchAbortedError: nothing counts.
-        ClientError: it may count or not; when the batch is repeated its tasks find out.
+        BatchAbortedError: the batch was aborted; none of its records count.
+        ClientError: the batch may be committed or not; its tasks find out when Spark repeats it.
     """
     written = _of_one_batch(messages)
     parts = merged(message.parts for message in written)
@@ -156,7 +165,9 @@ def commit(messages: Sequence[WriterCommitMessage | None], topic: str | None) ->
     transaction, number = written[0].transaction, written[0].number
     offsets: list[MemberOffsets] = []
     if number is not None:
-        # Of the option's topic, so that there is one; else of some topic that is certainly there.
+        # The cluster keeps offsets per partition, and only of topics that exist. The offset is a batch number here, so
+        # any partition will do: of the option's topic, else of a topic that the batch wrote to. ``is_committed`` looks
+        # at all partitions of the group, because the topic may differ from batch to batch.
         where = TopicPartition(topic if topic is not None else min(parts).topic, 0)
         offsets.append(
             MemberOffsets(
@@ -169,6 +180,8 @@ def commit(messages: Sequence[WriterCommitMessage | None], topic: str | None) ->
 
     async def work() -> None:
         async with Client(transaction.urls, credentials=transaction.credentials) as client:
+            # Retrying is safe: a repeated commit gets the first one's result (docs/guarantees.md, Transactions).
+            # ``parts`` lets the cluster refuse a transaction that has records of no task in the list.
             await patiently(
                 lambda: client.transport.commit_transaction(transaction.identity, parts, offsets)
             )
@@ -180,13 +193,15 @@ def commit(messages: Sequence[WriterCommitMessage | None], topic: str | None) ->
 
 
 def _of_one_batch(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:
-    """The messages of tasks that wrote; none where the batch was committed before.
+    """Return the messages of the tasks that wrote; none if the batch was committed before.
 
     Raises:
-        BatchAbortedError: some tasks found it committed and others not: another query of the same checkpoint runs.
+        BatchAbortedError: some tasks found the batch committed and others did not, or tasks wrote in different
+            transactions: another query of the same checkpoint is running.
     """
     found = [message for message in messages if isinstance(message, TaskWritten)]
     written = [message for message in found if not message.is_skipped]
+    # Committing the tasks that wrote would lose or double the rows of the tasks that skipped.
     if len({(message.transaction, message.number) for message in found}) > 1 or (
         written and len(written) < len(found)
     ):
@@ -199,7 +214,7 @@ def _of_one_batch(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWr
 def merged(
     tasks: Iterable[Iterable[tuple[TopicPartition, WrittenPart]]],
 ) -> dict[TopicPartition, WrittenPart]:
-    """What several tasks, or chunks, wrote to each partition."""
+    """Return what several tasks, or chunks, wrote to each partition, added up."""
     found: dict[TopicPartition, WrittenPart] = {}
     for parts in tasks:
         for where, part in parts:
@@ -214,14 +229,15 @@ def merged(
 def transactions_of(
     messages: Sequence[WriterCommitMessage | None],
 ) -> set[BatchTransaction]:
-    """The transaction that tasks wrote in; where none of them has ended, none is known."""
+    """Return the transactions that tasks wrote in; empty if no task has ended."""
     return {message.transaction for message in messages if isinstance(message, TaskWritten)}
 
 
 def abort(transactions: Iterable[BatchTransaction]) -> None:
-    """Let nothing count of a batch that failed, so that readers need not wait for the end of its time.
+    """Abort the transactions of a failed batch, so that readers need not wait for their timeout.
 
-    Spark also asks for that when a commit failed. One that got through stands: the abort is refused.
+    Spark also calls this after a failed commit. If that commit took effect, it stands: the cluster refuses the abort.
+    A failure of the abort itself is logged and not raised.
     """
 
     async def work(transaction: BatchTransaction) -> None:
@@ -231,18 +247,19 @@ def abort(transactions: Iterable[BatchTransaction]) -> None:
     for transaction in transactions:
         try:
             asyncio.run(work(transaction))
+        # Raised here, it would hide the error of the batch. The timeout or the next ``begin`` aborts, too.
         except ClientError as error:
             logger.warning("the transaction of the failed batch was not aborted: %s", error.message)
 
 
 async def is_committed(client: Client, number: BatchNumber) -> bool:
-    """Whether a batch is, as the quorum says now."""
+    """Return whether a batch is committed, as the quorum says now."""
     found = await offsets_of(client, number.group)
     return any(offset > number.batch_id for offset in found.values())
 
 
 async def offsets_of(client: Client, name: str) -> dict[TopicPartition, int]:
-    """What a group has committed, as the quorum says now; nothing where there is no such group."""
+    """Return the committed offsets of a group, as the quorum says now; empty if there is no such group."""
     try:
         found = await patiently(lambda: client.admin.group(name))
     except TargetNotFoundError:
@@ -252,7 +269,7 @@ async def offsets_of(client: Client, name: str) -> dict[TopicPartition, int]:
 
 @contextmanager
 def explained(transactional_id: str) -> Iterator[None]:
-    """Refusals that mean the end of a batch, in words of Spark."""
+    """Raise BatchAbortedError with an explanation for a refusal that ends the batch; pass other errors on."""
     try:
         yield
     except AnswerError as error:

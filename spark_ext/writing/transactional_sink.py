@@ -1,8 +1,8 @@
-"""Writers whose batches count once, as a whole or not at all: of streams, and of batch queries with a transactional id.
+"""Writers whose batches take effect once and as a whole, for streams and for batch queries with a transactional id.
 
-Spark makes a writer on the driver for each batch, and sends it to the tasks. The one of a batch query commits, too. A
-stream's batch is committed by another writer, made in another process, so that all that it needs comes with the tasks'
-messages.
+Spark makes a writer on the driver for each batch, and sends it to the tasks. The writer of a batch query also commits.
+A stream's batch is committed by another writer, made in another process. So the tasks' messages carry everything that
+a commit needs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ from spark_ext.writing.transaction import (
 
 
 class MilenaStreamWriter(DataSourceStreamArrowWriter):
-    """Writes one batch of a stream. ``transaction`` None: it is there to commit or abort."""
+    """Writes one batch of a stream. A writer whose ``transaction`` is None only commits or aborts."""
 
     def __init__(
         self, options: WriteOptions, columns: WriteColumns, transaction: BatchTransaction | None
@@ -42,7 +42,7 @@ class MilenaStreamWriter(DataSourceStreamArrowWriter):
         self._transaction = transaction
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        """Write the rows of one task; raises as ``write_task``."""
+        """Write the rows of one task; raises the errors of ``write_task``."""
         assert self._transaction is not None, "Spark sends tasks the writer that it planned with"
         context = _context()
         return write_task(
@@ -55,19 +55,19 @@ class MilenaStreamWriter(DataSourceStreamArrowWriter):
         )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
-        """All tasks are done: raises as ``transaction.commit``."""
+        """Commit the batch after all tasks are done; raises the errors of ``transaction.commit``."""
         del batchId
         with one_line_errors():
             commit(messages, self._options.topic)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
-        """Some task failed, or the commit. Where no task has ended the query's next transaction aborts this one."""
+        """Abort after a failed task or commit. If no task has ended, the query's next transaction aborts this one."""
         del batchId
         abort(transactions_of(messages))
 
 
 class MilenaBatchWriter(DataSourceArrowWriter):
-    """Writes a batch query in one transaction; under a ``batchId`` once."""
+    """Writes a batch query in one transaction; with the option ``batchId``, once for each number."""
 
     def __init__(
         self, options: WriteOptions, columns: WriteColumns, transaction: BatchTransaction
@@ -77,7 +77,7 @@ class MilenaBatchWriter(DataSourceArrowWriter):
         self._transaction = transaction
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskWritten:
-        """Write the rows of one task; raises as ``write_task``."""
+        """Write the rows of one task; raises the errors of ``write_task``."""
         number = None
         if self._options.batch_id is not None:
             number = BatchNumber(
@@ -94,18 +94,18 @@ class MilenaBatchWriter(DataSourceArrowWriter):
         )
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done: raises as ``transaction.commit``."""
+        """Commit the batch, after all tasks are done; raises the errors of ``transaction.commit``."""
         with one_line_errors():
             commit(messages, self._options.topic)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Some task failed, or the commit."""
+        """Abort the transaction after a failed task or commit."""
         del messages
         abort([self._transaction])
 
 
 def number_in_stream(context: TaskContext) -> BatchNumber:
-    """The query and batch that a task belongs to, as Spark says."""
+    """Return the query and batch that a task belongs to, from the task's local properties."""
     query = context.getLocalProperty("sql.streaming.queryId")
     batch_id = context.getLocalProperty("streaming.sql.batchId")
     assert query is not None, "Spark names the query in the tasks of a stream"
