@@ -1,1 +1,1 @@
-"""A stream that is read: one batch query after the other, each from where the last one ended."""
+"""Read a stream as one batch query after the other, each from the end of the previous one."""

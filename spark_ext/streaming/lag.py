@@ -1,6 +1,6 @@
-"""How far a query is behind the topics that it reads, from the progress that Spark reports (pure).
+"""Compute from Spark's progress how far a query is behind the topics that it reads (pure).
 
-Spark takes no metrics from a Python source: ``metrics`` of its progress stay empty. The offsets are there.
+Spark takes no metrics from a Python source, so ``metrics`` in its progress stays empty. It does report the offsets.
 """
 
 import json
@@ -12,7 +12,7 @@ from milena.fields import Json
 def source_metrics(source: Mapping[str, object]) -> dict[str, Json]:
     """Return the metrics of Spark's Kafka source, and the lag of each topic, for one of ``lastProgress["sources"]``.
 
-    A partition of which no batch knows yet is not counted; a query that read nothing yet has no partitions.
+    A partition that no batch has read yet is not counted. A query that has read nothing yet has no partitions.
     """
     ends, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
     behind = {

@@ -4,13 +4,13 @@
      "topics": {"clicks": {"id": "…", "partitions": {"0": {"next": 23}, "1": {"from": 0, "next": 5}}}},
      "tasks": {"target": 1000000, "min": 8}}
 
-``next`` is where the batch that ends here ends, and where the next one begins. ``from`` is where the batch that ends
-here begins, in partitions that do not go on from the last one: all of them in batch 0, those that are new, those
-whose records were lost. Spark keeps neither the start of batch 0 nor any option: with ``from``, the topics' ids and
-the hints of ``tasks``, what a batch reads, and in which tasks, depends on the two offsets alone, and a batch that is
-repeated after a failure is the same.
+``next`` is the end of the batch, and the start of the next one. ``from`` is the start of the batch in partitions that
+do not continue from the previous batch: all partitions in batch 0, new partitions, and partitions that lost records.
 
-Before batch 0 there is ``{"version": 1, "at": "latest"}``, a symbol: it says how the start is found, for people.
+Spark stores neither the start of batch 0 nor any option. With ``from``, the topics' ids and the hints of ``tasks``,
+the two offsets of a batch determine its records and its tasks. So a batch that is repeated after a failure is the same.
+
+The offset before batch 0 is a symbol, ``{"version": 1, "at": "latest"}``. It tells people how the start is found.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHints:
-    """How a batch is cut into tasks; see ``plan_tasks``."""
+    """The parameters that cut a batch into tasks; see ``plan_tasks``."""
 
     target_records: int
     tasks_min: int | None
@@ -37,7 +37,7 @@ class TaskHints:
 
 
 def hints_of(options: ReadOptions) -> TaskHints:
-    """Hints that the user gave, or their defaults."""
+    """Return the hints of the options, or their defaults."""
     return TaskHints(
         target_records=options.target_records_per_task,
         tasks_min=options.partitions_min,
@@ -47,10 +47,10 @@ def hints_of(options: ReadOptions) -> TaskHints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOffset:
-    """Where a batch ends; see the module.
+    """The offset at the end of a batch; see the module.
 
     Invariants:
-        - the partitions of ``begins`` are among those of ``ends``, whose topics are those of ``topic_ids``.
+        - ``begins`` has only partitions of ``ends``; the topics of ``ends`` are those of ``topic_ids``.
     """
 
     topic_ids: Mapping[str, str | None]
@@ -60,14 +60,14 @@ class StreamOffset:
 
 
 def initial_symbol(start: Bound) -> dict[str, Json]:
-    """The offset before batch 0."""
+    """Return the symbol that is the offset before batch 0."""
     return {"version": VERSION, "at": start.value if isinstance(start, Edge) else start.option}
 
 
 def offset_after(
     start: StreamOffset | None, ranges: Iterable[PlannedRange], hints: TaskHints
 ) -> StreamOffset | None:
-    """The offset at the end of a batch of these ranges; None when nothing would be different from ``start``."""
+    """Return the offset at the end of a batch of these ranges; None if it would equal ``start``."""
     ranges = tuple(ranges)
     end = StreamOffset(
         topic_ids={r.partition.topic: r.topic_id for r in ranges},
@@ -88,10 +88,10 @@ def _goes_on(start: StreamOffset | None, r: PlannedRange) -> bool:
 
 
 def ranges_between(start: StreamOffset | None, end: StreamOffset) -> tuple[PlannedRange, ...]:
-    """The ranges of the batch that ends at ``end``; ``start`` None: batch 0.
+    """Return the ranges of the batch from ``start`` to ``end``; ``start`` is None for batch 0.
 
     Raises:
-        OffsetError: the two do not belong together.
+        OffsetError: the two offsets do not belong together.
     """
     former = {} if start is None else start.ends
     ranges: list[PlannedRange] = []
@@ -111,7 +111,7 @@ def ranges_between(start: StreamOffset | None, end: StreamOffset) -> tuple[Plann
 
 
 def tasks_between(start: StreamOffset | None, end: StreamOffset) -> list[tuple[PlannedRange, ...]]:
-    """The tasks of that batch; raises as ``ranges_between``."""
+    """Return the tasks of the batch from ``start`` to ``end``; raises the errors of ``ranges_between``."""
     return plan_tasks(
         ranges_between(start, end),
         target_records=end.hints.target_records,
@@ -124,7 +124,7 @@ def tasks_between(start: StreamOffset | None, end: StreamOffset) -> list[tuple[P
 
 
 def offset_json(offset: StreamOffset) -> dict[str, Json]:
-    """As the checkpoint keeps it; equal offsets are equal texts."""
+    """Return an offset as the checkpoint stores it; equal offsets give equal JSON text."""
     described = _by_topic(offset.ends)
     for partition, begin in sorted(offset.begins.items()):
         described[partition.topic][str(partition.partition)]["from"] = begin
@@ -142,7 +142,7 @@ def offset_json(offset: StreamOffset) -> dict[str, Json]:
 
 
 def ends_json(ends: Mapping[TopicPartition, int]) -> dict[str, Json]:
-    """Where partitions end now, for the query's progress."""
+    """Return the current ends of partitions, for the query's progress."""
     topics: dict[str, Json] = {
         topic: {"partitions": dict(partitions)} for topic, partitions in _by_topic(ends).items()
     }
@@ -157,10 +157,10 @@ def _by_topic(ends: Mapping[TopicPartition, int]) -> dict[str, dict[str, dict[st
 
 
 def parse_offset(json: Mapping[str, Json]) -> StreamOffset | None:
-    """An offset of the checkpoint; None is the symbol before batch 0.
+    """Return an offset of the checkpoint; None for the symbol before batch 0.
 
     Raises:
-        OffsetError: another release wrote it, or something else.
+        OffsetError: another release wrote the offset, or it is malformed.
     """
     if json.get("version") != VERSION:
         raise OffsetError(

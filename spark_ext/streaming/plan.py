@@ -1,4 +1,4 @@
-"""What a stream reads next: from its last offset, and what the cluster says now (pure)."""
+"""Plan what a stream reads next, from its last offset and the cluster's current state (pure)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from spark_ext.streaming.offsets import StreamOffset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sighting:
-    """The cluster at one moment: the selected partitions that exist, and the ids of their topics."""
+    """The cluster's state at one moment: the selected partitions that exist, and the ids of their topics."""
 
     ends: Mapping[TopicPartition, PartitionEnds]
     topic_ids: Mapping[str, str | None]
@@ -20,9 +20,10 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """Where a stream goes on: ranges of all partitions up to their ends now, empty ones too, and what is lost.
+    """The ranges from which a stream continues, and its losses.
 
-    ``doubts`` are losses that a node which is behind may have made us believe; look again before they count.
+    ``ranges`` has every partition up to its current end, including empty ranges. ``losses`` are certain. ``doubts`` are
+    losses that a node with old metadata may have reported by mistake; look again before they count.
     """
 
     ranges: tuple[PlannedRange, ...]
@@ -31,10 +32,10 @@ class Resumption:
 
 
 def resume(start: StreamOffset, seen: Sighting, selection: Selection) -> Resumption:
-    """Where a stream goes on after ``start``.
+    """Return where a stream continues after ``start``.
 
-    New partitions are read from their first record, and so is a topic that was made again. What is lost is passed
-    over. Partitions that are not selected any more are dropped.
+    New partitions are read from their first record, and so is a topic that was deleted and created again. Lost records
+    are skipped. Partitions that are no longer selected are dropped.
     """
     ranges = tuple(_go_on(start, seen, partition) for partition in sorted(seen.ends))
     losses = tuple(_retention_losses(start, seen))
@@ -64,7 +65,7 @@ def _is_other_topic(start: StreamOffset, seen: Sighting, topic: str) -> bool:
 def _known(
     start: StreamOffset, seen: Sighting
 ) -> Iterator[tuple[TopicPartition, int, PartitionEnds]]:
-    """Partitions that are still those of the last batch, with where it ended."""
+    """Yield the partitions that the last batch read and that still exist, with its end and their ends."""
     for partition, limits in sorted(seen.ends.items()):
         if partition in start.ends and not _is_other_topic(start, seen, partition.topic):
             yield partition, start.ends[partition], limits
@@ -96,9 +97,9 @@ def _doubts(start: StreamOffset, seen: Sighting, selection: Selection) -> Iterat
 def offsets_within(
     ranges: Sequence[PlannedRange], record_bytes: Sequence[float], bytes_max: int
 ) -> int:
-    """How many offsets of the ranges together take about so many bytes; one at least.
+    """Return how many offsets of the ranges together take about ``bytes_max`` bytes; at least one.
 
-    ``record_bytes``: of an offset of each range, about. Who ``admit``-s as many has of each range the same part.
+    ``record_bytes`` has the approximate bytes of one offset in each range. ``admit`` takes an equal share of each.
     """
     counts = [r.record_count for r in ranges]
     total_bytes = sum(count * size for count, size in zip(counts, record_bytes, strict=True))
@@ -107,9 +108,10 @@ def offsets_within(
 
 
 def admit(ranges: Sequence[PlannedRange], offsets_max: int | None) -> tuple[PlannedRange, ...]:
-    """The ranges, cut so that they have ``offsets_max`` offsets together.
+    """Return the ranges, cut so that they have ``offsets_max`` offsets together.
 
-    Each gets a share by its length, and at least one offset; where there is not one for each, the longest get one.
+    Each range gets a share by its length, and at least one offset. If there are fewer offsets than ranges, the longest
+    ranges get one each.
     """
     total = sum(r.record_count for r in ranges)
     if offsets_max is None or total <= offsets_max:
@@ -120,7 +122,7 @@ def admit(ranges: Sequence[PlannedRange], offsets_max: int | None) -> tuple[Plan
 
 
 def _shares(ranges: Sequence[PlannedRange], offsets_max: int) -> dict[TopicPartition, int]:
-    """One offset each, and of the rest as much as the range has of all that is left; rounding adds up to nothing."""
+    """Return one offset per range plus its proportional share of the rest; the shares add up to ``offsets_max``."""
     rest = offsets_max - len(ranges)
     total = sum(r.record_count - 1 for r in ranges)
     shares: dict[TopicPartition, int] = {}

@@ -1,4 +1,4 @@
-"""How a stream goes on from batch to batch: what each offset is, and when there is one (asyncio shell)."""
+"""Move a stream from batch to batch: decide where each batch ends, and when there is one (asyncio)."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -27,45 +27,45 @@ from spark_ext.streaming.offsets import (
 from spark_ext.streaming.plan import Resumption, Sighting, admit, offsets_within, resume
 
 POLL_MS = 1_000
-"""How long Spark may wait for news: it asks again at once, and asks for nothing else meanwhile."""
+"""How long one call may wait for new records, in ms. Spark calls again at once, and does nothing else meanwhile."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Bounds of a batch, of which None is none. Below ``offsets_min`` it waits for more."""
+    """The bounds of a batch; None means no bound. A batch below ``offsets_min`` waits for more records."""
 
     offsets_max: int | None = None
     offsets_min: int | None = None
     bytes_max: int | None = None
-    """Stored ones, about."""
+    """Approximate bytes of the records as they are stored."""
 
 
 class WatchPort(Protocol):
-    """What ``StreamWatch`` tells; faked in tests."""
+    """The methods of ``StreamWatch`` that ``StreamProgress`` uses; tests implement it with a fake."""
 
     async def look(self, known: Sequence[str] = ()) -> Sighting:
-        """The selected partitions and their ends; topics of ``known`` are asked for by name before they are gone."""
+        """Return the selected partitions and their ends; ask for missing topics of ``known`` by name."""
 
     async def offsets_at(self, queries: Sequence[TimeQuery]) -> list[int | None]:
-        """The first record at or after each time; None without one."""
+        """Return the offset of the first record at or after each time; None if there is none."""
 
     async def record_bytes(self, places: Sequence[tuple[TopicPartition, int]]) -> list[float]:
-        """How many stored bytes an offset takes from each place on, about; 0: nobody can tell."""
+        """Return the approximate stored bytes of one offset at each place; 0 if unknown."""
 
     async def wait(self, timeout_ms: float) -> None:
-        """Wait until some partition may have more than when it was looked at, or for so long."""
+        """Wait until a partition may have more records than at the last ``look``, or until the timeout."""
 
     def mark_stale(self) -> None:
-        """What was seen is to be asked anew."""
+        """Forget what was seen, so that the next ``look`` asks again."""
 
 
 class StreamProgress:
     """One run of a stream.
 
-    ``latest`` is called for each batch, with the offset at which the last one ended. Once the ends are ``pin``-ned
-    they stay what they were, and nothing is waited for.
+    ``latest`` is called for each batch, with the offset at which the previous one ended. After ``pin`` the ends of the
+    partitions are fixed, and no call waits for new records.
     """
 
     def __init__(self, options: StreamOptions, watch: WatchPort, clock: Clock) -> None:
@@ -76,29 +76,29 @@ class StreamProgress:
         self._seen: Sighting | None = None
         self._batch_ms: float | None = None
         self._told: frozenset[str] = frozenset()
-        """Losses that a log line told of; they are not doubted any more."""
+        """Losses that were logged; they are certain and are not checked again."""
 
     @property
     def is_pinned(self) -> bool:
-        """The stream ends where it was when that was asked for."""
+        """Return whether the stream ends at the ends that ``pin`` saw."""
         return self._pinned is not None
 
     async def pin(self) -> None:
-        """Let the stream end where its partitions end now."""
+        """Fix the end of the stream at the current ends of its partitions."""
         self._pinned = await self._watch.look()
 
     def report(self) -> dict[str, Json] | None:
-        """Where the partitions end, as last seen."""
+        """Return the last seen ends of the partitions; None before the first look."""
         if self._seen is None:
             return None
         return ends_json({p: ends.high_watermark for p, ends in self._seen.ends.items()})
 
     async def latest(self, start: Mapping[str, Json], admission: Admission) -> dict[str, Json]:
-        """Where the batch that begins at ``start`` ends; ``start`` itself when there is nothing to read yet.
+        """Return the end of the batch that starts at ``start``; ``start`` itself if there is nothing to read yet.
 
         Raises:
-            OffsetError, DataLossError: what is to be read does not exist.
-            ClientError: the cluster does not answer.
+            OffsetError, DataLossError: the records to read do not exist.
+            ClientError: the cluster does not respond.
         """
         parsed = parse_offset(start)
         if parsed is None:
@@ -132,7 +132,7 @@ class StreamProgress:
         queries = sorted(time_queries((options.start,), sorted(seen.ends)))
         found = await self._watch.offsets_at(queries)
         if queries and self._pinned is None:
-            # Times first and then the ends: what is found is then never beyond them.
+            # Look up times before ends, so that no found offset lies beyond an end.
             later = (await self._look()).ends
             seen = replace(seen, ends={p: later.get(p, ends) for p, ends in seen.ends.items()})
         ranges, losses = resolve(
@@ -156,13 +156,13 @@ class StreamProgress:
             if self.is_pinned or left_ms <= 0:
                 return None
             if rest_ms > 0:
-                # Not watched: each record that comes would be news.
+                # Do not watch: every new record would end the wait, although the batch is still too small.
                 await self._clock.sleep(min(rest_ms, left_ms))
             else:
                 await self._watch.wait(left_ms)
 
     def _rest_ms(self, ranges: Sequence[PlannedRange], admission: Admission) -> float:
-        """How long a batch is still to wait for more; the first of a run waits for nothing."""
+        """Return how long a batch must still wait for more records, in ms; the first batch of a run never waits."""
         if self._batch_ms is None or self.is_pinned or admission.offsets_min is None:
             return 0
         if sum(r.record_count for r in ranges) >= admission.offsets_min:
@@ -192,7 +192,7 @@ class StreamProgress:
         return self._seen
 
     def _tell(self, losses: Sequence[str]) -> None:
-        """Data is lost: a log line, once, or the end of the query."""
+        """Log each loss once; raise DataLossError instead if the query fails on data loss."""
         if losses and self._options.read.fetching.fail_on_data_loss:
             raise DataLossError(losses[0])
         for loss in losses:

@@ -1,8 +1,8 @@
-"""``spark.readStream.format("milena")``: the shell around a stream's progress.
+"""``spark.readStream.format("milena")``: the calls that Spark makes on a stream's progress.
 
-Spark keeps one reader a run, in a process of its own on the driver, which plans all batches; executors get fresh ones,
-for which everything is in the tasks. It must be possible to make one whatever the options are: an error of
-``__init__`` is lost behind another one of Spark's own. The first call of every run is where errors show.
+Spark keeps one reader per run, in its own process on the driver; this reader plans all batches. Executors get new
+readers, which find everything in the tasks. The constructor accepts any options, because Spark hides an error of
+``__init__`` behind one of its own. Errors show in the first call of a run.
 """
 
 import logging
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """One run of a stream. Connects when it is first asked for an offset."""
+    """A run of a stream. It connects at the first call that asks for an offset."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = dict(options)
@@ -48,12 +48,12 @@ class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run: _StreamRun | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Under this trigger the first call: the stream is to end where it ends now."""
+        """Fix the end of the stream at its current end. Under the trigger AvailableNow this is the first call."""
         with one_line_errors():
             self._running().pin()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """The limit that the options set; the first call of every other run."""
+        """Return the limit that the options set. Under other triggers this is the first call."""
         with one_line_errors():
             options = self._options()
             project(self._schema, include_headers=options.read.include_headers)
@@ -66,21 +66,21 @@ class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def initialOffset(self) -> dict[str, Json]:  # noqa: N802
-        """A symbol: offsets are resolved once, in the first batch's end."""
+        """Return a symbol; the start is resolved once, in the offset at the end of the first batch."""
         with one_line_errors():
             return initial_symbol(self._options().read.start)
 
     def latestOffset(self, start: dict[str, Json], limit: ReadLimit) -> dict[str, Json]:  # noqa: N802
-        """Where the batch ends that begins at ``start``; waits up to a second when there is nothing."""
+        """Return the end of the batch that starts at ``start``; wait up to a second if there is nothing to read."""
         with one_line_errors():
             return self._running().latest(start, limit)
 
     def reportLatestOffset(self) -> dict[str, Json] | None:  # noqa: N802
-        """Where the partitions end, for the query's progress."""
+        """Return the ends of the partitions, for the query's progress."""
         return None if self._run is None else self._run.progress.report()
 
     def partitions(self, start: dict[str, Json], end: dict[str, Json]) -> list[InputPartition]:
-        """The tasks of a batch, by its two offsets alone."""
+        """Return the tasks of a batch; they depend only on its two offsets."""
         with one_line_errors():
             last = parse_offset(end)
             if last is None:
@@ -97,16 +97,16 @@ class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task. A batch that reads nothing has one task without a value."""
+        """Yield the records of one task. A batch that reads nothing has one task without a value."""
         if partition.value is not None:
             with one_line_errors():
                 yield from read_task(partition.value)
 
     def commit(self, end: dict[str, Json]) -> None:
-        """Nothing: Spark's checkpoint is where offsets are kept."""
+        """Do nothing: Spark's checkpoint stores the offsets."""
 
     def stop(self) -> None:
-        """Close what is open."""
+        """Close the client and its loop, if they are open."""
         if self._run is not None:
             self._run.close()
             self._run = None
@@ -121,7 +121,7 @@ class MilenaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class _StreamRun:
-    """A stream's progress with its client, on a loop that goes on between Spark's calls."""
+    """A stream's progress and its client, on an event loop that also runs between Spark's calls."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -157,11 +157,11 @@ class _StreamRun:
             case ReadMaxBytes(max_bytes):
                 return Admission(bytes_max=max_bytes)
             case _:
-                # Spark itself wants all that there is, whatever the options say.
+                # Spark itself asks for everything, so the limits of the options do not apply.
                 return Admission()
 
     def fetching(self, given: Fetching, topics: Collection[str]) -> Fetching:
-        """How the tasks of a batch reach the nodes. ``given``: of the driver, with the files of this moment."""
+        """Return how the tasks of a batch reach the nodes. ``given`` is the driver's, with secrets read just now."""
         credentials = TOKENS.credentials(
             self._client, given.credentials, given.task_token, read_grants(topics)
         )
@@ -171,7 +171,7 @@ class _StreamRun:
         try:
             return self._thread.run(self._watch.urls())
         except ClientError as error:
-            # The tasks have more patience, and the nodes that were named may be back by then.
+            # Tasks retry for longer, and the nodes that the options name may be back when the tasks start.
             logger.info("nodes are not known: %s", error.message)
             return self._options.read.fetching.urls
 

@@ -1,8 +1,8 @@
-"""A stream's eyes: where its partitions end now, and when that changes (asyncio shell).
+"""Watch the partitions of a stream: where they end now, and when that changes (asyncio).
 
-A partition that has nothing new is *watched*: a fetch at its end waits at the node until there is something, and as
-long as it waits nothing has to be asked. So an idle stream costs a few requests a second however many partitions it
-reads, and hears of a record at once.
+A partition without new records is *watched*: a fetch at its end waits at the node until a record arrives. While it
+waits, the partition needs no other request. So an idle stream costs a few requests a second, for any number of
+partitions, and sees a new record at once.
 """
 
 import asyncio
@@ -23,23 +23,23 @@ from spark_ext.options.selection import named_topics, selects
 from spark_ext.streaming.plan import Sighting
 
 METADATA_AGE_MS = 5_000
-"""How long new topics and partitions may go unnoticed; the age that the client is given."""
+"""How long new topics and partitions may go unnoticed, in ms; the client's maximum age of metadata."""
 
 WATCHES_MAX = 900
-"""Fetches that wait at the same time, each on a connection of its own; beyond it partitions take turns."""
+"""The most fetches that wait at the same time, each on its own connection; more partitions take turns."""
 
 WATCH_MS_MIN = 5_000
 WATCH_MS_PER_PARTITION = 125
-"""The longer each waits, the fewer requests: eight a second, and at most one for each in five seconds."""
+"""How long a watch waits, in ms: eight requests a second in all, and at most one per partition in five seconds."""
 
 EMPTY_REST_MS = 50
-"""A node that stops answers at once that there is nothing."""
+"""The pause after an empty response, in ms: a node that is stopping responds to a watch at once."""
 
 FAILED_REST_MS = 1_000
-"""After a watch that failed its partition is asked again, but not sooner than this."""
+"""The pause after a failed watch before its partition is asked again, in ms."""
 
 SAMPLE_BYTES = 32 << 10
-"""Of a partition, to tell how large its records are; at least a batch."""
+"""How many bytes of a partition to fetch to estimate the size of its records; at least one batch."""
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _Place = tuple[TopicPartition, str | None]
 
 
 class StreamWatch:
-    """Looks at the partitions that a stream selects. Owned by one event loop."""
+    """The watch over the partitions that a stream selects. One event loop owns it."""
 
     def __init__(self, client: Client, options: ReadOptions, clock: Clock) -> None:
         self._client = client
@@ -63,16 +63,18 @@ class StreamWatch:
         self._news = asyncio.Event()
 
     async def look(self, known: Collection[str] = ()) -> Sighting:
-        """The selected partitions and their ends; topics of ``known`` are asked for by name before they are gone.
+        """Return the selected partitions and their ends.
+
+        A topic of ``known`` that the metadata lacks is asked for by name before it counts as deleted.
 
         Raises:
-            ClientError: the cluster does not answer.
+            ClientError: the cluster does not respond.
         """
         patience = Patience(self._options.fetching.poll_timeout_ms)
         while True:
             try:
                 return await self._look(known)
-            # A topic was deleted since the metadata are from.
+            # A topic was deleted after the metadata were fetched.
             except TargetNotFoundError:
                 wait_ms = patience.on_failure(self._clock.now_ms())
                 if wait_ms is None:
@@ -105,23 +107,23 @@ class StreamWatch:
         return await self._questions.topics({*named_topics(self._options.selection), *known})
 
     def _forget(self, places: Sequence[_Place]) -> None:
-        """Keep nothing but the ends that are still watched, of places that are still there."""
+        """Keep only the ends that are still watched, of places that still exist."""
         for place in self._watches.keys() - set(places):
             self._watches.pop(place).cancel()
         self._watches = {p: task for p, task in self._watches.items() if not task.done()}
         self._ends = {place: self._ends[place] for place in self._watches}
 
     def mark_stale(self) -> None:
-        """What was seen is to be asked anew."""
+        """Forget what was seen, so that the next ``look`` asks again."""
         self._client.metadata.mark_stale()
         self._forget(())
 
     async def offsets_at(self, queries: Sequence[TimeQuery]) -> list[int | None]:
-        """The first record at or after each time; None without one."""
+        """Return the offset of the first record at or after each time; None if there is none."""
         return await self._questions.ask_all(self._questions.offset_at, queries)
 
     async def record_bytes(self, places: Sequence[tuple[TopicPartition, int]]) -> list[float]:
-        """How many stored bytes an offset takes from each place on, as the first ones there do; 0: nobody can tell."""
+        """Return the stored bytes of one offset at each place, estimated from its first records; 0 if unknown."""
         return await self._questions.ask_all(self._record_bytes, places)
 
     async def _record_bytes(self, place: tuple[TopicPartition, int]) -> float:
@@ -130,14 +132,14 @@ class StreamWatch:
             answer = await self._client.transport.fetch(
                 *partition, offset=offset, max_bytes=SAMPLE_BYTES, wait_ms=0
             )
-        # Gone since it was looked at: who reads there will say so.
+        # The place was deleted since the last look. The tasks that read there report the loss.
         except (OutOfRangeError, TargetNotFoundError):
             return 0.0
         count = answer.next_offset - answer.start_offset
         return len(answer.data) / count if count > 0 else 0.0
 
     async def wait(self, timeout_ms: float) -> None:
-        """Wait until some partition may have more than when it was looked at, or for so long."""
+        """Wait until a partition may have more records than at the last ``look``, or until the timeout."""
         wait_ms = max(WATCH_MS_MIN, WATCH_MS_PER_PARTITION * min(len(self._ends), WATCHES_MAX))
         for place in self._ends.keys() - self._watches.keys():
             end = self._ends[place].high_watermark
@@ -161,9 +163,9 @@ class StreamWatch:
         return answer.readable_end
 
     async def urls(self) -> tuple[str, ...]:
-        """URLs of all nodes that tasks may ask."""
+        """Return the URLs of all nodes that tasks may ask."""
         return await all_urls(self._client, self._options.fetching)
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel all watches."""
         self._forget(())
