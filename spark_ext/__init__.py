@@ -1,14 +1,14 @@
-"""Spark reads and writes Milena topics: ``spark.read.format("milena")``.
+"""A Spark data source for Milena topics: ``spark.read.format("milena")``.
 
-``source`` is what Spark calls; behind it are rooms, of which those above know those below:
+Spark calls ``source``. The packages behind it import only packages below them in this list:
 
     jobs                programs on the data source
-    streaming           a topic as a stream: a batch query after the other
-    reading   writing   a batch query, planned and read; rows to topics, plainly or in a transaction
+    streaming           reads a topic as a stream: one batch query after the other
+    reading   writing   plan and run a batch query; write rows to topics, plainly or in a transaction
     rows                columns, and stored batches as Arrow
-    cluster             questions of the driver, and what tasks ask as
-    options             what a query says
-    errors              each in one line, which is what Spark shows
+    cluster             the driver's requests to the cluster, and the tasks' credentials
+    options             the options of a query
+    errors              errors of one line each, as Spark shows them
 """
 
 from spark_ext.source import MilenaDataSource, check_write_stream, register

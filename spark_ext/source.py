@@ -1,8 +1,8 @@
-"""``spark.read.format("milena")`` and ``df.write.format("milena")``: the shell around options, plan and decoding.
+"""``spark.read.format("milena")`` and ``df.write.format("milena")``: the calls that Spark makes.
 
-Spark makes a ``MilenaDataSource`` on the driver, for each read or write, in a Python process beside the JVM; readers
-and writers go to the executors by pickle. What Arrow and HTTP need is imported where it is used: Spark imports this
-module in every process that merely looks for data sources.
+Spark makes a ``MilenaDataSource`` on the driver for each read or write, in a Python process beside the JVM. It pickles
+readers and writers to the executors. Modules that need Arrow or HTTP are imported inside functions, because Spark
+imports this module in every process that only looks for data sources.
 """
 
 # ruff: noqa: PLC0415
@@ -42,10 +42,10 @@ _PYTHON_PATH = "PYTHONPATH"
 def register(spark: SparkSession) -> None:
     """Make ``format("milena")`` known to a session.
 
-    Without it Spark finds the format by itself where the package ``pyspark_milena`` can be imported.
+    Without this call, Spark finds the format only if it can import the package ``pyspark_milena``.
 
     Raises:
-        OptionError: the code was sent in an archive that Spark does not hand to its workers.
+        OptionError: the code was sent in an archive that Spark does not pass to its workers.
     """
     if is_remote():  # by Spark Connect: the server has the code, and no context is here
         spark.dataSource.register(MilenaDataSource)
@@ -53,9 +53,9 @@ def register(spark: SparkSession) -> None:
     _check_archive(__file__)
     environment = spark.sparkContext.environment
     before = environment.get(_PYTHON_PATH)
-    # The process that plans a stream looks for what was sent in a folder "streaming_job" below the right one, which
-    # Spark never fills. A data source takes the environment of its processes along when it is registered. Executors
-    # have no such folder, and find the code as ever.
+    # The process that plans a stream looks for sent files in a subfolder "streaming_job", which Spark never fills. So
+    # the right path goes into the environment, which Spark copies when a data source is registered. Executors do not
+    # have the path, and find the code in the usual way.
     if sent := _sent_with_the_job():
         environment[_PYTHON_PATH] = os.pathsep.join((*sent, *filter(None, (before,))))
     try:
@@ -68,9 +68,9 @@ def register(spark: SparkSession) -> None:
 
 
 def _sent_with_the_job() -> list[str]:
-    """Return the folder of a driver that has what was sent along, and the archives in it that Spark looks into.
+    """Return the driver's folder of sent files, and the archives in it that Spark puts on the path.
 
-    Nothing, where no archive was sent.
+    The list is empty if no archive was sent.
     """
     from pyspark.core.files import SparkFiles
 
@@ -80,7 +80,7 @@ def _sent_with_the_job() -> list[str]:
 
 
 def _check_archive(module: str) -> None:
-    """Refuse code in a wheel, which ``spark-submit`` puts on the path of the driver alone."""
+    """Refuse code in a wheel: ``spark-submit`` puts a wheel on the path of the driver only."""
     from pyspark.core.context import SparkContext
 
     extensions = tuple(SparkContext.PACKAGE_EXTENSIONS)
@@ -93,11 +93,11 @@ def _check_archive(module: str) -> None:
 
 
 def check_write_stream(schema: StructType, options: Mapping[str, str]) -> None:
-    """Refuse at once what ``writeStream`` with these columns and options refuses at the first batch that has rows.
+    """Refuse now the columns and options that ``writeStream`` would refuse only at the first batch with rows.
 
     Raises:
         OptionError, RowSchemaError: one line that names the option or the column.
-        ClientError: the cluster does not answer.
+        ClientError: the cluster does not respond.
     """
     from spark_ext.rows.write_schema import write_columns
     from spark_ext.writing.preparing import check_can_write
@@ -113,18 +113,17 @@ class MilenaDataSource(DataSource):
     _is_kept = False
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        # Spark plans each batch of a stream with a data source that it makes anew; the one that it keeps, by pickle,
-        # is there to commit.
+        # Spark makes a new data source to plan each batch of a stream. The one that it keeps as a pickle only commits.
         self.__dict__.update(state)
         self._is_kept = True
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format``."""
+        """Return the name for ``format``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Asked for at ``load()``, unless the user gives a schema: what cannot be read is refused there."""
+        """Return the schema. Spark calls this at ``load()`` without a user's schema. Refuse missing topics here."""
         from spark_ext.reading.checking import check_can_read
         from spark_ext.rows.read_schema import row_schema
 
@@ -134,7 +133,7 @@ class MilenaDataSource(DataSource):
             return row_schema(include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> "MilenaReader":
-        """Asked for when the query is planned."""
+        """Return the reader of a batch query, when Spark plans the query."""
         from spark_ext.rows.read_schema import project
 
         with one_line_errors():
@@ -143,13 +142,13 @@ class MilenaDataSource(DataSource):
             return MilenaReader(options, projection)
 
     def streamReader(self, schema: StructType) -> "MilenaStreamReader":  # noqa: N802
-        """Asked for when a stream starts, and to plan its tasks; must not fail."""
+        """Return the reader of a stream, when the stream starts and to plan its tasks. This must not fail."""
         from spark_ext.streaming.reader import MilenaStreamReader
 
         return MilenaStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "MilenaWriter | MilenaBatchWriter":
-        """Asked for when a DataFrame is saved; Spark itself refuses modes but append and overwrite."""
+        """Return the writer of a DataFrame. Spark itself refuses all modes except append and overwrite."""
         from spark_ext.rows.write_schema import write_columns
         from spark_ext.writing.plain_sink import MilenaWriter
         from spark_ext.writing.preparing import options_for_tasks
@@ -169,9 +168,9 @@ class MilenaDataSource(DataSource):
             return MilenaWriter(options_for_tasks(options), columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "MilenaStreamWriter":  # noqa: N802  (Spark's name)
-        """Return the writer of a batch; asked for twice: to plan it, which begins its transaction, and to end it.
+        """Return the writer of a batch. Spark asks twice: to plan the batch, which begins its transaction, and to end it.
 
-        ``overwrite`` is the output mode complete: the whole result is appended with each batch, as Kafka's sink does.
+        ``overwrite`` is the output mode complete: each batch appends the whole result, as Kafka's sink does.
         """
         from spark_ext.rows.write_schema import write_columns
         from spark_ext.writing.transaction import begin
@@ -188,14 +187,14 @@ class MilenaDataSource(DataSource):
 
 
 class MilenaReader(DataSourceReader):
-    """One batch query. Plans on the driver, reads on the executors."""
+    """The reader of a batch query. It plans on the driver and reads on the executors."""
 
     def __init__(self, options: ReadOptions, projection: "Projection") -> None:
         self._options = options
         self._projection = projection
 
     def partitions(self) -> list[InputPartition]:
-        """Pin the ranges and divide them among tasks; called once a query, on the driver."""
+        """Fix the ranges and divide them among tasks; called once per query, on the driver."""
         from spark_ext.reading.pinning import pin
         from spark_ext.reading.planner import plan_tasks
         from spark_ext.reading.tasks import ReadTask
@@ -217,7 +216,7 @@ class MilenaReader(DataSourceReader):
         ]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """The records of one task. A query that reads nothing has one task without a value."""
+        """Yield the records of one task. A query that reads nothing has one task without a value."""
         from spark_ext.reading.tasks import read_task
 
         if partition.value is not None:

@@ -1,1 +1,1 @@
-"""What the driver asks the cluster, how long it puts up with no answer, and what tasks ask as."""
+"""The driver's requests to the cluster, how long it retries them, and the credentials of tasks."""

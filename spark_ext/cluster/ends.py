@@ -1,4 +1,4 @@
-"""What the cluster says of a partition's offsets, and what that means for who is to read there (pure)."""
+"""The readable offsets of a partition, and what they mean for a reader at an offset (pure)."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from milena.records import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionEnds:
-    """Readable offsets: [log_start_offset, high_watermark)."""
+    """The readable offsets of a partition: [log_start_offset, high_watermark)."""
 
     log_start_offset: int
     high_watermark: int
@@ -18,12 +18,12 @@ TimeQuery = tuple[TopicPartition, int]
 
 
 def clamp(offset: int, limits: PartitionEnds) -> int:
-    """The nearest readable offset, or the end."""
+    """Return the nearest offset in [log_start_offset, high_watermark]."""
     return min(max(offset, limits.log_start_offset), limits.high_watermark)
 
 
 def loss_at(partition: TopicPartition, offset: int, limits: PartitionEnds) -> str | None:
-    """What is lost for who goes on at an offset, in words; None when nothing is."""
+    """Return a sentence about the loss for a reader that continues at ``offset``; None if nothing is lost."""
     if offset < limits.log_start_offset:
         return (
             f"{partition}: offset {offset} is gone, the first that can be read is "

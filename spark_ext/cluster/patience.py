@@ -1,4 +1,4 @@
-"""Calls that may be repeated, with patience: elections, restarts and quorums that are not there for a while pass."""
+"""Retry calls that are safe to repeat, until elections, restarts and a missing quorum are over."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -9,16 +9,16 @@ from milena.producing.retry import is_worth_another_try
 from milena.reading.patience import Patience
 
 PATIENCE_MS = 120_000
-"""How long a call is repeated that gets no answer of use."""
+"""How long a call without a useful response is retried, in ms."""
 
 T = TypeVar("T")
 
 
 async def patiently(ask: Callable[[], Awaitable[T]], clock: Clock | None = None) -> T:
-    """The answer to what may be asked twice.
+    """Return the response to a call that is safe to repeat; retry it while its error can pass.
 
     Raises:
-        ClientError: a refusal that stays one, or the patience is at its end.
+        ClientError: a permanent refusal, or ``PATIENCE_MS`` have passed.
     """
     clock = SystemClock() if clock is None else clock
     patience = Patience(PATIENCE_MS)

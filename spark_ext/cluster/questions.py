@@ -1,4 +1,4 @@
-"""Questions of the driver to the cluster: topics, ends of partitions, offsets of times."""
+"""The driver's requests to the cluster: topics, ends of partitions, offsets of times."""
 
 import asyncio
 import logging
@@ -16,10 +16,10 @@ from spark_ext.cluster.ends import PartitionEnds, TimeQuery
 from spark_ext.options.parsing import Fetching, ReadOptions, WriteOptions
 
 ELECTION_MS = 30_000
-"""How long a partition may be without a leader before the query fails; an election takes a second."""
+"""How long a partition may have no leader before the query fails, in ms; an election takes a second."""
 
 QUESTIONS_AT_ONCE = 32
-"""A thousand partitions are asked about in a few round trips, and no node is flooded."""
+"""The most requests in flight: a thousand partitions take a few round trips, and no node is overloaded."""
 
 logger = logging.getLogger(__name__)
 
@@ -28,9 +28,9 @@ Q = TypeVar("Q")
 
 
 async def all_urls(client: Client, given: Fetching | WriteOptions) -> tuple[str, ...]:
-    """URLs that the user named, and of all other nodes: the one named may be down by the time that a task begins.
+    """Return the URLs that the user named and those of all live nodes: a named node may be down when a task starts.
 
-    To a task's client all of them are named; so those are left out to which this one sends no credentials.
+    A task's client trusts every URL that it is given. So nodes to which this client sends no credentials are left out.
     """
     nodes = (await client.metadata.view()).nodes
     routes = NodeRoutes(given.urls, is_guarded=given.credentials.is_guarded)
@@ -39,7 +39,7 @@ async def all_urls(client: Client, given: Fetching | WriteOptions) -> tuple[str,
 
 
 class Questions:
-    """Questions that are repeated while their failure can pass, for ``patience_ms`` where a partition is asked."""
+    """Requests that are retried while their error can pass; those about a partition for at most ``patience_ms``."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Questions:
         self._room = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
     async def topics(self, names: Collection[str]) -> dict[str, TopicView]:
-        """All topics by name; those of ``names`` are in it if they exist."""
+        """Return all topics by name, including those of ``names`` that exist."""
         view = await self._first_contact(self._client.metadata.view)
         topics = {topic.name: topic for topic in view.topics}
-        # A node may not have heard of a new topic yet; by its name it asks the quorum.
+        # A node may not have heard of a new topic yet. Asked for it by name, the node asks the quorum.
         for name in sorted(set(names) - topics.keys()):
             topics |= await self._topic(name)
         return topics
@@ -71,7 +71,7 @@ class Questions:
             return {}
 
     async def _first_contact(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """As often as the user said: a wrong URL should not take long to be told from a right one."""
+        """Retry as often as the options say, not by time: a wrong URL should fail soon."""
         for _ in range(self._options.retries):
             try:
                 return await ask()
@@ -83,7 +83,7 @@ class Questions:
         return await ask()
 
     async def ask_all(self, ask: Callable[[Q], Awaitable[T]], questions: Sequence[Q]) -> list[T]:
-        """The answers, in the order of the questions."""
+        """Return the responses, in the order of ``questions``."""
         return await asyncio.gather(*(self._patiently(ask, question) for question in questions))
 
     async def _patiently(self, ask: Callable[[Q], Awaitable[T]], question: Q) -> T:
@@ -100,7 +100,7 @@ class Questions:
                 await self._clock.sleep(wait_ms)
 
     async def ends_of(self, partition: TopicPartition) -> PartitionEnds:
-        """Readable offsets of a partition now, as its leader says."""
+        """Return the current readable offsets of a partition, from its leader."""
         answer = await self._client.transport.fetch(
             *partition, offset=StartAt.LATEST, max_bytes=1, wait_ms=0
         )
@@ -109,7 +109,7 @@ class Questions:
         )
 
     async def offset_at(self, query: TimeQuery) -> int | None:
-        """The first record at or after a time; None without one."""
+        """Return the offset of the first record at or after a time; None if there is none."""
         partition, timestamp_ms = query
         answer = await self._client.transport.fetch(
             *partition, offset=TimestampMs(timestamp_ms), max_bytes=1, wait_ms=0

@@ -1,9 +1,9 @@
-"""What tasks ask as: a token that the driver makes for them, good for what they do and for a while.
+"""Make the token that tasks authenticate with. It is limited in time, and to what the tasks do.
 
-Whoever sees what Spark sends to its executors finds that, and not what the driver has. A token is made when a query is
-planned, and another for a batch of a stream when half of its time is over; queries of one process of the driver that
-need the same share it. Where a cluster asks nobody, or the driver is no user that can have tokens, tasks get what the
-driver has.
+A program that reads what Spark sends to executors finds this token and not the driver's credentials. The driver makes
+a token when it plans a query. A stream gets another token when half of the lifetime is over. Queries of one driver
+process that need the same grants share a token. If the cluster has no access control, or the driver is not a user that
+can have tokens, tasks get the driver's credentials.
 """
 
 import logging
@@ -34,7 +34,7 @@ from spark_ext.errors import OptionError
 from spark_ext.options.credentials import TaskToken, TaskTokenRule, carried
 
 GRANTS_MAX = 100
-"""A token has no more: one for more topics is good for all of which the driver may do it."""
+"""The most grants of a token. A token for more topics is good for every topic that the driver may use."""
 
 NOTE = "tasks of Spark"
 
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TaskCredentials:
-    """What tasks ask as until a time (monotonic ms); ``credentials`` None: as the driver."""
+    """The tasks' credentials until a time (monotonic ms). None means the driver's credentials."""
 
     credentials: Credentials | None
     until_ms: float
@@ -51,7 +51,7 @@ class _TaskCredentials:
 
 @dataclass(frozen=True, slots=True)
 class _NoToken:
-    """Why there is none."""
+    """The reason why tasks have no token."""
 
     why: str
 
@@ -60,13 +60,13 @@ _NOBODY_ASKED = _NoToken("the cluster asks nobody who calls")
 
 
 def read_grants(topics: Collection[str]) -> tuple[TokenGrant, ...]:
-    """What a task needs to read topics."""
+    """Return the grants that a task needs to read topics."""
     names = sorted(topics) if len(topics) <= GRANTS_MAX else [ANY_NAME]
     return tuple(_topic_grant(name, Operation.READ) for name in names)
 
 
 def write_grants(topic: str | None) -> tuple[TokenGrant, ...]:
-    """What a task needs to write to a topic, or to those that its rows name, which may be made by that."""
+    """Return the grants to write to a topic; for None, to write to and create the topics that rows name."""
     if topic is not None:
         return (_topic_grant(topic, Operation.WRITE),)
     creating = TokenGrant(
@@ -78,7 +78,10 @@ def write_grants(topic: str | None) -> tuple[TokenGrant, ...]:
 def transaction_grants(
     topic: str | None, transactional_id: str, group: str | None, *, is_prefix: bool
 ) -> tuple[TokenGrant, ...]:
-    """What a task, and the commit, need to write in a transaction, with offsets of a group, or of all that begin so."""
+    """Return the grants that a task and the commit need in a transaction that may commit a group's offset.
+
+    ``is_prefix``: ``group`` is the prefix of the groups' names.
+    """
     transaction = TokenGrant(
         resource_type=ResourceType.TRANSACTIONAL_ID,
         name=transactional_id,
@@ -92,7 +95,7 @@ def transaction_grants(
         operations=(Operation.READ,),
         pattern_type=PatternType.PREFIXED if is_prefix else PatternType.LITERAL,
     )
-    # A group's offset is of a topic, which who commits it has to be allowed to read.
+    # A commit of a group's offset needs permission to read the offset's topic.
     read = _topic_grant(ANY_NAME if topic is None else topic, Operation.READ)
     return *write_grants(topic), read, transaction, counted
 
@@ -102,7 +105,7 @@ def _topic_grant(name: str, *operations: Operation) -> TokenGrant:
 
 
 class TaskTokens:
-    """The tokens that one process of the driver has made, by who asked for them, and what for."""
+    """The tokens that one driver process has made, by cluster, credentials, rule and grants."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -115,16 +118,17 @@ class TaskTokens:
         rule: TaskTokenRule,
         grants: tuple[TokenGrant, ...],
     ) -> Credentials:
-        """What tasks ask as, where the driver has ``given``.
+        """Return the tasks' credentials if the driver's are ``given``.
 
         Raises:
-            OptionError: they are always to have a token, and there can be none.
-            ClientError: the cluster does not answer, or does not know the driver.
+            OptionError: the options require tokens for tasks, and the cluster cannot give one.
+            ClientError: the cluster does not respond, or does not know the driver.
             BadCredentialsError: a file of a secret cannot be read.
         """
         if rule.use is TaskToken.NEVER or given.is_anonymous:
             return carried(given)
-        # What is in a file now: a token is deleted with the one that it was made with.
+        # The key has the current content of secret files. The cluster deletes a token together with the token that
+        # made it, so a new secret needs a new token.
         key = (client.admin.url, carried(given), rule, grants)
         now_ms = self._clock.now_ms()
         found = self._found.get(key)
@@ -151,7 +155,8 @@ class TaskTokens:
             if made is not _NOBODY_ASKED:
                 logger.warning("tasks ask as the driver does, with its secret: %s", made.why)
             return _TaskCredentials(credentials=None, until_ms=asked_ms + rule.lifetime_ms / 2)
-        # By the cluster's clock; a token that was made with one lives no longer than that.
+        # Both times are the cluster's. A token made with another token lives no longer than that one, so the lifetime
+        # may be shorter than the requested one.
         view = made.view
         lifetime_ms = (
             rule.lifetime_ms if view.expires_ms is None else view.expires_ms - view.created_ms
@@ -172,7 +177,7 @@ async def _make_token(
     try:
         access: AccessView = await patiently(client.admin.access.state)
     except TargetNotFoundError:
-        # A release that knows no access control.
+        # The node's release has no access control.
         return _NOBODY_ASKED
     if access.mode == AccessMode.OFF:
         return _NOBODY_ASKED
@@ -191,7 +196,7 @@ async def _make_token(
         try:
             return await make(grants)
         except NotPermittedError:
-            # A token with grants makes none for more than they say: one with the same, then.
+            # A driver's token with grants cannot make a token with more. Make one with the same grants.
             return await make(())
     except CredentialsRefusedError:
         raise
@@ -202,4 +207,4 @@ async def _make_token(
 
 
 TOKENS = TaskTokens(SystemClock())
-"""Of this process: Spark plans batch after batch, and query after query, in the same ones."""
+"""The tokens of this process. Spark plans all batches and queries in the same few processes."""

@@ -1,1 +1,1 @@
-"""What queries say: options as text, and what they mean together (pure)."""
+"""Parse the options of queries, and check them together (pure)."""

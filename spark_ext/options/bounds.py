@@ -1,11 +1,11 @@
-"""Where a query begins and ends in each partition, as the user said it (pure values and their parsing).
+"""The start and end of a query in each partition, as the options give them (pure values and their parsing).
 
-Three options may say each end, and the first of them that is given wins:
+Three options can set each end. The first one that is given wins:
 
     startingTimestamp > startingOffsetsByTimestamp > startingOffsets     default earliest, in a stream latest
     endingTimestamp   > endingOffsetsByTimestamp   > endingOffsets       default latest
 
-The JSON forms are ``{"topic": {"partition": number}}``; among offsets -2 means earliest and -1 latest.
+The JSON forms are ``{"topic": {"partition": number}}``. As an offset, -2 means earliest and -1 means latest.
 """
 
 import json
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @unique
 class Edge(Enum):
-    """An end of a partition: its first readable offset, its high watermark."""
+    """An end of a partition: its first readable offset, or its high watermark."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -34,9 +34,9 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SpecificOffsets:
-    """A place in each partition; all partitions that are read must be named.
+    """An offset in each partition; all partitions that are read must be named.
 
-    ``option`` is where it was said, for messages.
+    ``option`` is the option that set it, for messages.
     """
 
     offsets: Mapping[TopicPartition, int | Edge]
@@ -44,7 +44,7 @@ class SpecificOffsets:
 
     @property
     def partitions(self) -> set[TopicPartition]:
-        """Those that are named."""
+        """Return the named partitions."""
         return set(self.offsets)
 
 
@@ -57,7 +57,7 @@ class SpecificTimestamps:
 
     @property
     def partitions(self) -> set[TopicPartition]:
-        """Those that are named."""
+        """Return the named partitions."""
         return set(self.timestamps)
 
 
@@ -74,14 +74,14 @@ Bound = Edge | SpecificOffsets | SpecificTimestamps | GlobalTimestamp
 
 @unique
 class NoMatch(Enum):
-    """Policy for a starting time in a partition that has no record at or after it."""
+    """The policy for a partition that has no record at or after the starting time."""
 
     ERROR = "error"
     LATEST = "latest"
 
 
 def parse_offsets(option: str, text: str, *, refused: Edge | None) -> Bound:
-    """``earliest``, ``latest`` or JSON; ``refused`` is the edge that makes no sense at this end of a batch query."""
+    """Parse ``earliest``, ``latest`` or JSON; refuse ``refused``, which makes no sense at this end of a batch query."""
     word = text.strip()
     if word.lower() in (Edge.EARLIEST.value, Edge.LATEST.value):
         edge = Edge(word.lower())
@@ -108,7 +108,7 @@ def _offset(option: str, number: int, refused: Edge | None) -> int | Edge:
 
 
 def parse_timestamps(option: str, text: str) -> SpecificTimestamps:
-    """``{"orders": {"0": 1700000000000}}``."""
+    """Parse ``{"orders": {"0": 1700000000000}}``, times in ms since 1970."""
 
     def checked(number: int) -> int:
         if not 0 <= number <= OFFSET_MAX:
@@ -119,7 +119,7 @@ def parse_timestamps(option: str, text: str) -> SpecificTimestamps:
 
 
 def parse_timestamp(option: str, text: str) -> GlobalTimestamp:
-    """``1700000000000``."""
+    """Parse ``1700000000000``, a time in ms since 1970."""
     try:
         number = int(text)
     except ValueError:

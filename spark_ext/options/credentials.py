@@ -1,7 +1,7 @@
-"""Who a query asks as: from its options, those of Kafka's for a user with a password too, else from the environment.
+"""Find a query's credentials in its options, including Kafka's for a user and password, else in the environment.
 
-What options say goes before what the environment of the driver does, as on the command line. Files of secrets are read
-on the driver (``carried``); tasks have what was in them.
+Options override the environment of the driver, as on the command line. The driver reads files of secrets
+(``carried``); tasks get the content.
 """
 
 import os
@@ -28,18 +28,18 @@ CREDENTIALS = {
     "milena.key": "key",
     "milena.clientId": "client_id",
 }
-"""Names of options, each with the attribute that it says."""
+"""The names of options, each with the attribute that it sets."""
 
 QUERY_TOKEN_MS = 24 * 3_600_000
-"""How long a token of the tasks of a batch query is good: they keep the one that they begin with."""
+"""The lifetime of a batch query's token, in ms: its tasks keep the token that they start with."""
 STREAM_TOKEN_MS = 3_600_000
-"""As much for a stream, of which each batch may get another one."""
+"""The lifetime of a stream's token, in ms: each batch may get another token."""
 TOKEN_MS_MIN = 60_000
 
 
 @unique
 class TaskToken(StrEnum):
-    """Whether tasks get a token of their own: where there can be one, always (or the query fails), or never."""
+    """The rule whether tasks get their own token: if possible, always (else the query fails), or never."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -48,7 +48,7 @@ class TaskToken(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTokenRule:
-    """Whether tasks get a token, and how long one is good."""
+    """The rule whether tasks get a token, and the token's lifetime in ms."""
 
     use: TaskToken = TaskToken.AUTO
     lifetime_ms: int = QUERY_TOKEN_MS
@@ -78,7 +78,7 @@ _PROTOCOLS = {
     "SASL_PLAINTEXT": ("http", True),
     "SASL_SSL": ("https", True),
 }
-"""Each with its scheme, and whether it says who asks."""
+"""Kafka's security protocols, each with its URL scheme, and whether it authenticates the client."""
 
 _WHO = "milena.token, milena.tokenFile, or milena.user and milena.password"
 
@@ -89,10 +89,10 @@ _PAIR = re.compile(r"""\s+(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'
 def parse_credentials(
     text: Callable[[str], str | None], urls: Sequence[str], environment: Mapping[str, str]
 ) -> Credentials:
-    """What ``text`` says of each option, on top of the environment.
+    """Return the credentials that the options ``text`` set, on top of the environment.
 
     Raises:
-        OptionError: one line that names the option, without what is secret.
+        OptionError: one line that names the option, without the secret.
     """
     found = {name: text(option) for option, name in CREDENTIALS.items()}
     said = {name: each for name, each in found.items() if each is not None}
@@ -158,10 +158,10 @@ def _check_protocol(
 
 
 def carried(credentials: Credentials) -> Credentials:
-    """The same for tasks, which have no file of a secret.
+    """Return the credentials for tasks, with the content of secret files instead of their paths.
 
     Raises:
-        BadCredentialsError: a file cannot be read, or holds something else.
+        BadCredentialsError: a file cannot be read, or has other content.
     """
     if credentials.token_file is None and credentials.password_file is None:
         return credentials
@@ -175,7 +175,7 @@ def carried(credentials: Credentials) -> Credentials:
 
 
 def options_of(credentials: Credentials) -> dict[str, str]:
-    """The options that say this."""
+    """Return the options that set these credentials."""
     said = {option: getattr(credentials, name) for option, name in CREDENTIALS.items()}
     return {
         option: found.reveal() if isinstance(found, Secret) else os.fspath(found)

@@ -1,7 +1,7 @@
-"""Options as the user gave them: text under names in any case, looked up as values (pure).
+"""Look up the options that the user gave, as values; names may be in any case (pure).
 
-An option that makes no sense is refused with the reason, and so is an unknown name: a misspelt option that is silently
-ignored reads the wrong records. An option that changes nothing is taken, with a line in the log.
+An option that makes no sense is refused with the reason. So is an unknown name, because a misspelt option that is
+silently ignored reads the wrong records. An option that changes nothing is accepted, with a log line.
 """
 
 import difflib
@@ -18,7 +18,7 @@ from spark_ext.options.ignored import warn_ignored, why_ignored
 
 SERVERS = ("kafka.bootstrap.servers", "url")
 NOTHING: Mapping[str, str] = MappingProxyType({})
-"""Environment of those who are not told another: only options say who asks."""
+"""The default environment: with it, only options set the credentials."""
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ _MS_PER_UNIT = {
     "h": 3_600_000,
     "d": 86_400_000,
 }
-"""As Spark reads times: a number alone is in ms."""
+"""Units of time as Spark reads them; a number without a unit is in ms."""
 
 
 _NO_OPTION = (
@@ -77,8 +77,8 @@ _NO_OPTION = (
 def _of_query(values: dict[str, str]) -> dict[str, str]:
     """Return the options without the properties of a table.
 
-    When a table is made, Spark gives all its properties, as ``provider`` and ``owner``. Those of ``OPTIONS`` are there
-    a second time, under a prefix.
+    When a table is created, Spark gives all its properties, including ``provider`` and ``owner``. It gives those of
+    ``OPTIONS`` a second time, under a prefix.
     """
     if not {"provider", "owner"} <= values.keys():
         return values
@@ -90,7 +90,7 @@ def _of_query(values: dict[str, str]) -> dict[str, str]:
 
 
 class GivenOptions:
-    """Options that the user gave, looked up by any spelling of case; each look refuses what is no such value.
+    """The options that the user gave, by name in any case. Each lookup refuses a value that it cannot parse.
 
     Raises:
         OptionError: one line that names the option.
@@ -113,15 +113,15 @@ class GivenOptions:
             warn_ignored(name, reason)
 
     def text(self, name: str) -> str | None:
-        """As it was given."""
+        """Return the option's text as given, or None."""
         return self._values.get(name.lower())
 
     def present(self, names: tuple[str, ...]) -> list[str]:
-        """Those of the names that were given."""
+        """Return those of ``names`` that were given."""
         return [name for name in names if name.lower() in self._values]
 
     def urls(self) -> tuple[str, ...]:
-        """The nodes that were named, one at least."""
+        """Return the URLs of the named nodes; at least one."""
         match self.present(SERVERS):
             case []:
                 raise OptionError("kafka.bootstrap.servers: required; the URL of any node, or url")
@@ -140,11 +140,11 @@ class GivenOptions:
         return urls
 
     def credentials(self) -> Credentials:
-        """Who asks, by options or else by the environment."""
+        """Return the credentials from the options, else from the environment."""
         return parse_credentials(self.text, self.urls(), self._environment)
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """True or false."""
+        """Return an option that is true or false."""
         text = self.text(name)
         if text is None:
             return default
@@ -155,17 +155,17 @@ class GivenOptions:
         return found
 
     def positive(self, name: str, default: T) -> int | T:
-        """A number of 1 or more."""
+        """Return an integer of 1 or more."""
         text = self.text(name)
         return default if text is None else self._number(name, text, minimum=1)
 
     def count(self, name: str, default: T) -> int | T:
-        """A number of 0 or more."""
+        """Return an integer of 0 or more."""
         text = self.text(name)
         return default if text is None else self._number(name, text, minimum=0)
 
     def duration_ms(self, name: str, default: int) -> int:
-        """A time with its unit."""
+        """Return a time with a unit, in ms."""
         text = self.text(name)
         if text is None:
             return default
@@ -189,11 +189,11 @@ class GivenOptions:
 
 
 SLIP_LIKENESS = 0.9
-"""From here on a name is an option's but for a letter or two, whatever its prefix says."""
+"""The likeness from which a name counts as a misspelt option, even if its prefix belongs to other software."""
 
 
 def unknown_option(name: str, known: tuple[str, ...]) -> OptionError:
-    """Why an option that is none of the known ones is refused."""
+    """Return the error that says why an unknown option is refused."""
     reason = _REFUSED.get(name)
     near = difflib.get_close_matches(name, [option.lower() for option in known], n=1)
     is_slip = bool(difflib.get_close_matches(name, near, cutoff=SLIP_LIKENESS))

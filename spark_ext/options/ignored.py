@@ -1,6 +1,6 @@
-"""Options that change nothing: they are taken, with a line in the log (pure but for that line).
+"""Options that change nothing: they are accepted, with a log line (pure except for that line).
 
-Queries that come from Kafka's source keep them, and tools add some to every read.
+Queries that were written for Kafka's source have some of them, and tools add others to every read.
 """
 
 import logging
@@ -57,7 +57,7 @@ _TUNING = (
     "socket.connection.setup.timeout.max.ms",
     "socket.connection.setup.timeout.ms",
 )
-"""Settings of Kafka's consumer and producer that change no record: how they wait, buffer, retry and count."""
+"""Settings of Kafka's consumer and producer that change no record: waiting, buffers, retries and metrics."""
 WITHOUT_EFFECT = {
     **{f"kafka.{name}": _TUNED for name in _TUNING},
     "checkpointlocation": "only writeStream has a checkpoint",

@@ -1,6 +1,6 @@
-"""The options of the source and the sink, from text to values (pure): which there are, and what they mean together.
+"""Parse the options of the source and the sink, and check them together (pure).
 
-Names and meanings are those of Spark's Kafka source, so that a query moves over by its ``format`` and its servers.
+Names and meanings are those of Spark's Kafka source. To move a query here, change its ``format`` and its servers.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ from spark_ext.options.selection import (
 )
 
 TARGET_RECORDS_PER_TASK = 1_000_000
-"""A Python task costs Spark 60-80 ms of CPU, as much as 100,000 records: at this size it is a tenth."""
+"""The default size of a task. A Python task costs 60-80 ms of CPU, like 100,000 records: a tenth of this size."""
 
 FETCH_BYTES = 1 << 20
 POLL_TIMEOUT_MS = 120_000
@@ -50,7 +50,7 @@ TRIGGER_DELAY_MS = 15 * 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetching:
-    """How tasks reach the cluster, and what they put up with."""
+    """The options of tasks: how they reach the cluster, how long they retry, and whether a loss fails the query."""
 
     urls: tuple[str, ...]
     credentials: Credentials = ANONYMOUS
@@ -62,7 +62,7 @@ class Fetching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """A batch query. ``retries`` and ``retry_interval_ms`` are the driver's, when it asks for offsets."""
+    """The options of a batch query. ``retries`` and ``retry_interval_ms`` are for the driver's first request."""
 
     selection: Selection
     start: Bound
@@ -79,25 +79,27 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """A stream. ``read`` is the batch query from the stream's start to now; limits are in offsets of a micro-batch.
+    """The options of a stream. ``read`` is the batch query from the stream's start to now.
 
-    Under ``offsets_min`` a micro-batch waits for so many, but no longer than ``trigger_delay_ms_max`` after the last.
+    The limits count offsets of a micro-batch. A micro-batch below ``offsets_min`` waits for more, for at most
+    ``trigger_delay_ms_max`` after the previous one.
     """
 
     read: ReadOptions
     offsets_max: int | None
     offsets_min: int | None
     bytes_max: int | None
-    """Stored ones, about."""
+    """Approximate bytes of the records as they are stored."""
     trigger_delay_ms_max: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """An append. ``topic`` overrides that column; ``include_timestamps`` takes the column ``timestamp``.
+    """The options of a write. ``topic`` overrides the column; with ``include_timestamps``, ``timestamp`` is written.
 
-    ``transactional_id``: it is written in a transaction. ``batch_id``: once, after those of lower numbers; None: a
-    stream, whose batches Spark numbers, or as often as it is run.
+    With ``transactional_id``, a batch is written in a transaction. With ``batch_id``, it is written once, after batches
+    of lower numbers. If ``batch_id`` is None, Spark numbers the batches of a stream, and a batch query is written as
+    often as it runs.
     """
 
     urls: tuple[str, ...]
@@ -156,22 +158,23 @@ WRITE_OPTIONS = (
 )
 _CHECKPOINT = "checkpointLocation"
 _QUERY_NAME = "queryName"
-"""Spark hands on what a query is called as if it were an option."""
+"""The query's name, which Spark passes as if it were an option."""
 WRITE_STREAM_OPTIONS = (*WRITE_OPTIONS, _CHECKPOINT, _QUERY_NAME)
 TRANSACTIONAL_ID_CHARS_MAX = 200
-"""A node takes 255; a group is named after it."""
+"""The longest transactional id. A node accepts 255 characters, and a group's name is a prefix and this id."""
 
 
 def parse_read_options(
     options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
 ) -> ReadOptions:
-    """The options of ``spark.read``; their names in any case.
+    """Parse the options of ``spark.read``; names may be in any case.
 
     Raises:
         OptionError: one line that names the option.
     """
     given = GivenOptions(options, READ_OPTIONS, environment)
-    # They mean nothing to a batch query. At load() Spark does not tell whether it will be one.
+    # The limits of a stream do not affect a batch query. They are checked, because at load() Spark does not tell
+    # which of the two it will be.
     _limits(given)
     start, end = _starting(given, Edge.EARLIEST, refused=Edge.LATEST), _ending(given)
     _check_ends_fit(start, end)
@@ -181,7 +184,7 @@ def parse_read_options(
 def parse_stream_options(
     options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
 ) -> StreamOptions:
-    """The options of ``spark.readStream``; their names in any case.
+    """Parse the options of ``spark.readStream``; names may be in any case.
 
     Raises:
         OptionError: one line that names the option.
@@ -200,7 +203,7 @@ def parse_stream_options(
 
 
 def _limits(given: GivenOptions) -> tuple[int | None, int | None, int | None, int]:
-    """Return the limits of a micro-batch: most and least offsets, bytes, and the longest delay."""
+    """Return the limits of a micro-batch: maximum and minimum offsets, maximum bytes, and maximum delay in ms."""
     offsets_min = given.positive("minOffsetsPerTrigger", None)
     offsets_max = given.positive("maxOffsetsPerTrigger", None)
     if offsets_min is not None and offsets_max is not None and offsets_min > offsets_max:
@@ -218,10 +221,10 @@ def _limits(given: GivenOptions) -> tuple[int | None, int | None, int | None, in
 def parse_load_options(
     options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
 ) -> ReadOptions:
-    """Options of a batch query or a stream: at ``load()`` Spark does not tell which it will be.
+    """Parse the options of a batch query or a stream; at ``load()`` Spark does not tell which it will be.
 
     Raises:
-        OptionError: the options are those of neither.
+        OptionError: the options are valid for neither.
     """
     try:
         return parse_read_options(options, environment)
@@ -263,7 +266,7 @@ def _read_options(
 def parse_write_options(
     options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
 ) -> WriteOptions:
-    """The options of ``df.write``; their names in any case.
+    """Parse the options of ``df.write``; names may be in any case.
 
     Raises:
         OptionError: one line that names the option.
@@ -278,7 +281,7 @@ def parse_write_options(
 def parse_write_stream_options(
     options: Mapping[str, str], environment: Mapping[str, str] = NOTHING
 ) -> WriteOptions:
-    """The options of ``df.writeStream``; their names in any case. There is a transactional id.
+    """Parse the options of ``df.writeStream``; names may be in any case. The result has a transactional id.
 
     Raises:
         OptionError: one line that names the option.
@@ -300,7 +303,7 @@ def parse_write_stream_options(
 def _write_options(
     given: GivenOptions, transactional_id: str | None, token_lifetime_ms: int
 ) -> WriteOptions:
-    # Kafka's sink takes the option and needs it for nothing either: a column of headers is written when it is there.
+    # Like Kafka's sink, accept the option and ignore it: a column of headers is written if there is one.
     given.flag("includeHeaders", default=False)
     topic = given.text("topic")
     if topic is not None and not topic.strip():

@@ -1,4 +1,4 @@
-"""Which partitions a query reads: names, a pattern, or partitions one by one (pure values and their parsing)."""
+"""Select the partitions that a query reads: by topic names, a pattern, or partition numbers (pure)."""
 
 import json
 import re
@@ -11,21 +11,21 @@ from spark_ext.errors import OffsetError, OptionError
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """All partitions of these topics."""
+    """A selection of all partitions of these topics."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of every topic whose whole name matches; topics may come and go between two queries."""
+    """A selection of all partitions of every topic whose whole name matches. Topics may change between queries."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """These partitions."""
+    """A selection of single partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -34,7 +34,7 @@ Selection = Subscribe | SubscribePattern | Assign
 
 
 def parse_subscribe(text: str) -> Subscribe:
-    """``orders,payments``."""
+    """Parse ``orders,payments``."""
     topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not topics:
         raise OptionError("subscribe: give one topic or several, separated by commas")
@@ -42,7 +42,7 @@ def parse_subscribe(text: str) -> Subscribe:
 
 
 def parse_subscribe_pattern(text: str) -> SubscribePattern:
-    """A regular expression."""
+    """Parse a regular expression."""
     pattern = text.strip()
     if not pattern:
         raise OptionError("subscribePattern: give a regular expression")
@@ -56,7 +56,7 @@ def parse_subscribe_pattern(text: str) -> SubscribePattern:
 
 
 def parse_assign(text: str) -> Assign:
-    """``{"orders": [0, 1]}``."""
+    """Parse ``{"orders": [0, 1]}``."""
     wanted = 'assign: expected JSON such as {"orders": [0, 1]}'
     try:
         topics = json.loads(text)
@@ -77,10 +77,10 @@ def _is_partition(value: object) -> bool:
 
 
 def topics_of(selection: Selection, existing: Iterable[str]) -> tuple[str, ...]:
-    """The topics to look at, sorted.
+    """Return the topics that a selection may read, sorted.
 
     Raises:
-        OffsetError: a topic that is asked for by name does not exist.
+        OffsetError: a named topic does not exist.
     """
     known = set(existing)
     if isinstance(selection, SubscribePattern):
@@ -93,7 +93,7 @@ def topics_of(selection: Selection, existing: Iterable[str]) -> tuple[str, ...]:
 
 
 def named_topics(selection: Selection) -> set[str]:
-    """The topics that are asked for by name, which must exist."""
+    """Return the topics that the selection names; they must exist."""
     match selection:
         case Subscribe():
             return set(selection.topics)
@@ -104,7 +104,7 @@ def named_topics(selection: Selection) -> set[str]:
 
 
 def selects(selection: Selection, partition: TopicPartition) -> bool:
-    """Whether it is to be read when it exists."""
+    """Return whether the selection reads the partition if it exists."""
     match selection:
         case Subscribe(topics):
             return partition.topic in topics
@@ -115,7 +115,7 @@ def selects(selection: Selection, partition: TopicPartition) -> bool:
 
 
 def missing_of(selection: Selection, existing: Iterable[TopicPartition]) -> tuple[str, ...]:
-    """What is asked for by name and does not exist, in words, sorted."""
+    """Return a sentence for each named topic or partition that does not exist, sorted."""
     found = set(existing)
     if isinstance(selection, Assign):
         missing = sorted(set(selection.partitions) - found)
@@ -127,7 +127,7 @@ def missing_of(selection: Selection, existing: Iterable[TopicPartition]) -> tupl
 def partitions_of(
     selection: Selection, partition_counts: Mapping[str, int]
 ) -> tuple[TopicPartition, ...]:
-    """The partitions to read, sorted; ``partition_counts`` has every topic of ``topics_of``.
+    """Return the partitions to read, sorted; ``partition_counts`` has every topic of ``topics_of``.
 
     Raises:
         OffsetError: an assigned partition does not exist.

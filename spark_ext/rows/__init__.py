@@ -1,1 +1,1 @@
-"""The columns that a topic is read as and written from, and stored batches as Arrow."""
+"""The columns of rows that are read and written, and the conversion of stored batches to Arrow and back."""

@@ -1,4 +1,4 @@
-"""Records out of Arrow batches, a column at a time (pure): keys and values stay Arrow's, sizes are numpy's."""
+"""Take records out of Arrow batches, a column at a time (pure). Keys and values stay in Arrow, sizes in numpy."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from milena.model.columns import Headers
 from spark_ext.rows.write_schema import WriteColumns
 
 RUN_BYTES_MAX = 1 << 20
-"""Keys and values that are sent together: much less than a producer holds, and enough that a row costs little."""
+"""The most bytes of keys and values in a run: far below a producer's buffer, but enough to make a row cheap."""
 
 HEADER_FRAME_BYTES = 32
-"""A header in a batch, without name and value."""
+"""Bytes of a header in a batch without its name and value."""
 
 _US_PER_MS = 1000
 
@@ -24,9 +24,9 @@ Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """Records by column, all of as many items; None: there is no such column.
+    """Records by column, all of the same length; None means that there is no such column.
 
-    ``keys`` and ``values`` are columns of binaries. ``sizes``: bytes of each record's key, value and headers.
+    ``keys`` and ``values`` are binary columns. ``sizes`` has the bytes of each record's key, value and headers.
     """
 
     topics: Sequence[str | None] | None
@@ -40,7 +40,7 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRun:
-    """Records that follow one another and go to the same place, with the same headers and time."""
+    """Consecutive records with the same topic, partition, headers and time."""
 
     topic: str | None
     partition: int | None
@@ -51,7 +51,7 @@ class RowRun:
 
 
 def block_of(rows: pa.RecordBatch, columns: WriteColumns) -> RowBlock:
-    """The records of an Arrow batch, in their order."""
+    """Return the records of an Arrow batch, in order."""
     keys = None if columns.key is None else _binaries(rows.column(columns.key))
     values = _binaries(rows.column(columns.value))
     headers = None if columns.headers is None else _headers(rows.column(columns.headers))
@@ -74,7 +74,7 @@ def block_of(rows: pa.RecordBatch, columns: WriteColumns) -> RowBlock:
 
 
 def runs_in(block: RowBlock) -> Iterator[RowRun]:
-    """The same records in runs, which are cut where they pass ``RUN_BYTES_MAX``."""
+    """Yield the records of a block in runs; a run is cut where it exceeds ``RUN_BYTES_MAX``."""
     ends = np.cumsum(block.sizes)
     keys = None if block.keys is None else items_of(block.keys)
     values = items_of(block.values)
@@ -95,11 +95,11 @@ def runs_in(block: RowBlock) -> Iterator[RowRun]:
 
 
 _Place = tuple[str | None, int | None, Headers | None, int | None]
-"""Topic, partition, headers and time."""
+"""The topic, partition, headers and time of a run."""
 
 
 def _places(block: RowBlock) -> Iterator[tuple[_Place, int]]:
-    """Each place, and where the rows end that follow one another to it."""
+    """Yield each run's place and the row at which the run ends (exclusive)."""
     columns = (block.topics, block.partitions, block.headers, block.times_ms)
     count = len(block.values)
     if not any(columns):
@@ -127,7 +127,7 @@ def _binaries(column: pa.Array) -> pa.Array:
 
 
 def items_of(column: pa.Array) -> list[bytes | None]:
-    """A column of binaries as a list."""
+    """Return a binary column as a list."""
     found: list[bytes | None] = column.to_numpy(zero_copy_only=False).tolist()
     return found
 

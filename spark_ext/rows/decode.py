@@ -1,8 +1,8 @@
-"""Stored batches to Arrow record batches, a column at a time (pure).
+"""Decode stored batches to Arrow record batches, a column at a time (pure).
 
-A plain payload becomes Arrow arrays as it is (``spark_ext.rows.payloads``), any other by way of lists, of which msgpack
-makes the one and Arrow takes the other in C; offsets and timestamps are computed by numpy. Batches are collected across
-chunks and partitions until they are worth a trip to the JVM.
+A plain payload becomes Arrow arrays directly (``spark_ext.rows.payloads``). Any other payload becomes lists first:
+msgpack makes them and Arrow converts them, both in C. Numpy computes offsets and timestamps. Batches are collected
+across chunks and partitions until they are large enough to send to the JVM.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,13 +21,13 @@ from spark_ext.rows.read_schema import ARROW_HEADERS_ITEM, Column, Projection
 
 RECORDS_PER_ARROW_BATCH = 10_000
 BYTES_PER_ARROW_BATCH = 16 << 20
-"""An Arrow batch goes out once it has this many records, as Spark's own have, or this many bytes of payload.
+"""The limits of an Arrow batch: the number of records, as in Spark's own batches, and the bytes of payload.
 
-Of 32,768 records a batch falls out of the processor's caches: decoding takes 1.4 times as long, with 65,536 twice.
+A batch of 32,768 records does not fit the processor's caches: decoding takes 1.4 times as long, with 65,536 twice.
 """
 
 _HEADER_ALONE = {Column.TOPIC, Column.PARTITION, Column.OFFSET, Column.TIMESTAMP_TYPE}
-"""Columns that a dense batch's header tells without its payload."""
+"""The columns that the header of a dense batch determines without its payload."""
 
 _US_PER_MS = 1000
 
@@ -36,13 +36,12 @@ SmallIntegers = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 
 class ArrowRows:
-    """Collects records and hands them out as Arrow record batches of one schema.
+    """Collects records and returns them as Arrow record batches of one schema.
 
-    ``add`` takes chunks in the order in which their records shall come out; ``take`` empties it.
+    ``add`` takes chunks in the order of the result; ``take`` returns the collected records and forgets them.
 
     Invariants:
-        - the arrays of every column have as many items altogether as ``record_count``; of columns outside the
-          projection there are none.
+        - the arrays of every projected column have ``record_count`` items in total; other columns have no arrays.
     """
 
     def __init__(self, projection: Projection) -> None:
@@ -66,14 +65,14 @@ class ArrowRows:
 
     @property
     def is_full(self) -> bool:
-        """It is time to ``take``."""
+        """Return whether the collected records are enough for a batch."""
         return self.record_count >= RECORDS_PER_ARROW_BATCH or self._bytes >= BYTES_PER_ARROW_BATCH
 
     def add(self, chunk: FetchedChunk) -> Iterator[pa.RecordBatch]:
-        """Take the records of a chunk, cut to its offsets; gives what became full on the way.
+        """Add the records of a chunk, cut to its offsets; yield the batches that become full.
 
         Raises:
-            CorruptBatchError: a payload is not columns of records.
+            CorruptBatchError: a payload does not hold columns of records.
         """
         for position, header in iterate_headers(chunk.data):
             if header.is_control or header.last_offset < chunk.start_offset:
@@ -120,7 +119,7 @@ class ArrowRows:
             self._timestamps.append(_timestamps(header, columns)[first:last])
 
     def take(self) -> pa.RecordBatch:
-        """All that was added since the last time."""
+        """Return all records added since the previous call."""
         make = self._makers()
         arrays = [make[column]() for column in self._projection.columns]
         self._clear()
@@ -140,14 +139,14 @@ class ArrowRows:
 
 
 class _Binaries:
-    """Collects a column of parts, be they lists or arrays."""
+    """Collects a binary column from parts, which are lists or arrays."""
 
     def __init__(self) -> None:
         self._arrays: list[pa.Array] = []
         self._items: list[bytes | None] = []
 
     def add(self, part: list[bytes | None] | pa.Array) -> None:
-        """Take the next part; lists are put together, since an array of its own costs a small one too much."""
+        """Add the next part. Lists are joined: an Arrow array for each small list would cost too much."""
         if isinstance(part, list):
             self._items += part
         else:
@@ -155,7 +154,7 @@ class _Binaries:
             self._arrays.append(part)
 
     def array(self) -> pa.Array:
-        """All that was added."""
+        """Return all parts as one array."""
         self._end_items()
         return pa.concat_arrays(self._arrays) if len(self._arrays) > 1 else self._arrays[0]
 
@@ -212,7 +211,7 @@ def _repeated(topics: Sequence[str], counts: Sequence[int]) -> pa.Array:
 
 
 def _header_lists(rows: list[Headers | None]) -> pa.Array:
-    """No headers are NULL and not an empty list, as in Spark's Kafka source."""
+    """Return the headers column. A record without headers has NULL, not an empty list, as in Spark's Kafka source."""
     pairs = [pair for row in rows if row for pair in row]
     lengths = [len(row) if row else 0 for row in rows]
     structs = pa.StructArray.from_arrays(

@@ -1,6 +1,6 @@
-"""Hashes of a column of keys, all at once (pure): what ``milena.model.partitioner`` says of each.
+"""Hash a column of keys at once (pure), with the same results as ``milena.model.partitioner``.
 
-A hash of its own costs a record more than all else that is done with it here.
+Hashing each key by itself would cost more than everything else that the sink does with a record.
 """
 
 import numpy as np
@@ -9,21 +9,21 @@ import pyarrow as pa
 from milena.model.partitioner import MURMUR2_M, MURMUR2_SEED, murmur2
 
 LONG_KEY_BYTES = 256
-"""Keys that are longer are hashed one by one: a step for each four bytes of the longest is taken for all."""
+"""Longer keys are hashed one by one: the number of steps for all keys is a quarter of the longest key's bytes."""
 
 NO_KEY = -1
 
 _WORD_BYTES = 4
 _M = np.uint32(MURMUR2_M)
 _REST_MASKS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], dtype=np.uint32)
-"""Of the word behind the last whole one, by how many of its bytes are the key's."""
+"""Masks for the word after the last whole word of a key, by how many of its bytes belong to the key."""
 
 Integers = np.ndarray[tuple[int], np.dtype[np.int64]]
 Words = np.ndarray[tuple[int], np.dtype[np.uint32]]
 
 
 def positive_hashes(keys: pa.Array) -> Integers:
-    """31 bits of murmur2 of each key, which decide its partition; ``NO_KEY`` where there is none."""
+    """Return 31 bits of murmur2 of each key, which decide its partition; ``NO_KEY`` for a record without a key."""
     starts, lengths, data = _buffers(keys)
     short = lengths <= LONG_KEY_BYTES
     hashes = _murmur2(starts, np.where(short, lengths, 0), data).astype(np.int64)
@@ -36,7 +36,7 @@ def positive_hashes(keys: pa.Array) -> Integers:
 
 
 def _buffers(keys: pa.Array) -> tuple[Integers, Integers, Words]:
-    """Where each key begins, how long it is, and the word that begins at each byte."""
+    """Return the start and the length of each key, and the word that starts at each byte."""
     _, offsets_buffer, data_buffer = keys.buffers()
     width = np.int64 if pa.types.is_large_binary(keys.type) else np.int32
     count = len(keys)
@@ -45,7 +45,7 @@ def _buffers(keys: pa.Array) -> tuple[Integers, Integers, Words]:
     if keys.null_count:
         lengths[~keys.is_valid().to_numpy(zero_copy_only=False)] = 0
     first, end = int(offsets[0]), int(offsets[-1])
-    # Behind the last key there is room for a word.
+    # Pad by one word, so that the last key can be read in whole words.
     data = bytes(memoryview(data_buffer or b"")[first:end]) + bytes(_WORD_BYTES)
     words = np.ndarray(len(data) - _WORD_BYTES + 1, np.dtype("<u4"), data, strides=(1,))
     return offsets[:-1].astype(np.int64) - first, lengths, words

@@ -1,9 +1,9 @@
-"""The payload of a batch as Arrow columns, and back, without an object for each record (pure).
+"""Convert the payload of a batch to Arrow columns, and back, without a Python object per record (pure).
 
-``milena.model.columns`` has the layout. Where an item of a column begins is known once the one before it was read: a
-step a record, which in Python costs more than all else. But few values hold a byte that looks like the head of an item,
-text in English none. So all such bytes are looked up at once; where each item ends at the next of them they are the
-heads, since the first one is. Any other payload is left to msgpack.
+``milena.model.columns`` has the layout. The start of an item is known only after the item before it was read. That is
+one step per record, which in Python costs more than everything else. But few values contain a byte that looks like the
+head of an item; English text contains none. So numpy finds all such bytes at once. The first one is a head. If each
+item ends at the next of these bytes, all of them are heads. Any other payload is decoded by msgpack.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 RECORDS_MIN = 1_024
-"""Of a smaller payload the calls cost more than the objects would."""
+"""The fewest records for this decoder: with fewer, its calls cost more than the objects would."""
 
 _LIST_OF_FIVE = b"\x95"
 _NIL = b"\xc0"
@@ -22,17 +22,17 @@ _BINARY_8, _BINARY_16, _BINARY_32 = 0xC4, 0xC5, 0xC6
 _HEADS = np.array([_NIL[0], _BINARY_8, _BINARY_16, _BINARY_32], np.uint8)
 _HEAD_BYTES = np.array([1, 2, 3, 5], np.int32)
 _SIZES = np.array([1 << 8, 1 << 16])
-"""From where on the size of an item takes two bytes, and four."""
+"""The sizes from which an item's size field takes two bytes, and four bytes."""
 _BINARY_MASK = 0xFE
-"""What the two heads have in common."""
+"""The bits that the heads of two sizes share."""
 
 _ONE_BYTE_END = 0x80
-"""Integers below it are a byte each."""
+"""Integers below this take one byte each."""
 _WIDTHS = {0xCC: 2, 0xCD: 3, 0xCE: 5}
-"""Bytes of the larger ones, by their heads."""
+"""The bytes of larger integers, by their heads."""
 
 RUNS_MAX = 16
-"""Of integers that are equally long, in one column; times that go on have four at most."""
+"""The most runs of equally long integers in one column; ascending times have four at most."""
 
 _PART_BYTES = 64 << 10
 
@@ -42,7 +42,7 @@ Octets = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainColumns:
-    """Records whose offsets have no gaps, and that have no headers; ``timestamp_deltas`` None: all at the base."""
+    """Records without offset gaps and headers. If ``timestamp_deltas`` is None, all have the base timestamp."""
 
     timestamp_deltas: Integers | None
     keys: pa.Array
@@ -50,7 +50,7 @@ class PlainColumns:
 
 
 def plain_columns(payload: bytes | memoryview, record_count: int) -> PlainColumns | None:
-    """The columns of ``record_count`` records, copied; None: it is not as plain as that, or no payload."""
+    """Return the columns of ``record_count`` records, copied; None if the payload is not plain, or invalid."""
     if record_count < RECORDS_MIN:
         return None
     try:
@@ -60,9 +60,9 @@ def plain_columns(payload: bytes | memoryview, record_count: int) -> PlainColumn
 
 
 def _possible_heads(octets: Octets) -> Integers:
-    """Where bytes stand that begin a binary of at most 64 KiB, be it only in looks.
+    """Return the positions of bytes that could be the head of a binary of at most 64 KiB.
 
-    Part after part, in one place: a page of memory that is new to the process costs more than what is done with it.
+    The parts share one buffer, because the first use of a memory page costs more than the work on it.
     """
     scratch = np.empty(min(len(octets), _PART_BYTES), np.uint8)
     found = [np.empty(0, np.int64)]
@@ -74,11 +74,11 @@ def _possible_heads(octets: Octets) -> Integers:
 
 
 class _NotPlainError(Exception):
-    """Something else is there."""
+    """The payload is not plain."""
 
 
 class _PlainReader:
-    """Reads one payload from begin to end. Nothing that it says of itself is believed: the bytes may be hostile."""
+    """Reads one payload from start to end. It checks every size in the payload, because the bytes may be hostile."""
 
     def __init__(self, payload: bytes | memoryview, record_count: int) -> None:
         self._payload = payload
@@ -123,7 +123,7 @@ class _PlainReader:
         return np.concatenate(runs)
 
     def _run(self, count_max: int) -> Integers:
-        """Integers that are as long as the next one, it included; none where it is cut off."""
+        """Return the next integer and those after it of the same width; empty if the next one is cut off."""
         kind = int(self._octets[self._at]) if self._at < len(self._octets) else _ONE_BYTE_END
         width = 1 if kind < _ONE_BYTE_END else _WIDTHS.get(kind, 0)
         if not width:
@@ -141,7 +141,7 @@ class _PlainReader:
         octets = self._octets
         first = int(np.searchsorted(self._heads, self._at))
         heads = self._heads[first : first + self._count]
-        # An item's size is of two bytes at most, and behind the last one there is a nil at least.
+        # An item's size field has at most two bytes, and at least a nil follows the last item.
         if len(heads) < self._count or heads[0] != self._at or heads[-1] + 2 >= len(octets):
             raise _NotPlainError
         starts, sizes = heads + 2, octets[heads + 1].astype(np.int64)
@@ -153,7 +153,7 @@ class _PlainReader:
         if ends[-1] >= len(octets) or (ends[:-1] != heads[1:]).any():
             raise _NotPlainError
         self._at = int(ends[-1])
-        # Heads and items by turns.
+        # The bounds of heads and items, alternating.
         bounds = np.empty(2 * self._count + 1, np.int32)
         bounds[:-1:2], bounds[1::2], bounds[-1] = heads, starts, self._at
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._payload)]
@@ -164,7 +164,7 @@ class _PlainReader:
 def packed_payload(
     timestamp_deltas: Sequence[int] | None, keys: pa.Array | None, values: pa.Array
 ) -> bytes:
-    """The payload of records without headers, as ``pack_columns`` makes it of lists; keys and values are binaries."""
+    """Return the payload of records without headers, byte for byte as ``pack_columns`` makes it from lists."""
     parts = [_LIST_OF_FIVE, _NIL, msgpack.packb(timestamp_deltas)]
     parts += [_NIL] if keys is None or keys.null_count == len(keys) else _packed_column(keys)
     parts += [*_packed_column(values), _NIL]
@@ -174,7 +174,7 @@ def packed_payload(
 def _packed_column(column: pa.Array) -> list[bytes | memoryview]:
     column = column.cast(pa.binary())
     count = len(column)
-    # A pool of heads and items, of which they are taken by turns.
+    # A pool of heads and items; ``turns`` takes one of each alternately.
     turns = np.empty(2 * count, np.int32)
     turns[::2], turns[1::2] = np.arange(count), np.arange(count, 2 * count)
     joined = pa.concat_arrays([_heads_of(column), column]).take(pa.array(turns))
@@ -184,7 +184,7 @@ def _packed_column(column: pa.Array) -> list[bytes | memoryview]:
 
 
 def _heads_of(column: pa.Array) -> pa.Array:
-    """What msgpack puts before each item; in place of one that is null, what says so."""
+    """Return msgpack's head of each item; for a null item, nil."""
     is_null = column.is_null().to_numpy(zero_copy_only=False)
     sizes: Integers = np.where(is_null, 0, np.diff(_bounds(column)))
     kinds = np.where(is_null, 0, 1 + np.searchsorted(_SIZES, sizes, side="right"))
@@ -202,6 +202,6 @@ def _heads_of(column: pa.Array) -> pa.Array:
 
 
 def _bounds(column: pa.Array) -> Integers:
-    """Where the items of a column of binaries begin, and the last one ends, in its data."""
+    """Return the starts of the items of a binary column in its data, and the end of the last one."""
     found = np.frombuffer(column.buffers()[1], np.int32)
     return found[column.offset : column.offset + len(column) + 1].astype(np.int64)

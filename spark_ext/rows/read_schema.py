@@ -1,7 +1,7 @@
-"""The rows that a topic is read as, and the columns that one is written from.
+"""The columns of the rows that a topic is read as.
 
-The rows are those of Spark's Kafka source. A user's schema takes some of them, in any order: Spark does not tell a
-Python data source which columns a query needs, and what is not asked for is not decoded.
+The columns are those of Spark's Kafka source. A user's schema may select some of them, in any order. Other columns are
+not decoded. Only the schema can say so: Spark does not tell a Python data source which columns a query needs.
 """
 
 from dataclasses import dataclass
@@ -69,14 +69,14 @@ _ARROW_TYPES: dict[Column, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """Columns of the rows to make, in order, each under the name and nullability that the user gave it."""
+    """The columns to make, in order, each with the name and nullability that the user gave it."""
 
     columns: tuple[Column, ...]
     names: tuple[str, ...]
     nullable: tuple[bool, ...]
 
     def arrow_schema(self) -> pa.Schema:
-        """Spark compares this with its own idea of the schema, to the letter."""
+        """Return the Arrow schema; it must equal the schema that Spark expects exactly."""
         return pa.schema(
             [
                 pa.field(name, _ARROW_TYPES[column], nullable=is_nullable)
@@ -88,7 +88,7 @@ class Projection:
 
 
 def row_schema(*, include_headers: bool) -> StructType:
-    """All columns."""
+    """Return all columns."""
     return StructType(
         [
             StructField(column.value, spark_type)
@@ -99,10 +99,10 @@ def row_schema(*, include_headers: bool) -> StructType:
 
 
 def project(schema: StructType, *, include_headers: bool) -> Projection:
-    """Columns of the rows that a schema takes; its names in any case.
+    """Return the columns that a schema selects; names may be in any case.
 
     Raises:
-        RowSchemaError: a column that the rows do not have, or of another type; headers that were not asked for.
+        RowSchemaError: an unknown column, a column of another type, or headers without the option for them.
     """
     known = {column.value.lower(): column for column in Column}
     columns: list[Column] = []

@@ -1,7 +1,7 @@
 """The columns that a topic is written from (pure).
 
-They are those of Spark's Kafka sink: ``value`` is required, ``key``, ``headers``, ``topic`` and ``partition`` may be
-there. Other columns are left alone, so that what was read can be written.
+The columns are those of Spark's Kafka sink: ``value`` is required; ``key``, ``headers``, ``topic`` and ``partition``
+are optional. Other columns are ignored, so that rows of the source can be written.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ _ALLOWED: dict[str, tuple[type[DataType], ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteColumns:
-    """Where in a row the parts of a record are; None: there is no such column, or an option takes its place."""
+    """The indexes of a record's parts in a row; None if there is no such column, or an option replaces it."""
 
     value: int
     key: int | None
@@ -46,7 +46,7 @@ def write_columns(schema: StructType, options: WriteOptions) -> WriteColumns:
     """Find the columns by name, in any case.
 
     Raises:
-        RowSchemaError: a column is missing, there twice, or of a type that cannot be written.
+        RowSchemaError: a column is missing, duplicate, or of a type that cannot be written.
     """
     found: dict[str, int] = {}
     for index, field in enumerate(schema.fields):
