@@ -1,7 +1,7 @@
 """The server's HTTP side as one object: routes, limits and errors around the ports of a node.
 
 Two ways to run the same dispatcher: ``build_runner`` is what a node uses (aiohttp's bare server, no second router in
-front of ours); ``build_application`` is for whoever needs an ``aiohttp.web.Application``.
+front of ours); ``build_application`` is for a caller that needs an ``aiohttp.web.Application``.
 """
 
 from collections.abc import Collection

@@ -31,7 +31,7 @@ LINGERING_S = 2.0
 class ApiServer(web.Server):
     """Makes a protocol a connection; called on the event loop that serves it.
 
-    Handlers of clients that went away are cancelled, so that nobody waits for records that nobody will read.
+    The handler of a client that went away is cancelled: it would wait for records that no client reads.
     """
 
     def __init__(self, dispatcher: Dispatcher) -> None:

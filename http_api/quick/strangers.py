@@ -225,9 +225,7 @@ class Strangers:
         if len(self._told_s) >= ADDRESSES_MAX:
             del self._told_s[next(iter(self._told_s))]
         self._told_s[host] = now_s
-        _log.info(
-            "turned away, and whoever else comes so: remote=%s reason=%s", host, refusal.message
-        )
+        _log.info("turned away, and others like it: remote=%s reason=%s", host, refusal.message)
 
 
 def _said(error: MilenaError, route: Route) -> _Said:

@@ -58,6 +58,6 @@ def expected_end(call: Call, acks: Acks) -> ExpectedEnd | None:
     end = integer_text(IF_MATCH.name, found[2] or found[3])
     if acks is Acks.NONE:
         raise MalformedRequestError(
-            "with acks=0 and async=true nobody hears whether If-Match held: use acks=all or 1"
+            "with acks=0 and async=true no response says whether If-Match held: use acks=all or 1"
         )
     return ExpectedEnd(end, found[1] or "")

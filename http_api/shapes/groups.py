@@ -404,7 +404,9 @@ LAG_PAGE = Shape(
                             "lag": nullable(
                                 count("what is left to read; null: not known, or behind the end")
                             ),
-                            "member_id": nullable(text("who reads it; null: nobody now")),
+                            "member_id": nullable(
+                                text("the member that reads it; null: no member now")
+                            ),
                             "commit_timestamp": count("ms since 1970"),
                             "metadata": text(),
                         }

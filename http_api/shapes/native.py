@@ -58,7 +58,7 @@ TRANSACTION_BEGUN = Shape(
         }
     ),
 )
-_NEXT_EPOCH = count("of the id's next transaction, which is begun by this")
+_NEXT_EPOCH = count("of the id's next transaction, which this starts")
 SESSION_COMMITTED = Shape(
     "SessionCommitted",
     fields(

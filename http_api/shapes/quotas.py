@@ -11,7 +11,7 @@ _WHAT = {
     QuotaKey.STREAM_COUNT: "streams of each node",
     QuotaKey.CONSUMER_COUNT: "REST consumers of the cluster",
 }
-_USER = nullable(text(f"whose; `{EVERY}`: each that has none of its own; absent: whoever it is"))
+_USER = nullable(text(f"whose; `{EVERY}`: each that has none of its own; absent: every caller"))
 _CLIENT_ID = nullable(text(f"of which programs; `{EVERY}`: each that has none of its own"))
 
 LIMITS = Shape(

@@ -146,7 +146,7 @@ GROUP = _item(
     "KafkaConsumerGroup",
     {
         **_IN_GROUP,
-        "is_simple": boolean("nobody ever joined it; it only has committed offsets"),
+        "is_simple": boolean("no member ever joined it; it only has committed offsets"),
         "partition_assignor": text("empty before partitions were shared out for the first time"),
         "state": choice("EMPTY", "RECONCILING", "STABLE"),
         "type": constant("CONSUMER"),
@@ -173,7 +173,7 @@ CONSUMER_ASSIGNMENT = _item(
     "partition",
     "lag",
 )
-_READER = "empty: nobody reads it now"
+_READER = "empty: no member reads it now"
 LAG = _item(
     "KafkaConsumerLag",
     {

@@ -53,7 +53,7 @@ CONSUMER_ROUTES = (
         access=on_group(Operation.READ),
         tag=Tag.CONSUMERS,
         description=(
-            "It outlives the node that made it, and is forgotten when nobody calls it for five minutes. What other "
+            "It outlives the node that made it, and is deleted when no request names it for five minutes. What other "
             "servers know to tell a consumer is taken, and ignored; one of these settings, misspelt, is refused."
         ),
         body=Body(content=v2_content(shapes.NEW_CONSUMER), is_required=False),

@@ -51,7 +51,7 @@ def rows_of(wanted: str | None) -> list[Target]:
     rows = chosen_rows(wanted or _USUAL_ROWS)
     alone = sorted({row.stage for row in rows} - set(IN_TURNS))
     if alone:
-        raise click.BadParameter(f"nobody takes turns in {', '.join(alone)}")
+        raise click.BadParameter(f"no two programs take turns in {', '.join(alone)}")
     figures = {(row.subject, row.quantity): row for row in reversed(rows)}
     return [row for row in rows if figures[row.subject, row.quantity] is row]
 

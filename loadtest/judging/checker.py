@@ -189,7 +189,7 @@ class Checker:
         writer = self._writers.get(record.writer)
         if writer is None or record.sequence >= len(writer.fates):
             self._findings.add(
-                Anomaly.FOREIGN_RECORD, f"{where}: {_name(record)}, which nobody sent"
+                Anomaly.FOREIGN_RECORD, f"{where}: {_name(record)}, which was never sent"
             )
             return
         if writer.fingerprints[record.sequence] != mark:

@@ -43,7 +43,7 @@ class TallyVerdict:
         for count, text in (
             (self.missing, "records are missing"),
             (self.doubled, "records came back more often than they were written"),
-            (self.foreign, "records came back that nobody wrote"),
+            (self.foreign, "records came back that were never written"),
             (self.keys_out_of_order, "keys came back in another order"),
             (self.keys_in_two_partitions, "keys are spread over partitions"),
             (self.offset_gaps, "gaps or repeats in offsets"),

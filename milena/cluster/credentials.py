@@ -142,7 +142,7 @@ class Credentials:
             return f"the token in {self.token_file}"
         if self.token is not None:
             return "a token"
-        return "nobody in particular" if self.cert is None else f"the owner of {self.cert}"
+        return "no certain user" if self.cert is None else f"the owner of {self.cert}"
 
     def authorization(self) -> Secret | None:
         """Return the header's value; a file is read again. None: there is no header.

@@ -319,7 +319,7 @@ class HttpSession:
         coding = answer.headers.get("Content-Encoding", "identity")
         if coding != "identity":
             raise UnexpectedAnswerError(
-                f"{call.method} {call.path}: {url} sent a body in {coding!r}, which nobody asked for"
+                f"{call.method} {call.path}: {url} sent a body in {coding!r}, which was not asked for"
             )
         return RawAnswer(status=answer.status, headers=answer.headers, body=answer.body, url=url)
 

@@ -130,7 +130,7 @@ class ActiveSubscription:
             self.link.start()
         if self._topics is not None:
             assert isinstance(self.assignment, StandaloneAssignment), (
-                "whoever reads all shares with nobody"
+                "a consumer that reads all partitions shares with no other"
             )
             counts = [await self._metadata.partition_count(topic) for topic in self._topics]
             self.assignment.wanted = _all_of(dict(zip(self._topics, counts, strict=True)))

@@ -166,7 +166,7 @@ class Feed:
         return True
 
     def _take_of_chunk(self, most: int) -> list[ConsumedRecord]:
-        assert self._records is not None, "a chunk was begun"
+        assert self._records is not None, "a chunk has started"
         try:
             records = self._records.take(most)
         except ClientError:

@@ -169,7 +169,7 @@ def mapped(source: Pending[S], convert: Callable[[Pending[S]], T]) -> Pending[T]
             return
         try:
             result = convert(done)
-        except Exception as error:  # noqa: BLE001 - whoever waits has to hear of it
+        except Exception as error:  # noqa: BLE001 - the waiting task has to hear of it
             pending.set_exception(error)
         else:
             pending.set_result(result)

@@ -82,7 +82,9 @@ def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
     if partition is None:
         raise BadRecordError("if_match is the end of one partition: give partition, or a key")
     if acks == 0:
-        raise BadRecordError("with acks=0 nobody hears whether if_match held: use acks='all' or 1")
+        raise BadRecordError(
+            "with acks=0 no response says whether if_match held: use acks='all' or 1"
+        )
 
 
 def keyless(topic: str, place: int | None = None) -> BadRecordError:

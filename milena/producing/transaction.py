@@ -179,7 +179,7 @@ class TransactionWrites:
         if_match: int | None,
     ) -> AppendAnswer:
         """Make one attempt to append, as part of the transaction."""
-        assert self.identity is not None, "the transaction has begun"
+        assert self.identity is not None, "the transaction has started"
         answer = await self._owner.calls.append(
             topic,
             partition,
@@ -197,7 +197,7 @@ class TransactionWrites:
     async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
         """Return the transaction's own id, once, for all partitions. If a lane spoils it, there is no other."""
         del name
-        assert self.identity is not None, "the transaction has begun"
+        assert self.identity is not None, "the transaction has started"
         if self._is_numbered:
             raise TransactionAbortedError(
                 "a write before is of unknown fate; the transaction cannot be committed",
@@ -336,7 +336,7 @@ class Transaction(Producer):
 
     async def _commit(self) -> None:
         identity = self._writes.identity
-        assert identity is not None, "the transaction has begun"
+        assert identity is not None, "the transaction has started"
         offsets = [*self._offsets]
         for consumer in self._consumers:
             reached = consumer.given_out()
@@ -370,7 +370,7 @@ class Transaction(Producer):
     async def _abort_transaction(self, why: ClientError | None) -> None:
         """Abort on the cluster if it responds. Otherwise the cluster aborts the transaction when its time is over."""
         identity = self._writes.identity
-        assert identity is not None, "the transaction has begun"
+        assert identity is not None, "the transaction has started"
         try:
             next_epoch = await self._decide(
                 lambda: self._owner.calls.abort_transaction(identity), certain=ProducerFencedError

@@ -106,5 +106,5 @@ class FirstUser:
                 self._name, password=self._password, is_superuser=True, keeps_previous=False
             )
             logger.warning(
-                "gave a superuser its password anew name=%s; take reset_admin away now", self._name
+                "gave a superuser its password again name=%s; take reset_admin away now", self._name
             )

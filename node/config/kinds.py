@@ -192,7 +192,7 @@ def dial_address() -> OptionKind:
     def parse(value: object) -> Address:
         address = parse_address(value)
         if address.is_wildcard:
-            raise ValueError("nobody can dial a wildcard address")
+            raise ValueError("no client can connect to a wildcard address")
         return address
 
     return OptionKind(allowed="HOST:PORT, port 1 to 65535", placeholder="HOST:PORT", parse=parse)

@@ -151,13 +151,13 @@ def warnings_of(config: NodeConfig) -> tuple[str, ...]:
     is_open = not config.admin_password_file and config.client_auth != "required"
     if not config.listen.is_loopback and is_open:
         result.append(
-            f"the API listens on {config.listen}, beyond this machine, and asks nobody for credentials unless the "
-            "cluster has users already: whoever reaches it may read and write everything; set admin_password_file"
+            f"the API listens on {config.listen}, beyond this machine, and asks no client for credentials unless "
+            "the cluster has users already: every client may read and write everything; set admin_password_file"
         )
     if not config.listen.is_loopback and config.admin_password_file and not config.tls_cert_file:
         result.append(
-            f"the API listens on {config.listen} without TLS: whoever can listen to the network reads passwords and "
-            "tokens; set tls_cert_file, or let a proxy in front speak HTTPS"
+            f"the API listens on {config.listen} without TLS: passwords and tokens can be read on the network; "
+            "set tls_cert_file, or let a proxy in front speak HTTPS"
         )
     if len(config.peers) == 1:
         result.append("peers names this node alone: nothing is replicated")

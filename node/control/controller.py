@@ -443,7 +443,7 @@ class Controller:
             if sessions is None or self._metadata.image.controller_epoch > self._epoch:
                 return
             if now_ms - last_ms > self._settings.session_ms // 2:
-                logger.warning("controller stalled ms=%d: sessions start anew", now_ms - last_ms)
+                logger.warning("controller stalled ms=%d: sessions start again", now_ms - last_ms)
                 sessions.rearm(now_ms)
             try:
                 await self._turn(sessions, now_ms)

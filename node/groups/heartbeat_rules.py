@@ -84,7 +84,7 @@ def check_not_ahead(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> No
     if heartbeat.member_epoch > member.member_epoch:
         raise StaleMemberEpochError(
             f"member {member.member_id!r} is at epoch {member.member_epoch}, and not yet at {heartbeat.member_epoch}: "
-            "join anew"
+            "join again"
         )
 
 
@@ -202,7 +202,7 @@ def absent(
     if is_taken or was_succeeded:
         return succeeded(heartbeat)
     return MemberNotFoundError(
-        f"group {heartbeat.group_id!r} has no member {heartbeat.member_id!r}, or no longer: join anew, owning nothing"
+        f"group {heartbeat.group_id!r} has no member {heartbeat.member_id!r}, or no longer: join again, owning nothing"
     )
 
 

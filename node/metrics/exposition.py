@@ -343,7 +343,7 @@ def _transactions(counts: TransactionCounts) -> Iterator[Metric]:
     yield _counter("transactions_aborted", "Transactions aborted by this node.", counts.aborted)
     yield _counter(
         "transactions_expired",
-        "Transactions aborted by a leader since nobody ended them.",
+        "Transactions aborted by a leader because no client ended them.",
         counts.expired,
     )
     yield _counter(
@@ -386,7 +386,7 @@ def _groups(counts: GroupCounts) -> Iterator[Metric]:
     yield _gauge("group_members", "Members of these groups.", counts.members)
     yield _counter("group_heartbeats", "Heartbeats of members.", counts.heartbeats)
     yield _counter(
-        "group_rebalances", "Times that partitions were shared out anew.", counts.rebalances
+        "group_rebalances", "Times that partitions were assigned again.", counts.rebalances
     )
     yield _counter(
         "group_members_expired",
@@ -401,7 +401,7 @@ def _groups(counts: GroupCounts) -> Iterator[Metric]:
         counts.commit_commands,
     )
     yield _counter(
-        "group_offsets_expired", "Offsets that nobody came back for.", counts.expired_offsets
+        "group_offsets_expired", "Offsets that no client asked for again.", counts.expired_offsets
     )
 
 

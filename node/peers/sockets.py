@@ -136,7 +136,7 @@ async def _connect_to(
         await asyncio.get_running_loop().sock_connect(connection, address)
         if connection.getsockname() == connection.getpeername():
             # A socket that dials a free port of its own machine may connect to itself, by TCP's simultaneous open.
-            raise ConnectionRefusedError("nobody listens there")
+            raise ConnectionRefusedError("no program listens there")
     except BaseException:
         connection.close()
         raise

@@ -182,11 +182,11 @@ class FollowerLog:
         if not is_patched or not log.log_end_offset or self._counts_in(state):
             return
         reason = log.recovery.reason or "another leader"
-        logger.warning("copied anew partition=%s: %s", self._name, reason)
+        logger.warning("copied again partition=%s: %s", self._name, reason)
         with changes_replica(self._on_fatal):
             self._log.restart_at(0)
         self.high_watermark = 0
-        lost = FateUnknownError(f"{self._name}: the copy that took the record is made anew")
+        lost = FateUnknownError(f"{self._name}: the copy that took the record is made again")
         self._acknowledgements.fail_above(-1, lost)
 
     def _is_being_added(self, state: Partition) -> bool:

@@ -157,7 +157,7 @@ class FetchServer:
                 session.park(wait_ms, partial(self._answer, session, max_bytes), answer)
             else:
                 answer.set_result(_reply(session, found))
-        except Exception as error:  # noqa: BLE001 - passed on to whoever answers
+        except Exception as error:  # noqa: BLE001 - passed on to the task that answers
             answer.set_exception(error)
 
     def _answer(

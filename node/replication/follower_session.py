@@ -76,7 +76,7 @@ class _Parked:
             return
         try:
             found = self._collect()
-        except Exception as error:  # noqa: BLE001 - passed on to whoever answers
+        except Exception as error:  # noqa: BLE001 - passed on to the task that answers
             self.answer.set_exception(error)
             return
         answer_with(self.answer, found)

@@ -188,7 +188,7 @@ class ProduceService:
 
     def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
         if request.expected_end is not None:
-            assert request.acks is not Acks.NONE, "nobody would hear whether it was"
+            assert request.acks is not Acks.NONE, "no response would say whether it was"
             # A condition names the end of one partition, so the request must determine that partition.
             check_placed(topic, request)
         settings = topic_settings(topic)
@@ -388,7 +388,7 @@ class ProduceService:
         A batch of a ``transaction`` names its producer and numbers its records. With an idempotency key it does
         neither.
         """
-        assert expected_end is None or acks is not Acks.NONE, "nobody would hear whether it was"
+        assert expected_end is None or acks is not Acks.NONE, "no response would say whether it was"
         with under_key(idempotency):
             found = await self._topic_to_write(topic, partition, may_create=may_create)
             found = await self._tagged(found, topic_tag)

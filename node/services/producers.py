@@ -84,9 +84,7 @@ class ProducerService:
             image = await self._metadata.current_image()
             producer = image.producers.get(header.producer_id)
         if producer is None or header.producer_epoch > producer.producer_epoch:
-            raise TransactionNotFoundError(
-                f"transaction {name} was never begun; nothing was written"
-            )
+            raise TransactionNotFoundError(f"transaction {name} never started; nothing was written")
         if header.producer_epoch < producer.producer_epoch:
             raise StaleProducerEpochError(f"transaction {name} is over; nothing was written")
 

@@ -162,7 +162,7 @@ def _of_offsets(image: Image) -> Iterator[str]:
             if key not in image.partitions:
                 yield f"group {group_id} has an offset in {key}, which is not there"
             if committed.offset < 0 or committed.commit_ms > image.now_ms:
-                yield f"group {group_id} has an offset in {key} that nobody can have committed"
+                yield f"group {group_id} has an offset in {key} that no client can have committed"
 
 
 def _of_consumers(image: Image) -> Iterator[str]:
@@ -219,7 +219,7 @@ def _of_ending(
     producer_id, epoch = transaction
     producer = image.producers.get(producer_id)
     if not 0 < producer_id < image.next_producer_id or epoch < 0:
-        yield "it was never begun"
+        yield "it never started"
     if producer is not None and producer.producer_epoch <= epoch:
         yield f"it ended, and its producer is still at epoch {producer.producer_epoch}"
     if ending.end_offset < 1:

@@ -259,7 +259,7 @@ def check_end(end: TransactionEnd) -> None:
     """
     if end.producer_epoch >= PRODUCER_EPOCH_MAX:
         raise InvalidProducerError(
-            f"Epoch {end.producer_epoch} of producer {end.producer_id} carries no transaction: begin anew."
+            f"Epoch {end.producer_epoch} of producer {end.producer_id} carries no transaction: begin again."
         )
     count = len(end.extents) + sum(len(commit.offsets) for commit in end.offsets)
     if count > ITEMS_PER_TRANSACTION_MAX:

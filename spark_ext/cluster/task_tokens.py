@@ -56,7 +56,7 @@ class _NoToken:
     why: str
 
 
-_NOBODY_ASKED = _NoToken("the cluster asks nobody who calls")
+_NOBODY_ASKED = _NoToken("the cluster asks no caller for credentials")
 
 
 def read_grants(topics: Collection[str]) -> tuple[TokenGrant, ...]:

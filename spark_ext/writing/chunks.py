@@ -248,7 +248,7 @@ class _Lane:
     def end(self) -> Chunk:
         """End the current chunk, which is full or the last one, and return it."""
         chunk, self.chunk = self.chunk, None
-        assert chunk is not None, "it has begun"
+        assert chunk is not None, "it has started"
         return chunk
 
 

@@ -41,12 +41,12 @@ TIMEOUT_MS = 900_000
 GROUP_PREFIX = "spark-"
 
 _OVER = (
-    "its transaction is over, since another write has begun under the id, or it took more than "
+    "its transaction is over, since another write has started under the id, or it took more than "
     f"{TIMEOUT_MS // 60_000} minutes. Give each query an id of its own, and run it once at a time"
 )
 _CHANGED = (
     "a task that was run again has other rows than before, or in another order, or its topic has other partitions. "
-    "Start the query again, and the batch is written anew"
+    "Start the query again, and the batch is written again"
 )
 # Stale epoch, aborted, not found: the transaction has ended. Other records than the commit names, a key with another
 # body, changed partition count: a repeated task sent other chunks than its first attempt, which must not count as well.

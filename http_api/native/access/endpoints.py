@@ -117,7 +117,7 @@ ACCESS_ROUTES = (
         (
             Answer(
                 status=201,
-                description="The token, which nobody can tell again",
+                description="The token. It is shown only in this response",
                 content=json_content(shapes.TOKEN_MADE),
             ),
         ),

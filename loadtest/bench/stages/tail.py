@@ -198,7 +198,7 @@ class _Stage:
     @asynccontextmanager
     async def _measured(self, acknowledged: str, delivered: str) -> AsyncIterator[None]:
         """Note what happens at the tail meanwhile."""
-        assert self._load is not None, "the load has begun"
+        assert self._load is not None, "the load has started"
         self._load.forget()
         watch = Watch(self._subject.pids)
         began_s = perf_counter()

@@ -163,7 +163,7 @@ def _written(out: str, make: Callable[[], NewToken]) -> NewToken:
             raise
         view = made.view
         raise click.ClickException(
-            f"cannot write {out}: {error.strerror}; nobody has the token now: "
+            f"cannot write {out}: {error.strerror}; the token was shown nowhere: "
             f"milena tokens delete {view.token_id} --user {view.user}"
         ) from error
     return made

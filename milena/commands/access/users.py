@@ -155,7 +155,7 @@ def _password(file: str | None, name: str, *, or_else: str = "") -> Secret:
 def _typed(name: str, or_else: str) -> bytes:
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"nobody can be asked for a password: say --password-file FILE, - for standard input{or_else}"
+            f"there is no terminal to ask for a password: give --password-file FILE, - for standard input{or_else}"
         )
     typed: str = click.prompt(
         f"Password of {name}", hide_input=True, confirmation_prompt="Once more", err=True

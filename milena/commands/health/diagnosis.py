@@ -270,7 +270,7 @@ def _versions(exams: Iterable[NodeExam]) -> Iterator[Finding]:
 def _groups(exam: ClusterExam) -> Iterator[Finding]:
     check = "groups"
     if exam.groups is None:
-        yield _warning(check, "nobody could say how far groups are", "ask again")
+        yield _warning(check, "no node could say how far groups are", "ask again")
         return
     late = [g for g in exam.groups if g.known_lag > exam.lag_max]
     for group in sorted(late, key=lambda g: -g.known_lag):

@@ -68,7 +68,7 @@ class _Unpacker:
 
     def _step(self, size: int) -> bytes:
         decoder = self._decoder
-        assert decoder is not None, "a member has begun"
+        assert decoder is not None, "a member has started"
         piece = decoder.decompress(self._held, size)
         if decoder.eof:
             self._held, self._decoder = decoder.unused_data, None

@@ -68,7 +68,7 @@ def _headers(
 @click.option("--partition", "-p", type=click.IntRange(min=0), metavar="N",
               help="Everything into this partition.  [default: by key, else in turns]")  # fmt: skip
 @click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True,
-              help="Who must have a record: all replicas in sync, the leader, nobody.")  # fmt: skip
+              help="Replicas that must have a record: all in sync, the leader, or none.")  # fmt: skip
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)),
               default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
 @click.option("--batch-bytes", type=click.IntRange(min=1 << 10, max=32 << 20), metavar="BYTES",

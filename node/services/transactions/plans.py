@@ -91,7 +91,7 @@ class Plan:
             if extent is None or extent.end_offset - extent.base_offset != len(part.batch.places):
                 raise IdempotencyKeyReusedError(
                     "this idempotency key was used for a transaction that is committed, before one of its topics was "
-                    "made anew or got more partitions; use a new key for new records"
+                    "created again or got more partitions; use a new key for new records"
                 )
             bases.append(extent.base_offset)
         return TransactionReceipt(

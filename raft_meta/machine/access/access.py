@@ -130,7 +130,7 @@ def _set_mode(image: Image, command: SetAccessMode) -> Outcome:
         return Outcome(image)
     if command.access_mode != words.AccessMode.OFF and not _superusers(image):
         raise LastSuperuserError(
-            "There is no superuser with a password: nobody could administer the cluster. Make one first."
+            "There is no superuser with a password: no user could administer the cluster. Create one first."
         )
     return Outcome(replace(image, access_mode=command.access_mode))
 
@@ -184,7 +184,7 @@ def _superusers(image: Image) -> bool:
 def _check_superuser_left(before: Image, after: Image) -> None:
     if before.access_mode != words.AccessMode.OFF and not _superusers(after):
         raise LastSuperuserError(
-            "This is the last superuser with a password: nobody could administer the cluster any more."
+            "This is the last superuser with a password: no user could administer the cluster any more."
         )
 
 
@@ -437,7 +437,7 @@ def problems(image: Image) -> Iterator[str]:
         yield "access was changed in the future"
     yield from mode_problems(image.access_mode)
     if image.access_mode != words.AccessMode.OFF and not _superusers(image):
-        yield "access is asked for, and nobody may administer it"
+        yield "access is asked for, and no user may administer it"
     yield from _of_users(image)
     yield from _of_tokens(image)
     yield from _of_token_lists(image)
@@ -455,7 +455,7 @@ def _of_tokens(image: Image) -> Iterator[str]:
     for token in image.tokens.values():
         owner = image.users.get(token.user)
         if owner is None or owner.created_index != token.user_index:
-            yield f"token {token.token_id} is nobody's"
+            yield f"token {token.token_id} belongs to no user"
         if token.parent and (
             image.feature_level < FAMILIES_LEVEL or token.parent not in image.tokens
         ):

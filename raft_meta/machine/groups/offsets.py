@@ -181,7 +181,7 @@ def check_commit(image: Image, commit: GroupCommit) -> None:
         )
     if member is None:
         raise MemberNotFoundError(
-            f"Group {commit.group_id} has no member {commit.member_id}, or no longer: join anew."
+            f"Group {commit.group_id} has no member {commit.member_id}, or no longer: join again."
         )
     if member.member_epoch != commit.member_epoch:
         raise StaleMemberEpochError(
@@ -270,7 +270,7 @@ def without_topic(image: Image, topic: Topic) -> Image:
 
 
 def keys_in(found: Mapping[PartitionKey, object], topic: Topic) -> list[PartitionKey]:
-    """Return the topic's keys in ``found``. Scan ``found`` or the topic's partitions, whichever is smaller."""
+    """Return the topic's keys in ``found``. Scan the smaller of ``found`` and the topic's partitions."""
     if len(found) < topic.partition_count:
         return [key for key in found if key[0] == topic.topic_id]
     keys = ((topic.topic_id, partition) for partition in range(topic.partition_count))

@@ -7,9 +7,9 @@ A *sound* replica is neither suspect nor damaged. The candidates to lead a parti
 
 1. a live, sound member of isr, in the order of replicas, draining brokers last. If the leader is lost, then a live,
    sound eligible replica in the same order (see ``Partition.eligible``);
-2. if every member is suspect: the member with the greatest (last epoch, log end offset). While it is away, no other
-   member leads. Before all members are suspect it is better to wait, even for a member that has not reported yet: it
-   may be sound. Source: KIP-966;
+2. if every member is suspect: the *last known* one, with the greatest (last epoch, log end offset). While it is away,
+   no other member leads. Before all members are suspect it is better to wait, even for a member that has not reported
+   yet: it may be sound. Source: KIP-966;
 3. if the topic allows unclean elections and no sound in-sync replica is alive: a live replica that is not damaged,
    in-sync suspects before replicas that are out of sync. Records may be lost.
 

@@ -12,8 +12,8 @@ record. Therefore:
 - A later registration without a report clears no mark. The records that the earlier recovery cut are still missing;
   the later one only found nothing else to cut. Marks end with an election: the elected member's by definition, the
   others' because they leave. A mark also ends when its broker leaves isr. To return to isr, the broker must catch up.
-- A copy that is found damaged while its broker runs leaves, too, but only if another live, sound member stays. Its log
-  will be cut, although the leader has seen its former end. So the leader epoch rises: a leader starts every epoch
+- A copy that is found damaged while its broker runs leaves, too, but only if another live, unmarked member stays. Its
+  log will be cut, although the leader has seen its former end. So the leader epoch rises: a leader starts every epoch
   without knowledge of its followers.
 - While isr is smaller than min.insync.replicas nothing is committed. So a member that leaves then stays ``eligible``
   (KIP-966). Replicas that are not in sync when a partition is created with so small an isr (``topics``) are eligible,
@@ -201,12 +201,15 @@ def _is_clean(partition: Partition, leader: int, isr: frozenset[int]) -> bool:
     doubtful = marked(partition)
     if not isr <= members or not doubtful.isdisjoint(isr - {leader}):
         return False
-    # The suspect with the longest log may lead only if no sound member is left. A damaged copy never leads.
+    # The suspect with the longest log may lead only if no unmarked member is left. A damaged copy never leads.
     return leader not in doubtful or (doubtful == members and leader not in partition.damaged)
 
 
 def _unclean(image: Image, partition: Partition, change: LeaderChange) -> Partition | None:
-    """Apply an election outside isr; None if the topic does not allow it, or a sound replica could lead."""
+    """Return the partition after an unclean election.
+
+    None if the topic does not allow it, an unmarked member of isr or eligible is live, or the leader cannot lead.
+    """
     leader = change.leader
     sound = {*partition.isr, *partition.eligible} - marked(partition)
     is_needed = not any(is_live(image, member) for member in sound)

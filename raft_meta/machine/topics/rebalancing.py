@@ -194,7 +194,7 @@ class _Layout:
 
     @property
     def moved(self) -> Iterable[PartitionKey]:
-        """Return the partitions that have changed."""
+        """The partitions that have changed."""
         return (key for key, row in self.replicas.items() if row != self._before[key])
 
     def plan(self) -> tuple[PlannedMove, ...]:

@@ -86,8 +86,8 @@ class ReplayTarget:
                 return dict.fromkeys(partitions, 0)
             if known != number:
                 raise JobInputError(
-                    f"under the name {self.name} another replay was begun: of another archive or topic of it, or with "
-                    "another --from, --until, --partitions or --by-key. Give what was given then, or another --name"
+                    f"under the name {self.name} another replay has started: of another archive or topic of it, or "
+                    "with another --from, --until, --partitions or --by-key. Repeat those, or give another --name"
                 )
             # Again, so that it is not forgotten while replays go on.
             await calls.commit("all", agreement, {"all": number})

@@ -86,7 +86,7 @@ def refusal(kind, code=None):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (40924, "its transaction is over, since another write has begun under the id"),
+        (40924, "its transaction is over, since another write has started under the id"),
         (40926, "its transaction is over"),
         (40412, "its transaction is over"),
         (40928, "a task that was run again has other rows than before"),

@@ -86,7 +86,7 @@ async def test_what_is_no_mode_is_told(api, milena, words, told):
     ("status", "said", "code"),
     [
         (401, "it token_file, or user and password_file", 1),
-        (403, "asked by nobody in particular", 1),
+        (403, "asked by no certain user", 1),
     ],
 )
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ async def test_a_token_that_cannot_be_kept_is_named(api, milena, tmp_path, monke
     monkeypatch.undo()
     assert (code, out) == (1, "")
     assert err == (
-        f"milena: cannot write {path}: No space left on device; nobody has the token now: "
+        f"milena: cannot write {path}: No space left on device; the token was shown nowhere: "
         "milena tokens delete 0abc1234 --user alice\n"
     )
     assert path_taken == [(path, {"missing_ok": True})]

@@ -88,7 +88,7 @@ EXACTLY_ONCE: tuple[Mutation, ...] = (
         name="condition-forwarded",
         guard="a write that is passed on to the leader takes its condition along",
         module="node.services.to_leader",
-        old="if expected_end is None:\n            answer, _",
+        old="if write.expected_end is None:\n            answer, _",
         new="if True:\n            answer, _",
         options=CONDITIONAL,
     ),

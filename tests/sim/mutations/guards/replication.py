@@ -213,8 +213,8 @@ REPLICATION: tuple[Mutation, ...] = (
         name="anew-tells",
         guard="a copy that begins anew leaves nobody waiting for what is gone",
         module="node.replica.follower_log",
-        old='made anew")\n        self._acknowledgements.fail_above(-1, lost)',
-        new='made anew")',
+        old='made again")\n        self._acknowledgements.fail_above(-1, lost)',
+        new='made again")',
         by="tests/unit/node/replica/test_runner_disk.py",
     ),
     Mutation(

@@ -127,7 +127,7 @@ def test_each_figure_of_milena_is_a_row_once_and_needs_turns():
     assert {row.stage for row in rows} == {"requests", "batches", "latency", "fetch"}
     assert [row.name for row in rows if row.subject == SINGLE_ALL_AWAKE] == ["latency"]
     assert [row.name for row in rows_of("durable,fetch")] == ["durable", "fetch"]
-    with pytest.raises(click.BadParameter, match="nobody takes turns in recovery"):
+    with pytest.raises(click.BadParameter, match="no two programs take turns in recovery"):
         rows_of("fetch,recovery")
 
 

@@ -239,7 +239,7 @@ async def test_a_compressed_bomb_is_not_unpacked():
 
     async with stand_in() as (server, client):
         server.answer = bomb
-        with pytest.raises(UnexpectedAnswerError, match="in 'gzip', which nobody asked for"):
+        with pytest.raises(UnexpectedAnswerError, match="in 'gzip', which was not asked for"):
             await fetch(client)
 
 

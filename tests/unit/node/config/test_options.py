@@ -97,7 +97,7 @@ def test_a_file_that_is_missing_is_refused(tmp_path: Path):
         ("MILENA_LISTEN", "8082", "not HOST:PORT"),
         ("MILENA_LISTEN", "h:99999", "the port is not within 0 to 65535"),
         ("MILENA_PEER_ADVERTISE", "h:0", "the port is not within 1 to 65535"),
-        ("MILENA_PEER_ADVERTISE", "0.0.0.0:7082", "nobody can dial a wildcard address"),
+        ("MILENA_PEER_ADVERTISE", "0.0.0.0:7082", "no client can connect to a wildcard address"),
         ("MILENA_ADVERTISE", "ftp://x", "not an http:// or https:// URL"),
         ("MILENA_ADVERTISE", "http://x/path", "a path, query or user"),
         ("MILENA_PEERS", "a:1", "'a:1' is not ID=HOST:PORT"),

@@ -199,9 +199,9 @@ def test_transactions_are_counted_and_none_is_nowhere(ended: Image) -> None:
     ("transaction", "ending", "sentence"),
     [
         ((1, 1), Ending(end_offset=9), "its producer is still at epoch 1"),
-        ((2, 0), Ending(end_offset=9), "it was never begun"),
-        ((0, 0), Ending(end_offset=9), "it was never begun"),
-        ((1, -1), Ending(end_offset=9), "it was never begun"),
+        ((2, 0), Ending(end_offset=9), "it never started"),
+        ((0, 0), Ending(end_offset=9), "it never started"),
+        ((1, -1), Ending(end_offset=9), "it never started"),
         ((1, 0), Ending(end_offset=0), "it wrote nothing"),
         ((1, 0), Ending(end_offset=9, extents=(extent_of(1, 9),)), "it wrote elsewhere alone"),
     ],
