@@ -168,7 +168,7 @@ class MilenaDataSource(DataSource):
             return MilenaWriter(options_for_tasks(options), columns)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "MilenaStreamWriter":  # noqa: N802  (Spark's name)
-        """Return the writer of a batch. Spark asks twice: to plan the batch and its transaction, and to end it.
+        """Return the writer of a batch. Spark asks twice: to plan it (begins the transaction) and to end it.
 
         ``overwrite`` is the output mode complete: each batch appends the whole result, as Kafka's sink does.
         """

@@ -1,10 +1,10 @@
 """Jobs for ``spark-submit`` or plain Python, built on the data source ``milena``.
 
-A module here is a command, with its options and exit codes; what it does is in a room. Those above know those below:
+A module here is a command, with its options and exit codes. The packages do the work; each imports only those below:
 
-    auditing  replaying   what an archive's jobs say and do
-    events                how a job on a stream of events is run
-    archiving             the archive: files, their manifest, and the topics that it is made of
-    weblog    market      events, and what is counted of them: pure functions of DataFrames
-    running               what all have: the cluster, the Spark session, the end of a command line
+    auditing  replaying   the jobs that read an archive
+    events                runs a job on a stream of events
+    archiving             the archive: its files, their manifest, and the topics that it is made from
+    weblog    market      events, and statistics of them: pure functions of DataFrames
+    running               shared by all jobs: the cluster, the Spark session, the exit of a command
 """

@@ -70,7 +70,7 @@ def alerts(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; return its exit code."""
     return run_command(alerts, "alerts", arguments)
 
 

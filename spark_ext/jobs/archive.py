@@ -126,7 +126,7 @@ def _follow(
     *,
     is_loss_accepted: bool,
 ) -> RunSummary:
-    """Go on until it is interrupted; the summary of all commits."""
+    """Archive until interrupted; return the summary of all commits."""
     never = Event()
     total = RunSummary(commit=0, partitions=(), losses=(), leftovers=())
     with tqdm(desc="archive", unit=" records", disable=None) as bar:
@@ -136,7 +136,7 @@ def _follow(
             total = joined(total, summary) if total.commit else summary
             bar.update(summary.records)
 
-        # Wherever it is interrupted: a commit is in the archive as a whole, or not at all.
+        # An interrupt is safe at any time: a commit is in the archive as a whole, or not at all.
         with suppress(KeyboardInterrupt):
             follow_archive(
                 OsFiles(),
@@ -159,7 +159,7 @@ def _verify(root: str, *, is_json: bool) -> int:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; return its exit code."""
     return run_command(archive, "archive", arguments)
 
 

@@ -49,7 +49,7 @@ def audit(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; return its exit code."""
     return run_command(audit, "audit", arguments)
 
 

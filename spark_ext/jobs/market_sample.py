@@ -19,15 +19,15 @@ from spark_ext.jobs.running.command import run_command
 
 AREAS = ("centre", "harbour", "north", "station", "university")
 TIDE_S = 1_800
-"""Demand of an area rises and falls in this time."""
+"""The period in which the demand of an area rises and falls, in s."""
 DISORDER_S = 20
-"""Events are up to this much older than the one before."""
+"""How much older an event may be than the one before it, in s."""
 LATE_S = 3_600
 LATE_SHARE = 0.005
 
 
 def market_sample(count: int, *, seed: int, start: datetime, per_second: float) -> Iterator[str]:
-    """So many lines, the first of them about ``start``, a time with its zone."""
+    """Yield ``count`` lines, the first at about ``start``, a time with its zone."""
     chance = Random(seed)
     for number in range(count):
         passed_s = number / per_second
@@ -65,7 +65,7 @@ def command(count: int, *, seed: int, start: datetime | None, per_second: float)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; return its exit code."""
     return run_command(command, "market_sample", arguments)
 
 

@@ -1,4 +1,4 @@
-"""The job ``replay``: what ``archive`` wrote back to a topic, each record once, whatever dies.
+"""The job ``replay``: write an archive back to a topic, each record once, even if processes die.
 
     python -m spark_ext.jobs.replay --archive DIR --url http://other:8082 --name restore
     spark-submit spark_ext/jobs/replay.py --archive DIR --topic orders --to orders-again --name again
@@ -118,7 +118,7 @@ def replay(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; return its exit code."""
     return run_command(replay, "replay", arguments)
 
 

@@ -1,4 +1,4 @@
-"""The job ``sessions``: who came to a web site, for how long and what for, from its access log.
+"""The job ``sessions``: the visits to a web site (client, duration, requests), from its access log.
 
     python -m spark_ext.jobs.sessions --url http://node:8082 --topic access --to sessions --checkpoint DIR
     spark-submit spark_ext/jobs/sessions.py --topic access --output DIR --batch
@@ -40,7 +40,7 @@ def sessions(run: EventRun, *, gap_s: int, is_json: bool) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; return its exit code."""
     return run_command(sessions, "sessions", arguments)
 
 

@@ -122,7 +122,7 @@ def site_stats(
 
 
 def read_topics(spark: SparkSession, cluster: JobCluster, topics: tuple[str, ...]) -> DataFrame:
-    """All that can be read of these topics now."""
+    """Return all records that can be read from these topics now."""
     state = log_state(cluster, TopicChoice(names=topics))
     ranges = make_plan(Manifest(), state.partitions).to_read
     return read_ranges(spark, cluster, ranges) if ranges else spark.createDataFrame([], SCHEMA)
@@ -174,7 +174,7 @@ def _write(spark: SparkSession, report: SiteReport, directory: str, formats: Seq
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; return its exit code."""
     return run_command(site_stats, "site_stats", arguments)
 
 

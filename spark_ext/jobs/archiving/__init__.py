@@ -1,1 +1,1 @@
-"""The archive: Parquet files and the manifest that says which of them count; how topics are read for it."""
+"""The archive: Parquet files, the manifest that lists the valid ones, and the reading of topics for it."""

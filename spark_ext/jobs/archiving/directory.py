@@ -1,4 +1,4 @@
-"""An archive on a file system: its lock, its manifest, and the order in which a commit becomes true.
+"""An archive on a file system: its lock, its manifest, and the steps of a commit.
 
     archive.lock          held by the run; the kernel releases it with the process
     manifest.json         what is archived; replaced as a whole
@@ -13,7 +13,7 @@ A commit, in this order:
     4. the manifest that lists them replaces the old one        <- here, and nowhere else, it becomes true
     5. ``staging/RUN-COMMIT/`` goes
 
-Whoever stops in between leaves the old manifest and files that it does not list. The next run removes those first and
+A run that stops in between leaves the old manifest and files that it does not list. The next run removes those and
 archives the same offsets again: nothing is there twice, nothing is missing. Files that a manifest lists never change.
 Each commit of a run has a staging folder of its own: tasks of an earlier one, or of a killed run, may go on writing for
 a while.
@@ -64,7 +64,7 @@ _DATA_FILE = re.compile(r"\d{20}-\d{20}\.parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedFile:
-    """A checked file that waits for its commit; ``path`` is relative to the archive."""
+    """A checked file that is not committed yet; ``path`` is relative to the archive."""
 
     path: str
     written: WrittenFile
@@ -111,7 +111,7 @@ class ArchiveWriter:
 
     @property
     def staging(self) -> str:
-        """The folder that the files of the next commit are written to; it does not exist yet."""
+        """Return the folder for the files of the next commit; it does not exist yet."""
         return self._path(self._staging)
 
     @property
@@ -121,13 +121,13 @@ class ArchiveWriter:
     def commit(
         self, cluster_id: str, plan: ArchivePlan, empty_in: Callable[[PartitionKey, int, int], Runs]
     ) -> Manifest:
-        """Make the staged files part of the archive; returns the new manifest.
+        """Make the staged files part of the archive; return the new manifest.
 
-        ``empty_in``: of [start, end) of a partition what holds no record, as its log says.
+        ``empty_in`` returns the offsets in [start, end) of a partition that have no record in its log.
 
         Raises:
-            LostRecordsError: they are not exactly what was planned.
-            DamagedArchiveError: one of them cannot be read back.
+            LostRecordsError: the files do not have exactly the planned records.
+            DamagedArchiveError: a file cannot be read back.
         """
         staged = {r.key: tuple(self._check_staged(r)) for r in plan.to_read}
         additions = tuple(
@@ -158,7 +158,7 @@ class ArchiveWriter:
                     yield StagedFile(path=path, written=written)
 
     def _check(self, path: str, key: PartitionKey) -> WrittenFile | None:
-        """Read the file back and sync it; None when it holds no record."""
+        """Read the file back and sync it; return None if it holds no record."""
         file = self._files.open(self._path(path))
         try:
             runs = offset_runs(file, topic=key.topic, partition=key.partition)
@@ -230,11 +230,11 @@ def _addition(
 
 
 def read_manifest(files: Files, root: str) -> Manifest:
-    """The manifest in force; needs no lock, because it is replaced as a whole.
+    """Return the current manifest. This needs no lock, because the manifest is replaced as a whole.
 
     Raises:
-        JobInputError: there is none: not an archive.
-        DamagedArchiveError: it is not as it was written.
+        JobInputError: there is no manifest, so this is not an archive.
+        DamagedArchiveError: the manifest is damaged.
     """
     try:
         raw = files.read_bytes(posixpath.join(root, MANIFEST_NAME))
@@ -244,7 +244,7 @@ def read_manifest(files: Files, root: str) -> Manifest:
 
 
 def unlisted_files(files: Files, root: str, manifest: Manifest) -> tuple[str, ...]:
-    """Data files, by name and place, that the manifest does not list: of a run that goes on, or was interrupted."""
+    """Return the data files that the manifest does not list, from a run in progress or an interrupted one."""
     return tuple(sorted(set(_data_files(files, root)) - manifest.paths()))
 
 

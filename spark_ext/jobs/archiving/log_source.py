@@ -1,4 +1,4 @@
-"""Topics as the archive job reads them: offsets from the cluster, records through the data source ``milena``."""
+"""Read topics for the archive job: offsets from the cluster, records through the data source ``milena``."""
 
 import asyncio
 import json
@@ -24,23 +24,23 @@ from spark_ext.reading.pinning import pin
 from spark_ext.reading.planner import PlannedRange
 
 WRITERS_MAX = 64
-"""Files that a task has open at once: Spark sorts what a task reads by partition when it has more of them."""
+"""The most files that a task has open at once; with more, Spark sorts the task's rows by partition first."""
 
 CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChoice:
-    """Which topics: these names, and all that a regular expression matches as a whole."""
+    """A choice of topics: by name, and by a regular expression that matches the whole name."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
 
     def choose(self, topics: Sequence[str]) -> tuple[str, ...]:
-        """The names asked for, and those of ``topics`` that match; sorted.
+        """Return the chosen names, and those of ``topics`` that match; sorted.
 
         Raises:
-            JobInputError: nothing is left to read.
+            JobInputError: no topic is chosen.
         """
         matching = {
             name for name in topics if self.pattern is not None and re.fullmatch(self.pattern, name)
@@ -52,7 +52,7 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkLogSource:
-    """A cluster read by Spark; an implementation of ``archiving.run.LogSource``.
+    """A cluster that Spark reads; an implementation of ``archiving.run.LogSource``.
 
     ``session`` makes a session of the job's own, whose settings are changed; it is asked for only when there is
     something to read, because Spark takes seconds to start.
@@ -73,7 +73,7 @@ class SparkLogSource:
         return asyncio.run(_empty_in(self.cluster, key, start, end))
 
     def write(self, ranges: Sequence[ReadRange], folder: str) -> None:
-        """One file a task and partition, or more where they grow too large."""
+        """Write one file per task and partition, or more if they grow too large."""
         spark = self.session()
         settings = spark.conf
         settings.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -95,7 +95,7 @@ def read_ranges(
     *,
     is_loss_accepted: bool = False,
 ) -> DataFrame:
-    """The records of exactly these ranges; ``is_loss_accepted``: without those that are deleted meanwhile."""
+    """Return the records of exactly these ranges; if ``is_loss_accepted``, without records deleted meanwhile."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -155,12 +155,12 @@ def record_runs(chunk: FetchedChunk) -> Iterator[tuple[int, int]]:
 async def topic_facts(
     cluster: JobCluster, choice: TopicChoice
 ) -> tuple[str, tuple[TopicView, ...]]:
-    """The cluster's id, and the chosen topics with their configs."""
+    """Return the cluster's id, and the chosen topics with their configs."""
     async with cluster.client() as client:
         cluster_id = await client.admin.cluster_id()
         names = choice.choose(await client.admin.topic_names())
         try:
-            # By name: a node that has not heard of a new topic asks the quorum.
+            # Ask by name: a node that has not heard of a new topic then asks the quorum.
             topics = await asyncio.gather(*(client.admin.topic(name) for name in names))
         except TargetNotFoundError as error:
             raise JobInputError(error.message) from error
@@ -168,7 +168,7 @@ async def topic_facts(
 
 
 def log_state(cluster: JobCluster, choice: TopicChoice) -> ClusterPartitions:
-    """The chosen topics' partitions and their readable offsets."""
+    """Return the partitions of the chosen topics and their readable offsets."""
     cluster_id, topics = asyncio.run(topic_facts(cluster, choice))
     policies = {topic.name: topic.configs.get("cleanup.policy", "") for topic in topics}
     names = ",".join(policies)
@@ -188,7 +188,7 @@ def log_state(cluster: JobCluster, choice: TopicChoice) -> ClusterPartitions:
 
 
 def partition_key(found: PlannedRange) -> PartitionKey:
-    """Which partition of which incarnation of its topic."""
+    """Return the key of a range's partition, which includes the topic's id."""
     topic, partition = found.partition
     if found.topic_id is None:
         raise UnexpectedAnswerError(f"the node does not give the id of topic {topic}")

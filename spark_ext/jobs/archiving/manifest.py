@@ -1,7 +1,7 @@
-"""The archive's manifest: which files hold which offsets, and where the next run goes on (pure).
+"""The archive's manifest: the offsets in each file, and the offset at which the next run continues (pure).
 
-The manifest is the archive. A file that it does not list is not part of it, whatever its name; a record is archived
-from the moment on in which the manifest that lists its file has replaced the one before. One JSON file:
+The manifest defines the archive. A file that it does not list is not part of the archive. A record is archived once
+the manifest that lists its file has replaced the previous manifest. The manifest is one JSON file:
 
     {"format": 1, "cluster_id": "…", "commits": 17, "topics": [
         {"name": "orders", "topic_id": "…", "partitions": [
@@ -12,7 +12,7 @@ from the moment on in which the manifest that lists its file has replaced the on
      "crc32c": 815}
 
 ``crc32c`` is the checksum of the file's own content without that field, as compact JSON with sorted keys. A topic
-that was deleted and made again has another id, and an entry of its own.
+that was deleted and created again has another id, and its own entry.
 """
 
 import json
@@ -31,16 +31,16 @@ FORMAT = 1
 MANIFEST_NAME = "manifest.json"
 DATA_FOLDER = "data"
 OFFSET_DIGITS = 20
-"""As in the names of the log's segments: names sort as offsets do."""
+"""Digits of an offset in a file name, as in the log's segments, so that names sort like offsets."""
 
 
 @unique
 class GapReason(StrEnum):
-    """Why offsets between two archived ones are in no file.
+    """The reason why offsets between two archived ones are in no file.
 
-    ``RETENTION``: they were gone before they could be archived, and the run was told to accept that. ``COMPACTION``:
-    the topic keeps the last record of a key only. ``TRANSACTIONS``: the marker of one, or a record of one that was
-    aborted.
+    ``RETENTION``: they were deleted before they could be archived, and the run was told to accept that.
+    ``COMPACTION``: the topic keeps only the last record of a key. ``TRANSACTIONS``: the marker of a transaction, or a
+    record of an aborted transaction.
     """
 
     RETENTION = "retention"
@@ -59,7 +59,7 @@ class PartitionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveGap:
-    """Offsets that are in no file: ``missing`` of [start, end), fewer than all of them where gaps were joined."""
+    """A range [start, end) with ``missing`` offsets that are in no file; joined gaps may have records between."""
 
     start: int
     end: int
@@ -81,7 +81,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionArchive:
-    """Archive of a partition.
+    """The archive of a partition.
 
     Invariants: files and gaps are sorted and account for every offset of [start_offset, next_offset) exactly once
     (gaps may lie inside a file's range).
@@ -95,18 +95,18 @@ class PartitionArchive:
 
     @property
     def records(self) -> int:
-        """Records in all files."""
+        """Return the number of records in all files."""
         return sum(file.records for file in self.files)
 
     @property
     def missing(self) -> int:
-        """Offsets in no file, all with a reason."""
+        """Return the number of offsets in no file; each has a reason."""
         return sum(gap.missing for gap in self.gaps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addition:
-    """Addition of one run to a partition: [start_offset, next_offset), which begins where the last run ended."""
+    """The addition of one run to a partition: [start_offset, next_offset), from the end of the previous run."""
 
     key: PartitionKey
     start_offset: int
@@ -124,23 +124,23 @@ class Manifest:
     partitions: tuple[PartitionArchive, ...] = ()
 
     def partition(self, key: PartitionKey) -> PartitionArchive | None:
-        """Archive of this partition."""
+        """Return the archive of this partition; None if there is none."""
         return next((p for p in self.partitions if p.key == key), None)
 
     def topic_ids(self, topic: str) -> tuple[str, ...]:
-        """Ids of the topics of this name that were archived."""
+        """Return the ids of the archived topics with this name."""
         return tuple(dict.fromkeys(p.key.topic_id for p in self.partitions if p.key.topic == topic))
 
     def topics(self) -> tuple[str, ...]:
-        """Names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         return tuple(sorted({p.key.topic for p in self.partitions}))
 
     def paths(self) -> frozenset[str]:
-        """Every file of the archive."""
+        """Return the paths of all files of the archive."""
         return frozenset(file.path for p in self.partitions for file in p.files)
 
     def with_additions(self, cluster_id: str, additions: tuple[Addition, ...]) -> "Manifest":
-        """The manifest of the next commit.
+        """Return the manifest of the next commit.
 
         Raises:
             JobInputError: the archive holds another cluster's records.
@@ -160,10 +160,10 @@ class Manifest:
 
 
 def topic_in(manifest: Manifest, topic: str | None) -> str:
-    """The topic of this name; without one the only topic that the archive holds.
+    """Return the topic of this name; for None, the only topic of the archive.
 
     Raises:
-        JobInputError: it holds none of this name, or several.
+        JobInputError: the archive has no topic of this name; or no name was given and it has several topics.
     """
     held = manifest.topics()
     if topic is None and len(held) == 1:
@@ -199,14 +199,14 @@ def _extended(archived: PartitionArchive | None, addition: Addition) -> Partitio
 
 
 def whole_gap(start: int, end: int, reason: GapReason) -> ArchiveGap:
-    """No offset of [start, end) is in a file."""
+    """Return a gap that has every offset of [start, end)."""
     return ArchiveGap(start=start, end=end, reason=reason, missing=end - start)
 
 
 def joined_gaps(gaps: tuple[ArchiveGap, ...]) -> tuple[ArchiveGap, ...]:
-    """Neighbours of one reason become one gap, so that a compacted topic's list does not grow with every run.
+    """Join neighbouring gaps of one reason, so that a compacted topic's list does not grow with every run.
 
-    Those of transactions do so with records in between: every transaction makes one.
+    Gaps of transactions are joined even with records between them, because every transaction makes a gap.
     """
     joined: list[ArchiveGap] = []
     for gap in gaps:
@@ -222,7 +222,7 @@ def joined_gaps(gaps: tuple[ArchiveGap, ...]) -> tuple[ArchiveGap, ...]:
 
 
 def partition_problem(partition: PartitionArchive) -> str | None:
-    """Which of its invariants a partition's entry breaks; None when it keeps them all."""
+    """Return the invariant that a partition's entry breaks, as a sentence; None if it keeps all."""
     edges = [(f.first_offset, f.last_offset + 1) for f in partition.files]
     for spans in (edges, [(g.start, g.end) for g in partition.gaps]):
         if any(start >= end for start, end in spans):
@@ -243,33 +243,33 @@ def partition_problem(partition: PartitionArchive) -> str | None:
 
 
 def file_path(key: PartitionKey, first_offset: int, last_offset: int) -> str:
-    """Where a file of these offsets belongs, relative to the archive.
+    """Return the path of a file with these offsets, relative to the archive.
 
-    The name says nothing but what is in the file, so that the same records get the same name however often they
-    are written. Folders are prefixed: Spark passes over names that begin with an underscore or a dot, and topics may.
+    The name depends only on the file's records, so the same records always get the same name. Folders have a prefix,
+    because a topic's name may start with an underscore or a dot, and Spark ignores these.
     """
     name = f"{first_offset:0{OFFSET_DIGITS}}-{last_offset:0{OFFSET_DIGITS}}.parquet"
     return f"{partition_folder(key)}/{name}"
 
 
 def partition_folder(key: PartitionKey) -> str:
-    """The folder of a partition's files, relative to the archive."""
+    """Return the folder of a partition's files, relative to the archive."""
     return f"{DATA_FOLDER}/topic-{key.topic}/{key.topic_id}/partition-{key.partition}"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The file's bytes."""
+    """Return the bytes of the manifest file."""
     content = _as_json(manifest)
     content["crc32c"] = _checksum(content)
     return json.dumps(content, indent=1).encode() + b"\n"
 
 
 def decode_manifest(raw: bytes) -> Manifest:
-    """Manifest that ``encode_manifest`` wrote.
+    """Return the manifest that ``encode_manifest`` wrote.
 
     Raises:
-        DamagedArchiveError: not a manifest, or not as it was written.
-        JobInputError: written by a later version.
+        DamagedArchiveError: the file is not a manifest, or is damaged.
+        JobInputError: a later version wrote it.
     """
     try:
         content = json.loads(raw)

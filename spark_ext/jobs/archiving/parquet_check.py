@@ -17,11 +17,11 @@ from spark_ext.jobs.running.errors import DamagedArchiveError
 
 CHUNK_BYTES = 4 << 20
 COLUMNS = frozenset({"key", "value", "topic", "partition", "offset", "timestamp", "timestampType"})
-"""What each file has at least; ``headers`` too, unless the source was read without them."""
+"""The columns that each file must have; ``headers`` is there too, unless the source was read without them."""
 
 
 def checksum(file: File) -> int:
-    """CRC-32C of the whole file."""
+    """Return the CRC-32C of the whole file."""
     value = 0
     for position in range(0, file.size(), CHUNK_BYTES):
         value = crc32c(file.pread(CHUNK_BYTES, position), value)
@@ -29,11 +29,11 @@ def checksum(file: File) -> int:
 
 
 def offset_runs(file: File, *, topic: str, partition: int) -> tuple[tuple[int, int], ...]:
-    """The file's offsets as runs [start, end), ascending.
+    """Return the file's offsets as runs [start, end), ascending.
 
     Raises:
-        DamagedArchiveError: not Parquet, a column is missing, offsets that do not ascend, or records of another
-            partition.
+        DamagedArchiveError: the file is not Parquet, lacks a column, has offsets that do not ascend, or has
+            records of another partition.
     """
     runs: list[tuple[int, int]] = []
     try:
@@ -59,7 +59,7 @@ def _require_all(file: File, columns: pa.Table, name: str, wanted: str | int) ->
 
 
 def _runs(offsets: pa.ChunkedArray) -> Iterator[tuple[int, int]]:
-    """Runs of consecutive offsets; a step back begins a run too, which ``_append`` refuses."""
+    """Yield runs of consecutive offsets. A step back also starts a run, which ``_append`` refuses."""
     values = offsets.combine_chunks()
     if not len(values):
         return

@@ -1,7 +1,7 @@
-"""Plan of a run of the archive job: ranges of offsets, and what it has to say about offsets that are gone (pure).
+"""Plan a run of the archive job: its ranges of offsets, and the losses to report (pure).
 
-Inputs are what the manifest says and what the cluster says at the start of the run; from then on the ranges are fixed,
-so a run is one reading of the log however many records arrive meanwhile.
+The inputs are the manifest and the cluster's state at the start of the run. After that the ranges are fixed, so records
+that arrive during the run do not change it.
 """
 
 from bisect import bisect_right
@@ -22,12 +22,12 @@ from spark_ext.jobs.archiving.manifest import (
 from spark_ext.jobs.running.errors import ACCEPT_LOSS, JobInputError, LostRecordsError
 
 Runs = tuple[tuple[int, int], ...]
-"""Offsets as ranges [start, end)."""
+"""Ranges [start, end) of offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """A partition as the cluster has it: records [log_start_offset, high_watermark) can be read."""
+    """The state of a partition in the cluster: offsets [log_start_offset, high_watermark) can be read."""
 
     key: PartitionKey
     log_start_offset: int
@@ -39,8 +39,8 @@ class PartitionState:
 class ReadRange:
     """Offsets [start, end) of a partition to archive in this run.
 
-    ``next_offset`` is where the archive goes on; it is below ``start`` where retention was quicker. ``behind``
-    counts the offsets from ``end`` to the high watermark, which are left for the next run.
+    ``next_offset`` is where the archive continues. It is below ``start`` if retention deleted offsets before that.
+    ``behind`` counts the offsets from ``end`` to the high watermark, which are left for the next run.
     """
 
     key: PartitionKey
@@ -52,25 +52,25 @@ class ReadRange:
 
     @property
     def lost(self) -> int:
-        """Offsets that are gone unarchived."""
+        """Return the number of offsets that were deleted before they were archived."""
         return self.start - self.next_offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivePlan:
-    """All ranges of a run, sorted by key. Partitions with nothing new have an empty one."""
+    """The ranges of a run, sorted by key. A partition without new records has an empty range."""
 
     ranges: tuple[ReadRange, ...]
     losses: tuple[str, ...]
 
     @property
     def to_read(self) -> tuple[ReadRange, ...]:
-        """The ranges with something in them."""
+        """Return the ranges that are not empty."""
         return tuple(r for r in self.ranges if r.start < r.end)
 
     @property
     def records_max(self) -> int:
-        """Offsets in all ranges; as many records unless the topic is compacted."""
+        """Return the offsets in all ranges; a compacted topic has fewer records."""
         return sum(r.end - r.start for r in self.ranges)
 
 
@@ -81,11 +81,11 @@ def make_plan(
     records_max: int | None = None,
     is_loss_accepted: bool = False,
 ) -> ArchivePlan:
-    """Fix what the run reads.
+    """Fix the ranges that the run reads.
 
     Raises:
-        LostRecordsError: records are gone that were never archived, and that is not accepted.
-        JobInputError: the log ends below what was archived of it.
+        LostRecordsError: records were deleted before they were archived, and the run does not accept that.
+        JobInputError: the log ends below the offsets that were archived from it.
     """
     losses = tuple(_losses(manifest, states))
     if losses and not is_loss_accepted:
@@ -97,7 +97,7 @@ def make_plan(
 
 
 def _losses(manifest: Manifest, states: Sequence[PartitionState]) -> Iterable[str]:
-    """A sentence for each topic that was made anew and each partition that retention has cut."""
+    """Yield a sentence for each topic that was created again, and each partition that lost records to retention."""
     for name, topic_id in sorted({(s.key.topic, s.key.topic_id) for s in states}):
         known = manifest.topic_ids(name)
         if known and topic_id not in known:
@@ -144,9 +144,9 @@ def _cut(whole: ReadRange, share: int) -> ReadRange:
 
 
 def fair_shares(wanted: Sequence[int], total: int | None) -> list[int]:
-    """Divide ``total`` so that nobody gets more than it wants, nor less than another that wants more.
+    """Divide ``total`` fairly: no share exceeds what is wanted, and an unmet want gets no less than any other.
 
-    A large partition cannot keep a small one waiting for ever. What cannot be divided evenly goes to the first ones.
+    So a large partition cannot make a small one wait for ever. The remainder goes to the first ones.
     """
     if total is None or total >= sum(wanted):
         return list(wanted)
@@ -167,14 +167,14 @@ def fair_shares(wanted: Sequence[int], total: int | None) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """A file as it was found after writing: its entry in the manifest, and the runs [start, end) of its offsets."""
+    """A file as read back after writing: its entry in the manifest, and the runs [start, end) of its offsets."""
 
     entry: ArchivedFile
     runs: tuple[tuple[int, int], ...]
 
 
 def unexplained(planned: ReadRange, written: Sequence[WrittenFile]) -> tuple[int, int] | None:
-    """From the first to behind the last offset of a range that is in no file, where compaction is not why."""
+    """Return [start, end) around the offsets of a range that are in no file, unless compaction explains them."""
     if planned.is_compacted:
         return None
     gaps = list(_gaps(planned, written))
@@ -182,12 +182,12 @@ def unexplained(planned: ReadRange, written: Sequence[WrittenFile]) -> tuple[int
 
 
 def make_addition(planned: ReadRange, written: Sequence[WrittenFile], empty: Runs = ()) -> Addition:
-    """Addition of the run to a partition, once every offset of its range is accounted for.
+    """Return the addition of the run to a partition, if every offset of its range is accounted for.
 
-    ``empty``: ascending offsets of which the log itself says that they hold no record, for transactions' sake.
+    ``empty`` has the offsets, ascending, that have no record in the log because of transactions.
 
     Raises:
-        LostRecordsError: an offset is there twice, does not belong, or is missing without a reason.
+        LostRecordsError: an offset is duplicate, outside of the range, or missing without a reason.
     """
     files = tuple(sorted((w.entry for w in written), key=lambda f: f.first_offset))
     gaps: list[ArchiveGap] = []
@@ -212,10 +212,10 @@ def make_addition(planned: ReadRange, written: Sequence[WrittenFile], empty: Run
 
 
 def _gaps(planned: ReadRange, written: Sequence[WrittenFile]) -> Iterable[tuple[int, int]]:
-    """Ascending ranges [start, end) that no file has.
+    """Yield the ranges [start, end) that are in no file, ascending.
 
     Raises:
-        LostRecordsError: an offset is there twice, or does not belong.
+        LostRecordsError: an offset is duplicate, or outside of the range.
     """
     at = planned.start
     runs = sorted(run for file in written for run in file.runs)
@@ -230,7 +230,7 @@ def _gaps(planned: ReadRange, written: Sequence[WrittenFile]) -> Iterable[tuple[
 
 
 def _covers(empty: Runs, start: int, end: int) -> bool:
-    """Whether every offset of [start, end) is in one of the runs."""
+    """Return whether every offset of [start, end) is in one of the runs."""
     at, index = start, bisect_right(empty, start, key=itemgetter(1))
     while at < end and index < len(empty) and empty[index][0] <= at:
         at = empty[index][1]

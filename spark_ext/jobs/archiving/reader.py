@@ -1,4 +1,4 @@
-"""An archive as a table: exactly the files that its manifest lists."""
+"""Read an archive as a table: exactly the files that its manifest lists."""
 
 from collections.abc import Sequence
 
@@ -19,13 +19,12 @@ SCHEMA = (
 def read_archive(
     spark: SparkSession, root: str, topics: Sequence[str] = (), *, files: Files | None = None
 ) -> DataFrame:
-    """The archived records of these topics, or of all, as they are at the moment of the call.
+    """Return the archived records of these topics, or of all topics, as of the call.
 
-    Files that no manifest lists, of a run that goes on or was interrupted, are not read; what is read does not change
-    while further runs add to the archive.
+    Files that the manifest does not list are not read. The table does not change while other runs add to the archive.
 
     Raises:
-        JobInputError: not an archive, or a topic that it does not hold.
+        JobInputError: this is not an archive, or it does not have the topic.
         DamagedArchiveError: the manifest cannot be trusted.
     """
     manifest = read_manifest(OsFiles() if files is None else files, root)
@@ -42,7 +41,7 @@ def read_archive(
 
 
 def read_files(spark: SparkSession, root: str, files: Sequence[ArchivedFile]) -> DataFrame:
-    """The records of these files of an archive."""
+    """Return the records of these files of an archive."""
     if not files:
         return spark.createDataFrame([], SCHEMA)
     return spark.read.schema(SCHEMA).parquet(*(f"file://{root}/{file.path}" for file in files))

@@ -1,9 +1,9 @@
-"""Runs of the archive job: ask, plan, write, check, commit, once or again and again; what they say afterwards.
+"""Run the archive job once or repeatedly (ask, plan, write, check, commit), and report the result.
 
-The manifest is the checkpoint of a run that goes on: records and how far they go become true with one replacement of
-it, so that there is nothing else that could disagree with it after a crash.
+The manifest is also the checkpoint. One replacement of the manifest commits both the records and the position, so no
+other state can disagree with it after a crash.
 
-The steps are here, what they work on is behind two ports: ``LogSource`` (a cluster and Spark) and
+The steps are here. They work on two interfaces: ``LogSource`` (a cluster and Spark) and
 ``milena.disk.files``.
 """
 
@@ -23,14 +23,14 @@ from spark_ext.jobs.running.errors import JobInputError, LostRecordsError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPartitions:
-    """The partitions that were asked for, as the cluster has them at one moment."""
+    """The state of the requested partitions in the cluster at one moment."""
 
     cluster_id: str
     partitions: tuple[PartitionState, ...]
 
 
 class LogSource(Protocol):
-    """Where records come from."""
+    """The source of records."""
 
     def state(self) -> ClusterPartitions:
         """Ask the cluster for topics, ids and readable offsets."""
@@ -43,12 +43,12 @@ class LogSource(Protocol):
         """
 
     def empty_in(self, key: PartitionKey, start: int, end: int) -> Runs:
-        """Of offsets [start, end) those that hold no record, as the partition's log itself says."""
+        """Return the offsets in [start, end) that have no record in the partition's log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSummary:
-    """Summary of a run, for a partition; ``behind`` offsets are left for the next one."""
+    """The summary of a run for a partition; ``behind`` offsets are left for the next run."""
 
     key: PartitionKey
     start_offset: int
@@ -61,7 +61,7 @@ class PartitionSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """Summary of a run. ``leftovers`` of an interrupted run were removed; ``losses`` were accepted."""
+    """The summary of a run. ``leftovers`` of an interrupted run were removed; ``losses`` were accepted."""
 
     commit: int
     partitions: tuple[PartitionSummary, ...]
@@ -70,17 +70,17 @@ class RunSummary:
 
     @property
     def records(self) -> int:
-        """Records archived by this run."""
+        """Return the number of records archived by this run."""
         return sum(p.records for p in self.partitions)
 
     @property
     def behind(self) -> int:
-        """Offsets left for the next run."""
+        """Return the number of offsets left for the next run."""
         return sum(p.behind for p in self.partitions)
 
 
 def joined(earlier: RunSummary, later: RunSummary) -> RunSummary:
-    """Summary of two commits of one run, as if they were one."""
+    """Return the summary of two commits of one run as one summary."""
     known = {p.key: p for p in earlier.partitions}
     added = tuple(
         replace(
@@ -112,12 +112,13 @@ def run_archive(
     records_max: int | None = None,
     is_loss_accepted: bool = False,
 ) -> RunSummary:
-    """Archive what is new, once; ``run_id`` is one that no run had before.
+    """Archive the new records once. ``run_id`` must be new.
 
     Raises:
-        ArchiveBusyError: another run is at it.
-        LostRecordsError: records are gone, and that is not accepted; or the source did not give what was planned.
-        JobInputError, DamagedArchiveError: the archive, or what was asked for, does not allow it.
+        ArchiveBusyError: another run is working on the archive.
+        LostRecordsError: records were deleted, and the run does not accept that; or the source did not give the
+            planned records.
+        JobInputError, DamagedArchiveError: the archive, or the request, does not allow the run.
     """
     with ArchiveWriter(files, root, run_id=run_id) as writer:
         return _commit_new(
@@ -136,14 +137,14 @@ def follow_archive(
     records_max: int | None = None,
     is_loss_accepted: bool = False,
 ) -> None:
-    """Archive what is new again and again under one lock, until ``is_over``, which waits, says so.
+    """Archive new records repeatedly under one lock, until ``is_over`` returns true; ``is_over`` waits in between.
 
-    ``records_max`` is of a commit; what one leaves is the next one's, without a wait. ``on_commit`` gets the summary of
-    each, also where there was nothing new.
+    ``records_max`` limits a commit; the next commit takes the rest without a wait. ``on_commit`` gets the summary of
+    each commit, even if there was nothing new.
 
     Raises:
-        ArchiveBusyError, LostRecordsError, JobInputError, DamagedArchiveError: as for ``run_archive``; what was
-            committed before stays.
+        ArchiveBusyError, LostRecordsError, JobInputError, DamagedArchiveError: as for ``run_archive``; earlier
+            commits stay.
     """
     with ArchiveWriter(files, root, run_id=run_id) as writer:
         while True:
@@ -176,7 +177,7 @@ def _commit_new(
 
 
 def _require_same_topics(plan: ArchivePlan, state: ClusterPartitions) -> None:
-    """Check that what was read by name came from the topics that were planned."""
+    """Check that the records, which were read by name, came from the planned topics."""
     present = {p.key for p in state.partitions}
     for planned in plan.to_read:
         if planned.key not in present:
@@ -213,7 +214,7 @@ def _summary(
 
 
 def summary_text(summary: RunSummary) -> str:
-    """A line a partition, and a sentence."""
+    """Return a line per partition, and a sentence."""
     rows = [
         (p.key.topic, p.key.partition, p.start_offset, p.next_offset, p.records, p.files, p.size_bytes, p.behind)
         for p in summary.partitions
@@ -230,7 +231,7 @@ def summary_text(summary: RunSummary) -> str:
 
 
 def summary_json(summary: RunSummary) -> Json:
-    """The same for programs."""
+    """Return the result as JSON, for programs."""
     return {
         "commit": summary.commit,
         "records": summary.records,

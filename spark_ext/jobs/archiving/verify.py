@@ -1,8 +1,7 @@
-"""``archive --verify``: the files of an archive held against its manifest.
+"""``archive --verify``: compare the files of an archive with its manifest.
 
-That the manifest accounts for every offset exactly once is checked whenever it is decoded; what is left is that
-each file is there and has the size, the checksum and the offsets that its entry says. Needs no lock: listed files
-never change.
+Decoding the manifest already checks that it accounts for every offset exactly once. This module checks that each file
+exists with the size, the checksum and the offsets of its entry. It needs no lock, because listed files never change.
 """
 
 import posixpath
@@ -22,7 +21,7 @@ from spark_ext.jobs.running.amounts import counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveVerdict:
-    """Findings of ``verify_archive``; ``problems`` are sentences, ``unlisted`` files are no fault."""
+    """The findings of ``verify_archive``; ``problems`` are sentences, ``unlisted`` files are no fault."""
 
     manifest: Manifest
     problems: tuple[str, ...]
@@ -30,7 +29,7 @@ class ArchiveVerdict:
 
     @property
     def is_good(self) -> bool:
-        """Every listed file is there and holds what the manifest says."""
+        """Return whether every listed file exists with the content of its entry."""
         return not self.problems
 
 
@@ -40,8 +39,8 @@ def verify_archive(
     """Read every file of the archive; ``on_file`` is called after each.
 
     Raises:
-        JobInputError: not an archive.
-        DamagedArchiveError: the manifest itself is damaged, so that nothing can be held against it.
+        JobInputError: this is not an archive.
+        DamagedArchiveError: the manifest is damaged, so that nothing can be compared with it.
     """
     manifest = read_manifest(files, root)
     problems: list[str] = []
@@ -58,7 +57,7 @@ def verify_archive(
 
 
 def _filled_gaps(partition: PartitionArchive, runs: Runs) -> list[str]:
-    """Gaps with a reason miss what they say: else a missing record elsewhere could hide behind the right count."""
+    """Return a sentence for each gap that files fill: else a record missing elsewhere could leave the count right."""
     name = f"{partition.key.topic} partition {partition.key.partition}"
     return [
         f"{name}: of offsets {gap.start} to {gap.end - 1} {gap.missing} are explained as missing, not {missing}"
@@ -74,7 +73,7 @@ def _count_within(runs: Runs, start: int, end: int) -> int:
 def verify_file(
     files: Files, root: str, key: PartitionKey, entry: ArchivedFile
 ) -> tuple[str | None, Runs]:
-    """What is wrong with a file, as a sentence, and the offsets that are in it."""
+    """Return the problem of a file as a sentence, or None, and the offsets in the file."""
     try:
         file = files.open(posixpath.join(root, entry.path))
     except FileNotFoundError:
@@ -102,7 +101,7 @@ def _content_problem(entry: ArchivedFile, runs: Runs) -> str | None:
 
 
 def verdict_text(verdict: ArchiveVerdict) -> str:
-    """A line a partition, the problems, and a sentence."""
+    """Return a line per partition, the problems, and a sentence."""
     rows = [
         (p.key.topic, p.key.partition, p.start_offset, p.next_offset, p.records, len(p.files), p.missing)
         for p in verdict.manifest.partitions
@@ -123,7 +122,7 @@ def verdict_text(verdict: ArchiveVerdict) -> str:
 
 
 def verdict_json(verdict: ArchiveVerdict) -> Json:
-    """The same for programs."""
+    """Return the result as JSON, for programs."""
     return {
         "is_sound": verdict.is_good,
         "problems": list(verdict.problems),

@@ -1,1 +1,1 @@
-"""An archive held against the topic that it was made of, and what is found."""
+"""Compare an archive with the topic that it was made from."""

@@ -1,10 +1,10 @@
-"""What of an archive and its topic is compared, and what came of it (pure).
+"""The ranges of an archive and its topic that an audit compares, and its report (pure).
 
     archive        |--- start_offset ------------------ next_offset ---|
     topic                     |--- log start ------------------- high watermark ---|
                      deleted  |           compared                     |  behind
 
-What retention deleted, and what is not archived yet, is no difference; nor is what compaction removed from the topic.
+Records that retention or compaction removed, and records that are not archived yet, are no difference.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ class Difference(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRange:
-    """What is compared of a partition: ``files`` of the archive from ``start`` on, and the topic's [start, end)."""
+    """The range to compare in a partition: the archive's ``files`` from ``start``, and the topic's [start, end)."""
 
     state: PartitionState
     archived: PartitionArchive | None
@@ -38,27 +38,27 @@ class AuditRange:
 
     @property
     def files(self) -> tuple[ArchivedFile, ...]:
-        """Those that have something to compare; the first may begin before it."""
+        """Return the files with records to compare; the first file may start before the range."""
         files = () if self.archived is None else self.archived.files
         return tuple(file for file in files if file.last_offset >= self.start)
 
     @property
     def to_read(self) -> ReadRange | None:
-        """The same of the topic, if there is anything."""
+        """Return the range to read from the topic; None if it is empty."""
         if self.start >= self.end:
             return None
         return ReadRange(key=self.state.key, next_offset=self.start, start=self.start, end=self.end)
 
     @property
     def behind(self) -> int:
-        """Offsets of the topic that are not archived yet."""
+        """Return the number of the topic's offsets that are not archived yet."""
         archived = self.archived
         known = self.state.log_start_offset if archived is None else archived.next_offset
         return max(0, self.state.high_watermark - max(known, self.state.log_start_offset))
 
 
 def audit_ranges(manifest: Manifest, states: Sequence[PartitionState]) -> tuple[AuditRange, ...]:
-    """What to compare of each partition of a topic, as both are now."""
+    """Return the range to compare in each partition of a topic, from the current state of both."""
     found = []
     for state in states:
         archived = manifest.partition(state.key)
@@ -78,7 +78,7 @@ def audit_ranges(manifest: Manifest, states: Sequence[PartitionState]) -> tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAudit:
-    """Counts of a partition: of records, but ``deleted`` and ``behind``, which are offsets."""
+    """The counts of a partition: records, except ``deleted`` and ``behind``, which are offsets."""
 
     partition: int
     missing: int
@@ -90,13 +90,13 @@ class PartitionAudit:
 
     @property
     def is_same(self) -> bool:
-        """Nothing is missing, extra or different."""
+        """Return whether no record is missing, extra or different."""
         return not (self.missing or self.extra or self.different)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What came of it: ``compared`` records are on both sides; ``examples`` are the first differences."""
+    """The result: ``compared`` counts records on both sides; ``examples`` are the first differences."""
 
     topic: str
     compared: int
@@ -105,14 +105,14 @@ class AuditReport:
 
     @property
     def differences(self) -> int:
-        """Records that are not the same."""
+        """Return the number of records that differ."""
         return sum(p.missing + p.extra + p.different for p in self.partitions)
 
 
 def audit_of(
     found: AuditRange, counts: dict[Difference, int], log_start_offset: int
 ) -> PartitionAudit:
-    """Counts of a partition, whose log began at this offset when it had been read."""
+    """Return the counts of a partition, whose log started at this offset after it was read."""
     archived = found.archived
     missing = counts.get(Difference.MISSING, 0)
     is_compacted = found.state.is_compacted
@@ -129,7 +129,7 @@ def audit_of(
 
 
 def example_text(partition: int, offset: int, kind: Difference, parts: str) -> str:
-    """One difference in words."""
+    """Return one difference in words."""
     where = f"partition {partition} offset {offset}"
     match kind:
         case Difference.MISSING:
@@ -141,7 +141,7 @@ def example_text(partition: int, offset: int, kind: Difference, parts: str) -> s
 
 
 def report_text(report: AuditReport) -> str:
-    """A line a partition, examples, and a sentence."""
+    """Return a line per partition, examples, and a sentence."""
     rows = [
         (p.partition, p.missing, p.extra, p.different, p.compacted, p.deleted, p.behind)
         for p in report.partitions
@@ -159,7 +159,7 @@ def report_text(report: AuditReport) -> str:
 
 
 def report_json(report: AuditReport) -> Json:
-    """The same for programs."""
+    """Return the result as JSON, for programs."""
     return {
         "topic": report.topic,
         "is_same": not report.differences,

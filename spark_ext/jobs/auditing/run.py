@@ -1,7 +1,7 @@
-"""One run of an audit: the archive and the topic, joined by partition and offset, as hashes of what records have.
+"""Run an audit: join the archive and the topic by partition and offset, as hashes of the records' parts.
 
-The topic goes on meanwhile: what is compared is fixed when the run begins, and what retention deletes until it ends is
-left out afterwards, when the topic has been read and its partitions are asked again where they begin.
+The topic changes during the run. So the ranges are fixed when the run starts. After the topic was read, the run asks
+for the partitions' starts again, and leaves out the records that retention deleted meanwhile.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ PARTS = ("key", "value", "headers", "timestamp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditWanted:
-    """What is asked for: ``topic`` None: the only one of the archive; so many ``examples_max`` are told."""
+    """The request of an audit. ``topic`` None means the archive's only topic; ``examples_max`` limits examples."""
 
     root: str
     cluster: JobCluster
@@ -44,7 +44,7 @@ class AuditWanted:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """What came of comparing."""
+    """The result of the comparison."""
 
     compared: int = 0
     counts: Sequence[Row] = ()
@@ -54,10 +54,10 @@ class _Comparison:
 def run_audit(
     files: Files, wanted: AuditWanted, session: Callable[[], SparkSession]
 ) -> AuditReport:
-    """Compare; ``session`` is asked for only when there is something to.
+    """Compare the archive with its topic; ``session`` is called only if there are records to compare.
 
     Raises:
-        JobInputError: no archive, or none of this topic; the topic is not the one that was archived.
+        JobInputError: there is no archive, or none of this topic; or the topic is not the archived one.
         DamagedArchiveError: the manifest cannot be trusted.
     """
     manifest = read_manifest(files, wanted.root)
@@ -107,7 +107,7 @@ def _compare(
     session: Callable[[], SparkSession],
     ask: Callable[[], ClusterPartitions],
 ) -> tuple[_Comparison, dict[int, int]]:
-    """Differences, and where partitions begin now that they have been read."""
+    """Return the differences, and the starts of the partitions after they were read."""
     files = [file for r in ranges for file in r.files]
     to_read = [r for each in ranges if (r := each.to_read) is not None]
     if not files and not to_read:
@@ -122,7 +122,7 @@ def _compare(
         StorageLevel.MEMORY_AND_DISK
     )
     try:
-        # All of it is read here, once; and the log asked after that.
+        # Read everything here, once, before the partitions' starts are asked for.
         rows.count()
         starts = {p.key.partition: p.log_start_offset for p in ask().partitions}
         left = rows.where(~_is_deleted(ranges, starts))
@@ -136,13 +136,13 @@ def _compare(
 
 
 def in_ranges(archived: DataFrame, ranges: Sequence[AuditRange]) -> DataFrame:
-    """Archived records from where their partitions begin; files may begin before that."""
+    """Return the archived records from the starts of their ranges; files may start before that."""
     starts = {r.state.key.partition: r.start for r in ranges}
     return archived.where(sf.col("offset") >= _by_partition(starts))
 
 
 def differences(archived: DataFrame, there: DataFrame, seen: Observation) -> DataFrame:
-    """Places that are not the same on both sides, with ``kind`` and ``parts``; observes how many are on both."""
+    """Return the offsets that differ, with ``kind`` and ``parts``; observe how many are on both sides."""
     left = _hashed(archived, "archived").withColumn("is_archived", sf.lit(True))
     right = _hashed(there, "there").withColumn("is_there", sf.lit(True))
     joined = left.join(right, PLACE, "full_outer")
@@ -163,8 +163,8 @@ def differences(archived: DataFrame, there: DataFrame, seen: Observation) -> Dat
 
 
 def _hashed(records: DataFrame, side: str) -> DataFrame:
-    """Place, and a number for each part: values would be moved about for nothing."""
-    # Spark's hash passes over nulls, and knows no bounds between fields: lists of headers could be taken for others.
+    """Return the place of each record and a hash of each part, so that Spark need not shuffle values."""
+    # Spark's hash skips nulls and ignores the bounds of fields, so different lists of headers could hash alike.
     headers = sf.to_json("headers")
     columns: dict[str, Column] = {
         "key": _hash(sf.col("key")),
@@ -180,7 +180,7 @@ def _hash(column: Column) -> Column:
 
 
 def _is_deleted(ranges: Sequence[AuditRange], starts: dict[int, int]) -> Column:
-    """Whether a record is missing because retention has taken it since the run began."""
+    """Return whether a record is missing because retention deleted it since the run started."""
     moved = {
         p: starts[p] for r in ranges if starts.get(p := r.state.key.partition, r.start) > r.start
     }

@@ -1,1 +1,1 @@
-"""How a job on events is run, as a stream or a table: its options, the time that counts, its report."""
+"""Run a job on events, as a stream or a table: its options, event time, and its report."""

@@ -1,8 +1,8 @@
-"""How a job on events is run: as a stream that goes on or ends, or on all that topics hold now; to a topic or files.
+"""Run a job on events as a stream, or as a table of the topics' current records; write to a topic or to files.
 
-A job is two pure functions of DataFrames: records to events (``events.watermark``), and events to rows. All else is
-here, and the same for a stream and a table, up to the last step. Where a stream stands is in its checkpoint, with the
-windows that are open: another run goes on there, and what was written is not written again.
+A job is two pure functions of DataFrames: records to events (``events.watermark``), and events to rows. This module
+does the rest, in the same way for a stream and a table up to the last step. A stream's checkpoint has its offsets and
+its open windows. The next run continues there, and does not write again what was written.
 """
 
 import os
@@ -33,23 +33,23 @@ from spark_ext.jobs.running.picture import Panel, save_picture
 from spark_ext.jobs.running.session import job_session
 
 RECORDS_SCHEMA = "topic string, value binary, timestamp timestamp"
-"""Of a record the columns that make an event; others are not even decoded."""
+"""The columns of a record that make an event; others are not decoded."""
 
 PICTURED_ROWS_MAX = 20_000
-"""The latest of the target: a picture does not show more, and a driver holds them."""
+"""The most rows of the target, the latest ones, in a picture; the driver holds them in memory."""
 
 POLL_S = 1
-"""Spark keeps the reports of 100 batches, and makes fewer in a second."""
+"""How often to read Spark's reports, in s: it keeps those of 100 batches, and makes fewer in a second."""
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRun:
-    """Where a run reads and writes, and how it goes on. One of ``target`` and ``output`` is given.
+    """The source, target and trigger of a run. Exactly one of ``target`` and ``output`` is given.
 
-    ``checkpoint`` is a folder, or None to take the topics as a table, once. A stream ends with what is there when it
-    starts if ``is_once``, else begins a batch every ``interval_s`` seconds.
+    ``checkpoint`` is a folder, or None to read the topics once, as a table. If ``is_once``, a stream ends with the
+    records that exist when it starts; else it starts a batch every ``interval_s`` seconds.
     """
 
     cluster: JobCluster
@@ -65,10 +65,10 @@ class EventRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventJob:
-    """What a job makes of records: ``parse`` gives them ``time`` and ``reason``, ``compute`` makes rows of events.
+    """The functions of a job: ``parse`` adds ``time`` and ``reason`` to records, ``compute`` makes rows from events.
 
     The values of the columns ``key`` make the key of a row's record, separated by blanks: equal keys stay in order.
-    ``panels`` draws rows, of which the column ``at`` says the time; None for a job that draws nothing.
+    ``panels`` draws rows by the time in their column ``at``; None for a job that draws nothing.
     """
 
     name: str
@@ -82,7 +82,7 @@ class EventJob:
 def run_event_job(
     job: EventJob, run: EventRun, *, is_json: bool, picture: str | None = None
 ) -> None:
-    """Run until the end, or until it is interrupted, print what was done, and draw what the target then holds."""
+    """Run until the end or an interrupt, print the report, and draw the rows of the target."""
     _check_topics(run)
     spark = job_session(f"milena-{job.name.replace('_', '-')}")
     records = read_records(spark, run)
@@ -99,7 +99,7 @@ def run_event_job(
 
 
 def target_rows(spark: SparkSession, job: EventJob, run: EventRun) -> list[Row]:
-    """The latest rows that the target holds, of this run and of earlier ones; what is no row of the job is left out."""
+    """Return the latest rows in the target, of this and earlier runs; other records are skipped."""
     schema = job.compute(job.parse(spark.createDataFrame([], RECORDS_SCHEMA))).schema
     if run.target is None:
         rows = spark.read.schema(schema).parquet(_location(run.output))
@@ -113,15 +113,15 @@ def target_rows(spark: SparkSession, job: EventJob, run: EventRun) -> list[Row]:
 
 
 def _check_topics(run: EventRun) -> None:
-    """That there are the topics, before Spark starts: a stream finds out with its first batch."""
+    """Check that the topics exist, before Spark starts; a stream would find out only in its first batch."""
     targets = () if run.target is None else (run.target,)
     log_state(run.cluster, TopicChoice(names=(*run.topics, *targets)))
 
 
 def read_records(spark: SparkSession, run: EventRun) -> DataFrame:
-    """The topics from their first records on, as a stream or as they are now."""
+    """Return the topics' records from the first one on, as a stream or as a table."""
     if not spark.sparkContext.getConf().contains(_PARTITIONS):
-        # Spark's 200 are as many states to keep, and tasks a batch. A checkpoint keeps the number that it began with.
+        # Spark's default of 200 means 200 states to keep, and 200 tasks per batch. A checkpoint keeps its first number.
         spark.conf.set(_PARTITIONS, spark.sparkContext.defaultParallelism)
     reader = spark.read if run.checkpoint is None else spark.readStream
     options = {
@@ -141,14 +141,14 @@ def rows_of(
     read: Observation | str = READ,
     written: Observation | str = WRITTEN,
 ) -> DataFrame:
-    """What the job makes of records; ``read`` and ``written`` observe what goes in and what comes out."""
+    """Return the job's rows for records; ``read`` and ``written`` observe the input and the output."""
     events = dated(job.parse(records)).observe(read, *read_counts())
     rows = job.compute(in_time(events, late_s=late_s))
     return rows.observe(written, *written_counts(rows.columns))
 
 
 def as_records(job: EventJob, rows: DataFrame) -> DataFrame:
-    """Rows as records: JSON objects with a field a column, also where it is null."""
+    """Return rows as records: JSON objects with a field for each column, even if it is null."""
     return rows.select(
         sf.concat_ws(" ", *job.key).alias("key"),
         sf.to_json(sf.struct("*"), {"ignoreNullFields": "false"}).alias("value"),
@@ -168,7 +168,7 @@ def write_table(job: EventJob, run: EventRun, records: DataFrame) -> EventReport
 
 
 def start_stream(job: EventJob, run: EventRun, records: DataFrame) -> StreamingQuery:
-    """Begin, or go on where the checkpoint ends."""
+    """Start the stream, or continue from the checkpoint."""
     rows = rows_of(job, records, late_s=run.late_s)
     if run.target is None:
         writer = rows.writeStream.format("parquet").option("path", _location(run.output))
@@ -182,10 +182,10 @@ def start_stream(job: EventJob, run: EventRun, records: DataFrame) -> StreamingQ
 
 
 def follow(query: StreamingQuery, run: EventRun, *, name: str) -> EventReport:
-    """Show progress until the query ends; an interrupt ends one that would go on for ever.
+    """Show progress until the query ends; an interrupt ends an endless query.
 
     Raises:
-        StreamingQueryException: it failed.
+        StreamingQueryException: the query failed.
     """
     report = EventReport()
     with tqdm(desc=name, unit=" records", disable=None) as bar:
@@ -203,7 +203,7 @@ def follow(query: StreamingQuery, run: EventRun, *, name: str) -> EventReport:
 
 
 def _location(path: str | None) -> str:
-    """A path of this machine, or a URL, as Spark wants it."""
+    """Return a path of this machine, or a URL, in Spark's form."""
     assert path is not None, (
         "the run is to a topic or to files, with a checkpoint if it is a stream"
     )

@@ -1,4 +1,4 @@
-"""Options of the command line of jobs on events: those of a stream, and those that all have."""
+"""Command-line options of jobs on events: those of a stream, and those that all jobs have."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamWanted:
-    """What a command line says of a stream; what it is not said of is a table."""
+    """The stream options of a command line; without them the job reads a table."""
 
     target: str | None
     checkpoint: str | None
@@ -47,10 +47,10 @@ class StreamWanted:
     is_loss_accepted: bool
 
     def run(self, cluster: JobCluster, topics: tuple[str, ...], output: str | None) -> EventRun:
-        """A run that reads these topics and writes to a topic or to ``output``.
+        """Return a run that reads these topics and writes to a topic or to ``output``.
 
         Raises:
-            click.UsageError: there is no target, or two, or it is read, too.
+            click.UsageError: there is no target, or two, or the target is also a source.
         """
         if (self.target is None) == (output is None):
             raise click.UsageError("say where to write: --to a topic, or --output")

@@ -1,6 +1,6 @@
-"""What a run of a job on events says: how many it read, could not read, came too late for, and wrote.
+"""The report of a run of a job on events: the counts of records read, unreadable, late, and written.
 
-Spark reports a stream batch by batch, as JSON; what is counted along the way (``observe``) comes with it.
+Spark reports a stream batch by batch, as JSON. The report includes the observed counts (``observe``).
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,20 +14,20 @@ from milena.fields import Json
 from spark_ext.jobs.running.amounts import counted
 
 READ, WRITTEN = "read", "written"
-"""Names of what is observed: the events as they come, and the rows that are written."""
+"""The names of the observations: of the events that arrive, and of the rows that are written."""
 
 DELAY = "delay_ms"
-"""A column that rows may have: from the latest event that a row is made of to the row."""
+"""An optional column of rows: the time from the latest event of a row to the row, in ms."""
 
 
 def read_counts() -> tuple[Column, ...]:
-    """What is observed of events."""
+    """Return the columns that are observed of events."""
     unreadable = sf.count_if(sf.col("reason").isNotNull()).alias("unreadable")
     return sf.count("*").alias("records"), unreadable
 
 
 def written_counts(columns: Iterable[str]) -> tuple[Column, ...]:
-    """What is observed of rows with these columns."""
+    """Return the columns that are observed of rows with these columns."""
     rows = sf.count("*").alias("rows")
     if DELAY not in columns:
         return (rows,)
@@ -36,9 +36,9 @@ def written_counts(columns: Iterable[str]) -> tuple[Column, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventReport:
-    """Counts of a run. ``unreadable`` are of ``records``; ``written`` is rows.
+    """The counts of a run. ``unreadable`` records are part of ``records``; ``written`` counts rows.
 
-    ``late`` is rows of the state that Spark dropped: events of a task, a window and a group count together as one.
+    ``late`` counts the state rows that Spark dropped: events of one task, window and group count as one.
     ``watermark`` is ISO 8601, None for a table and before there was any event. ``delays_ms`` is the sum of all rows'
     delays, 0 where a job has none.
     """
@@ -56,7 +56,7 @@ class EventReport:
     def with_counts(
         self, read: Mapping[str, Any] | None, written: Mapping[str, Any] | None
     ) -> "EventReport":
-        """The report with what was observed of one batch, or of a table."""
+        """Return the report plus the observations of one batch, or of a table."""
         longest = written.get("delay_max_ms") if written else None
         return replace(
             self,
@@ -72,14 +72,14 @@ class EventReport:
 
     @property
     def delay_mean_ms(self) -> int | None:
-        """Of the rows that were written."""
+        """Return the mean delay of the written rows, in ms; None if there are none."""
         return None if self.delay_max_ms is None else round(self.delays_ms / self.written)
 
     def with_progress(self, progress: Iterable[Mapping[str, Any]]) -> "EventReport":
-        """The report with batches that Spark reports; those that it knows, and times without a batch, add nothing."""
+        """Return the report plus new batches of Spark's progress; known batches and idle reports add nothing."""
         report = self
         for batch in progress:
-            # An idle query reports from time to time under the number of the batch to come.
+            # An idle query reports from time to time, under the number of its next batch.
             if batch["batchId"] <= report.last_batch or "addBatch" not in batch["durationMs"]:
                 continue
             observed = batch["observedMetrics"]
@@ -101,12 +101,12 @@ class EventReport:
 
 def _watermark(batch: Mapping[str, Any]) -> str | None:
     watermark: str | None = batch["eventTime"].get("watermark")
-    # Spark's word for: there was no event yet.
+    # Spark reports this time before the first event.
     return None if watermark == "1970-01-01T00:00:00.000Z" else watermark
 
 
 def event_report_text(report: EventReport) -> str:
-    """A sentence, and one more for each thing that a reader should look after."""
+    """Return a sentence, and one more for each count that needs attention."""
     lines = [
         f"{counted(report.records, 'record')} in {counted(report.batches, 'batch')}: {report.written:,} written"
     ]
@@ -124,7 +124,7 @@ def event_report_text(report: EventReport) -> str:
 
 
 def event_report_json(report: EventReport) -> Json:
-    """The same for programs."""
+    """Return the result as JSON, for programs."""
     return {
         "batches": report.batches,
         "records": report.records,

@@ -12,11 +12,11 @@ from pyspark.sql import functions as sf
 
 KINDS = ("demand", "supply")
 COUNT_MAX = 1_000_000_000
-"""Of an event; sums of a window are far from 64 bits."""
+"""The largest count of an event; it keeps the sums of a window far below 64 bits."""
 
 _FIELDS = "kind string, area string, time string, count string"
 _TIME_SHAPE = r"\A\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)\z"
-"""Of a time with its offset: a cast alone would take a year, or an hour of today."""
+"""The form of a time with its offset: a cast alone would also accept a year, or an hour of today."""
 _COUNT_SHAPE = r"\A\d{1,10}\z"
 
 

@@ -1,4 +1,4 @@
-"""Pictures of prices: surcharges, what they come of, and how long they took."""
+"""Pictures of prices: surcharges, the demand and supply behind them, and their delays."""
 
 from collections.abc import Sequence
 from statistics import quantiles
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def price_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
-    """Of rows of ``surcharges.surcharges_of``."""
+    """Return the panels for rows of ``surcharges.surcharges_of``."""
 
     def surcharges(axis: "Axes") -> None:
         found = series_by_name((row.area, window_of(row, row.surcharge_percent)) for row in rows)
@@ -58,7 +58,7 @@ def price_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
 
 
 def percentiles_s(delays_s: Sequence[float]) -> dict[str, float]:
-    """Half of the prices took no longer than p50, all but one of a hundred than p99; nothing of fewer than two."""
+    """Return the delays' p50 and p99 in s; nothing for fewer than two delays."""
     if len(delays_s) < 2:
         return {}
     cuts = quantiles(delays_s, n=100, method="inclusive")

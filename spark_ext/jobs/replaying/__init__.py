@@ -1,1 +1,1 @@
-"""What an archive holds back into a topic: what to write, where that stands, and what was done."""
+"""Write an archive back into a topic: the plan, the position, and the report."""

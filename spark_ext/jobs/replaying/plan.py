@@ -1,8 +1,8 @@
-"""Plan of a replay: which files of an archive go to a topic, and what a name stands for (pure).
+"""Plan a replay: which files of an archive go to a topic, and what a replay's name stands for (pure).
 
-A partition is written file by file, each a batch of its own: files never change, so that a batch is the same whoever
-writes it, and when. Its number is the last offset in it, for files are numbered by their offsets: what is committed is
-then the offset of the source that the next run goes on from.
+A partition is written file by file, each as its own batch. Files never change, so a batch is the same in every run. The
+number of a batch is the last offset in its file. So the committed offset is the source offset from which the next run
+continues.
 """
 
 import json
@@ -18,14 +18,14 @@ from spark_ext.jobs.running.amounts import counted
 from spark_ext.jobs.running.errors import JobInputError
 
 PARTITIONS_MAX = 999
-"""Of a replay: what is agreed is written with where each begins, in one transaction of 1,000 offsets."""
+"""The most partitions: one transaction of 1,000 offsets has the agreement and the start of each partition."""
 
 _PIECE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayFilter:
-    """Which records: times are in ms since 1970, the latter exclusive; ``partitions`` None: all of the topic."""
+    """The filter of records. Times are in ms since 1970, the end is exclusive. ``partitions`` None means all."""
 
     from_ms: int | None = None
     until_ms: int | None = None
@@ -34,7 +34,7 @@ class ReplayFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaySource:
-    """A topic of an archive, and its partitions that are asked for."""
+    """A topic of an archive, and the requested partitions."""
 
     cluster_id: str
     topic: str
@@ -43,10 +43,10 @@ class ReplaySource:
 
 
 def parse_partitions(text: str) -> tuple[int, ...]:
-    """Numbers of ``0,2,5-7``, ascending.
+    """Parse ``0,2,5-7``; return the numbers, ascending.
 
     Raises:
-        ValueError: it is no such list.
+        ValueError: the text is not such a list.
     """
     pieces = [_PIECE.fullmatch(piece.strip()) for piece in text.split(",")]
     ranges = [(int(m[1]), int(m[2] or m[1])) for m in pieces if m is not None]
@@ -60,10 +60,10 @@ def parse_partitions(text: str) -> tuple[int, ...]:
 def find_source(
     manifest: Manifest, topic: str | None, topic_id: str | None, chosen: ReplayFilter
 ) -> ReplaySource:
-    """The topic to replay; without a name the only one that the archive holds.
+    """Return the topic to replay; without a name, the only topic of the archive.
 
     Raises:
-        JobInputError: it holds none of this name, or several and nobody says which; or not these partitions.
+        JobInputError: the archive has no such topic, or several and no name was given; or not these partitions.
     """
     name = topic_in(manifest, topic)
     found_id = _the_incarnation(manifest, name, topic_id)
@@ -102,9 +102,9 @@ def _the_incarnation(manifest: Manifest, topic: str, topic_id: str | None) -> st
 
 
 def agreed_number(source: ReplaySource, chosen: ReplayFilter, to: str, *, is_by_key: bool) -> int:
-    """What a name stands for, as a number that a group can have as its offset: 63 bits of a hash.
+    """Return what a name stands for as a number that fits a group's offset: 63 bits of a hash.
 
-    The partitions count as they were asked for, so that all stays all when the topic gets more of them.
+    The hash has the partitions as requested, so that "all" stays the same when the topic gets more partitions.
     """
     said = {
         "cluster": source.cluster_id,
@@ -121,10 +121,10 @@ def agreed_number(source: ReplaySource, chosen: ReplayFilter, to: str, *, is_by_
 
 
 def require_partitions(source: ReplaySource, to: str, partition_count: int) -> None:
-    """Check that a topic has the partitions whose numbers records shall keep.
+    """Check that a topic has the partitions whose numbers the records keep.
 
     Raises:
-        JobInputError: it has not.
+        JobInputError: the topic has too few partitions.
     """
     largest = max((p.key.partition for p in source.partitions if p.files), default=-1)
     if largest >= partition_count:
@@ -136,10 +136,10 @@ def require_partitions(source: ReplaySource, to: str, partition_count: int) -> N
 
 
 def files_below(partition: PartitionArchive, next_offset: int) -> int:
-    """How many of a partition's files are written, when all offsets below ``next_offset`` are.
+    """Return how many of a partition's files are written if all offsets below ``next_offset`` are written.
 
     Raises:
-        JobInputError: no file ends there: another archive's files were written.
+        JobInputError: no file ends there, so the files of another archive were written.
     """
     files = partition.files
     count = bisect_right(files, next_offset, key=lambda file: file.last_offset + 1)

@@ -1,4 +1,4 @@
-"""What a replay says at its end: how much of each partition it wrote, and what was there already."""
+"""The report of a replay: how much of each partition it wrote, and how much was written before."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReplay:
-    """A partition of the source: ``size_bytes`` is of keys and values; ``skipped`` files are of former runs."""
+    """The counts of a source partition: ``size_bytes`` of keys and values; ``skipped`` files of earlier runs."""
 
     partition: int
     next_offset: int
@@ -24,7 +24,7 @@ class PartitionReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """Summary of a run; ``notes`` are sentences about what the topic makes of the records."""
+    """The summary of a run; ``notes`` are sentences about changes that the topic makes to records."""
 
     name: str
     topic: str
@@ -33,27 +33,27 @@ class ReplayReport:
 
     @property
     def records(self) -> int:
-        """Records written by this run."""
+        """Return the number of records written by this run."""
         return sum(p.records for p in self.partitions)
 
     @property
     def size_bytes(self) -> int:
-        """Their keys and values."""
+        """Return the bytes of their keys and values."""
         return sum(p.size_bytes for p in self.partitions)
 
     @property
     def files(self) -> int:
-        """Files that were read."""
+        """Return the number of files that were read."""
         return sum(p.files for p in self.partitions)
 
     @property
     def skipped(self) -> int:
-        """Files that former runs had written."""
+        """Return the number of files that earlier runs wrote."""
         return sum(p.skipped for p in self.partitions)
 
 
 def notes_on(topic: TopicView, first_ms: int | None, now_ms: int) -> tuple[str, ...]:
-    """What becomes of the times of records in this topic; ``first_ms`` is the earliest that was written."""
+    """Return notes on the times of records in this topic; ``first_ms`` is the earliest written time."""
     name, configs = topic.name, topic.configs
     if configs.get("message.timestamp.type") == "LogAppendTime":
         note = (
@@ -73,7 +73,7 @@ def notes_on(topic: TopicView, first_ms: int | None, now_ms: int) -> tuple[str, 
 
 
 def report_text(report: ReplayReport) -> str:
-    """A line a partition, and a sentence."""
+    """Return a line per partition, and a sentence."""
     rows = [
         (p.partition, p.next_offset, p.records, p.size_bytes, p.files, p.skipped)
         for p in report.partitions
@@ -90,7 +90,7 @@ def report_text(report: ReplayReport) -> str:
 
 
 def report_json(report: ReplayReport) -> Json:
-    """The same for programs."""
+    """Return the result as JSON, for programs."""
     return {
         "name": report.name,
         "topic": report.topic,

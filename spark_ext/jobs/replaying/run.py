@@ -1,8 +1,8 @@
-"""One run of a replay: check, agree, and write the files that are left, each in a transaction of its own.
+"""Run a replay: check, agree, and write the remaining files, each in its own transaction.
 
-The partitions of the source go side by side, the files of each one after the other. A file is one task of Spark with
-its rows in the order of their offsets, so that records stay in it. Whether a file is committed the task finds out by
-itself, behind the begin of its transaction: what a run reads beforehand only spares it the work.
+Source partitions are written in parallel, the files of a partition one after the other. A file is one Spark task with
+its rows in offset order, so records keep their order. The task finds out whether its file is committed, after its
+transaction began. The positions that a run reads before that only save work.
 """
 
 from collections.abc import Callable
@@ -38,9 +38,9 @@ EVERYTHING = ReplayFilter()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayWanted:
-    """What is asked for: a topic of an archive, to which topic, under which name.
+    """The request of a replay: a topic of an archive, the target topic, and the replay's name.
 
-    ``topic`` and ``topic_id`` None: the only one; ``to`` None: the one of the same name.
+    ``topic`` and ``topic_id`` None mean the only one; ``to`` None means the topic of the same name.
     """
 
     root: str
@@ -55,7 +55,7 @@ class ReplayWanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counts:
-    """Counts of what was written of a file; ``first_ms`` is the earliest time."""
+    """The counts of a written file; ``first_ms`` is the earliest time."""
 
     records: int
     size_bytes: int
@@ -69,11 +69,11 @@ def run_replay(
     *,
     on_records: Callable[[int], None] = lambda _: None,
 ) -> ReplayReport:
-    """Write what is left; ``session`` is asked for only when there is something, ``on_records`` told after each file.
+    """Write the remaining files. ``session`` is called only if there are any, ``on_records`` after each file.
 
     Raises:
-        JobInputError: the archive, the topic or the name do not allow what is asked for; nothing was written.
-        DamagedArchiveError: a file is not what the manifest says; files before it may have been written.
+        JobInputError: the archive, the topic or the name does not allow the replay; nothing was written.
+        DamagedArchiveError: a file differs from its entry in the manifest; earlier files may have been written.
     """
     source = find_source(
         read_manifest(files, wanted.root), wanted.topic, wanted.topic_id, wanted.chosen
@@ -125,7 +125,7 @@ class _Replay:
     def run(
         self, source: ReplaySource, starts: dict[int, int], session: Callable[[], SparkSession]
     ) -> tuple[tuple[PartitionReplay, ...], int | None]:
-        """What was done of each partition, and the earliest time of a record."""
+        """Write all partitions; return the counts of each, and the earliest time of a record."""
         skipped = [files_below(p, starts[p.key.partition]) for p in source.partitions]
         found = [
             PartitionReplay(
@@ -145,7 +145,7 @@ class _Replay:
             try:
                 wait(futures.values(), return_when=FIRST_EXCEPTION)
             finally:
-                # After an error, or an interrupt, the others end with the file that they are at.
+                # After an error or an interrupt, the other partitions end with their current file.
                 self._is_over.set()
         firsts: list[int] = []
         for i, future in futures.items():
@@ -198,9 +198,9 @@ class _Replay:
 
 
 def as_written(records: DataFrame, wanted: ReplayWanted, partition_count: int) -> DataFrame:
-    """The archived records that are asked for, with the columns that the sink writes.
+    """Return the requested archived records, with the columns that the sink writes.
 
-    Where keys choose the partition, records without one go by that of the source, so that they stay in order.
+    If keys choose the partition, records without a key keep the source's partition, so that they stay in order.
     """
     chosen = wanted.chosen
     if chosen.from_ms is not None:
@@ -214,12 +214,12 @@ def as_written(records: DataFrame, wanted: ReplayWanted, partition_count: int) -
 
 
 def in_order(rows: DataFrame) -> DataFrame:
-    """As one task, which goes by offset: of the pieces that a large file is cut into Spark promises no order."""
+    """Return the rows as one task in offset order: Spark promises no order for the pieces of a large file."""
     return rows.coalesce(1).sortWithinPartitions("offset")
 
 
 def _make_active(spark: SparkSession) -> None:
-    """Let this thread have a session, where Spark looks for formats: making a table is what does it."""
+    """Make the session active in this thread, where Spark looks for formats; creating a table does that."""
     spark.createDataFrame([], "nothing int")
 
 

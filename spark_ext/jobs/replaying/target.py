@@ -1,13 +1,13 @@
-"""The topic that is replayed to: whether it takes the records, and how far it has them, as its cluster remembers.
+"""The target topic of a replay: whether it accepts the records, and how far they are written.
 
-Under a name the cluster keeps offsets of groups, each committed in a transaction:
+For a replay's name, the cluster stores offsets of groups, each committed in a transaction:
 
     spark-NAME-all        what the name stands for, as a number (``replaying.plan.agreed_number``)
     spark-NAME-PARTITION  the offset of the source up to which a partition is written, committed with the records
 
-All are there, at 0, before the first record is written. So a group that is missing later was forgotten, as groups are
-when nobody commits for long, and to write its partition again would double it: that is refused. The transactional ids
-are never forgotten, and tell a new name from one of which all groups are gone.
+All groups exist, at 0, before the first record is written. The cluster forgets a group without commits after some time.
+So a group that is missing later was forgotten; writing its partition again would duplicate records, and is refused.
+Transactional ids are never forgotten. They distinguish a new name from a name whose groups were all forgotten.
 """
 
 import asyncio
@@ -32,25 +32,25 @@ from spark_ext.writing.transaction import (
 )
 
 HOLD_MS = 30_000
-"""How long a transaction may take that commits offsets alone."""
+"""The timeout of a transaction that commits only offsets, in ms."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayTarget:
-    """A topic, and the name under which it is replayed to."""
+    """A target topic, and the name of the replay."""
 
     cluster: JobCluster
     topic: str
     name: str
 
     def id_of(self, partition: int) -> str:
-        """The transactional id of a partition of the source."""
+        """Return the transactional id of a source partition."""
         return f"{self.name}-{partition}"
 
     def state(self) -> ClusterPartitions:
-        """The topic's partitions, and the ids of it and its cluster.
+        """Return the topic's partitions, its id, and the cluster's id.
 
         Raises:
             JobInputError: there is no such topic.
@@ -58,18 +58,18 @@ class ReplayTarget:
         return log_state(self.cluster, TopicChoice(names=(self.topic,)))
 
     def view(self) -> TopicView:
-        """The topic with its configs."""
+        """Return the topic with its configs."""
         _, (found,) = asyncio.run(topic_facts(self.cluster, TopicChoice(names=(self.topic,))))
         return found
 
     def agree(self, number: int, partitions: Sequence[int]) -> dict[int, int]:
-        """Where each partition goes on, once the name stands for this ``number`` or did so before.
+        """Bind the name to ``number``, if it is not bound yet; return where each partition continues.
 
-        Other runs under the name write nothing any more that they have not begun.
+        Other runs under the name start no further writes.
 
         Raises:
-            JobInputError: it stands for something else, or what was written under it is not known any more.
-            BatchAbortedError: another run has begun meanwhile.
+            JobInputError: the name stands for another replay, or its positions were forgotten.
+            BatchAbortedError: another run has started meanwhile.
         """
         return asyncio.run(self._agree(number, partitions))
 
@@ -89,7 +89,7 @@ class ReplayTarget:
                     f"under the name {self.name} another replay has started: of another archive or topic of it, or "
                     "with another --from, --until, --partitions or --by-key. Repeat those, or give another --name"
                 )
-            # Again, so that it is not forgotten while replays go on.
+            # Commit again, so that the group is not forgotten while replays continue.
             await calls.commit("all", agreement, {"all": number})
             found = await calls.all_of(calls.held, partitions)
         return dict(zip(partitions, found, strict=True))
@@ -107,7 +107,7 @@ class _NameCalls:
     async def all_of(
         self, ask: Callable[[int], Awaitable[T]], partitions: Sequence[int]
     ) -> list[T]:
-        """The answers, in the order of the partitions."""
+        """Return the results, in the order of the partitions."""
 
         async def one(partition: int) -> T:
             async with self._room:
@@ -116,17 +116,17 @@ class _NameCalls:
         return await asyncio.gather(*map(one, partitions))
 
     async def begin(self, part: str) -> ProducerIdentity:
-        """A transaction, which ends that of another run."""
+        """Begin a transaction; it fences the transaction of another run."""
         name = f"{self._target.name}-{part}"
         return await patiently(
             lambda: self._client.transport.begin_transaction(name, timeout_ms=HOLD_MS)
         )
 
     async def offset(self, part: str) -> int | None:
-        """What is committed.
+        """Return the committed offset; None if there is none.
 
         Raises:
-            JobInputError: it is of another topic.
+            JobInputError: the offset belongs to another topic.
         """
         found = await offsets_of(self._client, self._group(part))
         others = {where.topic for where in found} - {self._target.topic}
@@ -138,7 +138,7 @@ class _NameCalls:
         return found.get(self._where)
 
     async def commit(self, part: str, identity: ProducerIdentity, offsets: dict[str, int]) -> None:
-        """Commit offsets of these parts, all or none, unless another run has begun under ``part``."""
+        """Commit offsets of these parts, all or none, unless another run has started under ``part``."""
         rows = [
             MemberOffsets(
                 group=self._group(each),
@@ -152,13 +152,13 @@ class _NameCalls:
             await patiently(lambda: self._client.transport.commit_transaction(identity, {}, rows))
 
     async def held(self, partition: int) -> int:
-        """Where it goes on, for nobody but this run."""
+        """Return where a partition continues, after other runs were fenced from it."""
         part = str(partition)
         identity = await self.begin(part)
         found = await self.offset(part)
         if found is None and identity.producer_epoch > 0:
             raise self._forgotten([partition])
-        # A partition that the archive did not have when the name was agreed on begins at 0, as the others did.
+        # A partition that was not in the archive when the name was bound starts at 0, like the others.
         await self.commit(part, identity, {part: found or 0})
         return found or 0
 
@@ -166,12 +166,12 @@ class _NameCalls:
         """Check that nothing was ever written under the name.
 
         Raises:
-            JobInputError: something may have been.
+            JobInputError: records may have been written.
         """
         offsets = await self.all_of(lambda p: self.offset(str(p)), partitions)
         used = [p for p, offset in zip(partitions, offsets, strict=True) if offset is not None]
         if not used and agreement.producer_epoch > 0:
-            # A run that ended before it had agreed comes here again: it had begun no partition.
+            # A run that ended before the agreement passes this check: it had started no partition.
             begun = await self.all_of(lambda p: self.begin(str(p)), partitions)
             used = [p for p, i in zip(partitions, begun, strict=True) if i.producer_epoch > 0]
         if used:

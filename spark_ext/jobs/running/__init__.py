@@ -1,1 +1,1 @@
-"""What all jobs have: which cluster and as whom, the session, errors, and how a command line ends."""
+"""Shared by all jobs: the cluster and credentials, the Spark session, errors, and the exit of a command."""

@@ -1,7 +1,7 @@
-"""Which cluster a job works with, and as whom: the options of its command line, in the words of ``milena``'s.
+"""The cluster and the credentials of a job: the options of its command line, named like those of ``milena``.
 
-What the command line says goes before what the environment does (``MILENA_TOKEN_FILE`` and its like), and both go to
-Spark as options of the data source.
+The command line overrides the environment (variables such as ``MILENA_TOKEN_FILE``). Spark gets both as options of the
+data source.
 """
 
 import os
@@ -26,17 +26,17 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCluster:
-    """Any of a cluster's nodes, and who asks them."""
+    """The URLs of nodes of a cluster, and the credentials to use."""
 
     urls: tuple[str, ...]
     credentials: Credentials = ANONYMOUS
 
     def client(self) -> Client:
-        """For what a job asks by itself."""
+        """Return a client for the job's own requests."""
         return Client(self.urls, credentials=self.credentials)
 
     def options(self) -> dict[str, str]:
-        """The same as options of ``format("milena")``."""
+        """Return the URLs and credentials as options of ``format("milena")``."""
         return {"url": ",".join(self.urls), **options_of(self.credentials)}
 
 
@@ -92,10 +92,10 @@ def cluster_options(function: Callable[..., R]) -> Callable[..., R]:
 
 
 def job_credentials(flags: Mapping[str, str], environment: Mapping[str, str]) -> Credentials:
-    """What is said by the command line, on top of the environment; files by their whole paths, for Spark.
+    """Return the credentials of the command line on top of the environment; files as absolute paths, for Spark.
 
     Raises:
-        click.UsageError: it contradicts itself.
+        click.UsageError: the options contradict each other.
     """
     texts = nearer(flags, texts_of(environment))
     paths = {name: os.path.abspath(text) for name, text in texts.items() if name in FILES}

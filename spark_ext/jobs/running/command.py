@@ -1,4 +1,4 @@
-"""How a job's command line ends: one line on standard error and an exit code, whatever went wrong."""
+"""End a job's command line with an exit code, and after any error with one line on standard error."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str] | None) -> int:
-    """Run one command line; its exit code."""
+    """Run one command line; return its exit code."""
     try:
         result = command.main(
             args=None if arguments is None else list(arguments),
@@ -28,7 +28,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except BadCredentialsError as error:
         return _failed(name, error.message, EXIT_USAGE)
     except MilenaError as error:
-        # Those that are not a job's own are the client's, and the file system's: a full or failing disk.
+        # Other errors come from the client, or from the file system: a full or failing disk.
         told, exit_code = _failure(error.message)
         return _failed(name, told, error.exit_code if isinstance(error, JobError) else exit_code)
     except (PySparkException, Py4JError) as error:
@@ -42,7 +42,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
 
 
 def spark_message(error: PySparkException | Py4JError) -> str:
-    """Message of Spark, in one line without the Java stack: its own sentence, and the cause that ends a traceback."""
+    """Return Spark's message in one line without the Java stack: its sentence, and the last cause of a traceback."""
     text = re.split(r"JVM stacktrace:|\n\s+at ", str(error))[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:

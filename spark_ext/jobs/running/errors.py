@@ -1,4 +1,4 @@
-"""Why a job did not do what it was asked: one sentence for people and an exit code for programs.
+"""The errors of jobs: each has one sentence for people and an exit code for programs.
 
     JobError
     ├── LostRecordsError     1  records are gone, or were not all delivered
@@ -20,7 +20,7 @@ EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED, EXIT_BUSY, EXIT_BAD_INPUT = 0, 1, 2, 3, 4
 
 
 class JobError(MilenaError):
-    """Root of the tree; only its leaves are raised."""
+    """The base class of the errors; only its subclasses are raised."""
 
     code = "job"
     exit_code: ClassVar[int] = EXIT_FAILED

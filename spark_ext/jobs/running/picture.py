@@ -1,4 +1,4 @@
-"""Pictures of what a job found: how they look, and the option of a command line that asks for one.
+"""Pictures of a job's results: their look, and the command-line option for them.
 
 A job draws on a ``Figure`` of its own; nothing of matplotlib that the whole process shares is touched.
 """
@@ -22,16 +22,16 @@ DPI = 120
 WIDTH, PANEL_HEIGHT = 11.0, 3.2
 """Inches."""
 TITLE_CHARS_MAX, NAME_CHARS_MAX = 100, 28
-"""Of a title: as many as fit the width. Of a name in a legend: it takes a fifth of the width."""
+"""The most characters of a title, which fit the width, and of a name in a legend: a fifth of the width."""
 SPAN_DAYS_MIN = 1 / 24
 """The shortest axis of time: an hour. On a shorter one no day and no hour would be named."""
 MARGIN = 0.04
-"""Room between what is drawn and the frame, as a part of the axis."""
+"""The margin between the curves and the frame, as a share of the axis."""
 NAMES_MAX = 8
 """Curves of one panel: more have no colours that an eye can tell apart."""
 GOOD, BAD, QUIET = "#1f6fb4", "#b2182b", "#888888"
 COLOURS = (GOOD, "#d9822b", "#2a9d5c", BAD, "#7b5ea7", "#8c564b", "#e377c2", "#17a2b8")
-"""Of names; as many as ``NAMES_MAX``."""
+"""The colours of names; as many as ``NAMES_MAX``."""
 GAP_DAYS = 0.5 / 86_400
 """Times of windows are numbers with a fraction: from half a second on it is a gap."""
 

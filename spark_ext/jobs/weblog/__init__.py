@@ -1,1 +1,1 @@
-"""Lines of a web site's access log as columns, and what is counted of them."""
+"""Lines of a web site's access log as columns, and statistics of them."""

@@ -17,7 +17,7 @@ LINE_BYTES_MAX = 1 << 16
 
 _TIME_FORMAT = "dd/MMM/yyyy:HH:mm:ss Z"
 _TIME_SHAPE = r"\A\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}\z"
-"""Of a time as servers write it: the format alone would take years before Christ."""
+"""The form of a time as servers write it: the format alone would also accept years before Christ."""
 
 # Private-use characters stand for what a quoted field escapes, so that it ends at the next quote: an expression that
 # knows about escapes has to repeat a group, and Java's recurses with each repetition until its stack is full.
@@ -78,7 +78,7 @@ def _field(number: int) -> Column:
 
 
 def _escaped(text: Column) -> Column:
-    """As the server wrote it."""
+    """Return the text with the server's escapes."""
     backslashes = sf.replace(text, sf.lit(_BACKSLASH), sf.lit("\\\\"))
     return sf.replace(backslashes, sf.lit(_QUOTE), sf.lit('\\"'))
 

@@ -49,7 +49,7 @@ def hours_of(events: DataFrame, *, top: int) -> DataFrame:
 
 
 def _top(measure: str, count: int) -> Column:
-    """Of the column ``paths`` those with the greatest counts, equal ones by name."""
+    """Return the entries of the column ``paths`` with the greatest counts; ties are sorted by name."""
     counted = sf.filter("paths", lambda path: path[measure] > 0)
     # Ascending, so the greatest come first as the smallest negatives.
     ranked = sf.sort_array(

@@ -27,7 +27,7 @@ HOUR_DAYS = 1 / 24
 
 
 def hour_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
-    """Of rows of ``site_report.HOURLY_SCHEMA``."""
+    """Return the panels for rows of ``site_report.HOURLY_SCHEMA``."""
     ordered = sorted(rows, key=lambda row: row.hour)
     hours = [day_number(row.hour) for row in ordered]
 
@@ -66,7 +66,7 @@ def of_hour(start: float, value: float) -> Window:
 
 
 def alert_panels(rows: Sequence[Any], *, rate_min: float) -> tuple[Panel, ...]:
-    """Of rows of ``error_rates.alerts_of``; ``rate_min`` is the share of errors from which on there is an alert."""
+    """Return the panels for rows of ``error_rates.alerts_of``; ``rate_min`` is the least share for an alert."""
 
     def rates(axis: "Axes") -> None:
         found = series_by_name(
@@ -79,7 +79,7 @@ def alert_panels(rows: Sequence[Any], *, rate_min: float) -> tuple[Panel, ...]:
             values = [w.value for w in windows]
             middles = [(start + end) / 2 for start, end in zip(starts, ends, strict=True)]
             axis.hlines(values, starts, ends, color=colour, linewidth=2)
-            # Of a window in a month of them its line is too short to be seen.
+            # In a picture of a month, the line of one window is too short to be seen.
             axis.plot(middles, values, "o", color=colour, markersize=4, label=labels[name])
         if found:
             axis.axhline(100 * rate_min, color=QUIET, linestyle="--", linewidth=1,

@@ -1,6 +1,6 @@
 """Statistics of a web site by the hour in which requests were made, and of the whole; what is shown of them.
 
-Hours are those of the events in UTC, whatever offset their server wrote: a line that arrives late, or from a server
+Hours are UTC hours of the events, for any offset that their server wrote: a line that arrives late, or from a server
 in another zone, counts in its own hour. All lines are read before anything is counted, so none is too late.
 
 Spark counts; the rows that come out, one an hour, are few, and are put together here.
@@ -211,7 +211,7 @@ def report_text(report: SiteReport, *, hours_shown: int) -> str:
 
 
 def report_json(report: SiteReport) -> Json:
-    """The same for programs, every hour of it."""
+    """Return the report as JSON, for programs, with every hour."""
     return {
         "overall": _counts_json(report.overall),
         "hours": [_counts_json(c) for c in report.hours],
