@@ -94,7 +94,7 @@ def main(topic: str | None, plant: str | None, **options: object) -> None:
         raise click.UsageError("--judge needs --url: the cluster that the ledgers are about")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        # A cluster that the test starts asks nobody.
+        # A cluster that the test starts has no access control.
         credentials = credentials_of(os.environ) if options["urls"] else ANONYMOUS
     except BadCredentialsError as error:
         raise click.UsageError(error.message) from error

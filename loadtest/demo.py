@@ -35,7 +35,7 @@ PARTITIONS = 6
 REPLICATION_FACTOR = 3
 BATCH_BYTES = 512 << 10
 REQUEST_TIMEOUT_S = 10.0
-"""Of a page of records: longer than a failover that may still be under way."""
+"""The timeout of a page of records, in s: longer than a failover that may be in progress."""
 KILL_AT = 0.4
 """The leader dies when this share of the records is acknowledged."""
 LOGGED_EVERY_S = 5.0
@@ -127,7 +127,7 @@ async def write(
 
 
 def progress_bar(name: str, count: int) -> "tqdm[None]":
-    """A bar on standard error; seldom drawn where nobody looks at it."""
+    """Return a bar on standard error; it is drawn less often if that is no terminal."""
     interval_s = 0.2 if sys.stderr.isatty() else LOGGED_EVERY_S
     return tqdm(
         total=count, desc=name, bar_format=BAR, unit="", mininterval=interval_s, maxinterval=60
@@ -166,7 +166,7 @@ def print_commands(cluster: LocalCluster, settings: DemoSettings) -> None:
     base = f"{cluster.nodes[0].url}/topics/{settings.topic}"
     body = '{"records":[{"key":"N1","value":{"hello":"world"}}]}'
     page = f"{base}/partitions/0/records?offset=0&max_bytes=1000"
-    # Beside the interpreter: make's environment is on nobody's path.
+    # Look beside the interpreter: the environment that make uses is not on the path.
     milena = Path(sys.executable).with_name("milena")
     if milena.is_relative_to(Path.cwd()):
         milena = milena.relative_to(Path.cwd())

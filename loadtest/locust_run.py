@@ -32,7 +32,7 @@ from milena.errors import BadCredentialsError
 
 REQUEST_TIMEOUT_S = 12.0
 USER_BITS = 20
-"""Of a user's id; the rest is its process's."""
+"""The bits of a user's id for the user; the other bits are for its process."""
 
 
 LOG = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class LocustRun:
 
 @cache
 def tls_context() -> SSLContext:
-    """What users check of nodes with https, and show to them.
+    """Return the TLS context of users: the authorities that they trust, and their certificate.
 
     Raises:
         BadCredentialsError: a file cannot be used.

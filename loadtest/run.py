@@ -35,7 +35,7 @@ EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED = 0, 1, 2
 
 LOCUSTFILE = Path(__file__).with_name("locustfile.py")
 OWN_FILES = ("ledger", "cluster", "run-*", "locust*", "summary.*", "*.png")
-"""What an earlier run left in the folder, and what is removed; anything else stays."""
+"""The files of an earlier run, which are removed from the folder; other files stay."""
 POLL_S = 0.1
 END_TIMEOUT_S = 60.0
 """Longer than users may take to end their last requests."""
@@ -269,7 +269,7 @@ async def report(settings: Settings, urls: tuple[str, ...], ledgers: Path, direc
 
 
 def title(settings: Settings, summary: Summary) -> str:
-    """Of the plots: what was done, and what came of it."""
+    """Return the title of the plots: the load and its result."""
     where = ", ".join(settings.urls) or "three nodes on one machine"
     return (
         f"{summary.headline}\n{where}, {settings.users} users, acks={settings.acks}, "

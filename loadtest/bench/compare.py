@@ -43,7 +43,7 @@ from loadtest.cluster.local_cluster import ClusterError
 from milena.errors import ClientError
 
 _USUAL_ROWS = "requests,batches,latency,fetch"
-"""What a record passes through."""
+"""The rows that cover the path of a record."""
 
 
 def rows_of(wanted: str | None) -> list[Target]:

@@ -32,7 +32,7 @@ AT_ONCE = 64
 PARTITIONS = 12
 SETTLE_S = 5.0
 SESSION_MS = 300_000
-"""As long as may be: nobody is to be replaced because this machine is busy."""
+"""The longest session timeout, in ms: no member may be replaced because this machine is busy."""
 EVENTS = "text/event-stream"
 ATTEMPTS = 20
 RETRY_S = 0.5
@@ -132,7 +132,7 @@ class Bench:
         self.counted.append(Counted(measured=measured, calls=done, raft_entries=grown))
 
     async def idle(self) -> None:
-        """Nobody calls."""
+        """Wait without any calls."""
         await asyncio.sleep(self._idle_s)
 
 

@@ -33,7 +33,7 @@ SETTLE_S = 3.0
 """After the creation: checkpoints and preferred leaders are done by then."""
 TIMEOUT_S = 300.0
 REQUEST_PARTITIONS_MAX = 1_000
-"""What one request may create."""
+"""The most partitions that one request may create."""
 WRITES_AT_ONCE = 32
 CREATIONS_AT_ONCE = 8
 
@@ -49,7 +49,7 @@ class PhaseFigures:
 
     @property
     def cpu_percent(self) -> float:
-        """Of one core, of the busiest node."""
+        """Return the CPU use of the busiest node, in percent of one core."""
         return 100 * max(self.cpu_s.values()) / self.wall_s
 
 

@@ -23,13 +23,13 @@ class BenchPlan:
     settings: Mapping[str, str] = field(default_factory=dict)
     """More variables of the nodes' environment, in stages whose contenders take turns."""
     has_peers: bool = True
-    """Of such stages; False: Milena is alone in them."""
+    """True if stages whose contenders take turns also measure peers; False if they measure Milena alone."""
     say: Callable[[str], None] = print
 
 
 Stage = Callable[[BenchPlan], Awaitable[Rounds]]
 Start = Callable[[BenchPlan, AsyncExitStack, Rounds], Awaitable[list[Contender]]]
-"""It starts contenders, which the stack kills, and notes what is missing."""
+"""A function that starts contenders, which the stack kills, and notes what is missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,9 @@ class Durability(StrEnum):
     """When a write counts as done."""
 
     DURABLE = "durable"
-    """Synced to disk on whoever must have it before it is acknowledged."""
+    """Synced to disk on every required replica before it is acknowledged."""
     UNSYNCED = "unsynced"
-    """In the page cache of whoever must have it."""
+    """In the page cache of every required replica."""
     NONE = "-"
     """Nothing is written."""
 
@@ -57,7 +57,7 @@ class TargetVerdict(StrEnum):
     FLOOR = "floor met"
     BELOW = "BELOW THE FLOOR"
     SHORT = "ambition not met"
-    """Of a row whose floor is another's."""
+    """The verdict of a row whose floor is another row's."""
     SHOWN = "shown"
     """There is nothing to hold it against, or what it is measured on cannot tell."""
     ABSENT = "not measured"

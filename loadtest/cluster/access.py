@@ -10,10 +10,10 @@ from milena.model.quotas import CLIENT_ID_HEADER
 
 
 def credentials_of(environment: Mapping[str, str]) -> Credentials:
-    """What the environment says, as for the command ``milena``.
+    """Return the credentials from the environment, as for the command ``milena``.
 
     Raises:
-        BadCredentialsError: it contradicts itself.
+        BadCredentialsError: the environment's variables contradict each other.
     """
     try:
         return Credentials.from_texts(texts_of(environment))
@@ -22,15 +22,15 @@ def credentials_of(environment: Mapping[str, str]) -> Credentials:
 
 
 def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for who asks a cluster that the test started: it asks nobody."""
+    """Return the environment for clients of a cluster that the test started, which has no access control."""
     return {name: value for name, value in environment.items() if name not in VARIABLES.values()}
 
 
 def headers_of(credentials: Credentials) -> dict[str, str]:
-    """What goes with every request.
+    """Return the headers of every request.
 
     Raises:
-        BadCredentialsError: a file cannot be read, or holds something else.
+        BadCredentialsError: a file cannot be read, or has other content.
     """
     value = credentials.authorization()
     headers = {} if value is None else {"Authorization": value.reveal()}

@@ -42,7 +42,7 @@ class LocalNode:
 
     @property
     def url(self) -> str:
-        """Of its API."""
+        """Return the URL of the API."""
         return f"{self.scheme}://127.0.0.1:{self.api_port}"
 
     @property
@@ -184,11 +184,11 @@ async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nothing listens on, and that nobody else is given until this process ends.
+    """Return unused loopback ports that no other caller gets until this process ends.
 
-    Each is held by a socket that is bound and never listens. A node may listen beside it, as often as it starts; who
-    looks for ports, here or in another process, takes none that has a holder. On other systems than Linux nobody
-    holds them: they were free a moment ago.
+    Each port is held by a socket that is bound and never listens. A node may listen beside it, as often as it starts.
+    A search for ports, here or in another process, skips a held port. On systems other than Linux the ports are not
+    held: they were free a moment ago.
     """
     found: list[int] = []
     for port in _candidates():

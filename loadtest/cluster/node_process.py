@@ -45,12 +45,12 @@ class NodeProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the last process; None while it runs, or before there was one."""
+        """Return the exit code of the last process; None while it runs, or before there was one."""
         return None if self._process is None else self._process.poll()
 
     @property
     def pid(self) -> int | None:
-        """Of the last process."""
+        """Return the process id of the last process."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:

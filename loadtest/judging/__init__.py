@@ -1,1 +1,1 @@
-"""What was written and read, on disk, and what the judge finds in it."""
+"""The ledger of written and read records, on disk, and the judge of it."""

@@ -65,7 +65,7 @@ class Checker:
 
     def __init__(self) -> None:
         self.topic = ""
-        """What the ledgers say was written to."""
+        """The topic that was written to, according to the ledgers."""
         self._writers: defaultdict[int, _WriterRecords] = defaultdict(_WriterRecords)
         self._logs: dict[int, _Log] = {}
         self._positions: dict[tuple[int, int], int] = {}

@@ -1,7 +1,7 @@
-"""Ledger of what was written and read during a load, on disk: append-only files of checksummed frames.
+"""The ledger of records written and read during a load, on disk: append-only files of checksummed frames.
 
-A process has one file and appends each event with one ``write`` before it goes on, so a process that is killed leaves
-everything it knew; only its last frame may be torn. What is about to be sent is noted first: a record that nobody
+A process has one file and appends each event with one ``write`` before it continues. So a killed process leaves
+everything that it knew; only its last frame may be torn. A record is noted before it is sent: a record that is not
 noted cannot be in the topic.
 
     offset  size  field

@@ -28,7 +28,7 @@ class Planter:
         self._plant = plant
         self._copied: tuple[int, StoredRecord] | None = None
         self.planted = ""
-        """What was done; empty: nothing."""
+        """The planted fault; empty if there is none."""
 
     @property
     def is_missing(self) -> bool:

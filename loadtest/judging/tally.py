@@ -1,6 +1,6 @@
 """Every record that was written, and the judgement of what was read back (pure).
 
-Values are remembered by their hash, of 64 bits and keyed anew in each process: two different ones of a key collide once
+Values are remembered by a hash of 64 bits with a new key in each process. Two different values of a key collide once
 in 10^19.
 A keyed record must come back in the order of its key and from one partition; of a record without a key only the
 number of copies is known.
@@ -20,7 +20,7 @@ class TallyVerdict:
     missing: int
     doubled: int
     foreign: int
-    """Records that nobody wrote, damaged ones included."""
+    """Records that no writer wrote, including damaged ones."""
     keys_out_of_order: int
     keys_in_two_partitions: int
     offset_gaps: int

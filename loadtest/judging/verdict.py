@@ -11,7 +11,7 @@ The names are Jepsen's where it has one:
     nonmonotonic-poll     a page goes back
     poll-skip             a page leaves out what is there
     corrupt-record        not what was written
-    foreign-record        nobody wrote it
+    foreign-record        no writer wrote it
     offset-gap            offsets that do not follow each other
     lost-unsafe           lost or moved, where ``acks`` 1 or 0 did not promise that it stays: counted, no fault
     reordered-unsafe      out of order, where ``acks=0`` answered before the record had a place: counted, no fault
@@ -59,7 +59,7 @@ class Verdict:
     refused: int
     unknown: int
     unknown_found: int
-    """Of unknown fate, and there."""
+    """Records of unknown fate that are in the topic."""
     read: int
     polled: int
     """In the pages of readers."""

@@ -1,1 +1,1 @@
-"""What is written, how it goes out, and what comes back."""
+"""The records of a load: how they are made, sent and read back."""

@@ -22,15 +22,15 @@ class RecordRun:
 
     @property
     def fate(self) -> Fate:
-        """Of all of them."""
+        """Return the fate of the request's records, which is the same for all."""
         return self.receipts[0].fate
 
 
 @dataclass(slots=True)
 class RequestDelivery:
-    """A request of ``count`` records. ``is_patient``: refusals are repeated too, until ``deadline_s``.
+    """A request of ``count`` records. If ``is_patient``, refusals are also retried, until ``deadline_s``.
 
-    Who is not patient gives a refused record up, so that the judge can tell whether the refusal was true.
+    An impatient request gives a refused record up, so that the judge can tell whether the refusal was true.
     """
 
     count: int

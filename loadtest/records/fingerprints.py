@@ -10,6 +10,6 @@ FINGERPRINT_BYTES = 8
 
 
 def fingerprint(key: bytes | None, value: bytes) -> bytes:
-    """Of a record as it is stored. The key is framed, so that no value can pass for a key with a value."""
+    """Return the fingerprint of a stored record. The key is framed, so that no value can pass for a key and value."""
     framed = b"-:" + value if key is None else b"%d:%b%b" % (len(key), key, value)
     return blake2b(framed, digest_size=FINGERPRINT_BYTES).digest()

@@ -48,7 +48,7 @@ class Page:
 
     @property
     def fingerprints(self) -> bytes:
-        """Of each record, joined."""
+        """Return the fingerprint of each record, joined."""
         return b"".join(fingerprint(r.key, r.value or b"") for r in self.records)
 
     @property

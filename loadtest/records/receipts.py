@@ -1,7 +1,7 @@
-"""Receipts: the fate of each record of a produce request, by its answer (pure).
+"""Receipts: the fate of each record of a produce request, from its response (pure).
 
-Three things can be true of a record: it was acknowledged, it was refused, which promises that it was not written, or
-nobody knows. A refusal that may pass is worth another attempt; one that blames the request is not.
+A record has one of three fates: acknowledged; refused, which promises that it was not written; or unknown. A temporary
+refusal is worth a retry; a refusal that blames the request is not.
 """
 
 import json
@@ -17,7 +17,7 @@ class Fate(IntEnum):
     UNKNOWN = 0
     ACKNOWLEDGED = 1
     REFUSED = 2
-    """It was not written, says the cluster."""
+    """The cluster says that the record was not written."""
 
 
 class RecordReceipt(NamedTuple):

@@ -96,10 +96,10 @@ def _flights_in(archive: Path) -> Iterator[Record]:
 
 
 def flight_maker(columns: Sequence[str]) -> Callable[[list[str]], Record]:
-    """What makes a record of a row of the table. A flight without a known aeroplane has no key.
+    """Return the function that makes a record from a row of the table. A flight without a known plane has no key.
 
-    Most rows have every cell. Their text is put together and not encoded, which would take most of the demonstration's
-    time: no cell of the table holds what JSON escapes, and a node refuses what is not JSON.
+    Most rows have every cell. Their JSON is joined from text and not encoded, because encoding would take most of the
+    demonstration's time. No cell of the table has characters that JSON escapes, and a node refuses invalid JSON.
     """
     cells = ('"%s"' if name in TEXT_COLUMNS else "%s" for name in columns)
     pairs = (f'"{name}":{cell}' for name, cell in zip(columns, cells, strict=True))

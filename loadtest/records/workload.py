@@ -1,8 +1,8 @@
 """Load: records that name themselves, and the bodies of requests (pure).
 
-Every record says who wrote it and as which of the writer's records, and carries a checksum of that, of its key and of
-its padding. So whoever reads it can tell at once whether it is whole, and the judge whose it is. One form is JSON, the
-other bytes that are not; a topic may hold both.
+Every record has its writer's id, its sequence number, and a checksum of both, of its key and of its padding. So a
+reader can tell at once whether it is intact, and the judge knows its writer. One form is JSON, the other is binary; a
+topic may have both.
 
     JSON    {"w":<writer>,"s":<sequence>,"c":<checksum>,"p":"<padding>"}
     binary  magic 4, writer 8, sequence 8, checksum 4, padding
@@ -63,7 +63,7 @@ class WriteRequest:
     first_sequence: int
     body: bytes
     fingerprints: bytes
-    """Of each record, joined."""
+    """The fingerprint of each record, joined."""
     record_count: int
     value_bytes: int
 

@@ -1,4 +1,4 @@
-"""Writes a source exactly once and in order with the Python client, whatever the nodes do meanwhile."""
+"""Write a source exactly once and in order with the Python client, even if nodes fail meanwhile."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""What a run came to, for people and for programs."""
+"""The reports of a run, for people and for programs."""

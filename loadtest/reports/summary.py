@@ -25,7 +25,7 @@ class Summary:
     verdict: Verdict
     timeline: Timeline
     planted: str
-    """What was planted for the judge to find; empty: nothing."""
+    """The fault that was planted for the judge to find; empty if there is none."""
 
     @property
     def headline(self) -> str:

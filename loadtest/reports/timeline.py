@@ -34,7 +34,7 @@ PERCENTILES = (50.0, 95.0, 99.0, 100.0)
 
 @unique
 class Direction(StrEnum):
-    """Whether an endpoint produces or fetches."""
+    """The direction of an endpoint: it produces or fetches."""
 
     PRODUCE = "produce"
     FETCH = "fetch"
@@ -278,7 +278,7 @@ class Timeline:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Of sorted numbers, by nearest rank; NaN of none."""
+    """Return a percentile of sorted numbers, by nearest rank; NaN if there are none."""
     if not ordered:
         return math.nan
     rank = -(-len(ordered) * percent // 100)

@@ -1,1 +1,1 @@
-"""Those who ask: loads that cost little, and clients of other programs."""
+"""Clients for benchmarks: loads that cost little, and clients of other programs."""

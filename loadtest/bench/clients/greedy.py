@@ -35,7 +35,7 @@ async def wait_for_records(url: str, request: bytes, delay_s: float) -> None:
 
 
 def waiting_request(url: str, token: str, topic: str) -> bytes:
-    """What each sends."""
+    """Return the request that each greedy client sends."""
     path = f"/topics/{topic}/partitions/0/records?offset=latest&timeout={WAIT_MS}"
     return encode_request(url, "GET", path, Authorization=f"Bearer {token}")
 

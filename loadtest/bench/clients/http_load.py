@@ -62,7 +62,7 @@ class HttpLoad:
         """``tls``: whom to believe, and what to show, at an https URL."""
         self.latencies_s: list[float] = []
         self.answer_bytes = 0
-        """Of the bodies, together."""
+        """The bytes of all response bodies."""
         self._url = urlsplit(url)
         self._ask = ask
         self._count = connections
@@ -138,13 +138,13 @@ class HttpLoad:
             self._done.set_exception(HttpLoadError(message))
 
     def is_good(self, body: bytes | bytearray) -> bool:
-        """Whether the ask takes an answer for a good one."""
+        """Return whether a response body is a good one."""
         ask = self._ask
         return not ask.proof or body.count(ask.proof) == ask.proof_count
 
     @property
     def has_proof(self) -> bool:
-        """Whether bodies must be kept until they are whole."""
+        """Return whether bodies must be kept until they are complete."""
         return bool(self._ask.proof)
 
 

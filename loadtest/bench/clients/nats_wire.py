@@ -41,7 +41,7 @@ def payload_of(size: int) -> bytes:
 
 
 class Counter:
-    """Counts a mark that cannot overlap itself in a stream of bytes, wherever reads cut it."""
+    """Counts a mark in a stream of bytes, even if reads cut it. The mark cannot overlap itself."""
 
     def __init__(self, mark: bytes) -> None:
         self._mark = mark
@@ -85,7 +85,7 @@ class NatsLoad(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Asyncio's; whoever waits hears of it."""
+        """Fail the pending wait; asyncio calls this."""
         self._fail(HttpLoadError(f"NATS closed the connection: {exc or 'no reason given'}"))
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ _PIECE_BYTES = 256 << 10
 _PATIENCE_S = 30.0
 
 IsWhole = Callable[[bytes], bool]
-"""Whether an answer is complete; raises ``HttpLoadError`` when it is not a good one."""
+"""A function that returns whether a response is complete; raises ``HttpLoadError`` for a bad response."""
 
 
 class OneClient:
@@ -34,7 +34,7 @@ class OneClient:
 
     @classmethod
     def to(cls, url: str) -> Self:
-        """A connection to whoever is named there."""
+        """Connect to the host and port of a URL."""
         place = urlsplit(url)
         assert place.hostname is not None, "URLs here name their host"
         assert place.port is not None, "and port"

@@ -46,7 +46,7 @@ class Pace:
 
     @property
     def is_busy(self) -> bool:
-        """Whether an answer is to come."""
+        """Return whether a response is pending."""
         return bool(self._due_s)
 
     def oldest_s(self, now_s: float) -> float:

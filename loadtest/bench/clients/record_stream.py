@@ -62,7 +62,7 @@ class RecordStream(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Asyncio's; whoever waits hears of it."""
+        """Fail the pending wait; asyncio calls this."""
         self._fail(f"the server closed the connection: {exc or 'no reason given'}")
 
     def data_received(self, data: bytes) -> None:

@@ -1,11 +1,11 @@
-"""Strangers who try passwords, each a wrong one that nobody has tried before: ``URL RATE guesses``, until it is killed.
+"""Clients that guess passwords, each a new wrong one, until they are killed: ``URL RATE guesses``.
 
-``URL RATE probes`` asks as often whether the node lives, which needs no credentials: what as many requests cost that
-bring nothing.
+``URL RATE probes`` sends liveness probes at the same rate. They need no credentials, and show the cost of as many
+requests without an authentication.
 
-The rate is kept, or it is no measurement: a request is sent when it is due, by whoever waits for nothing, however long
-others are made to wait for their answers. Should all of them wait when one is due, or answers break off, it ends with a
-word of that.
+The measurement needs a constant rate. A request is sent when it is due, by a client without a pending response, even
+if other clients wait long. If all clients wait when a request is due, or responses stop, the program ends with a
+message.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from loadtest.cluster.node_process import die_with_parent
 CONNECTIONS = 800
 """A node lets each wait for half a second, and up to 64 for the passwords before theirs."""
 HOSTS = 200
-"""Of loopback, so that they are as many addresses."""
+"""The number of loopback addresses to send from, so that a node sees as many clients."""
 LAG_S_MAX = 0.5
 """Behind what is due; more is not the rate that was asked for."""
 GUESSES, PROBES = "guesses", "probes"
@@ -117,7 +117,7 @@ def _guess(url: str, password: str) -> bytes:
 
 async def _knock_all(url: str, rate: float, *, is_guessing: bool) -> None:
     idle = await connect(url)
-    # Whoever measures begins then.
+    # The measurement starts after this line.
     print(READY, flush=True)
     await knock(idle, url, rate, is_guessing=is_guessing)
 

@@ -10,7 +10,7 @@ import mmap
 from pathlib import Path
 
 RESIDENT_BYTES = 2 << 30
-"""What the fastest contender dirties in a turn, on all its nodes, and somewhat more."""
+"""Slightly more than the memory that the fastest contender dirties in a turn, on all its nodes."""
 _MEMORY = Path("/proc/meminfo")
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 _USED = Path("/sys/fs/cgroup/memory.current")
@@ -29,7 +29,7 @@ def make_resident(byte_count: int = RESIDENT_BYTES) -> int:
 
 
 def available_bytes(*, memory: Path = _MEMORY, limit: Path = _LIMIT, used: Path = _USED) -> int:
-    """Bytes that may be taken without anything being swapped or killed; 0 where nobody can tell."""
+    """Return the bytes that can be allocated without swapping or killing a process; 0 if unknown."""
     if not memory.exists():
         return 0
     (line,) = (line for line in memory.read_text().splitlines() if line.startswith("MemAvailable:"))

@@ -53,12 +53,12 @@ class Watch:
 
     @property
     def client_cpu_s(self) -> float:
-        """Of this process."""
+        """Return the CPU seconds of this process."""
         return process_time() - self._client_s
 
     @property
     def servers_cpu_s(self) -> float:
-        """Of the servers."""
+        """Return the CPU seconds of the servers."""
         return self._servers() - self._servers_s
 
     @property
@@ -70,7 +70,7 @@ class Watch:
 
 
 def machine_cpu_s() -> float:
-    """Seconds that all processors of the machine have worked; 0 where nobody can tell."""
+    """Return the busy seconds of all processors of the machine; 0 if unknown."""
     path = Path("/proc/stat")
     if not path.exists():
         return 0.0
@@ -87,9 +87,9 @@ async def alternate(
     say: Callable[[str], None],
     resident_bytes: int = 0,
 ) -> None:
-    """So many rounds, after turns that nobody counts.
+    """Run the rounds, after warm-up turns that are not counted.
 
-    A contender that fails once is left out from then on, and the reason noted. Before each turn so much free memory is
+    A contender that fails once is left out after that, and the reason is noted. Before each turn, free memory is
     touched (``resident.py``).
     """
     for number in range(-1, count):

@@ -21,7 +21,7 @@ class Quantity(StrEnum):
     P50 = "p50 ms"
     P99 = "p99 ms"
     CPU = "CPU %"
-    """Of one core."""
+    """Percent of one core."""
     MEMORY = "MB"
     SECONDS = "s"
     GROWTH = "growth %"
@@ -56,7 +56,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Of one value or more."""
+        """Return the spread of one or more values."""
         return cls(
             median=median(values), least=min(values), greatest=max(values), count=len(values)
         )
@@ -71,9 +71,9 @@ class Rounds:
     reduced: dict[str, str] = field(default_factory=dict)
     """Contenders that had less to do than their rows say, and how much."""
     foreign_cpu: float = 0.0
-    """What programs that were not measured took of the machine in the worst turn, in cores."""
+    """The CPU use of unmeasured programs in the worst turn, in cores."""
     facts: dict[str, str] = field(default_factory=dict)
-    """What else a reader of the figures should know."""
+    """Other facts that a reader of the figures should know."""
 
     def note(self, contender: str, sample: Sample | None) -> None:
         """One more turn."""

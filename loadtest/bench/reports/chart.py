@@ -24,7 +24,7 @@ _MARK = "#222222"
 _TITLE_COLUMNS = 110
 """Characters of a title's line; the picture is as wide."""
 _LABEL_COLUMNS = 80
-"""Of a row's name: two lines have room beside it."""
+"""The width of a row's name, beside which two lines fit."""
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 

@@ -1,21 +1,21 @@
-"""What rounds of two trees say of a row: the same, better or worse (pure).
+"""Compare the rounds of two trees in a row: the same, better or worse (pure).
 
-Each round gives one ratio, the new tree's figure over the base's, measured one right after the other by nodes that were
-started for that round: what differs from one start of the same program to the next counts as noise, too.
+Each round gives one ratio: the new tree's figure over the base's. They are measured one right after the other, by
+nodes that were started for the round. So differences between two starts of the same program count as noise, too.
 
 A row is worse (better) when both hold:
 
-- The median of its ratios lies more than the tolerance on the worse (better) side of 1: less is of no interest.
-- The interval that holds the true median with ``CONFIDENCE`` lies on that side of 1 as a whole: it is hardly noise.
+- The median of its ratios lies more than the tolerance on the worse (better) side of 1. Less is of no interest.
+- The interval that has the true median with ``CONFIDENCE`` lies on that side of 1 as a whole. So it is hardly noise.
 
 The interval's ends are order statistics, by the sign test: the k+1 least of n ratios all lie above the true median as
-often as n tosses of a coin show k heads or fewer. Nothing is assumed of how noise is distributed. Eight ratios are the
-fewest whose least and greatest have that confidence. Of fewer these two are taken all the same: of five, six rows in a
-hundred whose noise goes beyond the tolerance come out as worse or as better by chance.
+often as n tosses of a coin show k heads or fewer. This assumes nothing about the distribution of noise. With fewer than
+eight ratios, even the least and the greatest do not have that confidence, but they are used all the same. With five,
+six in a hundred rows whose noise exceeds the tolerance come out as worse or better by chance.
 
 Source: J.-Y. Le Boudec, Performance Evaluation of Computer and Communication Systems, theorem 2.1 (the interval); A.
 Georges, D. Buytaert and L. Eeckhout, Statistically Rigorous Java Performance Evaluation, OOPSLA 2007 (intervals rather
-than best runs, of processes that are started anew).
+than best runs, of newly started processes).
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ TOLERANCE = 0.05
 """Unless somebody asks for another one."""
 CONFIDENCE = 0.99
 ROUNDS_MIN = 5
-"""Of fewer, chance alone would have all on one side too often."""
+"""The fewest rounds: with fewer, all ratios would lie on one side by chance too often."""
 
 
 @unique
@@ -59,7 +59,7 @@ class ComparedRow:
 
 
 def base_name(contender: str) -> str:
-    """What the base's contender is called beside the new tree's."""
+    """Return the name of the base's contender beside the new tree's."""
     return f"{contender}, base"
 
 

@@ -104,7 +104,7 @@ def draw_curves(stages: Mapping[str, Rounds], path: Path, *, title: str) -> None
 
 
 def _measured(panel: RatePanel | LatencyPanel, rounds: Rounds) -> dict[str, dict[float, Spread]]:
-    """What there is to show, by label."""
+    """Return the measured figures, by label."""
     if isinstance(panel, LatencyPanel):
         found = {label: distribution(rounds, name) for label, name in panel.contenders.items()}
     else:

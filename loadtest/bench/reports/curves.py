@@ -37,7 +37,7 @@ class RatePanel:
     unit: str
     curves: Mapping[str, Curve]
     is_logarithmic: bool = False
-    """Of the rate; else it begins at 0."""
+    """True if the axis of the rate is logarithmic; else it starts at 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

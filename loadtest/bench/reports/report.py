@@ -18,7 +18,7 @@ class Machine:
     cores: int
     python: str
     build: str
-    """Of the nodes: compiled or pure."""
+    """The build of the nodes: compiled or pure."""
     file_system: str
     is_disk_real: bool
 
@@ -108,7 +108,7 @@ def contender_table(stages: Mapping[str, Rounds]) -> str:
 
 
 def beside(stages: Mapping[str, Rounds]) -> str:
-    """What others had of the machine, stage by stage: where it is much, the figures are of both."""
+    """Return the CPU use of other programs, stage by stage; if it is large, it affected the figures."""
     worst = ", ".join(f"{name} {rounds.foreign_cpu:.2g}" for name, rounds in stages.items())
     return f"Cores that what is not measured took in the worst turn: {worst}."
 

@@ -1,4 +1,4 @@
-"""Rows of what it costs to know who asks, and of those who are to starve nobody."""
+"""Rows on the cost of authentication, and on greedy clients that must not starve others."""
 
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target

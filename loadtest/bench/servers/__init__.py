@@ -1,1 +1,1 @@
-"""Those who are asked: nodes, and the programs that they are held against."""
+"""Servers for benchmarks: nodes, and the programs that they are compared with."""

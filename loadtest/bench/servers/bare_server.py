@@ -2,12 +2,12 @@
 
     python -m loadtest.bench.servers.bare_server PORT DIRECTORY
 
-Large blocks are kept after use, as a node keeps them: no route, no check, no replica. Three requests show what a host
-takes for what no server of this stack can do without:
+Large blocks are kept after use, as in a node. There is no routing, no check and no replica. Three requests show the
+costs on this host that every server of this stack has:
 
     POST    answered at once: a round trip and its wakes
     PUT     its body is appended to the directory's file ``log`` and synced first: the same, and the disk
-    GET     answered with the directory's file ``content``, read anew each time: copies
+    GET     answered with the directory's file ``content``, read again each time: copies
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class SharedSyncs:
         self._lock = asyncio.Lock()
         self._arrived: list[bytes] = []
         self._next: asyncio.Task[None] | None = None
-        """The sync that will have what has arrived; it has not begun."""
+        """The sync that will include the data that has arrived; it has not started."""
 
     async def append(self, data: bytes) -> None:
         """Return when it is on the disk.

@@ -62,10 +62,10 @@ def environment_of(tree: Path, kind: str) -> dict[str, str]:
 def _done(
     command: Sequence[str], failure: str, environment: Mapping[str, str] | None = None
 ) -> str:
-    """What a program wrote.
+    """Run a program and return its output.
 
     Raises:
-        BaseTreeError: it failed; with what it said.
+        BaseTreeError: the program failed; the message has its output.
     """
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

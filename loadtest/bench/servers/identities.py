@@ -1,4 +1,4 @@
-"""Who calls, for clusters that live for minutes: authorities and what they sign, and an issuer of tokens."""
+"""Identities for clusters that live for minutes: authorities with their certificates, and an issuer of tokens."""
 
 import ipaddress
 import json
@@ -123,7 +123,7 @@ class Issuer:
         self.file.write_text(json.dumps({"keys": [described]}))
 
     def token(self, user: str) -> str:
-        """Of somebody; it is good for a day."""
+        """Return a token of a user, valid for a day."""
         now_s = int(time.time())
         claims = {
             "iss": self.NAME,

@@ -61,10 +61,10 @@ def processes(
 
 
 async def listening(port: int, what: str) -> None:
-    """Wait until somebody listens.
+    """Wait until a server listens on the port.
 
     Raises:
-        HttpLoadError: nobody does.
+        HttpLoadError: no server does.
     """
     ends_s = perf_counter() + READY_S
     while True:
@@ -109,7 +109,7 @@ class NatsCluster:
 
     @property
     def leader_port(self) -> int:
-        """Of the server that leads the stream."""
+        """Return the port of the server that leads the stream."""
         return self._ports[self._leader]
 
     async def _create(self) -> str:

@@ -22,7 +22,7 @@ _NEVER = str((1 << 63) - 1)
 _ACKNOWLEDGED = b'"error_code":null'
 _APPENDED = b'"base_offset":'
 _KEPT_BYTES = 300 << 20
-"""Of a topic on each node: a run must not fill the disk."""
+"""The most bytes that a topic keeps on each node, so that a run does not fill the disk."""
 _RETENTION_CHECK_MS = 1_000
 _ADMIN_S = 30.0
 
@@ -64,7 +64,7 @@ class Subject:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Of the nodes that run."""
+        """Return the process ids of the running nodes."""
         return tuple(
             node.process.pid
             for node in self.nodes

@@ -1,1 +1,1 @@
-"""What Spark makes of topics, measured beside files: reads, streams, sinks, delay and memory; ``make bench-spark``."""
+"""Benchmarks of Spark on topics, compared with files: reads, streams, sinks, delay, memory (``make bench-spark``)."""

@@ -1,8 +1,8 @@
-"""What Spark makes of topics, beside files: ``make bench-spark``.
+"""Run the benchmarks of Spark on topics, compared with files: ``make bench-spark``.
 
     python -m loadtest.bench.spark [--records 2000000] [--rounds 5] [--out bench-report]
 
-The exit code is 1 when a target is missed. ``--note`` goes into the title: what else the machine did, if it did.
+The exit code is 1 if a target is missed. ``--note`` goes into the title, for example other load on the machine.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A Python data source that does nothing: what any costs Spark, whatever is behind it.
+"""A Python data source that does nothing: it shows the cost of any Python data source in Spark.
 
-Its reader yields one ready Arrow batch again and again, its writer lets rows go by. What lies between it and another
-way is Spark's; what lies between it and ours is ours.
+Its reader yields one ready Arrow batch repeatedly, and its writer drops rows. The difference between this source and
+another way is Spark's cost. The difference between this source and ours is our cost.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,11 +41,11 @@ class BareDataSource(DataSource):
         return row_schema(include_headers=False)
 
     def reader(self, schema: StructType) -> "BareReader":
-        """Of a table."""
+        """Return the reader of a table."""
         return BareReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> "BareStreamReader":  # noqa: N802  (Spark's name)
-        """Of a stream that always has more."""
+        """Return the reader of a stream that always has more records."""
         return BareStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BareWriter":
@@ -139,7 +139,7 @@ class BareWriter(DataSourceArrowWriter):
     """Lets the rows of a table go by."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Those of one task."""
+        """Handle the rows of one task."""
         return _let_go(iterator)
 
 
@@ -147,7 +147,7 @@ class BareStreamWriter(DataSourceStreamArrowWriter):
     """Lets the rows of a micro-batch go by."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Those of one task."""
+        """Handle the rows of one task."""
         return _let_go(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)

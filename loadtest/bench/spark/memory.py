@@ -46,7 +46,7 @@ class KindMemory:
 
     @property
     def growth(self) -> float:
-        """Of the last third beside the second."""
+        """Return the growth of the last third over the second third."""
         return self.thirds[-1] / self.thirds[-2] - 1 if self.thirds[-2] else 0.0
 
     @property
@@ -84,7 +84,7 @@ class MemoryWatch:
             self.samples.append(resident_mb() | heap)
 
     def by_kind(self) -> list[KindMemory]:
-        """What was seen, kind by kind."""
+        """Return the measured memory, kind by kind."""
         kinds = sorted({kind for sample in self.samples for kind in sample})
         return [_in_thirds(kind, [s[kind] for s in self.samples if kind in s]) for kind in kinds]
 
@@ -97,7 +97,7 @@ def _in_thirds(kind: str, seen_mb: Sequence[float]) -> KindMemory:
 
 
 def heap_after_collection_mb(spark: SparkSession) -> float:
-    """What the JVM holds, and not what it has not given back."""
+    """Return the JVM's live heap after a collection, in MB, without memory that it merely has not released."""
     assert spark._jvm is not None, "it is not a session of Spark Connect"
     java = spark._jvm.java.lang
     java.System.gc()
@@ -106,7 +106,7 @@ def heap_after_collection_mb(spark: SparkSession) -> float:
 
 
 def resident_mb() -> dict[str, float]:
-    """Of the JVM, of Python workers together, of nodes together; this process, which drives them, is left out."""
+    """Return the resident MB of the JVM, of all Python workers, and of all nodes; this process is left out."""
     found: dict[str, float] = {}
     parents: dict[int, int] = {}
     mine: dict[int, tuple[str, float]] = {}

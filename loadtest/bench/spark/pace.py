@@ -25,7 +25,7 @@ from milena import sync
 RATE_PER_S = 500
 POLL_S = 0.002
 SETTLED_BATCHES = 3
-"""Of a query, until which its Python workers are starting."""
+"""The first batches of a query, during which its Python workers start."""
 
 
 @contextmanager
@@ -52,10 +52,10 @@ def _paced(url: str, topic: str, per_second: float) -> Iterator[None]:
 def batches_ms(
     spark: SparkSession, url: str, folder: Path, *, turns: int, seconds: float
 ) -> list[dict[str, float]]:
-    """Medians of a small micro-batch's duration in each turn: of a topic, of ``rate``, of a bare Python source.
+    """Return each turn's median duration of a small micro-batch: of a topic, of ``rate``, of a bare Python source.
 
-    Records are written to the topic all the time, whichever way is measured: who writes them needs the processor, too.
-    A turn before the first warms the JVM up and is thrown away.
+    Records are written to the topic in every turn, because the writer needs the processor, too. A first turn warms the
+    JVM up and is not counted.
     """
     name = "paced"
     with sync.Client(url) as client:
@@ -95,7 +95,7 @@ def _settle(query: StreamingQuery) -> None:
 
 
 def delays_ms(spark: SparkSession, url: str, folder: Path, *, seconds: float) -> list[float]:
-    """Of each record that went from a topic to a topic in that time."""
+    """Return the delay in ms of each record that went from a topic to a topic in that time."""
     with sync.Client(url) as client:
         for name in ("delay-from", "delay-to"):
             client.admin.create_topic(name, partitions=1, replication_factor=1)

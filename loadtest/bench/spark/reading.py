@@ -25,7 +25,7 @@ Action = Callable[[DataFrame], int]
 def read_operations(
     spark: SparkSession, url: str, topic: str, records: int, folder: Path
 ) -> list[MeasuredOperation]:
-    """What is measured of reads; the files are written from the topic."""
+    """Measure reads; the files are written from the topic."""
 
     def rows(name: str) -> DataFrame:
         return spark.read.format(name).options(url=url, subscribe=topic).load()

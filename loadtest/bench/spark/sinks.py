@@ -29,7 +29,7 @@ class SinkWays:
         self._records = records
 
     def operation(self) -> MeasuredOperation:
-        """What is measured of sinks: at most twice as long as no sink, and 0.7 of a plain write's records a second."""
+        """Return the sinks' figures; targets: at most twice the time of no sink, and 0.7 of a plain write's rate."""
         return MeasuredOperation(
             name="sink",
             ways={

@@ -17,7 +17,7 @@ Row = tuple[bytes | None, bytes | None, str, int, int, dt.datetime, int]
 
 
 class TupleDataSource(MilenaDataSource):
-    """The same options and rows, record by record."""
+    """A data source with the options and rows of ours that passes rows as tuples, record by record."""
 
     @classmethod
     def name(cls) -> str:

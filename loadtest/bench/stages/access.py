@@ -1,4 +1,4 @@
-"""What it costs to know who calls: a node that asks nothing, beside one that asks, and one that strangers knock at."""
+"""The cost of authentication: a node without it, a node with it, and a node under password guesses."""
 
 import asyncio
 import base64
@@ -49,11 +49,11 @@ class Way:
 
     @property
     def url(self) -> str:
-        """Of the node."""
+        """Return the URL of the node."""
         return self.subject.nodes[0].url
 
     def contender(self, name: str, ask: Ask, connections: int) -> Contender:
-        """Whoever comes this way and asks this."""
+        """Return a contender that connects this way and sends this request."""
         return http_contender(
             name,
             self.url,
@@ -162,7 +162,7 @@ def _entry(principal: str, topic: str, operation: Operation) -> AclEntry:
 
 
 def with_authorization(ask: Ask, authorization: str) -> Ask:
-    """The same requests, by somebody."""
+    """Return the same requests with an Authorization header."""
     if not authorization:
         return ask
     line = f"\r\nAuthorization: {authorization}\r\n".encode()
@@ -170,7 +170,7 @@ def with_authorization(ask: Ask, authorization: str) -> Ask:
 
 
 def _beside(name: str, what: str, way: Way, ask: Ask) -> Contender:
-    """The same while others send ``what`` of ``loadtest.bench.clients.strangers``."""
+    """Return a contender beside clients that send ``what`` of ``loadtest.bench.clients.strangers``."""
     undisturbed = way.contender(name, ask, CONNECTIONS)
 
     async def turn(seconds: float) -> Turn:

@@ -1,8 +1,7 @@
-"""What programs see of the cluster's speed: the Python producer, the command and locust's users, beside bare clients.
+"""The rates of the Python producer, the command and locust's users, compared with bare clients.
 
-The bare client sends, to the same topic, requests that were finished before the turn began: the same batches as the
-producer makes, or the same lines as JSON. What is left of its figure is what making them costs. Of the command see
-``commands.py``.
+The bare client sends to the same topic requests that were made before the turn: the producer's batches, or the same
+lines as JSON. The difference to its figure is the cost of making them. For the command see ``commands.py``.
 """
 
 import asyncio
@@ -27,9 +26,9 @@ from milena.client import Client
 
 PARTITIONS = 6
 BATCH_RECORDS = 2_240
-"""Of 100 B: what the producer puts into a batch of 256 KiB, as it is set up when nothing is said."""
+"""Records of 100 B in a batch of 256 KiB, the producer's default."""
 LIST_RECORDS = 1_000
-"""What a program gives to ``send_many`` at a time."""
+"""The number of records that a program passes to ``send_many`` at a time."""
 JSON_CONNECTIONS = 2
 """To each leader: six in all, as many as there are partitions."""
 _VALUE = b"x" * SMALL

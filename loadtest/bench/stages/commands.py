@@ -1,7 +1,7 @@
 """``milena produce`` and ``milena consume`` as whole programs, from their start to their end.
 
-What is written is a file of lines; what is read has keys, goes to nobody, and stands beside the Python client's reader,
-which takes the same records and prints none.
+The commands write a file of lines, and read records with keys; their output is discarded. The Python client's reader
+reads the same records for comparison, and prints none.
 """
 
 import asyncio

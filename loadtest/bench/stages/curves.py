@@ -1,7 +1,7 @@
-"""What a number of records, partitions, nodes or readers does to the rate: contenders that differ in it alone.
+"""The rate by the number of records, partitions, nodes or readers: contenders that differ in this number only.
 
-All write with acks=all to topics that do not sync: it is the nodes that are shown, not the disk. The client is the bare
-one of the other stages and the clients are as many at each point of a curve, so that their number is not what grows.
+All write with acks=all to topics that do not sync, to show the nodes and not the disk. They use the bare client of the
+other stages. Each point of a curve has the same number of clients, so that their number has no effect.
 """
 
 import os
@@ -29,11 +29,11 @@ from loadtest.bench.stages.reading import stored_topic
 ROUNDS_MAX, TURN_S_MAX = 3, 1.0
 """Two dozen contenders: three rounds of a second take two minutes, and a curve needs no more."""
 BATCH_CLIENTS = 16
-"""Of the curve over records a request: enough that the leader has others to serve while one waits for followers."""
+"""Clients of the curve over records per request: the leader serves others while one waits for followers."""
 SPREAD_CLIENTS = 24
 """A multiple of all numbers of partitions: each partition has as many of them."""
 SPREAD_PARTITIONS = 24
-"""Of the curve over nodes: each node leads as many, but for one or two."""
+"""Partitions of the curve over nodes: each node leads the same number, except for one or two."""
 _SPREAD_RECORDS = 100
 
 
@@ -104,7 +104,7 @@ async def _over_nodes(plan: BenchPlan, stack: AsyncExitStack, three: Subject) ->
 
 
 def node_counts(cores: int) -> list[int]:
-    """Those that a machine is asked for: more than three where each has a core, and the clients have one."""
+    """Return the numbers of nodes to measure: above three only if each node and the clients have a core."""
     return [count for count in ONE_REPLICA if count <= max(3, cores - 1)]
 
 

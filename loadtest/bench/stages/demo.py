@@ -1,7 +1,7 @@
-"""What ``make demo`` does, without the kill: flights are written, noted, read back and checked, as quickly as they go.
+"""The steps of ``make demo`` without the kill, at full speed: flights are written, noted, read back and checked.
 
-Beside its writer stands a bare client with batches of the same flights that were finished before; beside its reader the
-Python client's, which looks at none.
+A bare client with ready batches of the same flights is measured beside its writer. The Python client's reader, which
+looks at no record, is measured beside its reader.
 """
 
 import time

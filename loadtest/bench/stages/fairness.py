@@ -1,4 +1,4 @@
-"""What a greedy client costs modest ones on a node that is full: how long their writes take, with and without it."""
+"""The effect of a greedy client on others at a full node: how long their writes take, with and without it."""
 
 import asyncio
 import sys
@@ -32,7 +32,7 @@ _REFUSED = b"429"
 
 
 async def fairness(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """Small writes of twenty users, on a node that nobody else asks, and on one that somebody has filled."""
+    """Measure small writes of twenty users, on a node without other load, and on a node filled by a greedy client."""
     del rounds
     file = plan.directory / "password"
     file.write_text(PASSWORD)
@@ -68,7 +68,7 @@ async def fairness(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
 
 
 async def _token(url: str, name: str) -> str:
-    """Of a user who may write and read."""
+    """Return a token of a user that may write and read."""
     async with AdminClient(url, credentials=ADMIN) as admin:
         await admin.access.put_user(name, is_superuser=False)
         entries = [

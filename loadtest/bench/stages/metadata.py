@@ -17,7 +17,7 @@ from milena.cluster.admin import AdminClient
 ALTERED = "altered"
 _VALUE_BYTES = 100
 _VALUES = 16
-"""The same value again would be no change."""
+"""The number of different values; setting a value again would be no change."""
 _FIRST_MS = 86_400_000
 
 

@@ -26,7 +26,7 @@ FETCH_BYTES = 1 << 20
 FETCH_CLIENTS = 2
 _MB = 1e6
 _BATCH_RECORDS = 640
-"""Of 100 B: batches of 64 KB, sixteen of which are a fetch."""
+"""Records of 100 B in a batch of 64 KB; a fetch has sixteen batches."""
 _FETCH_OFFSETS = 16
 _STORED_RECORDS = 400_000
 _NATS_MESSAGES = 200_000

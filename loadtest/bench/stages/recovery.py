@@ -18,7 +18,7 @@ from milena.cluster.admin import AdminClient
 _TOPIC = "big"
 _WHOLE_BYTES = 10_000_000_000
 _MORE_S = 1.0
-"""Of writing before each further kill."""
+"""Seconds of writing before each further kill."""
 
 
 async def recover(plan: BenchPlan) -> Rounds:

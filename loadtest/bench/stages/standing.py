@@ -15,7 +15,7 @@ _MANY = 1000
 
 
 async def idle(plan: BenchPlan) -> Rounds:
-    """Three nodes with one topic that nobody writes to; the busiest and the largest count."""
+    """Measure three nodes with one topic and no clients; the busiest and the largest node count."""
     rounds = Rounds()
     async with Subject(plan.directory / "milena") as subject:
         await subject.create_topic("quiet", is_durable=True, partitions=_PARTITIONS)

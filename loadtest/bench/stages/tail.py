@@ -36,7 +36,7 @@ _RATE = 300.0
 """Records a second of all producers: a tenth of what three nodes on two cores take. Each of the producers has one
 record under way: that they keep up until an acknowledgement takes a tenth of a second."""
 _RECORDS = FETCH_BYTES // 16 // LARGE
-"""Of 1 KB, in batches of 64 KB: sixteen are a fetch."""
+"""Records of 1 KB in a batch of 64 KB; a fetch has sixteen batches."""
 _FILL_S = 0.2
 _FILL_CLIENTS = 4
 _POLL_S = 0.02
@@ -258,7 +258,7 @@ async def _take(scene: Scene, seconds: float, rounds: Rounds) -> None:
 
 
 def stored_bytes(folder: Path) -> int:
-    """Of a partition's segments, what is allocated ahead included."""
+    """Return the bytes of a partition's segments, including space that is allocated ahead."""
     return sum(path.stat().st_size for path in segments_in(folder))
 
 

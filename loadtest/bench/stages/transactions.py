@@ -125,7 +125,7 @@ def _commit_for(url: str, seconds: float, *, is_read: bool) -> Turn:
 
 
 def _answer(client: OneClient, request: bytes) -> dict[str, Any]:
-    """What JSON it answers."""
+    """Return the JSON of the response."""
     answer = client.exchange(request, http_is_whole(Ask(requests=())))
     found: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
     return found

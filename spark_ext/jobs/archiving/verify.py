@@ -57,7 +57,10 @@ def verify_archive(
 
 
 def _filled_gaps(partition: PartitionArchive, runs: Runs) -> list[str]:
-    """Return a sentence for each gap that files fill: else a record missing elsewhere could leave the count right."""
+    """Return a sentence for each gap that misses another number of offsets than it says.
+
+    Without this check, a record that is missing elsewhere could hide behind the right total.
+    """
     name = f"{partition.key.topic} partition {partition.key.partition}"
     return [
         f"{name}: of offsets {gap.start} to {gap.end - 1} {gap.missing} are explained as missing, not {missing}"
