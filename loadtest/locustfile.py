@@ -27,7 +27,7 @@ from loadtest.records.receipts import ProduceAnswer, parse_answer, unanswered
 from loadtest.records.workload import Dialect, RecordMaker, WriteRequest
 
 GIVE_UP_AFTER_S = 30.0
-"""A write whose fate is not known by then is noted as unknown: longer than any failover."""
+"""The time after which a write without a known fate is noted as unknown, in s: longer than any failover."""
 SERVER_TIMEOUT_MS = 10_000
 """Shorter than the client's, so that a slow write is answered and not guessed at."""
 LONG_POLL_MS = 1000
@@ -37,7 +37,7 @@ RETRY_AFTER_S = 0.1
 
 
 class MilenaUser(FastHttpUser):
-    """Base of writers and readers: a node to ask, and another one when it fails."""
+    """The base of writers and readers: it uses another node when its node fails."""
 
     abstract = True
     network_timeout = REQUEST_TIMEOUT_S
@@ -57,7 +57,7 @@ class MilenaUser(FastHttpUser):
 
     @property
     def node_url(self) -> str:
-        """The node to ask next."""
+        """Return the node for the next request."""
         nodes = self.run_state.nodes
         return nodes[self.node % len(nodes)]
 
@@ -293,7 +293,7 @@ class ReadingUser(MilenaUser):
 
 
 class TailReader(ReadingUser):
-    """Follows one partition: a long poll for what comes next, again and again, and no state but the offset."""
+    """Follows one partition with repeated long polls; its only state is the offset."""
 
     weight = 3
     endpoint = "fetch long poll"

@@ -182,7 +182,7 @@ class Load:
         return self._settings.is_kill and self._cluster is not None
 
     async def _load(self, incidents: LedgerWriter) -> None:
-        """Until locust has ended, the killed node is back, or both are given up."""
+        """Wait until locust has ended and the killed node is back, or give both up."""
 
         def on_incident(text: str) -> None:
             incidents.add(Incident(at_s=time.monotonic(), text=text))

@@ -35,15 +35,15 @@ class Settings:
     """The ledgers of an earlier run, to be judged without another load."""
     locust_options: tuple[str, ...]
     credentials: Credentials = ANONYMOUS
-    """As whom a cluster that runs already is asked."""
+    """The credentials for a running cluster."""
 
     @property
     def ledgers(self) -> Path:
-        """Where locust's processes put a folder for each test."""
+        """Return the folder in which locust's processes create a folder for each test."""
         return self.directory / "ledger"
 
     def described(self) -> Mapping[str, str | int | float]:
-        """For the report."""
+        """Return the settings for the report."""
         shown = asdict(self)
         for name in ("is_web", "web_port", "directory", "judged", "credentials"):
             del shown[name]

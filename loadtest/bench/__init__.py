@@ -1,1 +1,1 @@
-"""Measurements on real processes: contenders take turns; what stands here are programs and their tables."""
+"""Benchmarks on real processes, in which contenders take turns: the programs and their tables."""

@@ -28,7 +28,7 @@ from milena.cluster.admin import AdminClient
 from milena.commands import output
 
 AT_ONCE = 64
-"""Calls under way."""
+"""The number of calls in flight."""
 PARTITIONS = 12
 SETTLE_S = 5.0
 SESSION_MS = 300_000
@@ -102,7 +102,7 @@ class ConsumerCaller:
         raise click.ClickException(f"GET {path}: no stream within {ATTEMPTS} attempts")
 
     async def raft_entries(self) -> int:
-        """How many entries the Raft log has had."""
+        """Return how many entries the Raft log has had."""
         text = (await self.call("GET", "/metrics")).decode()
         found = _COMMIT_INDEX.search(text)
         if found is None:
@@ -137,7 +137,7 @@ class Bench:
 
 
 async def together(work: Iterable[Awaitable[object]]) -> None:
-    """All of these."""
+    """Await all of the work."""
     await asyncio.gather(*work)
 
 
@@ -251,7 +251,7 @@ async def _streams(bench: Bench, caller: ConsumerCaller, count: int) -> None:
 
 
 def table(counted: Sequence[Counted]) -> str:
-    """For people."""
+    """Return the report for people."""
     return output.table(
         ("PHASE", "WALL S", "CALLS/S", "RAFT ENTRIES", "CPU % A NODE", "RSS MB A NODE"),
         [

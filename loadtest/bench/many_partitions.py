@@ -30,7 +30,7 @@ from milena.errors import AnswerError, ClientError, UnreachableError
 
 POLL_S = 0.1
 SETTLE_S = 3.0
-"""After the creation: checkpoints and preferred leaders are done by then."""
+"""Seconds to wait after the creation, until checkpoints and preferred leaders are done."""
 TIMEOUT_S = 300.0
 REQUEST_PARTITIONS_MAX = 1_000
 """The most partitions that one request may create."""
@@ -169,7 +169,7 @@ async def _until(admin: AdminClient, condition: Callable[[ClusterView], bool]) -
 
 
 async def _write_each(node: LocalNode, places: Sequence[tuple[str, int]]) -> None:
-    """One record to each partition, again until it is taken."""
+    """Write one record to each partition, with retries until it is accepted."""
     room = asyncio.Semaphore(WRITES_AT_ONCE)
     body = json.dumps({"records": [{"value": "x"}]}).encode()
 
@@ -194,7 +194,7 @@ async def _write_each(node: LocalNode, places: Sequence[tuple[str, int]]) -> Non
 
 
 def table(measured: Sequence[PhaseFigures]) -> str:
-    """For people."""
+    """Return the report for people."""
     return output.table(
         ("PHASE", "WALL S", "CPU S A NODE", "CPU % BUSIEST", "RSS MB A NODE"),
         [

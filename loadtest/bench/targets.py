@@ -19,7 +19,7 @@ from loadtest.bench.measuring.samples import Quantity, Rounds, Spread
 
 @unique
 class Durability(StrEnum):
-    """When a write counts as done."""
+    """The condition under which a write counts as done."""
 
     DURABLE = "durable"
     """Synced to disk on every required replica before it is acknowledged."""
@@ -51,7 +51,7 @@ class Target:
 
 @unique
 class TargetVerdict(StrEnum):
-    """How a row came out."""
+    """The verdict on a row."""
 
     AMBITION = "ambition met"
     FLOOR = "floor met"
@@ -59,7 +59,7 @@ class TargetVerdict(StrEnum):
     SHORT = "ambition not met"
     """The verdict of a row whose floor is another row's."""
     SHOWN = "shown"
-    """There is nothing to hold it against, or what it is measured on cannot tell."""
+    """The row has no target, or this machine cannot measure it."""
     ABSENT = "not measured"
 
 

@@ -1,4 +1,4 @@
-"""As whom the load test asks a cluster that runs already: what ``MILENA_TOKEN_FILE`` and its like say."""
+"""The load test's credentials for a running cluster, from the environment (``MILENA_TOKEN_FILE`` and others)."""
 
 from collections.abc import Mapping
 

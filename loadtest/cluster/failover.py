@@ -13,7 +13,7 @@ DOWN_S = 3.0
 
 @dataclass(slots=True)
 class Failover:
-    """Kills the leader of partition 0, and starts it again ``down_s`` later. ``on_incident`` hears of each."""
+    """Kills the leader of partition 0, and restarts it ``down_s`` later. ``on_incident`` is called for each event."""
 
     cluster: LocalCluster
     topic: str

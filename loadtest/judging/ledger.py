@@ -28,7 +28,7 @@ from loadtest.records.receipts import Fate
 
 SUFFIX = ".ledger"
 CLOSED_SUFFIX = ".closed"
-"""An empty file of this name stands beside a ledger that is complete."""
+"""The name of an empty file beside a complete ledger."""
 FRAME_BYTES_MAX = 1 << 28
 """A length above this is no length."""
 
@@ -51,7 +51,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """These records are about to be sent for the first time. A writer's sequences are dense from 0."""
+    """Records before their first send. A writer's sequences are dense from 0."""
 
     at_s: float
     writer: int
@@ -81,7 +81,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """One attempt at a request failed; it may have been repeated."""
+    """A failed attempt at a request; it may have been retried."""
 
     at_s: float
     endpoint: str

@@ -14,7 +14,7 @@ class Plant(StrEnum):
     LOSS = "loss"
     """A record is missing."""
     DUPLICATE = "duplicate"
-    """A record stands once more at the end of its partition."""
+    """A fault: a record is duplicated at the end of its partition."""
     CORRUPT = "corrupt"
     """A bit of a record is flipped."""
     REORDER = "reorder"

@@ -28,7 +28,7 @@ class TallyVerdict:
 
     @property
     def is_good(self) -> bool:
-        """Exactly what was written came back."""
+        """Return whether exactly the written records came back."""
         return self.read == self.written and not (
             self.missing
             or self.doubled

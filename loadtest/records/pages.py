@@ -21,7 +21,7 @@ class PageError(Exception):
 
 @unique
 class PageFormat(Enum):
-    """How records come, by the media type that is asked for."""
+    """The form of fetched records, by the requested media type."""
 
     BASE64 = BINARY_TYPE
     BATCHES = "application/vnd.milena.batch"
@@ -37,7 +37,7 @@ class StoredRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The records of one answer, from the offset that was asked for."""
+    """The records of one response, from the requested offset."""
 
     records: tuple[StoredRecord, ...]
 
@@ -63,7 +63,7 @@ class Page:
         return Page(records=tuple(record for record in self.records if record.offset < end))
 
     def troubles(self, asked: int) -> Iterator[str]:
-        """Faults of the page, for a reader that asked for everything from ``asked`` on."""
+        """Return the faults of the page, for a reader that requested all records from ``asked``."""
         expected = asked
         for record in self.records:
             if record.offset != expected:

@@ -13,7 +13,7 @@ PAGE_BYTES = 2 << 20
 WAIT_MS = 500
 ATTEMPTS = 40
 RETRY_AFTER_S = 0.25
-"""Ten seconds in all: longer than any failover that may still be under way."""
+"""Ten seconds in all: longer than any failover that may be in progress."""
 
 OnPage = Callable[[int, Page], None]
 """partition, and its next records"""
@@ -81,7 +81,7 @@ class Reader:
         return await self._get(f"/{partition}/records", params, accept)
 
     async def _get(self, path: str, params: Mapping[str, str], accept: str) -> bytes:
-        """One page, asked for again while no node can give it."""
+        """Return one page, with retries while no node can give it."""
         trouble = ""
         for attempt in range(ATTEMPTS):
             url = self._urls[attempt % len(self._urls)] + self._path + path

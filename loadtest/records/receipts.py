@@ -37,11 +37,11 @@ class ProduceAnswer:
     is_final: bool = False
     """The request is wrong: a repetition would fail as well."""
     is_unsent: bool = False
-    """No node was asked."""
+    """The request reached no node."""
 
 
 def unanswered(count: int, reason: str, *, is_sent: bool) -> ProduceAnswer:
-    """No answer came. A request that was not sent wrote nothing."""
+    """No response arrived. A request that was not sent wrote nothing."""
     fate = Fate.UNKNOWN if is_sent else Fate.REFUSED
     return ProduceAnswer(
         receipts=(RecordReceipt(fate),) * count, trouble=reason, is_unsent=not is_sent

@@ -50,7 +50,7 @@ class RecordId(NamedTuple):
 
 @unique
 class Dialect(Enum):
-    """How records are sent, by the media type of the request."""
+    """The form of sent records, by the media type of the request."""
 
     JSON = JSON_TYPE
     BINARY = BINARY_TYPE

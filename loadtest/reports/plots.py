@@ -1,4 +1,4 @@
-"""Pictures of a run: what it did over time, and the longest gaps."""
+"""Pictures of a run: its rates and latencies over time, and the longest gaps."""
 
 from pathlib import Path
 from textwrap import fill

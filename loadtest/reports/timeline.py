@@ -81,7 +81,7 @@ class _Endpoint:
 
 
 class Timeline:
-    """Collects events, which need not come in the order of time."""
+    """Collects events, in any order of time."""
 
     def __init__(self, bucket_s: float = BUCKET_S) -> None:
         self.bucket_s = bucket_s
@@ -176,7 +176,7 @@ class Timeline:
         return [(incident.at_s - self._start_s, incident.text) for incident in every]
 
     def cores_of_users(self) -> list[float]:
-        """How much of a core each process of users took; none is known of one that was killed."""
+        """Return the share of a core that each user process used; unknown for a killed process."""
         return sorted(self._cores)
 
     def failures(self) -> list[tuple[int, str, str]]:

@@ -61,7 +61,7 @@ class ColdLoad(HttpLoad):
         return super().next_request()
 
     def stop(self) -> None:
-        """The answer under way is the last one."""
+        """Stop after the response in flight."""
         self._ends_s = 0.0
 
 

@@ -20,7 +20,7 @@ SPREAD_S = 1.0
 
 
 async def wait_for_records(url: str, request: bytes, delay_s: float) -> None:
-    """One connection, which begins so late: all at once would be a burst, which is not what is measured."""
+    """Run one connection that starts after a delay: all at once would be a burst, which is not measured here."""
     await asyncio.sleep(delay_s)
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
@@ -41,7 +41,7 @@ def waiting_request(url: str, token: str, topic: str) -> bytes:
 
 
 async def wait_on_all(url: str, token: str, topic: str, connections: int) -> None:
-    """All of them together."""
+    """Run all connections together."""
     request = waiting_request(url, token, topic)
     delays_s = [number / connections * SPREAD_S for number in range(connections)]
     await asyncio.gather(*(wait_for_records(url, request, delay_s) for delay_s in delays_s))

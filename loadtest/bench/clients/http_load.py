@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 HEAD_BYTES_MAX = 64 << 10
 PIECE_BYTES_MAX = 1 << 20
 _DRAIN_S = 30.0
-"""How long what is under way at the end may take: a server that is stuck is an error, not a pause."""
+"""How long requests in flight at the end may take: a server that is stuck is an error, not a pause."""
 
 
 class HttpLoadError(Exception):
-    """A contender did not do what it is measured at; the message says what it did."""
+    """A contender did not do the measured work; the message says what it did instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def encode_request(url: str, method: str, path: str, body: bytes = b"", **header
 
 
 class HttpLoad:
-    """Connections to one server, each with one request under way at a time."""
+    """Connections to one server, each with one request in flight at a time."""
 
     def __init__(
         self, url: str, ask: Ask, *, connections: int, tls: ssl.SSLContext | None = None
@@ -165,7 +165,7 @@ class _ClientConnection(asyncio.BufferedProtocol):
         self._head_bytes = 0
         self._body_bytes = 0
         self._left = -1
-        """Bytes of the body that are to come; -1: its head is not there yet."""
+        """Bytes of the body that have not arrived; -1: its head has not arrived yet."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports act like asyncio's without being any.
@@ -176,7 +176,7 @@ class _ClientConnection(asyncio.BufferedProtocol):
             self._load.on_error(f"the server closed a connection: {exc or 'no reason given'}")
 
     def close(self) -> None:
-        """Nothing more is wanted."""
+        """Close the connection."""
         self._is_closed = True
         if self._transport is not None:
             self._transport.abort()

@@ -48,7 +48,7 @@ class Counter:
         self._rest = b""
 
     def feed(self, data: bytes) -> int:
-        """How many marks end in ``data``."""
+        """Return how many marks end in ``data``."""
         whole = self._rest + data
         # One byte less than the mark: what is kept holds no whole one.
         self._rest = whole[-(len(self._mark) - 1) :]
@@ -80,7 +80,7 @@ class NatsLoad(asyncio.Protocol):
         return load
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio's; the window bounds what is under way, not the transport."""
+        """Keep the transport; asyncio calls this. The window, not the transport, bounds the data in flight."""
         # uvloop's transports act like asyncio's without being any.
         self._transport = cast("asyncio.Transport", transport)
 
@@ -89,7 +89,7 @@ class NatsLoad(asyncio.Protocol):
         self._fail(HttpLoadError(f"NATS closed the connection: {exc or 'no reason given'}"))
 
     def close(self) -> None:
-        """Nothing more is wanted."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -99,7 +99,7 @@ class NatsLoad(asyncio.Protocol):
         self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio's."""
+        """Handle an event; asyncio calls this."""
         if self._count is not None:
             if b'"error"' in data:
                 self._fail(HttpLoadError(f"NATS refused: {data[:300]!r}"))
@@ -138,7 +138,7 @@ class NatsLoad(asyncio.Protocol):
                 future.set_exception(error)
 
     async def _until(self, count: int) -> None:
-        """Wait until so many marks have come."""
+        """Wait until so many marks have arrived."""
         if self._error is not None:
             raise self._error
         if self._counted < count:
@@ -238,7 +238,7 @@ class NatsLoad(asyncio.Protocol):
                 raise HttpLoadError(f"NATS makes no consumer: {answer}")
 
     async def pull(self, consumer: str, count: int) -> int:
-        """Take so many messages from a consumer; how many came."""
+        """Take so many messages from a consumer; return how many arrived."""
         body = json.dumps({"batch": _PULL, "expires": 30_000_000_000}).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer}"
         request = f"PUB {subject} {_INBOX}.pull {len(body)}\r\n".encode() + body + b"\r\n"

@@ -22,7 +22,7 @@ IsWhole = Callable[[bytes], bool]
 
 
 class OneClient:
-    """A connection with one request under way; blocks, so it belongs on a thread of its own."""
+    """A connection with one request in flight. It blocks, so it needs its own thread."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = socket.create_connection((host, port), timeout=_PATIENCE_S)

@@ -35,7 +35,7 @@ class Pace:
         self._due_s: deque[float] = deque()
 
     def on_due(self, now_s: float) -> bool:
-        """One more is due; whether it may be sent at once."""
+        """Count one more request as due; return whether it may be sent at once."""
         self._due_s.append(now_s)
         return len(self._due_s) == 1
 
@@ -50,7 +50,7 @@ class Pace:
         return bool(self._due_s)
 
     def oldest_s(self, now_s: float) -> float:
-        """How long the request under way has been due; 0: there is none."""
+        """Return how long the request in flight has been due; 0 if there is none."""
         return now_s - self._due_s[0] if self._due_s else 0.0
 
 
@@ -65,7 +65,7 @@ def delays_s(stored: bytes, now_s: float) -> list[float]:
 
 
 class _Producer(asyncio.Protocol):
-    """One connection; its answers are small and come with a length."""
+    """One connection; its responses are small and have a length."""
 
     def __init__(self, load: "PacedLoad", host: str, path: str, size: int) -> None:
         self.pace = Pace()
@@ -216,7 +216,7 @@ class PacedLoad:
     async def _next_offset(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, offset: str, wait_ms: int
     ) -> str:
-        """Fetch once; where to go on."""
+        """Fetch once; return the next offset."""
         writer.write(
             f"GET {self._path}/records?offset={offset}&timeout={wait_ms} HTTP/1.1\r\n"
             f"Host: {self._url.netloc}\r\nAccept: {BATCH_TYPE}\r\n\r\n".encode()

@@ -29,7 +29,7 @@ def chunk_of(records: bytes) -> bytes:
 
 
 class RecordStream(asyncio.Protocol):
-    """One request that goes on for as long as records are sent; at most ``IN_FLIGHT_MAX`` have no receipt yet."""
+    """One request that lasts as long as records are sent; at most ``IN_FLIGHT_MAX`` have no receipt yet."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -57,7 +57,7 @@ class RecordStream(asyncio.Protocol):
         return stream
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio's; the window bounds what is under way, not the transport."""
+        """Keep the transport; asyncio calls this. The window, not the transport, bounds the data in flight."""
         # uvloop's transports act like asyncio's without being any.
         self._transport = cast("asyncio.Transport", transport)
 
@@ -66,7 +66,7 @@ class RecordStream(asyncio.Protocol):
         self._fail(f"the server closed the connection: {exc or 'no reason given'}")
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio's."""
+        """Handle an event; asyncio calls this."""
         if _REFUSAL in data:
             self._fail(f"a record was refused: {data[:600]!r}")
             return
@@ -75,7 +75,7 @@ class RecordStream(asyncio.Protocol):
             self._wake()
 
     def close(self) -> None:
-        """Nothing more is wanted."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 

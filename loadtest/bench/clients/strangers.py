@@ -26,7 +26,7 @@ CONNECTIONS = 800
 HOSTS = 200
 """The number of loopback addresses to send from, so that a node sees as many clients."""
 LAG_S_MAX = 0.5
-"""Behind what is due; more is not the rate that was asked for."""
+"""The largest delay behind the schedule, in s; with more, the rate is not the requested one."""
 GUESSES, PROBES = "guesses", "probes"
 READY = "ready"
 """Said once all are connected."""
@@ -36,7 +36,7 @@ _LENGTH = b"\r\ncontent-length: "
 
 
 class Stranger(asyncio.Protocol):
-    """One of them, who waits for each answer; what it is does not matter. It costs as little as it can."""
+    """A client that waits for each response and ignores it. It costs as little CPU as possible."""
 
     def __init__(self, idle: "deque[Stranger]") -> None:
         self._idle = idle
@@ -73,7 +73,7 @@ class Stranger(asyncio.Protocol):
 
 
 async def connect(url: str) -> "deque[Stranger]":
-    """All of them, who wait for nothing yet."""
+    """Return all clients, connected and without a pending response."""
     place, idle = urlsplit(url), deque[Stranger]()
     assert place.hostname is not None, "URLs here name their host"
     assert place.port is not None, "and port"

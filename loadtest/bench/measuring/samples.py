@@ -76,7 +76,7 @@ class Rounds:
     """Other facts that a reader of the figures should know."""
 
     def note(self, contender: str, sample: Sample | None) -> None:
-        """One more turn."""
+        """Add a turn."""
         self.samples.setdefault(contender, []).append(sample)
 
     def figures(self, contender: str, quantity: Quantity) -> list[float]:

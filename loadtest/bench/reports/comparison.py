@@ -30,7 +30,7 @@ from loadtest.bench.targets import Target
 from milena.commands import output
 
 TOLERANCE = 0.05
-"""Unless somebody asks for another one."""
+"""The default tolerance."""
 CONFIDENCE = 0.99
 ROUNDS_MIN = 5
 """The fewest rounds: with fewer, all ratios would lie on one side by chance too often."""
@@ -38,7 +38,7 @@ ROUNDS_MIN = 5
 
 @unique
 class RowVerdict(StrEnum):
-    """How a row came out."""
+    """The verdict on a row."""
 
     SAME = "same"
     BETTER = "better"
@@ -48,7 +48,7 @@ class RowVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRow:
-    """A row of both trees; ``interval`` has the ratios' median, and the ends within which the true one lies."""
+    """A row of both trees; ``interval`` has the median of the ratios and the ends of its confidence interval."""
 
     target: Target
     change: RowVerdict

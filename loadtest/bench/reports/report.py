@@ -13,7 +13,7 @@ Tree = Figure | Sequence["Tree"] | Mapping[str, "Tree"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """Where a run took place."""
+    """The machine of a run."""
 
     cores: int
     python: str
@@ -30,7 +30,7 @@ _HOST_ROWS = (
 
 
 def table(outcomes: Sequence[TargetOutcome]) -> str:
-    """A line a row, beside its floor and ambition; what stands in the way of a row is below the table."""
+    """Return a line per row with its floor and ambition; the reasons for missing rows are below the table."""
     lines = [
         (
             outcome.target.name,

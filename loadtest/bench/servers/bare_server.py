@@ -26,7 +26,7 @@ _HEADERS = {"Content-Type": "application/json"}
 
 
 class SharedSyncs:
-    """A file to which is appended. Who comes while it is synced waits for the next sync, together with all who do."""
+    """A file for appends. Appends that arrive during a sync share the next sync."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor

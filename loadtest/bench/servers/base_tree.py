@@ -16,7 +16,7 @@ _NOT_INHERITED = {"PYTHONPATH", "PYTHONSAFEPATH"}
 
 
 class BaseTreeError(Exception):
-    """There is no such tree, or not of the kind that the present one is; the message says why."""
+    """There is no such tree, or it is not of this tree's kind; the message says why."""
 
 
 def check_out(commit: str, trees: Path = TREES) -> Path:

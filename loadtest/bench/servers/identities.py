@@ -87,7 +87,7 @@ class Authority:
         return files
 
     def client(self, shown: CertificateFiles | None = None) -> ssl.SSLContext:
-        """One who trusts this authority, and shows a certificate."""
+        """Return credentials that trust this authority and have a certificate."""
         context = ssl.create_default_context(cafile=str(self.file))
         if shown is not None:
             context.load_cert_chain(shown.certificate, shown.key)
@@ -108,7 +108,7 @@ class Authority:
 
 
 class Issuer:
-    """Signs tokens of OpenID Connect; ``file`` holds its key for those who look at them."""
+    """Signs tokens of OpenID Connect; ``file`` has its key for nodes that verify them."""
 
     NAME, AUDIENCE = "https://issuer.example.org", "milena"
     _KEY_ID = "one"

@@ -38,7 +38,7 @@ class Subject:
         settings: Mapping[str, str] | None = None,
         credentials: Credentials = ANONYMOUS,
     ) -> None:
-        """``settings``: more variables of the nodes' environment; ``credentials``: who watches them."""
+        """``settings``: more variables of the nodes' environment; ``credentials``: those of the watching client."""
         self._credentials = credentials
         environment = {"MILENA_RETENTION_CHECK_MS": str(_RETENTION_CHECK_MS), **(settings or {})}
         self.cluster = LocalCluster(

@@ -132,7 +132,7 @@ class BareStreamReader(DataSourceStreamReader):
         yield from self._rows.rows(partition.value)
 
     def commit(self, end: dict[str, int]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class BareWriter(DataSourceArrowWriter):
@@ -151,10 +151,10 @@ class BareStreamWriter(DataSourceStreamArrowWriter):
         return _let_go(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
-        """Nothing."""
+        """Do nothing."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)
-        """Nothing."""
+        """Do nothing."""
 
 
 def _let_go(rows: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

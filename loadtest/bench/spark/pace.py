@@ -30,7 +30,7 @@ SETTLED_BATCHES = 3
 
 @contextmanager
 def _paced(url: str, topic: str, per_second: float) -> Iterator[None]:
-    """Records come, each with the time at which it was sent."""
+    """Write records during the block, each with the time at which it was sent."""
     is_over = Event()
 
     def write() -> None:

@@ -41,4 +41,4 @@ STAGES: dict[str, Stage] = {
     "soak": soak.soak,
     "curves": curves.curves,
 }
-"""In the order in which they run."""
+"""The stages, in the order in which they run."""

@@ -41,7 +41,7 @@ _QUEUE_S = 3.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """How somebody comes to a node: with which header, and over which connection."""
+    """The way of a client to a node: its Authorization header, and its connection."""
 
     subject: Subject
     authorization: str = ""

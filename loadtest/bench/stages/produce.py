@@ -168,7 +168,7 @@ def start_nats(
 
 
 async def latency(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """One client that waits for each record, in the page cache of those who must have it."""
+    """Measure one client that waits for each record, in the page cache of the required replicas."""
     return await _latency(
         plan,
         stack,
@@ -183,7 +183,7 @@ async def latency(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
 async def latency_durable(
     plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds
 ) -> list[Contender]:
-    """One client that waits for each record, on the disks of those who must have it."""
+    """Measure one client that waits for each record, on the disks of the required replicas."""
     return await _latency(
         plan,
         stack,

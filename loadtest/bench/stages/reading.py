@@ -116,7 +116,7 @@ async def consumer(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
 
 def _reader(name: str, url: str, stored: int, pids: tuple[int, ...], *, is_each: bool) -> Contender:
     async def turn(seconds: float) -> Turn:
-        """As often through the log as there is time, and to its end each time."""
+        """Read through the log as often as the time allows, and to its end each time."""
         began_s = perf_counter()
         count = 0
         async with Client(url) as client:
@@ -136,7 +136,7 @@ def _reader(name: str, url: str, stored: int, pids: tuple[int, ...], *, is_each:
 
 def _member(url: str, stored: int, pids: tuple[int, ...]) -> Contender:
     async def turn(seconds: float) -> Turn:
-        """As often through the log as there is time, and to its end each time; joining the group is not counted in."""
+        """Read the log to its end as often as the time allows; joining the group is not counted."""
         count, took_s = 0, 0.0
         async with (
             Client(url) as client,
@@ -166,7 +166,7 @@ async def _nats_pull(nats: NatsCluster) -> Contender:
         load.close()
 
     async def turn(seconds: float) -> Turn:
-        """As often through the stream as there is time; making a consumer is not counted in."""
+        """Read through the stream as often as the time allows; creating a consumer is not counted."""
         count, took_s = 0, 0.0
         load = await nats.reconnect()
         try:

@@ -52,7 +52,7 @@ async def recover(plan: BenchPlan) -> Rounds:
 
 
 async def _check(url: str, written: int) -> None:
-    """All that was acknowledged is there, and nothing else; the last record can be read."""
+    """Check that the log has exactly the acknowledged records, and that the last one can be read."""
     async with AdminClient(url) as admin:
         (found,) = await admin.offsets(await admin.topic(_TOPIC))
     if found.high_watermark != written:

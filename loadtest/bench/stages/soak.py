@@ -64,7 +64,7 @@ async def soak(plan: BenchPlan) -> Rounds:
 
 
 def growth_of(values: Sequence[float]) -> float | None:
-    """By how many percent the last third's middle is above the second third's; None: too few to tell."""
+    """Return by how many percent the last third's median exceeds the second third's; None for too few samples."""
     third = len(values) // 3
     if len(values) < SAMPLES_MIN:
         return None
@@ -89,7 +89,7 @@ async def _write(url: str, ends_s: float, *, records: int, connections: int) -> 
 
 
 async def _follow(url: str, ends_s: float) -> int:
-    """Read what comes until the time is up; records that retention took first are passed over."""
+    """Read records until the time is up; records that retention deleted first are skipped."""
     count = 0
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(ends_s - perf_counter()), Client(url) as client:

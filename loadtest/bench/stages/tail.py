@@ -56,7 +56,7 @@ class Scene:
 
 
 class _Stage:
-    """The cluster, who is who in it, and the load at the tail."""
+    """The cluster, the roles of its nodes, and the load at the tail."""
 
     def __init__(self, plan: BenchPlan, subject: Subject, rounds: Rounds) -> None:
         self._plan = plan
