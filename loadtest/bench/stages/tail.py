@@ -28,8 +28,10 @@ from milena.cluster.admin import AdminClient
 from milena.errors import ClientError
 
 OLD_BYTES = 192 << 20
-"""Of the log that is read, on one node; and of the one that is caught up with, on two. With what the turns write it
-stays below 1 GB on the disk."""
+"""Bytes of the log that is read, on one node, and of the log that a follower catches up with, on two.
+
+With the data of the turns, the disk use stays below 1 GB.
+"""
 READERS = 4
 _PRODUCERS = 32
 _RATE = 300.0
