@@ -253,7 +253,7 @@ class AppendQueue:
         if not key.places:
             return self._duplicate(entry.base_offset, entry.last_offset)
         if not is_own:
-            # The batch's other records must not count either: the records of this key are in the log already.
+            # Nothing else of the batch may count either: the records of this key are in the log already.
             raise IdempotencyKeyReusedError(
                 "a request under an idempotency key that was used before shares no transaction; nothing was written"
             )

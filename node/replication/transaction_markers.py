@@ -196,7 +196,7 @@ class TransactionMarkers:
             await self._clock.sleep(LOOK_MS)
             self._abort_overdue()
             if self._attended:
-                # Nothing else may remind this leader of a marker whose report did not reach the quorum.
+                # Of a marker whose report did not reach the quorum, nothing else may remind this leader.
                 self._schedule()
 
     def _abort_overdue(self) -> None:
