@@ -136,7 +136,7 @@ def test_of_a_healthy_cluster_every_check_is_told_to_be_well():
         ),
         ({"groups": lag(101)}, Severity.WARNING, "groups", "group g has 101 records to read"),
         ({"groups": lag(None, is_known=False)}, Severity.WARNING, "groups", "the lag of 1 groups is not known: g"),
-        ({"groups": None}, Severity.WARNING, "groups", "nobody could say"),
+        ({"groups": None}, Severity.WARNING, "groups", "no node could say"),
     ],
 )  # fmt: skip
 def test_a_fault_is_told_first_with_what_to_do(changes, severity, check, said):

@@ -122,7 +122,7 @@ async def test_a_key_names_the_partition_too():
     [
         ({"if_match": 0}, {}, "give partition, or a key"),
         ({"if_match": -1, "partition": 0}, {}, "is no offset"),
-        ({"if_match": 0, "partition": 0}, {"acks": 0, "idempotent": False}, "nobody hears"),
+        ({"if_match": 0, "partition": 0}, {"acks": 0, "idempotent": False}, "no response says"),
     ],
 )
 async def test_what_no_node_would_judge_is_refused_at_send(arguments, options, message):
