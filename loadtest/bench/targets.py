@@ -59,7 +59,7 @@ class TargetVerdict(StrEnum):
     SHORT = "ambition not met"
     """The verdict of a row whose floor is another row's."""
     SHOWN = "shown"
-    """The row has no target, or this machine cannot measure it."""
+    """The row has no target, or a note says why it counts for less here."""
     ABSENT = "not measured"
 
 
