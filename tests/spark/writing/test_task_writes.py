@@ -153,9 +153,9 @@ def test_who_begins_under_the_id_fences_the_one_before(sink):
     first = sink.begin()
     message = sink.write(first, texts(10))
     second = sink.begin()
-    with pytest.raises(BatchAbortedError, match="another write has begun under the id"):
+    with pytest.raises(BatchAbortedError, match="another write has started under the id"):
         sink.write(first, texts(10), task=1)
-    with pytest.raises(BatchAbortedError, match="another write has begun under the id"):
+    with pytest.raises(BatchAbortedError, match="another write has started under the id"):
         commit([message], sink.topic)
     abort([first])
     commit([sink.write(second, texts(10))], sink.topic)

@@ -90,7 +90,7 @@ async def test_who_wants_no_answer_cannot_have_a_condition(api, query, body):
     type_ = BATCH if isinstance(body, bytes) else JSON_V2
     answer = await write(api, '"2"', PATHS[2] + query, body, type_)
     assert answer.error == (400, 400)
-    assert "nobody hears whether If-Match held" in answer.json["message"]
+    assert "no response says whether If-Match held" in answer.json["message"]
     assert api.node.logs["t", 0].high_watermark == 2
 
 
