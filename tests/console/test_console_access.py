@@ -151,7 +151,7 @@ async def test_who_may_less_sees_less_and_is_told_why(browser, closed):
     await page.until("[...document.querySelectorAll('td a')].some((e) => e.innerText === 'orders')")
     assert "salaries" not in await page.run("document.body.innerText")
     await page.run("location.hash = '#/messages/orders?from=live'")
-    await page.until_shown("Following: 0 records came")
+    await page.until_shown("Following: 0 records received")
     written = {"records": [{"value": "<i>live</i>"}]}
     await asyncio.to_thread(call, closed, "POST /topics/orders", written, headers=basic("admin"))
     await page.until_shown("<i>live</i>")

@@ -133,7 +133,7 @@ async def test_records_are_asked_for_by_offset_and_by_time(browser, made):
 async def test_a_record_is_written_once_and_those_who_follow_see_it(browser, made):
     node, topic = await made(partitions=2)
     follower = await messages(browser, node, topic, "?from=live", width=390)
-    await follower.until_shown("Following: 0 records came")
+    await follower.until_shown("Following: 0 records received")
     page = await messages(browser, node, topic)
     await page.until_shown("No records match")
     await page.click("details.action > summary", "Write a record")
@@ -147,7 +147,7 @@ async def test_a_record_is_written_once_and_those_who_follow_see_it(browser, mad
     await page.click("details.action form button")
     await page.until_shown("written to partition 1 at offset 0")
     await page.until("document.querySelectorAll('tbody tr').length === 1")
-    await follower.until_shown("Following: 1 record came")
+    await follower.until_shown("Following: 1 record received")
     (row,) = await follower.run(CELLS)
     assert (row[:2], row[3:]) == (["1", "0"], ['"u1"', '{"n":1}', "1"])
     stored = ok(
@@ -165,11 +165,11 @@ async def test_a_record_is_written_once_and_those_who_follow_see_it(browser, mad
 async def test_a_flood_leaves_the_last_records_and_the_count_of_all(browser, made):
     node, topic = await made()
     page = await messages(browser, node, topic, "?partition=0&from=live")
-    await page.until_shown("Following: 0 records came")
+    await page.until_shown("Following: 0 records received")
     for first in range(0, 2000, 500):
         records = [{"value": encoded(str(at))} for at in range(first, first + 500)]
         await asyncio.to_thread(write, node, topic, records)
-    await page.until_shown("2,000 records came, the last 200 are shown")
+    await page.until_shown("2,000 records received, the last 200 are shown")
     assert (await page.run(CELLS))[0][4] == "1999"
     assert not page.faults
 

@@ -220,7 +220,7 @@ async def test_a_flood_that_is_followed_leaves_the_page_in_the_readers_hands(bro
             ok(call(node, "POST /topics/flood/partitions/0", body, content_type=BINARY))
 
     page = await browser.open(f"{node.url}/console/#/messages/flood?from=live")
-    await page.until_shown("Following: 0 records came")
+    await page.until_shown("Following: 0 records received")
     await page.run(FRAMES)
     writing = asyncio.create_task(asyncio.to_thread(write))
     seen = []
@@ -229,7 +229,7 @@ async def test_a_flood_that_is_followed_leaves_the_page_in_the_readers_hands(bro
         seen.append(await page.run("window.painted"))
         await asyncio.sleep(0.05)
     await writing
-    await page.until_shown("40,000 records came, the last 200 are shown")
+    await page.until_shown("40,000 records received, the last 200 are shown")
     assert seen[-1] > seen[0]
     assert await page.run("document.querySelectorAll('tbody tr').length") == 50
     await page.click("nav a", "Groups")

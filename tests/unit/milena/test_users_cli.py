@@ -212,7 +212,7 @@ async def test_users_are_deleted_once_that_is_meant(api, milena, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ((), "say --password-file FILE, - for standard input, or --no-password"),
+        ((), "give --password-file FILE, - for standard input, or --no-password"),
         (("--password-file", "{file}", "--no-password"), "either --password-file or --no-password"),
         (("--password-file", "{file}.none"), "cannot read {file}.none: No such file"),
         (("--password", "x"), "No such option"),
