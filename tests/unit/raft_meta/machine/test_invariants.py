@@ -158,7 +158,7 @@ def test_offsets(grouped: Image) -> None:
     committed = grouped.offsets["g"][KEY]
     for wrong in (replace(committed, offset=-1), replace(committed, commit_ms=1 << 60)):
         broken = replace(grouped, offsets=Map({"g": Map({KEY: wrong})}))
-        assert found(broken, "that nobody can have committed")
+        assert found(broken, "that no client can have committed")
     broken = replace(grouped, offsets=Map({"g": Map({(TOPIC_ID, 9): committed})}))
     assert found(broken, "has an offset in")
 
