@@ -312,7 +312,9 @@ def test_a_cluster_that_asks_nobody_is_read_as_before(cluster, spark):
     given = {"user": "nobody-in-particular", "password": PASSWORD}
     assert read(spark, cluster.node(1), topic, **given).count() == 0
     told = refused(lambda: read(spark, cluster.node(1), topic, **given, taskToken="always").count())
-    assert "milena.taskToken: tasks can have no token of their own: the cluster asks no caller" in told
+    assert (
+        "milena.taskToken: tasks can have no token of their own: the cluster asks no caller" in told
+    )
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
