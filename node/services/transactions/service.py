@@ -30,6 +30,7 @@ from milena.model.batch.header import (
 )
 from milena.model.clock import Clock
 from milena.model.errors import (
+    DrainingError,
     FateUnknownError,
     MilenaError,
     NoLeaderError,
@@ -37,6 +38,7 @@ from milena.model.errors import (
     RequestTooLargeError,
     StaleLeaderEpochError,
     StaleProducerEpochError,
+    TooManyTransactionsError,
     TransactionAbortedError,
     TransactionChangedError,
     TransactionCommittedError,
@@ -673,13 +675,14 @@ class TransactionService:
             except FateUnknownError as error:
                 unknown = error
             # This attempt decided nothing, but an earlier one may have. Only another attempt can tell.
-            except NoQuorumError:
+            except (NoQuorumError, TooManyTransactionsError):
                 if unknown is None:
                     raise
-            except (StaleProducerEpochError, TransactionNotFoundError) as error:
+            except (StaleProducerEpochError, TransactionNotFoundError, DrainingError) as error:
                 if unknown is None:
                     raise
-                # An earlier attempt may have ended it, and other clients may have used the producer since.
+                # An earlier attempt may have ended it, and other clients may have used the producer since. A node that
+                # is stopping makes no further attempt.
                 raise unknown from error
             else:
                 return

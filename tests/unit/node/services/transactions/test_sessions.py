@@ -8,10 +8,14 @@ import pytest
 from http_api.ports.groups import Reset, ResetTarget
 from milena.model.batch.header import ProducerStamp
 from milena.model.errors import (
+    DrainingError,
     FateUnknownError,
     InvalidProducerError,
+    MilenaError,
+    NoQuorumError,
     OffsetOutOfRangeError,
     StaleProducerEpochError,
+    TooManyTransactionsError,
     TransactionAbortedError,
     TransactionChangedError,
     TransactionCommittedError,
@@ -350,6 +354,34 @@ class TestSessions:
             # Who asks anew hears no more than that it is over.
             with pytest.raises(StaleProducerEpochError):
                 await service.commit(commit)
+
+    @virtual
+    @pytest.mark.parametrize(
+        "later",
+        [DrainingError("stopping"), TooManyTransactionsError("full"), NoQuorumError("none")],
+    )
+    async def test_a_commit_whose_answer_is_lost_stays_unknown_when_the_next_attempt_is_refused(
+        self, later: MilenaError
+    ) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            service = cluster.nodes[1].transactions
+            one = await service.begin("me", timeout_ms=30_000)
+            commit = commit_of(one, ("t", await send(cluster, 1, one, "t", "a"), 1))
+            end = cluster.nodes[1].transaction_ends.end
+
+            async def refuse(_: TransactionEnd) -> None:
+                raise later
+
+            async def end_and_lose(ended: TransactionEnd) -> None:
+                cluster.nodes[1].transaction_ends.end = refuse  # type: ignore[method-assign]
+                await end(ended)
+                raise FateUnknownError("the answer got lost")
+
+            cluster.nodes[1].transaction_ends.end = end_and_lose  # type: ignore[method-assign]
+            with pytest.raises(FateUnknownError):
+                await service.commit(commit)
+            assert await read(cluster, 3, "t") == ["a"]
 
     @virtual
     @pytest.mark.parametrize("node_id", [1, 2, 3])
