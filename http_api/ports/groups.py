@@ -379,7 +379,10 @@ class ConsumersPort(Protocol):
         """
 
     async def refuse(self, group: str, instance: str, delivered: Delivered) -> None:
-        """Note that the client was refused this response. It is delivered again, even under a token. Raises nothing."""
+        """Note that the client got an error instead of this response. Raises nothing.
+
+        The records are delivered again unless the client has called since, also if the response was one under a token.
+        """
 
     async def commit(
         self, group: str, instance: str, offsets: Sequence[OffsetToCommit] | None

@@ -27,10 +27,10 @@ ARRIVED = text_param(
 
 
 def read_token(query: Mapping[str, str]) -> str:
-    """Return the token of a query; empty: there is none.
+    """Return the token of a query, or "" if it has none.
 
     Raises:
-        MalformedRequestError: it has another form.
+        MalformedRequestError: the token is not 1 to 64 letters, digits or ``. _ ~ -``.
     """
     token = query.get(TOKEN.name)
     if token is None:

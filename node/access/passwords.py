@@ -124,7 +124,10 @@ class Passwords:
             return await self._find(verifiers, password, address)
 
     def refusal(self, address: str) -> TooManyRequestsError | None:
-        """Return why a password from this address would be refused now; None: it would be checked."""
+        """Return the error that a password from this address would get unchecked, or None if it would be checked.
+
+        The error says that too many passwords wait, or that the address sent too many wrong ones.
+        """
         now_ms = self._clock.now_ms()
         queue = self._suspects if self.wrong.is_suspect(address, now_ms) else self._turn
         return queue.refusal() or self.wrong.refusal(address, now_ms)

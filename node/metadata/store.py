@@ -49,7 +49,7 @@ class MetadataMachine:
         self._compare = compare
 
     def on_audited(self, tell: Callable[[AuditEntry], None]) -> None:
-        """Call ``tell`` (on the quorum's thread) with the audit entry of every command that has one."""
+        """From now on call ``tell``, on the quorum's thread, with the entry of every applied command that is audited."""
         self._tell = tell
 
     def apply(self, index: int, command: bytes) -> bytes:

@@ -107,7 +107,10 @@ def supported_level(image: Image) -> int:
 
 
 def _check_known(level: int) -> None:
-    """Stop a node whose release is too old: it would refuse commands that the other nodes apply."""
+    """Raise CorruptLogError, which stops the node, if its release does not know this feature level.
+
+    Otherwise the node would refuse commands that the other nodes apply, and its image would differ.
+    """
     if level > FEATURE_LEVEL_MAX:
         raise CorruptLogError(
             f"The cluster is at feature level {level}; this release knows up to {FEATURE_LEVEL_MAX}."

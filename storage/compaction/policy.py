@@ -51,11 +51,11 @@ _EMPTY = RecordColumns(None, None, None, [], None)
 
 
 class KeyMap:
-    """Key → offset of its last record, within [``start``, ``end``) of the log.
+    """The offset of the last record of each key, from the constructor's ``start`` to before ``end``.
 
     Invariants:
-        - at most ``keys_max`` keys, plus those of one batch;
-        - every record with a key in [``start``, ``end``) was counted.
+        - it holds at most ``keys_max`` keys, plus those of the batch that filled it;
+        - each key of the range is in it, except keys that only aborted batches have.
     """
 
     __slots__ = ("_keys_max", "_offsets", "end")

@@ -32,7 +32,7 @@ class Checkpoint:
     Attributes:
         recovery_point: everything below this offset is durable and was checked; recovery scans from here.
         log_start_offset: the first readable offset.
-        high_watermark: the high watermark when the checkpoint was written; it was at least this.
+        high_watermark: a lower bound of the high watermark when the checkpoint was written.
         is_clean: the log was closed in order after its last write, and has not been opened since.
         is_whole: False if a slot of the file is damaged, so that the offsets may be one checkpoint old;
             ``is_clean`` is False then. Not stored.

@@ -65,6 +65,29 @@ async def test_each_change_stands_there_with_who_asked_for_it() -> None:
         assert (bob["number"], bob["principal"], bob["node_id"]) == (level + 2, "User:ann", 3)
 
 
+@pytest.mark.parametrize("days", [2, -2, 400])
+@virtual
+async def test_a_change_with_a_time_from_a_wrong_clock_does_not_hold_up_the_next_ones(
+    days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that does not know the cluster's time yet goes by its own clock."""
+    async with cluster_of() as cluster:
+        await cluster.until(lambda: cluster.image.feature_level >= audit.LEVEL)
+        configs = {
+            "message_timestamp_before_max_ms": "3600000",
+            "message_timestamp_after_max_ms": "3600000",
+        }
+        await cluster.create(audit.TOPIC, (2, 3, 1), **configs)
+        asked = cluster.nodes[2]
+        wrong_ms = cluster.image.now_ms + days * 86_400_000
+        with monkeypatch.context() as patch:
+            patch.setattr(asked.metadata, "_command_ms", lambda: wrong_ms)
+            await put(asked, "ann")
+        await put(asked, "bob")
+        *_, ann, bob = await written(cluster)
+        assert [entry["change"]["name"] for entry in (ann, bob)] == ["ann", "bob"]  # type: ignore[index]
+
+
 @pytest.mark.parametrize("dies_after_ms", range(0, 40, 4))
 @virtual
 async def test_a_controller_that_dies_anywhere_loses_and_doubles_nothing(
