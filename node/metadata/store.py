@@ -49,7 +49,7 @@ class MetadataMachine:
         self._compare = compare
 
     def on_audited(self, tell: Callable[[AuditEntry], None]) -> None:
-        """From now on call ``tell``, on the quorum's thread, with the entry of every applied command that is audited."""
+        """From now on call ``tell``, on the quorum's thread, with the entry of each applied command that has one."""
         self._tell = tell
 
     def apply(self, index: int, command: bytes) -> bytes:
