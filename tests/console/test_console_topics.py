@@ -23,7 +23,7 @@ async def test_a_topic_is_made_with_what_the_form_says(browser, cluster):
         await page.fill(f"{form} label:nth-of-type({field + 1}) input", text)
     await page.fill(f"{form} textarea", "retention.ms=60000\n\ncleanup.policy = compact")
     await page.click(f"{form} form button")
-    await page.until_shown("made made-here")
+    await page.until_shown("created made-here")
     await page.until(
         "[...document.querySelectorAll('td a')].some((e) => e.textContent === 'made-here')"
     )
@@ -75,7 +75,7 @@ async def test_a_config_is_set_and_reset_and_partitions_are_added(browser, clust
     await page.until("document.querySelector('b.mono, span.set').textContent === 'segment.bytes'")
     await page.click(f"{form} input[type=checkbox]")
     await page.click(f"{form} form button", "Reset")
-    await page.until_shown("segment.bytes is at its default")
+    await page.until_shown("segment.bytes has its default")
     assert (await asyncio.to_thread(topics_of, node))["altered"]["configs"] == {}
     form = await open_form(page, "Add partitions")
     await page.fill(f"{form} input", "1")
