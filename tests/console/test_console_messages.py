@@ -130,6 +130,25 @@ async def test_records_are_asked_for_by_offset_and_by_time(browser, made):
     assert not [*page.faults, *by_time.faults, *wrong.faults, *nonsense.faults]
 
 
+async def test_what_is_typed_as_soon_as_the_form_is_shown_stays(browser, made):
+    node, topic = await made([{"value": encoded(f"v{n}")} for n in range(3)])
+    page = await browser.open(f"{node.url}/console/#/messages")
+    await page.until_shown(topic)
+    # Typed in the turn in which the field appears. A person can be that fast on a busy machine.
+    await page.run(
+        "new MutationObserver((_, observer) => {"
+        " const field = document.querySelector('input[aria-describedby]'); if (!field) return;"
+        " observer.disconnect(); field.value = 'offset = 1';"
+        " field.dispatchEvent(new Event('input', { bubbles: true })); })"
+        ".observe(document.body, { childList: true, subtree: true })"
+    )
+    await page.click("td a", topic)
+    await page.until("document.querySelectorAll('tbody tr').length === 3")
+    await page.click(".ask button", "Read")
+    await page.until("document.querySelectorAll('tbody tr').length === 1")
+    assert not page.faults
+
+
 async def test_a_record_is_written_once_and_those_who_follow_see_it(browser, made):
     node, topic = await made(partitions=2)
     follower = await messages(browser, node, topic, "?from=live", width=390)

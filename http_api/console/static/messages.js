@@ -1,6 +1,6 @@
 // Records of a topic: from either end, an offset, a time, or live; and a form to write one.
 
-import { useEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
+import { useLayoutEffect, useMemo, useRef, useState } from "./vendor/hooks.js";
 import { path } from "./api.js";
 import { ONCE, useAnswer, useLook } from "./live.js";
 import { PagedFilter, PagedTable, PartitionField, usePaged } from "./paged.js";
@@ -111,7 +111,8 @@ const filled = (asked) => (asked.from === "time" ? { ...asked, at: time(Date.par
 
 function Question({ topic, asked, isMany, onAgain }) {
   const [form, setForm] = useState(filled(asked));
-  useEffect(() => setForm(filled(asked)), [JSON.stringify(asked)]);
+  // useEffect runs up to 100 ms after the form is shown, and would undo what was typed meanwhile.
+  useLayoutEffect(() => setForm(filled(asked)), [JSON.stringify(asked)]);
   const set = (name) => (value) => setForm((last) => ({ ...last, [name]: value }));
   const needsPlace = form.from === "offset" || form.from === "time";
   const { error } = testOf(form.filter);
