@@ -27,7 +27,7 @@ from milena.cluster.admin import TIMEOUT_S
 from milena.cluster.credentials import Credentials, nearer, texts_of
 from milena.cluster.routing import without_user
 from milena.commands import output
-from milena.commands.options import CommandGroup, FiniteRange, explained
+from milena.commands.options import CommandGroup, FiniteRange, explained, moved_to_front
 from milena.commands.profiles import complete_profile, own_profiles
 from milena.commands.standard_streams import drop_unwritten, fill_closed
 from milena.commands.target import (
@@ -305,14 +305,23 @@ def drain(target: ClusterTarget, drain_s: float, is_json: bool) -> None:
         raise click.exceptions.Exit(EXIT_DEGRADED)
 
 
+def _answered(words: list[str]) -> object:
+    """Run a command line. Options of ``milena`` may also stand behind a command that has no option of that name."""
+    while True:
+        try:
+            return cli.main(args=words, prog_name="milena", standalone_mode=False)
+        except click.NoSuchOption as error:
+            # No command has run yet: all words are parsed before.
+            moved = moved_to_front(words, error)
+            if moved is None:
+                raise
+            words = moved
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code. Errors are one line on standard error."""
     try:
-        result = cli.main(
-            args=None if arguments is None else list(arguments),
-            prog_name="milena",
-            standalone_mode=False,
-        )
+        result = _answered(list(sys.argv[1:] if arguments is None else arguments))
     except ClientError as error:
         click.echo(f"milena: {escaped(told(error), keeps_lines=True)}", err=True)
         return exit_code(error)

@@ -70,6 +70,9 @@ class Origin:
             raise ValueError("it must begin with http:// or https://")
         if not found.hostname:
             raise ValueError("it has no host")
+        if found.hostname.isdigit():
+            # Resolvers read such a host as the 32 bits of an address.
+            raise ValueError(f"{found.hostname} is not a host; for a port, say 127.0.0.1:PORT")
         name = found.hostname.encode("idna").decode() if not found.hostname.isascii() else None
         host = name or found.hostname
         shown = f"[{host}]" if ":" in host else host

@@ -3,10 +3,11 @@
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 
 import click
+from click.core import ParameterSource
 
 from milena.commands.producing.lines import parse_separator
 from milena.commands.times import parse_moment
@@ -55,6 +56,29 @@ def explained(error: click.NoSuchOption) -> click.UsageError:
         told = f"No such option '{name}': did you mean {' or '.join(begun)}?"
         return click.UsageError(told, ctx=ctx)
     return error
+
+
+def moved_to_front(words: Sequence[str], error: click.NoSuchOption) -> list[str] | None:
+    """Return a command line with the unknown option before the command, where ``milena`` itself has it; else None.
+
+    Raises:
+        click.UsageError: the option is there already. Which of its two values counts would be a guess.
+    """
+    name, ctx = error.option_name, error.ctx
+    at = next((at for at, word in enumerate(words) if word.split("=")[0] == name), None)
+    if ctx is None or at is None:
+        return None
+    root = ctx.find_root()
+    param = next((param for param in root.command.get_params(root) if name in param.opts), None)
+    if param is None or param.name is None:
+        return None
+    if root.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+        raise click.UsageError(f"{name} is given twice", ctx=ctx)
+    has_value = isinstance(param, click.Option) and not param.is_flag and "=" not in words[at]
+    end = at + 1 + has_value
+    if end > len(words):
+        raise click.UsageError(f"Option '{name}' requires an argument.", ctx=ctx)
+    return [*words[at:end], *words[:at], *words[end:]]
 
 
 def _upwards(ctx: click.Context) -> Iterator[click.Context]:

@@ -240,11 +240,6 @@ def test_who_asks_for_a_command_that_is_not_there_is_told_which_are(capsys, word
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["status", "--url", "http://x"], "'--url': milena --url … status is how it is said"),
-        (
-            ["topics", "list", "--token-file", "x"],
-            "'--token-file': milena --token-file … topics list is how it is said",
-        ),
         (["--server", "x", "status"], "'--server': milena --url … is how it is said"),
         (
             ["consume", "t", "--bootstrap-servers", "x"],
@@ -254,9 +249,52 @@ def test_who_asks_for_a_command_that_is_not_there_is_told_which_are(capsys, word
         (["status", "--wach"], "'--wach'. Did you mean '--watch'?"),
     ],
 )
-def test_who_says_an_option_elsewhere_or_in_part_is_told_how_it_is_said(capsys, words, told):
+def test_an_option_with_another_name_or_in_part_is_told_how_it_is_said(capsys, words, told):
     assert cli.run(words) == 64
     assert f"No such option {told}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--url", "http://127.0.0.1:9", "topics", "list"],
+        ["topics", "--url", "http://127.0.0.1:9", "list"],
+        ["topics", "list", "--url", "http://127.0.0.1:9"],
+        ["topics", "list", "--timeout", "2", "--url=http://127.0.0.1:9"],
+        ["topics", "list", "--json", "--url", "http://127.0.0.1:9"],
+    ],
+)
+def test_the_cluster_may_be_named_before_and_behind_the_command(capsys, words):
+    assert cli.run(words) == 2
+    assert "cannot reach http://127.0.0.1:9" in capsys.readouterr().err
+
+
+def test_an_option_of_the_command_is_the_commands_own(capsys):
+    assert cli.run(["--url", "http://127.0.0.1:9", "drain", "--timeout", "0"]) == 64
+    assert "drain [OPTIONS]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["topics", "list", "--url"], "Option '--url' requires an argument."),
+        (
+            ["topics", "list", "--url", "8082"],
+            "'8082' is not the URL of a node: 8082 is not a host",
+        ),
+        (["--url", "http://a", "topics", "list", "--url", "http://b"], "--url is given twice"),
+        (["status", "--url", "http://a", "--url=http://b"], "--url is given twice"),
+        (["topics", "list", "--", "--url", "http://a"], "unexpected extra argument"),
+    ],
+)
+def test_a_wrong_option_behind_the_command_is_refused_as_before_it(capsys, words, told):
+    assert cli.run(words) == 64
+    assert told in capsys.readouterr().err
+
+
+def test_the_version_may_be_asked_for_behind_a_command(capsys):
+    assert cli.run(["status", "--version"]) == 0
+    assert capsys.readouterr().out.startswith("milena, version ")
 
 
 def test_version_is_printed(capsys):

@@ -203,6 +203,7 @@ def test_an_origin_is_what_its_url_says(url, port, head):
         "ftp://h",
         "http://",
         "http://h:99999",
+        "http://8082",
         "http://a b",
         "http://u:p@h",
         "http://h/a b",
