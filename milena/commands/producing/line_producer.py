@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-from milena.commands.producing.lines import BadLineError, LineRule, LineSplitter
+from milena.commands.producing.lines import BadLineError, LineParser, LineRecords, LineSplitter
 from milena.commands.producing.pace import RecordSchedule
 from milena.commands.producing.tally import BadLine, ProduceTally
 from milena.commands.standard_streams import DaemonThread
@@ -35,6 +35,7 @@ class SendPort(Protocol):
         keys: Sequence[bytes | None] | None = None,
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
         on_delivery: DeliveriesCallback | None = None,
     ) -> object:
         """Send these records or none, once there is room for them."""
@@ -48,7 +49,7 @@ class LineOptions:
     """The topic of the lines, and how they are parsed."""
 
     topic: str
-    rule: LineRule
+    rule: LineParser
     partition: int | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     is_skipping_bad_lines: bool = False
@@ -141,53 +142,45 @@ class LineProducer:
         parsed = self._options.rule.parse_all(
             lines, first=self.tally.lines + 1, is_skipping=self._options.is_skipping_bad_lines
         )
-        keys, values, numbers = parsed.keys, parsed.values, parsed.numbers
-        behind = min(len(values), self._options.written_before - self.tally.left_out)
-        if behind:
+        for records in parsed.runs:
+            behind = min(len(records.values), self._options.written_before - self.tally.left_out)
             self.tally.left_out += behind
-            keys, values, numbers = keys and keys[behind:], values[behind:], numbers[behind:]
-        if values and not await self._send_records(keys, values, numbers):
-            return
+            left = records.part(slice(behind, None)) if behind else records
+            if left.values and not await self._send_records(left):
+                return
         self.tally.lines = parsed.last
         for number, error in parsed.bad:
             self._note_bad(number, error)
 
-    async def _send_records(
-        self, keys: list[bytes | None] | None, values: list[bytes | None], numbers: Sequence[int]
-    ) -> bool:
+    async def _send_records(self, records: LineRecords) -> bool:
         """Send the records of these lines, and return whether all were sent.
 
         If one cannot be sent, send those before it.
         """
+        options, placing = self._options, records.placing
         try:
             await self._producer.send_many(
-                self._options.topic,
-                values,
-                keys=keys,
-                partition=self._options.partition,
-                headers=self._options.headers,
-                on_delivery=partial(self._on_delivery, numbers),
+                options.topic,
+                records.values,
+                keys=records.keys,
+                partition=placing.partition if options.partition is None else options.partition,
+                headers=(*placing.headers, *options.headers),
+                timestamp_ms=placing.timestamp_ms,
+                on_delivery=partial(self._on_delivery, records.numbers),
             )
         except (BadRecordError, RecordTooLargeError) as error:
-            if len(values) > 1:
-                return await self._send_halves(keys, values, numbers)
-            self._on_failure(numbers[0], error)
+            if len(records.values) > 1:
+                half = len(records.values) // 2
+                parts = records.part(slice(half)), records.part(slice(half, None))
+                return await self._send_records(parts[0]) and await self._send_records(parts[1])
+            self._on_failure(records.numbers[0], error)
             return False
         except ClientError as error:
-            self._on_failure(numbers[0], error)
+            self._on_failure(records.numbers[0], error)
             return False
-        self.tally.sent += len(values)
-        self.tally.sent_bytes += sum(map(len, filter(None, values)))
-        self.tally.sent_bytes += sum(map(len, filter(None, keys or ())))
-        return True
-
-    async def _send_halves(
-        self, keys: list[bytes | None] | None, values: list[bytes | None], numbers: Sequence[int]
-    ) -> bool:
-        half = len(values) // 2
-        for part in (slice(half), slice(half, None)):
-            if not await self._send_records(keys and keys[part], values[part], numbers[part]):
-                return False
+        self.tally.sent += len(records.values)
+        self.tally.sent_bytes += sum(map(len, filter(None, records.values)))
+        self.tally.sent_bytes += sum(map(len, filter(None, records.keys or ())))
         return True
 
     def _note_bad(self, number: int, error: BadLineError) -> None:

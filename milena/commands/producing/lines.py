@@ -4,9 +4,13 @@ Bytes are kept exactly. Only a line feed ends a line: a carriage return belongs 
 with an empty value. A last line without a line feed is a line like the others.
 """
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+T = TypeVar("T")
 
 LINE_BYTES_MAX = 32 << 20
 """The most bytes that a node takes in one request. A longer line could not be stored, so it is not held in memory."""
@@ -71,18 +75,77 @@ KeyedValue = tuple[bytes | None, bytes | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedLines:
-    """Lines as columns of records.
+class Placing:
+    """Properties of a record beside key and value. None: as the command line says."""
 
-    ``numbers`` is the line of each record. ``bad`` has the lines that are no record, and why, in order. ``last`` is the
-    last line that was parsed: the first bad line, if that ends the run.
-    """
+    partition: int | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int | None = None
+
+
+UNPLACED = Placing()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineRecords:
+    """Records of consecutive lines, as columns. ``numbers`` is the line of each record."""
 
     keys: list[bytes | None] | None
     values: list[bytes | None]
     numbers: Sequence[int]
+    placing: Placing = UNPLACED
+
+    def part(self, places: slice) -> Self:
+        """Return the records at these places."""
+        return dataclasses.replace(
+            self,
+            keys=None if self.keys is None else self.keys[places],
+            values=self.values[places],
+            numbers=self.numbers[places],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedLines:
+    """Lines as records.
+
+    ``runs``: the records, in order. ``bad`` has the lines that are no record, and why, in order. ``last`` is the last
+    line that was parsed: the first bad line, if that ends the run.
+    """
+
+    runs: Sequence[LineRecords]
     bad: Sequence[tuple[int, BadLineError]] = ()
     last: int
+
+
+class LineParser(Protocol):
+    """Turns lines into records."""
+
+    def parse_all(self, lines: list[bytes | None], *, first: int, is_skipping: bool) -> ParsedLines:
+        """Parse lines from number ``first`` on into records; a None is a line above the limit.
+
+        The first bad line is the last one parsed, unless bad lines are skipped.
+        """
+
+
+def parse_each(
+    parse: Callable[[bytes | None], T],
+    lines: list[bytes | None],
+    *,
+    first: int,
+    is_skipping: bool,
+) -> tuple[list[tuple[int, T]], list[tuple[int, BadLineError]], int]:
+    """Parse line by line; return numbered results, numbered errors, and the last line that was parsed."""
+    found: list[tuple[int, T]] = []
+    bad: list[tuple[int, BadLineError]] = []
+    for number, line in enumerate(lines, first):
+        try:
+            found.append((number, parse(line)))
+        except BadLineError as error:
+            bad.append((number, error))
+            if not is_skipping:
+                return found, bad, number
+    return found, bad, first + len(lines) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +167,7 @@ class LineRule:
         return self.key_separator is not None or self.key_field is not None
 
     def parse_all(self, lines: list[bytes | None], *, first: int, is_skipping: bool) -> ParsedLines:
-        """Parse lines from number ``first`` on into records; a None is a line above the limit.
-
-        The first bad line is the last one parsed, unless bad lines are skipped.
-        """
+        """Parse lines as ``LineParser`` says."""
         if self.is_keyed or None in lines:
             return self._parse_each(lines, first=first, is_skipping=is_skipping)
         # The most common case: no call per line.
@@ -115,31 +175,19 @@ class LineRule:
         if self.null_marker is not None:
             values = [None if line == self.null_marker else line for line in lines]
         numbers = range(first, first + len(lines))
-        return ParsedLines(keys=None, values=values, numbers=numbers, last=numbers.stop - 1)
+        records = LineRecords(keys=None, values=values, numbers=numbers)
+        return ParsedLines(runs=[records], last=numbers.stop - 1)
 
     def _parse_each(
         self, lines: list[bytes | None], *, first: int, is_skipping: bool
     ) -> ParsedLines:
-        pairs: list[KeyedValue] = []
-        numbers: list[int] = []
-        bad: list[tuple[int, BadLineError]] = []
-        for number, line in enumerate(lines, first):
-            try:
-                pairs.append(self.parse(line))
-            except BadLineError as error:
-                bad.append((number, error))
-                if not is_skipping:
-                    break
-            else:
-                numbers.append(number)
-        is_cut = bool(bad) and not is_skipping
-        return ParsedLines(
-            keys=[key for key, _ in pairs] if self.is_keyed else None,
-            values=[value for _, value in pairs],
-            numbers=numbers,
-            bad=bad,
-            last=bad[0][0] if is_cut else first + len(lines) - 1,
+        found, bad, last = parse_each(self.parse, lines, first=first, is_skipping=is_skipping)
+        records = LineRecords(
+            keys=[key for _, (key, _) in found] if self.is_keyed else None,
+            values=[value for _, (_, value) in found],
+            numbers=[number for number, _ in found],
         )
+        return ParsedLines(runs=[records], bad=bad, last=last)
 
     def parse(self, line: bytes | None) -> KeyedValue:
         """Return key and value.
@@ -148,14 +196,14 @@ class LineRule:
             BadLineError: no separator, no JSON, no such field, or a line above the limit.
         """
         if line is None:
-            raise _too_long()
+            raise too_long()
         key: bytes | None = None
         value: bytes | None = line
         if self.key_separator is not None:
             key, found, value = line.partition(self.key_separator)
             if not found:
                 raise BadLineError(
-                    f"no key separator {text_of(self.key_separator)} in {_excerpt(line)}; put a key in "
+                    f"no key separator {text_of(self.key_separator)} in {excerpt(line)}; put a key in "
                     "front of it, or say --on-bad-line skip"
                 )
         elif self.key_field is not None:
@@ -163,7 +211,8 @@ class LineRule:
         return key, None if value == self.null_marker else value
 
 
-def _too_long() -> BadLineError:
+def too_long() -> BadLineError:
+    """Return the error of a line above the limit."""
     return BadLineError(
         f"longer than {LINE_BYTES_MAX} bytes, which no node takes; split it, or say "
         "--on-bad-line skip"
@@ -175,13 +224,13 @@ def _key_at(path: tuple[str, ...], line: bytes) -> bytes | None:
         found: object = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise BadLineError(
-            f"--key-field needs JSON, but {_excerpt(line)} is none ({error}); mend the line, or say "
+            f"--key-field needs JSON, but {excerpt(line)} is none ({error}); mend the line, or say "
             "--on-bad-line skip"
         ) from error
     for name in path:
         if not isinstance(found, dict) or name not in found:
             raise BadLineError(
-                f"no field {'.'.join(path)} in {_excerpt(line)}; give it one, or say --on-bad-line skip"
+                f"no field {'.'.join(path)} in {excerpt(line)}; give it one, or say --on-bad-line skip"
             )
         found = found[name]
     if found is None:
@@ -192,7 +241,7 @@ def _key_at(path: tuple[str, ...], line: bytes) -> bytes | None:
         return text.encode()
     except UnicodeEncodeError as error:
         raise BadLineError(
-            f"the field {'.'.join(path)} of {_excerpt(line)} is no valid text; mend the line, or say "
+            f"the field {'.'.join(path)} of {excerpt(line)} is no valid text; mend the line, or say "
             "--on-bad-line skip"
         ) from error
 
@@ -201,7 +250,8 @@ def _compact(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def _excerpt(line: bytes) -> str:
+def excerpt(line: bytes) -> str:
+    """Return the beginning of a line as quoted text for people."""
     shown = line if len(line) <= 60 else line[:60] + b"..."
     return text_of(shown)
 

@@ -20,12 +20,18 @@ class NamedLines:
         keys: Sequence[bytes | None] | None = None,
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
         on_delivery: DeliveriesCallback | None = None,
     ) -> None:
         """Write these records and the position behind them, all or none; raises as ``NamedProducer.write``."""
         assert topic == self._producer.topic, (topic, self._producer.topic)
         deliveries = await self._producer.write(
-            self._producer.position, values, keys=keys, partition=partition, headers=headers
+            self._producer.position,
+            values,
+            keys=keys,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
         )
         if on_delivery is not None:
             on_delivery(deliveries)

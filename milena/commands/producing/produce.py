@@ -15,9 +15,10 @@ import click
 from milena.client import Client
 from milena.commands import output
 from milena.commands.options import FiniteRange, separator
+from milena.commands.producing.json_lines import JsonLines
 from milena.commands.producing.line_producer import LineOptions, LineProducer, SendPort
 from milena.commands.producing.line_source import STANDARD_INPUT, BadSourceError, LineSource
-from milena.commands.producing.lines import LineRule
+from milena.commands.producing.lines import LineParser, LineRule
 from milena.commands.producing.named_lines import NamedLines
 from milena.commands.producing.tally import ProduceTally, counted
 from milena.commands.target import (
@@ -56,6 +57,8 @@ def _headers(
                 default=STANDARD_INPUT)  # fmt: skip
 @click.option("--gzip", "is_packed", is_flag=True,
               help="The input is packed; a FILE that ends in .gz is taken to be.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["value", "json"]), default="value",
+              show_default=True, help="A line is a value, or a record as consume --format json prints it.")  # fmt: skip
 @click.option("--key-separator", callback=separator, metavar="TEXT",
               help=r"A line is KEY, TEXT, VALUE; \t and the like are understood.")  # fmt: skip
 @click.option("--key-field", metavar="PATH",
@@ -95,6 +98,7 @@ def produce(
     topic: str,
     file: str,
     is_packed: bool,
+    form: str,
     key_separator: bytes | None,
     key_field: str | None,
     headers: tuple[tuple[str, bytes | None], ...],
@@ -117,15 +121,13 @@ def produce(
     The bytes of a line are kept, without the line feed at its end. Exits with 0 if every line was acknowledged;
     otherwise it names the first line that was not.
     """
-    if key_separator is not None and key_field is not None:
-        raise click.UsageError("give one of --key-separator and --key-field")
+    rule = _parser(form, key_separator=key_separator, key_field=key_field, null_marker=null_marker)
+    if form == "json" and name is not None:
+        # A run of records with the same time would be a transaction of its own.
+        raise click.UsageError("give one of --format json and --name")
     options = LineOptions(
         topic=topic,
-        rule=LineRule(
-            key_separator=key_separator,
-            key_field=None if key_field is None else tuple(key_field.split(".")),
-            null_marker=None if null_marker is None else null_marker.encode(),
-        ),
+        rule=rule,
         partition=partition,
         headers=headers,
         is_skipping_bad_lines=on_bad_line == "skip",
@@ -163,6 +165,25 @@ def produce(
     code = report_trouble(run.tally)
     if code:
         raise click.exceptions.Exit(code)
+
+
+def _parser(
+    form: str, *, key_separator: bytes | None, key_field: str | None, null_marker: str | None
+) -> LineParser:
+    if key_separator is not None and key_field is not None:
+        raise click.UsageError("give one of --key-separator and --key-field")
+    rule = LineRule(
+        key_separator=key_separator,
+        key_field=None if key_field is None else tuple(key_field.split(".")),
+        null_marker=None if null_marker is None else null_marker.encode(),
+    )
+    if form != "json":
+        return rule
+    if rule != LineRule():
+        raise click.UsageError(
+            "with --format json a line has its key: leave out --key-separator, --key-field and --null-marker"
+        )
+    return JsonLines()
 
 
 TRANSACTION_TIMEOUT_MS = 900_000

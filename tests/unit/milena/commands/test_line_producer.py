@@ -32,7 +32,15 @@ class PaperProducer:
         self._waiting = []
 
     async def send_many(
-        self, topic, values, *, keys=None, partition=None, headers=(), on_delivery=None
+        self,
+        topic,
+        values,
+        *,
+        keys=None,
+        partition=None,
+        headers=(),
+        timestamp_ms=None,
+        on_delivery=None,
     ):
         self.calls += 1
         if set(values) & {*self._refuse}:
