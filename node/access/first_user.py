@@ -20,6 +20,7 @@ from milena.model.errors import (
 from milena.model.secret import Secret
 from node.access.passwords import Passwords
 from node.access.service import AccessService, check_password
+from node.config.budgets import BACKGROUND_RETRY_MS, LONG_PROPOSE_MS
 from node.metadata.store import MetadataStore
 from raft_meta.machine.commands import InitAccess
 
@@ -27,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 _PASSING = (FateUnknownError, StaleVersionError, FeatureLevelError)
 """Errors that may pass: other nodes changed something, or some nodes run a release that is too old."""
-TIMEOUT_MS = 10_000
-RETRY_MS = 500
 
 
 def read_password(path: Path) -> Secret:
@@ -87,7 +86,7 @@ class FirstUser:
                         "waiting for the first user name=%s reason=%s", self._name, error
                     )
                 is_waiting = True
-                await self._clock.sleep(RETRY_MS)
+                await self._clock.sleep(BACKGROUND_RETRY_MS)
             else:
                 return
 
@@ -99,7 +98,7 @@ class FirstUser:
                 verifier=await self._passwords.hash(self._password.reveal()),
                 access_mode=self._mode,
             )
-            if await self._metadata.propose(command, timeout_ms=TIMEOUT_MS):
+            if await self._metadata.propose(command, timeout_ms=LONG_PROPOSE_MS):
                 logger.info("made the first user name=%s access_mode=%s", self._name, self._mode)
         elif self._is_reset:
             await self._access.put_user(

@@ -27,6 +27,7 @@ from milena.model.turns import one_turn
 from milena.model.types import WallMs
 from node.access.callers import TOKEN_PREFIX, secret_hash
 from node.access.passwords import Passwords
+from node.config.budgets import LONG_PROPOSE_MS
 from node.metadata.store import MetadataStore
 from raft_meta.machine.access.access import (
     ACLS_PER_REQUEST_MAX,
@@ -48,7 +49,6 @@ from raft_meta.machine.image import Acl, Image, Token, User
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_MS = 10_000
 ACLS_PER_TURN = 1_000
 """Entries that are compared in one turn of the loop."""
 TRIES_MAX = 5
@@ -255,7 +255,7 @@ class AccessService:
 
     async def _propose(self, command: _Change, what: str) -> object:
         try:
-            return await self._metadata.propose(command, timeout_ms=TIMEOUT_MS)
+            return await self._metadata.propose(command, timeout_ms=LONG_PROPOSE_MS)
         except NoQuorumError as error:
             raise NoQuorumError(f"cannot {what}: {error.message}; nothing was changed") from error
         except FateUnknownError as error:

@@ -19,6 +19,7 @@ from milena.model.errors import (
     SubscriptionConflictError,
 )
 from milena.model.requests import Doubt, FetchRequest, FetchResult
+from node.config.budgets import PROPOSE_MS
 from node.consumers.consumer_messages import (
     ACKNOWLEDGE,
     ASSIGN,
@@ -71,7 +72,6 @@ from raft_meta.machine.topics import partition_sets
 
 SHARING_MS = 500
 """How long a subscription waits until the consumer holds all partitions that it is to read."""
-PROPOSE_MS = 5_000
 
 
 class ConsumerStore:

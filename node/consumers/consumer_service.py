@@ -27,6 +27,7 @@ from milena.model.errors import (
     NotCoordinatorError,
     SubscriptionConflictError,
 )
+from node.config.budgets import COORDINATOR_WAIT_MS
 from node.consumers.consumer_messages import (
     ACKNOWLEDGE,
     ASSIGN,
@@ -61,7 +62,7 @@ from node.consumers.consumer_messages import (
     call_id_of,
 )
 from node.consumers.consumer_views import find_consumer
-from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, CoordinatorCalls, Repeat
+from node.groups.coordinator_calls import CoordinatorCalls, Repeat
 from node.groups.group_messages import by_topic, each_partition
 from node.groups.subscriptions import TopicPattern
 from node.metadata.store import MetadataStore

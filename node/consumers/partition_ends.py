@@ -10,6 +10,7 @@ import logging
 
 from milena.model.clock import Clock
 from milena.model.errors import MilenaError, NoLeaderError, NotLeaderError
+from node.config.budgets import BACKGROUND_RETRY_MS, READ_ANSWER_MARGIN_MS
 from node.consumers.consumer_messages import TAIL, TailAnswer, TailRequest
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask
@@ -22,10 +23,7 @@ logger = logging.getLogger(__name__)
 
 POLL_MS = 30_000
 """How long a leader holds back its response. A poll without waiting consumers lasts until then."""
-POLL_MARGIN_MS = 2_000
 NOT_ASKING = -1
-RETRY_MS = 500
-"""How long to wait after a leader could not be asked, unless the image changes before."""
 
 
 class EndWaiter:
@@ -226,7 +224,7 @@ class EndWatcher:
                     offset=watch.poll_offset,
                     wait_ms=POLL_MS,
                 ),
-                timeout_ms=POLL_MS + POLL_MARGIN_MS,
+                timeout_ms=POLL_MS + READ_ANSWER_MARGIN_MS,
             )
             # A woken waiter looks before this task ends, and must not take it for a poll in flight.
             watch.poll_offset = NOT_ASKING
@@ -234,7 +232,7 @@ class EndWatcher:
         except MilenaError as error:
             logger.debug("cannot wait at the leader of partition=%s: %s", watch.key, error)
             watch.poll_offset = NOT_ASKING
-            await self._clock.sleep(RETRY_MS)
+            await self._clock.sleep(BACKGROUND_RETRY_MS)
 
     async def on_tail(self, request: TailRequest) -> TailAnswer:
         """Wait for records of a partition that this node leads, for another node."""

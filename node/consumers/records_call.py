@@ -19,6 +19,7 @@ from milena.model.errors import (
     SubscriptionConflictError,
 )
 from milena.model.requests import Doubt, FetchResult
+from node.config.budgets import READ_RETRY_MS, READ_RETRY_MS_MAX
 from node.consumers.answer_cutting import AnswerRoom, CutRecords, cut
 from node.consumers.consumer_messages import (
     RETURNED,
@@ -53,9 +54,6 @@ FOR_EVER_MS = 1 << 62
 RETURNED_MS = 1_000
 """How long a node has to say whether it has returned a response. A node that does not answer counts as no."""
 GIVEN_UP = "this call was given up by its caller"
-RETRY_MS = 250
-RETRY_MS_MAX = 2_000
-"""How long to wait before a partition that could not be read is read again; it doubles each time, up to the bound."""
 
 
 @dataclass(slots=True)
@@ -127,7 +125,7 @@ class RecordsCall:
         self._token = token
         self._timeout_ms = timeout_ms
         self._seeks = session.seeks
-        self._retry_ms = RETRY_MS
+        self._retry_ms = READ_RETRY_MS
         self._ends = ends
         self._report_damage = report_damage
         self._clock = clock
@@ -389,9 +387,9 @@ class RecordsCall:
                 self._ends.watch(waiter, key, position)
         if looked.failed:
             left_ms = min(left_ms, self._retry_ms)
-            self._retry_ms = min(2 * self._retry_ms, RETRY_MS_MAX)
+            self._retry_ms = min(2 * self._retry_ms, READ_RETRY_MS_MAX)
         else:
-            self._retry_ms = RETRY_MS
+            self._retry_ms = READ_RETRY_MS
         await waiter.wait(left_ms)
 
     def _delivered(self) -> ConsumerRecordsAnswer:

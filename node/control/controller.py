@@ -29,6 +29,7 @@ from milena.model.errors import (
     StaleControllerEpochError,
 )
 from milena.model.types import MonotonicMs, WallMs
+from node.config.budgets import CONTROLLER_PROPOSE_MS
 from node.control.broker_sessions import BrokerSessions
 from node.control.clock_readings import ClockReadings
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
@@ -68,7 +69,6 @@ PROBES_MAX = 4
 REFUSALS_TO_FENCE = 2
 """Refused connections in a row after which a broker's process counts as gone."""
 PROBE_TIMEOUT_MS = 500
-PROPOSE_TIMEOUT_MS = 3_000
 UNCLEAN_PATIENCE_MS = 10_000
 """The time before a replica outside the ISR may be elected, if the topic allows it.
 
@@ -258,17 +258,17 @@ class Controller:
 
     async def _claim(self) -> int:
         """Raise the controller epoch and return it; on return, the image has everything that was committed before."""
-        if not (await self._metadata.barrier(timeout_ms=PROPOSE_TIMEOUT_MS)).cluster_id:
+        if not (await self._metadata.barrier(timeout_ms=CONTROLLER_PROPOSE_MS)).cluster_id:
             await self._metadata.propose(
                 InitCluster(
                     cluster_id=self._settings.new_cluster_id(),
                     voters=self._settings.voters,
                     feature_level=self._settings.feature_level,
                 ),
-                timeout_ms=PROPOSE_TIMEOUT_MS,
+                timeout_ms=CONTROLLER_PROPOSE_MS,
             )
         epoch = await self._metadata.propose(
-            ClaimController(broker_id=self._node_id), timeout_ms=PROPOSE_TIMEOUT_MS
+            ClaimController(broker_id=self._node_id), timeout_ms=CONTROLLER_PROPOSE_MS
         )
         assert isinstance(epoch, int)
         return epoch
@@ -640,7 +640,7 @@ class Controller:
         | CorrectTime
         | ForgetProducers,
     ) -> object:
-        return await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+        return await self._metadata.propose(command, timeout_ms=CONTROLLER_PROPOSE_MS)
 
 
 def _epochs(image: Image) -> dict[int, int]:

@@ -12,6 +12,7 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.types import MonotonicMs
+from node.config.budgets import LONG_PROPOSE_MS, REFUSED_RETRY_MS
 from node.control.broker_heartbeats import BrokerHeartbeats, LocalHeartbeat
 from node.control.messages import BrokerHeartbeatAnswer, BrokerHeartbeatRequest
 from node.metadata.store import MetadataStore
@@ -23,8 +24,6 @@ from storage.replica.data_directory import DataDirectory
 
 logger = logging.getLogger(__name__)
 
-REGISTER_TIMEOUT_MS = 10_000
-RETRY_MS = 100
 TAKEN_ID_SESSIONS = 3
 """How many sessions under one controller it takes until an id in use counts as another live node's.
 
@@ -155,7 +154,7 @@ class Membership:
             try:
                 epoch = await self._metadata.propose(
                     self._registration(reports, was_clean_stop=was_clean_stop),
-                    timeout_ms=REGISTER_TIMEOUT_MS,
+                    timeout_ms=LONG_PROPOSE_MS,
                 )
             except StaleBrokerEpochError:
                 # Incarnations are named by the wall clock, which was set back since the last process of this broker.
@@ -168,7 +167,7 @@ class Membership:
                 image = self._metadata.image
                 if taken.is_certain(image.controller_epoch, self._clock.now_ms()):
                     raise StartupError(error.message) from error
-                await self._clock.sleep(RETRY_MS)
+                await self._clock.sleep(REFUSED_RETRY_MS)
                 continue
             except (UnavailableError, FateUnknownError) as error:
                 if not is_waiting:
@@ -178,7 +177,7 @@ class Membership:
                     # The lost registration may still be committed. It must then not replace the next one, because this
                     # node knows only the next one's epoch.
                     self._metadata.outlive_past_incarnations()
-                await self._clock.sleep(RETRY_MS)
+                await self._clock.sleep(REFUSED_RETRY_MS)
                 continue
             assert isinstance(epoch, int)
             self._directory.set_broker_epoch(epoch)

@@ -10,6 +10,7 @@ from immutables import Map
 
 from milena.model.clock import Clock
 from milena.model.types import MonotonicMs
+from node.config.budgets import REFUSED_RETRY_MS
 from raft_meta.machine.commands import LeaderChange, ReassignmentStep, StepReassignments
 from raft_meta.machine.image import Image, Partition, PartitionKey
 from raft_meta.machine.topics.reassignments import plan_steps, running
@@ -24,7 +25,6 @@ HANDOVER_MS = 500
 Writers that wait at the old leader learn there that the new one has committed their records, which takes one fetch.
 After the old leader is removed, they would only get ``FateUnknownError``.
 """
-REFUSED_PAUSE_MS = 100
 
 
 class Reassigner:
@@ -83,7 +83,7 @@ class Reassigner:
                 )
             if all(codes):
                 # Each command makes a new image, and each image a new turn: refused steps must not cause a busy loop.
-                await self._clock.sleep(REFUSED_PAUSE_MS)
+                await self._clock.sleep(REFUSED_RETRY_MS)
 
 
 def _key(step: ReassignmentStep) -> PartitionKey:

@@ -19,6 +19,7 @@ from milena.model.clock import Clock
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import FencedError, NotCoordinatorError
 from milena.model.types import MonotonicMs
+from node.config.budgets import PROPOSE_MS
 from node.control.standing import Standing
 from node.groups.coordinated_group import CoordinatedGroup
 from node.groups.coordinator_calls import CoordinatorCalls
@@ -39,7 +40,6 @@ from raft_meta.machine.commands import DeleteGroup
 from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Broker, Group, Image, Partition, PartitionKey, Topic
 
-PROPOSE_TIMEOUT_MS = 5_000
 TICK_MS = 100
 RESTING_TICK_MS = 500
 """The tick of a node that coordinates no group. Most of the cost of an idle node is that it wakes up."""
@@ -119,7 +119,7 @@ class GroupCoordinator:
         # The request may come from another node: the audit entry must name the principal that called there.
         asked = on_behalf.principal.set("" if request.principal is UNSET else request.principal)
         try:
-            await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+            await self._metadata.propose(command, timeout_ms=PROPOSE_MS)
         except FencedError as error:
             # A fenced broker coordinates nothing. This error lets the calling node look for the coordinator again.
             raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error

@@ -37,6 +37,7 @@ from milena.model.errors import (
     NotCoordinatorError,
     NotReadyError,
 )
+from node.config.budgets import COORDINATOR_ANSWER_MS, COORDINATOR_WAIT_MS, RETRY_MS
 from node.control.standing import Standing
 from node.groups.group_messages import GroupRequest
 from node.metadata.store import MetadataStore
@@ -44,14 +45,6 @@ from node.peers.messages import AnswerT, CallType, Message, ask, peer_handler
 from node.peers.port import Handler, Peers, PeerUnreachableError
 from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import Image
-
-COORDINATOR_WAIT_MS = 5_000
-"""How long a call waits for a coordinator of the group. A broker is fenced within about two seconds, and its successor
-coordinates as soon as it has applied the fence."""
-RETRY_MS = 50
-"""The pause before a retry, unless the image changes earlier."""
-ANSWER_MS = 8_000
-"""The time for the response, besides ``wait_ms``; longer than the coordinator waits for the quorum."""
 
 GroupRequestT = TypeVar("GroupRequestT", bound=GroupRequest)
 
@@ -148,7 +141,7 @@ class CoordinatorCalls:
         request: GroupRequestT,
         *,
         repeat: Repeat,
-        answer_ms: int = ANSWER_MS,
+        answer_ms: int = COORDINATOR_ANSWER_MS,
     ) -> AnswerT:
         """Have the group's coordinator carry out a call, and return its response.
 

@@ -22,6 +22,7 @@ from milena.model.errors import (
     TooManyRequestsError,
 )
 from milena.model.types import WallMs
+from node.config.budgets import BARRIER_MS, PROPOSE_MS
 from node.control.standing import Standing
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.group_messages import GroupCommitRequest
@@ -42,8 +43,6 @@ from raft_meta.machine.image import Group, Image
 
 logger = logging.getLogger(__name__)
 
-BARRIER_TIMEOUT_MS = 3_000
-PROPOSE_TIMEOUT_MS = 5_000
 COMMAND_BYTES_MAX = 640 << 10
 """The most bytes of commits in a command, estimated. A command has at most 1 MiB, and a single commit is below this."""
 OFFSET_BYTES = 60
@@ -102,7 +101,7 @@ class CommitQueue:
         image = self._metadata.image
         if any(row.topic_id not in image.topics for row in commit.offsets):
             # The node that sent the request has seen the topic, so this node's image is behind.
-            await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+            await self._metadata.barrier(timeout_ms=BARRIER_MS)
         await self.commit(commit)
         return Done()
 
@@ -140,7 +139,7 @@ class CommitQueue:
                         broker_epoch=self._standing.broker_epoch,
                         commits=tuple(queued.commit for queued in taken),
                     ),
-                    timeout_ms=PROPOSE_TIMEOUT_MS,
+                    timeout_ms=PROPOSE_MS,
                 )
                 assert isinstance(codes, tuple), codes
                 self._counts.commit_commands += 1
@@ -268,7 +267,7 @@ class OffsetExpiry:
             ),
         )
         try:
-            forgotten = await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+            forgotten = await self._metadata.propose(command, timeout_ms=PROPOSE_MS)
         except MilenaError as error:
             logger.info("offsets did not expire, tried again later: %s", error)
             return

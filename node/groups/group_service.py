@@ -30,6 +30,7 @@ from milena.model.errors import (
 )
 from milena.model.requests import FetchRequest, FetchResult
 from milena.model.turns import one_turn
+from node.config.budgets import BARRIER_MS
 from node.groups.coordinator_calls import CoordinatorCalls, Repeat
 from node.groups.descriptions import describe, head_of, offsets_of
 from node.groups.group_messages import (
@@ -50,7 +51,6 @@ from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Image, Topic
 
-BARRIER_TIMEOUT_MS = 3_000
 FETCH_TIMEOUT_MS = 0
 LOOKS_AT_ONCE = 32
 """The most partitions whose leaders are asked at the same time when offsets are reset."""
@@ -190,7 +190,7 @@ class GroupService:
 
     async def _check_empty(self, group: str) -> None:
         """Refuse a group with members early, before many leaders are asked; the commit decides."""
-        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         known = image.groups.get(group)
         if known is not None and known.members:
             raise GroupNotEmptyError(
@@ -248,7 +248,7 @@ class GroupService:
 
     async def _current(self, group: str) -> tuple[Image, Coordinators]:
         group_rules.check_group_id(group)
-        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         if group not in image.groups:
             raise GroupNotFoundError(f"there is no consumer group {group!r}")
         return image, Coordinators(image)
@@ -260,7 +260,7 @@ class GroupService:
 
     async def groups(self) -> Sequence[GroupHead]:
         """Return all groups without their members and offsets, in steps of ``STEP``."""
-        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         coordinators, heads = Coordinators(image), []
         for at, group_id in enumerate(sorted(image.groups), 1):
             heads.append(head_of(image.groups[group_id], coordinators))

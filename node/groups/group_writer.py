@@ -25,6 +25,7 @@ from milena.model.errors import (
     NotCoordinatorError,
 )
 from milena.model.types import MonotonicMs
+from node.config.budgets import PROPOSE_MS
 from node.control.standing import Standing
 from node.groups.descriptions import TopicNames
 from node.groups.rebalance import Join, Leave, MemberChange, NextState, Release, next_state
@@ -38,7 +39,6 @@ from raft_meta.machine.image import Group, Image
 
 logger = logging.getLogger(__name__)
 
-PROPOSE_TIMEOUT_MS = 5_000
 TRIES_MAX = 20
 """The most proposals of one state. Each failed one was overtaken by a command about the same group, and those are
 rare."""
@@ -289,7 +289,7 @@ class GroupWriter:
                 members=after.members,
                 left=after.left,
             ),
-            timeout_ms=PROPOSE_TIMEOUT_MS,
+            timeout_ms=PROPOSE_MS,
         )
         assert isinstance(version, int), version
         return version

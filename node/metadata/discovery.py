@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from milena.model.clock import Clock
 from milena.model.errors import MilenaError, StartupError
+from node.config.budgets import ANSWER_MS, BACKGROUND_RETRY_MS
 from node.config.kinds import Address
 from node.config.options import NodeConfig
 from node.peers.messages import CallType, Message, ask, peer_handler
@@ -18,8 +19,6 @@ from raft_meta.machine.image import Image
 
 logger = logging.getLogger(__name__)
 
-ASK_TIMEOUT_MS = 2_000
-RETRY_MS = 500
 PATIENCE_MS = 60_000
 
 
@@ -84,15 +83,13 @@ async def find_voters(
         while clock.now_ms() < deadline:
             for address, client in clients.items():
                 try:
-                    answer = await ask(
-                        client, 0, VOTERS, VotersRequest(), timeout_ms=ASK_TIMEOUT_MS
-                    )
+                    answer = await ask(client, 0, VOTERS, VotersRequest(), timeout_ms=ANSWER_MS)
                     return _voters_of(answer)
                 except MilenaError as error:
                     if reasons.get(address) != error.message:
                         logger.warning("join address=%s: %s", address, error)
                     reasons[address] = error.message
-            await clock.sleep(RETRY_MS)
+            await clock.sleep(BACKGROUND_RETRY_MS)
     finally:
         for client in clients.values():
             await client.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from http_api.access import on_behalf
 from milena.model.errors import FateUnknownError, FeatureLevelError, NoQuorumError
 from milena.model.types import WallMs
+from node.config.budgets import BARRIER_MS, SHORT_RETRY_MS
 from node.metadata.image_checks import ImageChecks
 from node.process.cluster_clock import NodeClock
 from raft_meta.consensus.quorum import Quorum
@@ -22,9 +23,6 @@ from raft_meta.machine.proposers import WINDOW
 logger = logging.getLogger(__name__)
 
 ImageListener = Callable[[Image], None]
-RETRY_MS = 20
-CURRENT_IMAGE_MS = 3_000
-"""How long ``current_image`` waits for a majority."""
 UNDER_WAY_MAX = WINDOW // 2
 """Proposals in flight: well below what the state machine remembers, so that a retry is always recognised."""
 
@@ -203,7 +201,7 @@ class MetadataStore:
         if self._barrier is not None and not self._barrier.done():
             await asyncio.wait([self._barrier])
         if self._barrier is None or self._barrier.done():
-            self._barrier = asyncio.create_task(self.barrier(timeout_ms=CURRENT_IMAGE_MS))
+            self._barrier = asyncio.create_task(self.barrier(timeout_ms=BARRIER_MS))
             # If all callers are gone, no caller reads the error of a failed barrier.
             self._barrier.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await asyncio.shield(self._barrier)
@@ -297,9 +295,9 @@ class MetadataStore:
                 return await self.quorum.propose(encoded, timeout_ms=max(1, left))
             except FateUnknownError as error:
                 unknown = error
-                if deadline - self._clock.now_ms() <= RETRY_MS:
+                if deadline - self._clock.now_ms() <= SHORT_RETRY_MS:
                     raise
-                await self._clock.sleep(RETRY_MS)
+                await self._clock.sleep(SHORT_RETRY_MS)
                 continue
             except NoQuorumError:
                 # This try was not applied, but an earlier one may have been applied.

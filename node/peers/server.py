@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import MilenaError, StartupError
+from node.config.budgets import REFUSED_RETRY_MS
 from node.peers.codec import PeerChannel
 from node.peers.link import Handler, IdentitySource, ServerLink, ServerLinkOwner
 from node.peers.sockets import BACKLOG, bind, read_preface, tls_seconds, tune
@@ -22,8 +23,6 @@ log = logging.getLogger("milena.peer")
 PREFACE_MS_MAX = 3_000
 STRANGERS_MAX = 256
 """Connections that have not proved their identity yet; further ones are closed at once."""
-ACCEPT_RETRY_MS = 100
-"""Wait after a failed accept (no descriptor is left), so that the loop does not spin."""
 HANG_UP_MS_MAX = 1_000
 """How long queued responses may take to leave when the node stops."""
 REASONS_KEPT_MAX = 64
@@ -200,7 +199,7 @@ class PeerListener:
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(self._socket)
                 self._retry = loop.call_later(
-                    ACCEPT_RETRY_MS / 1000, loop.add_reader, self._socket, self._on_readable
+                    REFUSED_RETRY_MS / 1000, loop.add_reader, self._socket, self._on_readable
                 )
                 return
             self._on_accepted(connection)

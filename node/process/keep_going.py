@@ -5,9 +5,7 @@ from collections.abc import Awaitable, Callable
 from milena.model.clock import Clock
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import DiskFailedError, StartupError
-
-PAUSE_MS = 1_000
-"""Pause before the work starts again, because the same error will probably happen again."""
+from node.config.budgets import LASTING_RETRY_MS
 
 
 async def keep_going(
@@ -25,6 +23,6 @@ async def keep_going(
             raise
         except Exception as error:  # noqa: BLE001 - the one place that contains errors of background work
             contained.report(EntryPoint.TASK, error, "task", name)
-            await clock.sleep(PAUSE_MS)
+            await clock.sleep(LASTING_RETRY_MS)
         else:
             return

@@ -24,6 +24,7 @@ from random import Random
 
 from milena.model.clock import Clock
 from milena.model.errors import MilenaError
+from node.config.budgets import PROPOSE_MS, SCRUB_RETRY_MS
 from node.control.standing import Standing
 from node.metadata.store import MetadataStore
 from node.metrics.counts import ScrubCounts
@@ -35,13 +36,10 @@ from storage.segments.scrub import Damage, SegmentScrub
 
 logger = logging.getLogger(__name__)
 
-RETRY_MS = 5_000
-"""The pause between attempts to give up a damaged copy that was the last in sync, and between checks of reports."""
 DOUBTS_BYTES_PER_S = 4 << 20
 """The rate at which reported damage is checked if passes are off."""
 COMMIT_MS_MAX = 1_000
 """The time that writes in flight have to commit before another replica leads."""
-PROPOSE_TIMEOUT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +96,7 @@ class CopyGiver:
                 broker_epoch=self._standing.broker_epoch,
                 changes=(change,),
             ),
-            timeout_ms=PROPOSE_TIMEOUT_MS,
+            timeout_ms=PROPOSE_MS,
         )
         assert isinstance(answer, tuple | list), answer
         return not any(answer)
@@ -143,7 +141,7 @@ class Scrubber:
     async def attend(self) -> None:
         """Check reported damage, and retry to give up copies that could not be given up, until cancelled."""
         while True:
-            await self._clock.sleep(RETRY_MS)
+            await self._clock.sleep(SCRUB_RETRY_MS)
             for runner, damage in list(self._held.items()):
                 if await self._giver.give_up(runner, damage):
                     del self._held[runner]

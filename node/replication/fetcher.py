@@ -43,6 +43,7 @@ from milena.model.contained import EntryPoint
 from milena.model.errors import CorruptLogError, MilenaError, NotLeaderError, UnavailableError
 from milena.model.pending import Pending
 from milena.model.types import NO_OFFSET
+from node.config.budgets import ANSWER_MARGIN_MS, LASTING_RETRY_MS, RETRY_MS
 from node.control.standing import Standing
 from node.metrics.counts import NodeCounts
 from node.peers.codec import Fields, PeerChannel
@@ -52,21 +53,14 @@ from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import PartitionRunner
 from node.replication.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row, parse_rows
 from node.replication.followed import Followed, FollowedPartitions
-from node.replication.retries import RETRY_MS, LeaderRetries
+from node.replication.retries import LeaderRetries
 
 logger = logging.getLogger(__name__)
 
 CHANNEL = PeerChannel.FETCH
 OFFSET_MAX = 1 << 62
 """An offset above that of any log. Offsets that follow it still fit into 64 bits."""
-REFUSED_RETRY_MS = 1_000
-"""The pause after records that could not be taken.
 
-A full disk or a damaged batch usually persists, and the leader sends the records again for each retry.
-"""
-
-ANSWER_MARGIN_MS = 1_000
-"""How much longer than the agreed wait a response may take, before the connection counts as dead."""
 
 REST_S_MAX = 0.05
 """The longest rest of a replica that catches up. After a long sync it leaves the disk to others for as long as the sync
@@ -365,7 +359,7 @@ class LeaderFetcher:
         pause_ms = self._retries.pause_ms(now_s, is_unreachable=is_unreachable)
         if not isinstance(error, MilenaError):
             # An unexpected error usually happens again with the same response.
-            pause_ms = max(pause_ms, REFUSED_RETRY_MS)
+            pause_ms = max(pause_ms, LASTING_RETRY_MS)
         self._spawn(self._pause(pause_ms))
 
     async def _pause(self, pause_ms: float) -> None:
@@ -459,7 +453,7 @@ class LeaderFetcher:
                 raise
             except Exception as error:  # noqa: BLE001 - the other partitions of this leader go on
                 self._report(error, "partition", followed.runner.name)
-                self._retry_later(followed, REFUSED_RETRY_MS)
+                self._retry_later(followed, LASTING_RETRY_MS)
         return taken
 
     def _append(self, followed: Followed, data: bytes) -> None:
@@ -525,7 +519,7 @@ class LeaderFetcher:
         if isinstance(error, NotLeaderError):
             return  # the role changed since the fetch left; the image decides what to do
         logger.warning("fetch partition=%s: %s", followed.runner.name, error)
-        self._retry_later(followed, REFUSED_RETRY_MS)
+        self._retry_later(followed, LASTING_RETRY_MS)
 
     def _retry_later(self, followed: Followed, pause_ms: int = RETRY_MS) -> None:
         if not followed.runner.is_stuck:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from milena.model.clock import Clock
 from milena.model.errors import FateUnknownError, MilenaError
+from node.config.budgets import SHORT_RETRY_MS
 from node.control.standing import Standing
 from node.metadata.store import MetadataStore
 from node.replica.leader import IsrProposal
@@ -17,8 +18,6 @@ logger = logging.getLogger(__name__)
 CHANGES_MAX = 1_000
 """The most changes in a command. A thousand are about 100 KB, well below the quorum's limit of 1 MiB."""
 
-PAUSE_MS = 20
-"""The pause after a refused or lost proposal. A refusal means that this node's image is behind."""
 
 Proposal = tuple[PartitionRunner, IsrProposal]
 
@@ -54,7 +53,7 @@ class IsrProposer:
             if not self._queue:
                 self._work.clear()
             if batch and not await self._send(batch):
-                await self._clock.sleep(PAUSE_MS)
+                await self._clock.sleep(SHORT_RETRY_MS)
 
     async def _send(self, batch: Sequence[Proposal]) -> bool:
         command = AlterIsr(

@@ -17,6 +17,7 @@ from immutables import Map
 from milena.disk.files import Files
 from milena.model.errors import DiskFullError, MilenaError
 from milena.model.types import ReplicaHealth
+from node.config.budgets import LASTING_RETRY_MS
 from node.metadata.image_parts import ImageParts
 from node.metadata.topic_settings import log_config, topic_settings
 from node.process.cluster_clock import NodeClock
@@ -265,7 +266,7 @@ class LocalReplicas:
                 await self._reconcile()
             except DiskFullError as error:
                 logger.warning("replicas not made or removed: %s", error)
-                await self._clock.sleep(1_000)
+                await self._clock.sleep(LASTING_RETRY_MS)
                 self._work.set()
             self._idle.set()
 

@@ -1,15 +1,6 @@
 """Retries of a leader that fails: their pauses, and how often failures are logged. Pure: times come from the caller."""
 
-RETRY_MS = 50
-"""The pause between attempts of a partition or leader that could not answer. It is short, because a new leader is often
-only a moment behind."""
-
-UNREACHABLE_RETRY_MS_MAX = 200
-"""The longest pause between attempts to reach a node that refuses connections; the pauses double up to it.
-
-A node that is back rejoins the in-sync sets only after the pause, and a rolling restart waits for that. With a pause of
-1 s, one of three nodes took 1 to 2 s longer.
-"""
+from node.config.budgets import RETRY_MS, UNREACHABLE_RETRY_MS_MAX
 
 LOGGED_EVERY_S = 10.0
 """The shortest time between two log lines about the failures of a leader."""

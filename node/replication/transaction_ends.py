@@ -26,6 +26,7 @@ from milena.model.errors import (
     TransactionCommittedError,
     TransactionNotFoundError,
 )
+from node.config.budgets import PROPOSE_MS
 from node.metadata.store import MetadataStore
 from raft_meta.machine import codec
 from raft_meta.machine.commands import (
@@ -44,7 +45,6 @@ COMMAND_BYTES_MAX = 256 << 10
 """The most bytes of a command, well below the quorum's limit of 1 MiB."""
 QUEUED_MAX = 20_000
 """The most ends that wait; each holds a request."""
-PROPOSE_TIMEOUT_MS = 5_000
 FINISH_EVERY_MS = 100
 """The pause before each command for finished markers. A caller that waits to see a transaction asks its leaders, which
 know earlier; only callers beyond ``ASKING_MAX`` of ``sight.py`` wait for these commands."""
@@ -123,7 +123,7 @@ class TransactionEnds:
             try:
                 codes = await self._metadata.propose(
                     EndTransactions(ends=tuple(queued.end for queued in taken)),
-                    timeout_ms=PROPOSE_TIMEOUT_MS,
+                    timeout_ms=PROPOSE_MS,
                 )
                 assert isinstance(codes, tuple), codes
                 for queued, code in zip(taken, codes, strict=True):
@@ -157,9 +157,7 @@ class TransactionEnds:
             taken = list(islice(self._finished, MARKERS_PER_COMMAND_MAX))
             markers = tuple(_message_of(*key, *identity) for key, identity in taken)
             try:
-                await self._metadata.propose(
-                    FinishMarkers(markers=markers), timeout_ms=PROPOSE_TIMEOUT_MS
-                )
+                await self._metadata.propose(FinishMarkers(markers=markers), timeout_ms=PROPOSE_MS)
             except Exception as error:  # noqa: BLE001 - the queue must not stop with those in it
                 # The endings are still in the image. The next look at it reports these markers again.
                 refusal = self._typed(error, "transaction-markers")

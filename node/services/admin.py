@@ -21,6 +21,7 @@ from milena.model.errors import (
     TopicExistsError,
     TopicNotFoundError,
 )
+from node.config.budgets import LONG_PROPOSE_MS
 from node.metadata.cluster_watch import ClusterWatch
 from node.metadata.store import MetadataStore
 from node.services.own_topics import check_written_by_clients
@@ -42,7 +43,6 @@ from raft_meta.machine.topics.topics import PARTITIONS_MAX, check_name
 
 logger = logging.getLogger(__name__)
 
-PROPOSE_TIMEOUT_MS = 10_000
 BROKERS_WAIT_MS = 2_000
 """How long a new topic waits for nodes that are just starting."""
 GROWTH_TRIES_MAX = 5
@@ -291,7 +291,7 @@ class AdminService:
         text = json.dumps(change, sort_keys=True, separators=(",", ":"))
         try:
             await self._metadata.propose(
-                NoteAction(action=action, change=text), timeout_ms=PROPOSE_TIMEOUT_MS
+                NoteAction(action=action, change=text), timeout_ms=LONG_PROPOSE_MS
             )
         except (NoQuorumError, FateUnknownError) as error:
             raise NoQuorumError(
@@ -301,7 +301,7 @@ class AdminService:
     async def allocate_producer(self, name: str | None) -> ProducerState:
         """Return a new producer id, or the next epoch of a name."""
         try:
-            return await self._producers.allocate(name, timeout_ms=PROPOSE_TIMEOUT_MS)
+            return await self._producers.allocate(name, timeout_ms=LONG_PROPOSE_MS)
         except LimitReachedError as error:
             raise TooManyProducersError(error.message) from error
         except NoQuorumError as error:
@@ -312,7 +312,7 @@ class AdminService:
     async def _propose(self, command: _Change, what: str) -> object:
         try:
             return await self._metadata.propose(
-                command, timeout_ms=PROPOSE_TIMEOUT_MS, is_answer_first=True
+                command, timeout_ms=LONG_PROPOSE_MS, is_answer_first=True
             )
         except NoQuorumError as error:
             raise NoQuorumError(f"cannot {what}: {error.message}; nothing was changed") from error

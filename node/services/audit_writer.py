@@ -26,6 +26,7 @@ from milena.model.requests import (
     ProduceRequest,
     Records,
 )
+from node.config.budgets import BACKGROUND_RETRY_MS, LONG_PROPOSE_MS
 from node.metadata.audit_records import as_json, number_in
 from node.metadata.store import MetadataStore
 from node.process.keep_going import keep_going
@@ -35,8 +36,7 @@ from raft_meta.machine.image import AuditEntry, Image, Topic
 
 logger = logging.getLogger(__name__)
 
-RETRY_MS = 500
-TIMEOUT_MS = 10_000
+WRITE_TIMEOUT_MS = 10_000
 RECORDS_MAX = 1_000
 BYTES_MAX = 512 << 10
 """Limits of one write: it has at least one entry, and no more than this of further ones."""
@@ -105,7 +105,7 @@ class AuditWriter:
             except MilenaError as error:
                 logger.info("the audit topic waits count=%d: %s", len(image.audited), error)
                 end = None
-                await self._clock.sleep(RETRY_MS)
+                await self._clock.sleep(BACKGROUND_RETRY_MS)
 
     async def _step(self, image: Image, end: LogEnd | None) -> LogEnd:
         """Write the next entries, if there are any, and let the quorum forget what is written.
@@ -120,7 +120,7 @@ class AuditWriter:
         entries = next_entries(image, after=end.number)
         if entries:
             end = await self._append(topic, end, entries)
-        await self._metadata.propose(ForgetAudited(through=end.number), timeout_ms=TIMEOUT_MS)
+        await self._metadata.propose(ForgetAudited(through=end.number), timeout_ms=LONG_PROPOSE_MS)
         return end
 
     async def _find_end(self, topic: Topic) -> LogEnd:
@@ -158,7 +158,7 @@ class AuditWriter:
                     # later entry could be written. An entry has the time of its change in its value.
                 ),
                 acks=Acks.ALL,
-                timeout_ms=TIMEOUT_MS,
+                timeout_ms=WRITE_TIMEOUT_MS,
                 partition=0,
                 expected_end=end.offset,
             ),

@@ -21,6 +21,7 @@ from milena.model.clock import Clock
 from milena.model.errors import DiskFailedError, MilenaError
 from milena.model.requests import PartitionOffsets
 from milena.model.turns import one_turn
+from node.config.budgets import ANSWER_MS
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
 from node.metrics.history import History, NodeLook, PartitionTraffic, ToldHistory
@@ -46,7 +47,6 @@ A = TypeVar("A", bound=Message)
 
 logger = logging.getLogger(__name__)
 
-ANSWER_MS = 2_000
 STEP = 1_000
 """Replicas, or committed offsets, that are sampled in one turn of the loop: about a millisecond."""
 BUSIEST_TOLD = 20

@@ -39,6 +39,7 @@ from milena.model.requests import (
 )
 from milena.model.turns import Turns
 from milena.model.types import TimestampType
+from node.config.budgets import PRODUCER_BARRIER_MS
 from node.control.membership import Membership
 from node.metadata.lookup import TopicToWrite, check_partition
 from node.metadata.store import MetadataStore
@@ -453,7 +454,7 @@ class ProduceService:
     async def _check_producer(self, header: BatchHeader) -> None:
         if not _is_allocated(header, self._metadata.image):
             # Another node may have allocated the id a moment ago, so only the quorum may say that it never was.
-            image = await self._metadata.barrier(timeout_ms=2_000)
+            image = await self._metadata.barrier(timeout_ms=PRODUCER_BARRIER_MS)
             if not _is_allocated(header, image):
                 raise InvalidProducerError(
                     f"producer id {header.producer_id} epoch {header.producer_epoch} was never allocated; "

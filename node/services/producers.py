@@ -21,6 +21,7 @@ from milena.model.errors import (
     StaleProducerEpochError,
     TransactionNotFoundError,
 )
+from node.config.budgets import SEQUENCES_ANSWER_MS
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers
@@ -30,7 +31,6 @@ from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.image import Image
 from raft_meta.machine.producers import OWNERS_LEVEL
 
-ANSWER_MS = 1_500
 IMAGE_WAIT_MS = 1_000
 SPREAD_MS = 300
 """How long the end of a transaction waits for brokers to hear of it. A broker that is cut off or stands still is not
@@ -146,7 +146,7 @@ class ProducerService:
                 broker_id,
                 SEQUENCES,
                 SequencesRequest(producer_id=producer_id, producer_epoch=producer_epoch),
-                timeout_ms=ANSWER_MS,
+                timeout_ms=SEQUENCES_ANSWER_MS,
             )
         except MilenaError as error:
             raise NotReadyError(

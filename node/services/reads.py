@@ -48,6 +48,7 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.requests import Doubt, FetchRequest, FetchResult, PartitionOffsets
+from node.config.budgets import READ_ANSWER_MARGIN_MS, READ_LEADER_WAIT_MS
 from node.control.standing import Standing
 from node.metadata.leaderships import Leaderships
 from node.metadata.lookup import GetTopic, check_partition
@@ -66,11 +67,8 @@ from storage.log.reader import end_of_span, first_with_records, tally_span, with
 
 logger = logging.getLogger(__name__)
 
-ANSWER_MARGIN_MS = 2_000
 DOUBT_MS_MAX = 1_000
 """How long a reader waits for another node to be told of the damage in its copy."""
-LEADER_WAIT_MS = 300
-"""How long a read waits for a replica that is being created or is taking over."""
 
 LEADER_END_MS = 1_000
 """How long a follower waits for the high watermark of its leader."""
@@ -173,7 +171,7 @@ class ReadService:
                 topic.topic_id,
                 request.partition,
                 state.leader_epoch,
-                timeout_ms=LEADER_WAIT_MS,
+                timeout_ms=READ_LEADER_WAIT_MS,
             )
         damaged: ReplicaDamagedError | None = None
         if runner is not None and self._can_serve(runner, request):
@@ -597,7 +595,7 @@ class ReadService:
                 is_unconfirmed=request.is_unconfirmed,
                 wants_records_end=request.wants_records_end,
             ),
-            timeout_ms=request.timeout_ms + ANSWER_MARGIN_MS,
+            timeout_ms=request.timeout_ms + READ_ANSWER_MARGIN_MS,
         )
         is_of_earlier_release = answer.high_watermark < 0
         return FetchResult(
@@ -623,7 +621,7 @@ class ReadService:
             self._doubt_here(asked.topic_id, asked.partition, asked.offset)
             return {}, []
         runner = await self._replicas.leading(
-            asked.topic_id, asked.partition, asked.leader_epoch, timeout_ms=LEADER_WAIT_MS
+            asked.topic_id, asked.partition, asked.leader_epoch, timeout_ms=READ_LEADER_WAIT_MS
         )
         if runner is None:
             raise NotLeaderError(f"broker {self._node_id} holds no replica of the partition")

@@ -17,6 +17,7 @@ from milena.model.errors import (
     PartitionNotFoundError,
     StaleVersionError,
 )
+from node.config.budgets import ANSWER_MS, BARRIER_MS, LONG_PROPOSE_MS
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers
@@ -37,9 +38,6 @@ from raft_meta.machine.topics import reassignments
 
 logger = logging.getLogger(__name__)
 
-BARRIER_TIMEOUT_MS = 3_000
-PROPOSE_TIMEOUT_MS = 10_000
-ANSWER_MS = 2_000
 ROWS_MAX = 2_000
 """Partitions in one command. At about 100 bytes each, the command stays well below its bound of 1 MiB."""
 CANCEL_TRIES = 5
@@ -70,7 +68,7 @@ class ReassignmentService:
 
     async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
         """Plan and check; propose unless it is a dry run."""
-        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         # Planning thousands of partitions takes seconds, so it runs on a thread.
         planned = await asyncio.get_running_loop().run_in_executor(self._pool, plan, image, request)
         if request.is_dry_run:
@@ -98,7 +96,7 @@ class ReassignmentService:
         self, topic: str | None, partition: int | None
     ) -> Sequence[PlannedReassignment]:
         """Cancel all moves, those of a topic, or one."""
-        image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         keys = running_keys(image, topic, partition)
         return _raised_if_nothing(await self._cancel(keys))
 
@@ -108,7 +106,7 @@ class ReassignmentService:
         for left in reversed(range(CANCEL_TRIES)):
             if not pending:
                 break
-            image = await self._metadata.barrier(timeout_ms=BARRIER_TIMEOUT_MS)
+            image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
             steps, refused = cancel_steps(image, pending)
             done += refused
             pending = []
@@ -123,7 +121,7 @@ class ReassignmentService:
 
     async def _propose(self, command: ReassignPartitions | StepReassignments) -> tuple[str, ...]:
         try:
-            codes = await self._metadata.propose(command, timeout_ms=PROPOSE_TIMEOUT_MS)
+            codes = await self._metadata.propose(command, timeout_ms=LONG_PROPOSE_MS)
         except NoQuorumError as error:
             raise NoQuorumError(f"cannot move replicas: {error.message}") from error
         except FateUnknownError as error:

@@ -15,6 +15,7 @@ from milena.model.errors import (
     NotReadyError,
     OffsetOutOfRangeError,
 )
+from node.config.budgets import ANSWER_MARGIN_MS, RETRY_MS, WRITE_LEADER_WAIT_MS
 from node.control.standing import Standing
 from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
@@ -24,11 +25,6 @@ from node.replication.local_replicas import LocalReplicas
 from node.services.log_ends import LogEnds, MovedError
 from node.services.messages import DELETE_RECORDS, DeleteRecordsAnswer, DeleteRecordsRequest
 from raft_meta.machine.image import Partition, Topic
-
-ANSWER_MARGIN_MS = 1_000
-RETRY_MS = 50
-LEADER_WAIT_MS = 1_000
-"""How long a deletion waits for a leader before it is refused, while nothing was done."""
 
 
 class DeletionService:
@@ -66,7 +62,7 @@ class DeletionService:
         topic = await self._topic_to_read(topic_name, partition)
         check_partition(topic, partition)
         now_ms = self._clock.now_ms()
-        deadline, patience = now_ms + timeout_ms, now_ms + min(timeout_ms, LEADER_WAIT_MS)
+        deadline, patience = now_ms + timeout_ms, now_ms + min(timeout_ms, WRITE_LEADER_WAIT_MS)
         unknown: FateUnknownError | None = None
         while True:
             left_ms = max(1, deadline - self._clock.now_ms())
@@ -108,7 +104,7 @@ class DeletionService:
         timeout_ms: float,
     ) -> int:
         runner = await self._replicas.leading(
-            topic_id, partition, leader_epoch, timeout_ms=min(timeout_ms, LEADER_WAIT_MS)
+            topic_id, partition, leader_epoch, timeout_ms=min(timeout_ms, WRITE_LEADER_WAIT_MS)
         )
         if runner is None:
             raise NotLeaderError(

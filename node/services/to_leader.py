@@ -36,6 +36,7 @@ from milena.model.errors import (
 from milena.model.pending import Pending, in_a_task, mapped
 from milena.model.requests import Acks, BatchReceipt
 from milena.model.types import TimestampType
+from node.config.budgets import WRITE_ANSWER_MARGIN_MS, WRITE_LEADER_WAIT_MS
 from node.control.membership import Membership
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
@@ -59,10 +60,6 @@ from node.services.producers import ProducerService
 from node.services.record_batches import Appended
 from raft_meta.machine.image import Image, PartitionKey, Topic
 
-LEADER_WAIT_MS = 1_000
-"""How long a write waits for the image to name another leader before it is refused, while nothing of it was sent. This
-is enough for a planned change of leader and for most failovers. It is short enough to count as "at once"."""
-
 REACH_MS = 1_000
 """How long a write may wait for a connection to its leader. Nothing was sent, so the refusal is certain."""
 
@@ -73,9 +70,6 @@ is longer than a session timeout and an election take. The client could only sen
 HANDOVER_MS = 500
 """How long a forwarded write may continue after its leader was replaced. In a planned change, the former leader still
 sees the write committed. In any other change, no response arrives."""
-
-ANSWER_MARGIN_MS = 500
-"""How much longer the sender waits than the leader, so that the leader's own response at its timeout still arrives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +283,7 @@ class ToLeader:
 
     async def _bring_once(self, write: Write) -> BatchReceipt:
         """Append at the leader, here or on another node; retry while it is certain that nothing was appended."""
-        patience = min(self._clock.now_ms() + LEADER_WAIT_MS, write.deadline_ms)
+        patience = min(self._clock.now_ms() + WRITE_LEADER_WAIT_MS, write.deadline_ms)
         while True:
             seen_epoch = -1
             failed: MilenaError
@@ -337,7 +331,7 @@ class ToLeader:
         runner = self._replicas.find(*write.key)
         # The image may name this node before the replica has taken over; wait a moment for it.
         if runner is None or runner.leader_epoch < leader_epoch:
-            patience_ms = min(self._left_ms(write), LEADER_WAIT_MS)
+            patience_ms = min(self._left_ms(write), WRITE_LEADER_WAIT_MS)
             runner = await self._replicas.leading(*write.key, leader_epoch, timeout_ms=patience_ms)
         if runner is None or runner.leader_epoch != leader_epoch:
             raise NotLeaderError(
@@ -436,7 +430,7 @@ class ToLeader:
     async def _ask(
         self, leader_id: int, write: Write, request: AppendBatchRequest
     ) -> AppendBatchAnswer:
-        timeout_ms = request.timeout_ms + ANSWER_MARGIN_MS
+        timeout_ms = request.timeout_ms + WRITE_ANSWER_MARGIN_MS
         if write.expected_end is None:
             answer, _ = await ask_with_body(
                 self._peer, leader_id, PRODUCE, request, body=write.batch, timeout_ms=timeout_ms

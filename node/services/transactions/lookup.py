@@ -25,6 +25,7 @@ from milena.model.errors import (
 )
 from milena.model.requests import OpenTransaction, ProduceRequest
 from milena.model.turns import one_turn
+from node.config.budgets import ANSWER_MS, READ_LEADER_WAIT_MS, RETRY_MS
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers, PeerUnreachableError
@@ -56,11 +57,8 @@ from storage.state.transactions import Identity
 
 logger = logging.getLogger(__name__)
 
-ANSWER_MS = 2_000
-LEADER_WAIT_MS = 300
 PATIENCE_MS = 3_000
 """How long a question follows a leader that moves. An election takes a second or two."""
-RETRY_MS = 50
 ROWS_MAX = 10_000
 """Transactions that one node reports."""
 
@@ -312,7 +310,7 @@ class TransactionLookup:
         self, key: PartitionKey, leader_epoch: int, *, is_confirmed: bool = True
     ) -> PartitionRunner:
         """Return the replica that leads the partition; the quorum has confirmed it unless ``is_confirmed`` is False."""
-        runner = await self._replicas.leading(*key, leader_epoch, timeout_ms=LEADER_WAIT_MS)
+        runner = await self._replicas.leading(*key, leader_epoch, timeout_ms=READ_LEADER_WAIT_MS)
         if runner is None or runner.leader is None:
             raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
         if not runner.leader.is_established:
@@ -368,7 +366,7 @@ class TransactionLookup:
             topic = image.topics.get(topic_id)
             return topic is None or topic.partition_count >= partition_count
 
-        if not await self._metadata.wait_until(is_known, timeout_ms=LEADER_WAIT_MS):
+        if not await self._metadata.wait_until(is_known, timeout_ms=READ_LEADER_WAIT_MS):
             raise NotReadyError(f"broker {self._metadata.node_id} has not heard of all partitions")
         # Batches that passed the check before are in the log by the end of this turn (``ToLeader._append_here``).
         await one_turn()

@@ -60,6 +60,7 @@ from milena.model.requests import (
 )
 from milena.model.turns import Turns
 from milena.model.types import PRODUCER_EPOCH_MAX
+from node.config.budgets import PROPOSE_MS, SHORT_RETRY_MS
 from node.control.standing import Standing
 from node.metadata.lookup import TopicToWrite, check_partition
 from node.metadata.store import MetadataStore
@@ -105,9 +106,6 @@ OWNED_TIMEOUT_MS = 30_000
 
 KEY_WAIT_MS = 1_000
 """How long a second request of a key waits for the first one before it has the first one aborted."""
-
-RETRY_MS = 20
-PROPOSE_TIMEOUT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +258,7 @@ class TransactionService:
                     error = NoLeaderError(f"{ended.message}; nothing was written, try again")
             if self._clock.now_ms() >= deadline:
                 raise error
-            await self._clock.sleep(RETRY_MS)
+            await self._clock.sleep(SHORT_RETRY_MS)
 
     async def _plan(self, request: TransactionRequest) -> Plan:
         """Return the records by partition; all of them may be stored."""
@@ -504,7 +502,7 @@ class TransactionService:
                     is_transactional=self._metadata.image.feature_level >= producers.LEVEL,
                     principal=principal_to_own(self._metadata.image),
                 ),
-                timeout_ms=PROPOSE_TIMEOUT_MS,
+                timeout_ms=PROPOSE_MS,
             )
             assert isinstance(answer, tuple), answer
             producer_id, producer_epoch = answer
@@ -551,7 +549,7 @@ class TransactionService:
                 # A partition has another leader since; ask that leader what it holds.
                 if self._clock.now_ms() >= deadline:
                     raise
-            await self._clock.sleep(RETRY_MS)
+            await self._clock.sleep(SHORT_RETRY_MS)
         self._counts.transactions.committed += 1
         is_visible = False
         if request.until_visible:
@@ -688,7 +686,7 @@ class TransactionService:
                 return
             if self._clock.now_ms() >= deadline:
                 raise unknown
-            await self._clock.sleep(RETRY_MS)
+            await self._clock.sleep(SHORT_RETRY_MS)
 
     async def _is_seen(
         self, identity: Identity, extents: Sequence[TransactionExtent], deadline: float

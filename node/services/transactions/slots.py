@@ -11,14 +11,13 @@ from contextlib import asynccontextmanager
 
 from milena.model.errors import TooManyTransactionsError
 from milena.model.types import PRODUCER_EPOCH_MAX
+from node.config.budgets import PROPOSE_MS
 from node.metadata.store import MetadataStore
 from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.producers import RESERVED_PREFIX
 
 SLOTS_MAX = 256
 """Transactions of one request that a node has in flight."""
-
-PROPOSE_TIMEOUT_MS = 5_000
 
 
 class TransactionSlot:
@@ -83,7 +82,7 @@ class TransactionSlots:
         try:
             while True:
                 answer = await self._metadata.propose(
-                    AllocateProducer(name=name), timeout_ms=PROPOSE_TIMEOUT_MS
+                    AllocateProducer(name=name), timeout_ms=PROPOSE_MS
                 )
                 assert isinstance(answer, tuple), answer
                 producer_id, producer_epoch = answer

@@ -10,7 +10,8 @@ from milena.model.errors import (
     StartupError,
 )
 from milena.model.secret import Secret
-from node.access.first_user import RETRY_MS, FirstUser, read_password
+from node.access.first_user import FirstUser, read_password
+from node.config.budgets import BACKGROUND_RETRY_MS
 from raft_meta.machine.commands import DeleteUser, PutUser
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.credentials import VERIFIER, ClosedNode, basic
@@ -77,7 +78,7 @@ async def test_it_waits_for_a_quorum_and_for_the_others_release(error, caplog):
     class Patient(type(node.access.clock)):
         async def sleep(self, ms):
             self.ms += int(ms)
-            if self.ms - began_ms >= 3 * RETRY_MS:
+            if self.ms - began_ms >= 3 * BACKGROUND_RETRY_MS:
                 node.errors.clear()
 
     node.access.clock.__class__ = Patient

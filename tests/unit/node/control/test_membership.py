@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from milena.model.errors import NotReadyError, StartupError
+from node.config.budgets import REFUSED_RETRY_MS
 from node.control.broker_heartbeats import PAUSE_MS
 from node.control.membership import (
     ANSWER_GAP_MS_MAX,
-    RETRY_MS,
     TAKEN_ID_SESSIONS,
     TAKEN_ID_SLACK_MS,
     Identity,
@@ -189,7 +189,7 @@ class TestRegistration:
         """Who would have fenced the id's former owner meanwhile was not there either."""
         member = await Member().ready()
         epoch = await member.other_owner()
-        member.quorum.faults = ["refused"] * (2 * PATIENCE_MS // RETRY_MS)
+        member.quorum.faults = ["refused"] * (2 * PATIENCE_MS // REFUSED_RETRY_MS)
         registering = asyncio.create_task(member.register())
         await after(2 * PATIENCE_MS + PATIENCE_MS // 2)
         assert not registering.done()
@@ -205,7 +205,7 @@ class TestRegistration:
         registering = asyncio.create_task(member.register())
         for _ in range(5):
             await after(PATIENCE_MS // 2)
-            member.quorum.faults = ["refused"] * (2 * ANSWER_GAP_MS_MAX // RETRY_MS)
+            member.quorum.faults = ["refused"] * (2 * ANSWER_GAP_MS_MAX // REFUSED_RETRY_MS)
             await after(2 * ANSWER_GAP_MS_MAX)
             assert not registering.done()
         await member.fence(epoch)

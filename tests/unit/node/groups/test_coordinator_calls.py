@@ -11,7 +11,8 @@ from milena.model.errors import (
     InvalidRequestError,
     NotCoordinatorError,
 )
-from node.groups.coordinator_calls import COORDINATOR_WAIT_MS, Repeat
+from node.config.budgets import COORDINATOR_WAIT_MS
+from node.groups.coordinator_calls import Repeat
 from node.groups.group_messages import GroupRequest
 from node.peers.messages import Blob, CallType, Message
 from node.peers.port import Fields, Reply

@@ -11,8 +11,9 @@ from http_api.formats.selection import select
 from milena.model.errors import DiskFullError
 from milena.model.requests import Acks, Doubt, IdempotencyKey, ProduceRequest, Records
 from milena.model.types import ReplicaHealth
+from node.config.budgets import SCRUB_RETRY_MS
 from node.metrics.counts import ScrubCounts
-from node.replica.scrubber import RETRY_MS, CopyGiver, Scrubber, ScrubSettings
+from node.replica.scrubber import CopyGiver, Scrubber, ScrubSettings
 from storage.segments.segment import LOG_SUFFIX
 from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, write
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
@@ -179,7 +180,7 @@ async def test_the_last_copy_is_kept_until_another_one_is_in_sync() -> None:
             assert runner.log.read_span(0, max_bytes=1)
         cluster.heal()
         await cluster.restart(2)
-        await LoopClock().sleep(2 * RETRY_MS)
+        await LoopClock().sleep(2 * SCRUB_RETRY_MS)
         await healed(cluster, 1)
         for task in tasks:
             task.cancel()
@@ -307,7 +308,7 @@ async def test_what_a_follower_refuses_is_checked_at_once_and_another_replica_le
         async with attended(cluster, 1) as scrubber:
             rot(cluster, 1, segment=2, byte=byte)
             await cluster.restart(3)
-            await cluster.until(lambda: 3 in cluster.isr_of("t"), 2 * RETRY_MS + 2_000)
+            await cluster.until(lambda: 3 in cluster.isr_of("t"), 2 * SCRUB_RETRY_MS + 2_000)
             await healed(cluster, 1)
             assert (scrubber._counts.damages, scrubber._counts.held) == (1, 0)
             assert "damage found" in caplog.text
@@ -328,7 +329,7 @@ async def test_who_doubts_may_be_off_the_mark(
         async with attended(cluster, 1) as scrubber:
             rot(cluster, 1, segment=2, byte=400)
             scrubber.doubt(cluster.runner(1, "t"), 32)
-            await cluster.until(lambda: scrubber._counts.damages == 1, RETRY_MS + 2_000)
+            await cluster.until(lambda: scrubber._counts.damages == 1, SCRUB_RETRY_MS + 2_000)
             await cluster.restart(3)
             await healed(cluster, 1)
 
@@ -344,7 +345,7 @@ async def test_what_is_whole_is_left_alone_whoever_doubts_it(is_sealed: bool) ->
         async with attended(cluster, 1) as scrubber:
             for offset in (32, 47, 48, None):
                 scrubber.doubt(cluster.runner(1, "t"), offset)
-                await LoopClock().sleep(RETRY_MS + 500)
+                await LoopClock().sleep(SCRUB_RETRY_MS + 500)
                 assert not scrubber._doubts
         assert scrubber._counts.checked_bytes > 0
         assert scrubber._counts.damages == 0
@@ -361,7 +362,7 @@ async def test_what_is_gone_by_now_is_doubted_no_more() -> None:
         async with attended(cluster, 1) as scrubber:
             for offset in (32, 47, None):
                 scrubber.doubt(runner, offset)
-                await LoopClock().sleep(RETRY_MS + 500)
+                await LoopClock().sleep(SCRUB_RETRY_MS + 500)
                 assert not scrubber._doubts
         assert scrubber._counts.damages == 0
 
@@ -380,11 +381,11 @@ async def test_a_doubted_segment_that_grows_stays_open_while_there_is_no_room() 
             rot(cluster, 1, segment=2)
             files.on_operation = refuse_to_create
             scrubber.doubt(cluster.runner(1, "t"), 32)
-            await LoopClock().sleep(RETRY_MS + 500)
+            await LoopClock().sleep(SCRUB_RETRY_MS + 500)
             assert (log.segment_count, scrubber._counts.damages) == (3, 0)
             files.on_operation = None
             scrubber.doubt(cluster.runner(1, "t"), 32)
-            await LoopClock().sleep(RETRY_MS + 500)
+            await LoopClock().sleep(SCRUB_RETRY_MS + 500)
             assert scrubber._counts.damages == 1
 
 
@@ -397,7 +398,7 @@ async def test_a_replica_that_is_closed_is_doubted_no_more() -> None:
             for offset in (0, 32, None):
                 scrubber.doubt(runner, offset)
                 await cluster.nodes[1].admin.delete_topic("t") if offset == 0 else None
-                await LoopClock().sleep(RETRY_MS + 500)
+                await LoopClock().sleep(SCRUB_RETRY_MS + 500)
                 assert not scrubber._doubts
             assert runner.is_closed
             assert scrubber._counts.checked_bytes == 0
@@ -410,7 +411,7 @@ async def test_a_log_whose_compaction_met_damage_is_checked() -> None:
         async with attended(cluster, 1) as scrubber:
             rot(cluster, 1, segment=1)
             await compact(cluster, 1)
-            await LoopClock().sleep(RETRY_MS)
+            await LoopClock().sleep(SCRUB_RETRY_MS)
             await healed(cluster, 1)
             assert scrubber._counts.damages == 1
 
@@ -449,7 +450,7 @@ async def test_what_a_reader_decodes_in_vain_is_checked_at_once_and_another_repl
             sound = await read_all(cluster, reader)
             assert sound == values[: 16 if is_sealed else 32]
             assert len(scrubber._doubts) == 1
-            await cluster.until(lambda: cluster.leader_of("t") != 1, RETRY_MS + 1_000)
+            await cluster.until(lambda: cluster.leader_of("t") != 1, SCRUB_RETRY_MS + 1_000)
             assert await read_all(cluster, reader) == values
             await healed(cluster, 1)
             assert await read_all(cluster, reader) == values
@@ -470,13 +471,13 @@ async def test_however_many_readers_fail_a_replica_is_checked_once_at_a_time(
             rot(cluster, 1)
             for _ in range(100):
                 scrubber.doubt(runner, 12)
-            await LoopClock().sleep(RETRY_MS + 500)
+            await LoopClock().sleep(SCRUB_RETRY_MS + 500)
             assert (scrubber._counts.damages, scrubber._counts.held) == (1, 1)
             checked = scrubber._counts.checked_bytes
             for _ in range(100):
                 scrubber.doubt(runner, 12)
                 assert not scrubber._doubts, "it is known"
-            await LoopClock().sleep(RETRY_MS + 500)
+            await LoopClock().sleep(SCRUB_RETRY_MS + 500)
             assert scrubber._counts.checked_bytes == checked
             met = [r for r in caplog.records if "damage met" in r.getMessage()]
             assert len(met) == 1

@@ -7,6 +7,7 @@ import pytest
 from milena.model.contained import EntryPoint
 from milena.model.errors import DiskFailedError
 from milena.model.requests import Acks
+from node.config.budgets import RETRY_MS, UNREACHABLE_RETRY_MS_MAX
 from node.metrics.counts import NodeCounts
 from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import ReplicaRole
@@ -14,7 +15,6 @@ from node.replication import fetcher as fetcher_module
 from node.replication.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row
 from node.replication.fetcher import OFFSET_MAX, REST_S_MAX, LeaderFetcher, ReplicaFetchers
 from node.replication.followed import FollowedPartitions
-from node.replication.retries import RETRY_MS, UNREACHABLE_RETRY_MS_MAX
 from tests.support.clusters import leaders
 from tests.support.clusters.replication import FOLLOWER, LEADER, Replicated
 from tests.support.clusters.runners import DIRECTORY, batch

@@ -1,9 +1,8 @@
 """How often a leader that fails is tried, and how often that is logged."""
 
+from node.config.budgets import RETRY_MS, UNREACHABLE_RETRY_MS_MAX
 from node.replication.retries import (
     LOGGED_EVERY_S,
-    RETRY_MS,
-    UNREACHABLE_RETRY_MS_MAX,
     LeaderRetries,
 )
 

@@ -33,9 +33,9 @@ from milena.model.requests import (
     ProduceRequest,
     Records,
 )
+from node.config.budgets import WRITE_LEADER_WAIT_MS
 from node.services import produce as produce_module
 from node.services.messages import PRODUCE
-from node.services.to_leader import LEADER_WAIT_MS
 from raft_meta.machine.commands import AllocateProducer, ElectLeaders, LeaderChange
 from tests.support.clusters.nodes import Cluster, cluster_of, outcome
 from tests.support.clusters.runners import batch
@@ -551,7 +551,7 @@ class TestForwarding:
             began = cluster.any.clock.now_ms()
             result = await outcome(cluster.nodes[1].write("t", "a", timeout_ms=60_000))
             assert isinstance(result, NoLeaderError)
-            assert cluster.any.clock.now_ms() - began <= LEADER_WAIT_MS + 10
+            assert cluster.any.clock.now_ms() - began <= WRITE_LEADER_WAIT_MS + 10
 
     @virtual
     async def test_a_leader_without_a_lease_refuses_at_once(self) -> None:
