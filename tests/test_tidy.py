@@ -19,6 +19,7 @@ PACKAGES = (
     "spark_ext",
     "pyspark_milena",
     "loadtest",
+    "examples",
 )
 
 CORES = ("storage", "raft_meta/machine", "milena/disk")
@@ -109,14 +110,14 @@ ENTRY_POINTS = {
     "loadtest.bench.spark.__main__",
     "loadtest.bench.spark.memory",
     "node.config.options.docs",
-    "spark_ext.jobs.alerts",
+    "examples.alerts",
     "spark_ext.jobs.archive",
     "spark_ext.jobs.audit",
-    "spark_ext.jobs.demand_prices",
-    "spark_ext.jobs.market_sample",
+    "examples.demand_prices",
+    "examples.market_sample",
     "spark_ext.jobs.replay",
-    "spark_ext.jobs.sessions",
-    "spark_ext.jobs.site_stats",
+    "examples.sessions",
+    "examples.site_stats",
 }
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from spark_ext.jobs import archive, site_stats
+from examples import site_stats
+from spark_ext.jobs import archive
 from spark_ext.jobs.archiving.reader import read_archive
 from spark_ext.jobs.running.session import prepared
 from tests.support.clusters.live_cluster import create_topic

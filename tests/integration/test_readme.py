@@ -96,7 +96,7 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
 def test_every_folder_and_file_of_ours_that_is_named_exists(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for name in re.findall(
-        r"`((?:storage|raft_meta|http_api|node|milena|loadtest|tests|docs|helm|spark_ext)/[\w./]*)`",
+        r"`((?:storage|raft_meta|http_api|node|milena|loadtest|tests|docs|helm|spark_ext|examples)/[\w./]*)`",
         text,
     ):
         assert (ROOT / name).exists(), f"{document.name} names {name}"

@@ -26,7 +26,7 @@ def modules(wheel: Path) -> set[str]:
 def wheels(tmp_path_factory):
     """Both wheels by their project's name, made of a copy of the sources."""
     source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
-    for package in PACKAGES:
+    for package in (*PACKAGES, "examples"):
         shutil.copytree(ROOT / package, source / package)
     for name in (*BUILT_BY, "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
@@ -69,3 +69,14 @@ def test_a_node_brings_every_file_of_its_console(wheels):
     assert brought == {
         path.relative_to(ROOT).as_posix() for path in (ROOT / static).rglob("*") if path.is_file()
     }
+
+
+def test_no_installation_has_the_examples(wheels):
+    # A file of an example may not lie in another folder of a wheel, either.
+    examples = {path.read_bytes() for path in (ROOT / "examples").rglob("*.py")}
+    installed: list[bytes] = []
+    for wheel in wheels.values():
+        with zipfile.ZipFile(wheel) as packed:
+            installed += [packed.read(name) for name in packed.namelist()]
+    assert len(examples) > 10
+    assert not examples.intersection(installed)

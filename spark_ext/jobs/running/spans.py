@@ -28,5 +28,5 @@ class SpanType(click.ParamType[int]):
         return seconds
 
 
-SPAN, WINDOW = SpanType(), SpanType(minimum_s=1)
-"""Spans may be empty, windows not."""
+SPAN = SpanType()
+"""A span that may be empty."""

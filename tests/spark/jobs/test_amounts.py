@@ -9,7 +9,8 @@ import pytest
 
 from spark_ext.jobs.running.amounts import counted
 
-JOBS = Path(__file__).parents[3] / "spark_ext" / "jobs"
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("examples", "spark_ext/jobs")
 PLURAL = re.compile(
     r" (?!(has|holds|keeps|gives) )([a-z]+ )?"
     r"(batche|difference|file|gap|hour|leftover|line|offset|partition|problem|record|request|row|window)s\b"
@@ -33,8 +34,9 @@ def test_one_is_not_a_plural(count, thing, text):
 
 def test_no_job_prints_a_number_before_a_plural_of_its_own():
     found = [
-        f"{path.relative_to(JOBS)}:{text.lineno}: {ast.unparse(number)}{after.value}"
-        for path in sorted(JOBS.rglob("*.py"))
+        f"{path.relative_to(ROOT)}:{text.lineno}: {ast.unparse(number)}{after.value}"
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
         for text in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(text, ast.JoinedStr)
         for number, after in pairwise(text.values)

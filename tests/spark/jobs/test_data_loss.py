@@ -4,9 +4,10 @@ import click
 import pytest
 from pyspark.errors import PySparkException
 
+from examples import alerts, demand_prices, sessions, site_stats
 from milena.sync import Client
 from spark_ext.errors import DataLossError
-from spark_ext.jobs import alerts, archive, demand_prices, sessions, site_stats
+from spark_ext.jobs import archive
 from spark_ext.jobs.running.command import run_command
 from tests.support.clusters.live_cluster import create_topic
 from tests.support.disk.stored_topics import put

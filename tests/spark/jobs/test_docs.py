@@ -6,14 +6,14 @@ from pathlib import Path
 import click
 import pytest
 
-from spark_ext.jobs.alerts import alerts
+from examples.alerts import alerts
+from examples.demand_prices import demand_prices
+from examples.sessions import sessions
+from examples.site_stats import site_stats
 from spark_ext.jobs.archive import archive
 from spark_ext.jobs.audit import audit
-from spark_ext.jobs.demand_prices import demand_prices
 from spark_ext.jobs.replay import replay
 from spark_ext.jobs.running import command, errors
-from spark_ext.jobs.sessions import sessions
-from spark_ext.jobs.site_stats import site_stats
 from tests.support.http.console import blocks, started, steps
 
 ROOT = Path(__file__).parents[3]

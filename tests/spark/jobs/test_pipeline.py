@@ -12,16 +12,17 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import functions as sf
 
+from examples import site_stats
+from examples.weblog.site_report import Counts
 from milena.disk.os_files import OsFiles
 from milena.sync import Client
-from spark_ext.jobs import archive, site_stats
+from spark_ext.jobs import archive
 from spark_ext.jobs.archiving.log_source import SparkLogSource, TopicChoice
 from spark_ext.jobs.archiving.reader import read_archive
 from spark_ext.jobs.archiving.run import run_archive
 from spark_ext.jobs.archiving.verify import verify_archive
 from spark_ext.jobs.running.cluster import JobCluster
 from spark_ext.jobs.running.session import prepared
-from spark_ext.jobs.weblog.site_report import Counts
 from tests.support.clusters.live_cluster import (
     BASE_TIMESTAMP_MS,
     call,

@@ -1,6 +1,6 @@
 """Made-up demand and supply for the job ``demand_prices``: lines of JSON on standard output.
 
-    python -m spark_ext.jobs.market_sample --events 10000 | milena produce rides -
+    python -m examples.market_sample --events 10000 | milena produce rides -
 
 The same seed makes the same events. Each area has its own tide of demand; events come a little out of order, and a few
 so late that their window is over.

@@ -8,9 +8,8 @@ from math import isnan
 import pytest
 from pyspark.sql import Row
 
-from spark_ext.jobs.market.pictures import percentiles_s, price_panels
-from spark_ext.jobs.running.errors import JobInputError
-from spark_ext.jobs.running.picture import (
+from examples.market.pictures import percentiles_s, price_panels
+from examples.picture import (
     COLOURS,
     NAMES_MAX,
     Window,
@@ -20,7 +19,8 @@ from spark_ext.jobs.running.picture import (
     series_by_name,
     shortened,
 )
-from spark_ext.jobs.weblog.pictures import alert_panels, hour_panels
+from examples.weblog.pictures import alert_panels, hour_panels
+from spark_ext.jobs.running.errors import JobInputError
 from tests.support.pictures import cut_off, saved_figures
 
 START = datetime(2026, 1, 31, 8, tzinfo=UTC)

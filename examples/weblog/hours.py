@@ -11,7 +11,7 @@ second keeps an hour for no longer than a batch.
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
-from spark_ext.jobs.weblog.site_report import HOURLY_COLUMNS, is_error, status_counts
+from examples.weblog.site_report import HOURLY_COLUMNS, is_error, status_counts
 
 HOUR = "1 hour"
 

@@ -1,8 +1,8 @@
 """The job ``site_stats``: hourly statistics of a web site from its access log, read from a topic or from an archive.
 
-    python -m spark_ext.jobs.site_stats --url http://node:8082 --topic access --output DIR
-    spark-submit spark_ext/jobs/site_stats.py --archive ARCHIVE --output DIR --format csv
-    spark-submit spark_ext/jobs/site_stats.py --topic access --to hours --checkpoint DIR
+    python -m examples.site_stats --url http://node:8082 --topic access --output DIR
+    PYTHONPATH=. spark-submit examples/site_stats.py --archive ARCHIVE --output DIR --format csv
+    PYTHONPATH=. spark-submit examples/site_stats.py --topic access --to hours --checkpoint DIR
 
 Each record's value is one line. What is counted, and by which hour, is told in ``weblog.site_report``; what is a line
 in ``weblog.access_log``. Lines that cannot be read are counted and written to ``DIR/quarantine.parquet``, with their
@@ -19,22 +19,13 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sf
 
-from milena.commands.output import as_json
-from spark_ext.jobs.archiving.log_source import TopicChoice, log_state, read_ranges
-from spark_ext.jobs.archiving.manifest import Manifest
-from spark_ext.jobs.archiving.plan import make_plan
-from spark_ext.jobs.archiving.reader import SCHEMA, read_archive
-from spark_ext.jobs.events.job import EventJob, run_event_job
-from spark_ext.jobs.events.options import StreamWanted, stream_options
-from spark_ext.jobs.running.amounts import counted
-from spark_ext.jobs.running.cluster import JobCluster, cluster_options
-from spark_ext.jobs.running.command import run_command
-from spark_ext.jobs.running.picture import plot_option, save_picture
-from spark_ext.jobs.running.session import job_session
-from spark_ext.jobs.weblog.access_log import parsed
-from spark_ext.jobs.weblog.hours import hours_of
-from spark_ext.jobs.weblog.pictures import hour_panels
-from spark_ext.jobs.weblog.site_report import (
+from examples.events.job import EventJob, run_event_job
+from examples.events.options import StreamWanted, stream_options
+from examples.picture import plot_option, save_picture
+from examples.weblog.access_log import parsed
+from examples.weblog.hours import hours_of
+from examples.weblog.pictures import hour_panels
+from examples.weblog.site_report import (
     HOURLY_COLUMNS,
     HOURLY_SCHEMA,
     SiteReport,
@@ -43,6 +34,15 @@ from spark_ext.jobs.weblog.site_report import (
     site_report,
     table_row,
 )
+from milena.commands.output import as_json
+from spark_ext.jobs.archiving.log_source import TopicChoice, log_state, read_ranges
+from spark_ext.jobs.archiving.manifest import Manifest
+from spark_ext.jobs.archiving.plan import make_plan
+from spark_ext.jobs.archiving.reader import SCHEMA, read_archive
+from spark_ext.jobs.running.amounts import counted
+from spark_ext.jobs.running.cluster import JobCluster, cluster_options
+from spark_ext.jobs.running.command import run_command
+from spark_ext.jobs.running.session import job_session
 
 FORMATS = ("parquet", "csv", "json")
 TOP = 10

@@ -15,9 +15,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming.query import StreamingQuery
 from tqdm import tqdm
 
-from milena.commands.output import as_json
-from spark_ext.jobs.archiving.log_source import TopicChoice, log_state
-from spark_ext.jobs.events.report import (
+from examples.events.report import (
     READ,
     WRITTEN,
     EventReport,
@@ -26,10 +24,12 @@ from spark_ext.jobs.events.report import (
     read_counts,
     written_counts,
 )
-from spark_ext.jobs.events.watermark import dated, in_time
+from examples.events.watermark import dated, in_time
+from examples.picture import Panel, save_picture
+from milena.commands.output import as_json
+from spark_ext.jobs.archiving.log_source import TopicChoice, log_state
 from spark_ext.jobs.running.amounts import counted
 from spark_ext.jobs.running.cluster import JobCluster
-from spark_ext.jobs.running.picture import Panel, save_picture
 from spark_ext.jobs.running.session import job_session
 
 RECORDS_SCHEMA = "topic string, value binary, timestamp timestamp"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.jobs.running.picture import (
+from examples.picture import (
     BAD,
     COLOURS,
     GOOD,
@@ -16,7 +16,7 @@ from spark_ext.jobs.running.picture import (
     series_by_name,
     window_of,
 )
-from spark_ext.jobs.weblog.site_report import STATUS_CLASSES
+from examples.weblog.site_report import STATUS_CLASSES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

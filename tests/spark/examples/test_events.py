@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
-from spark_ext.jobs import alerts, demand_prices, sessions, site_stats
-from spark_ext.jobs.market.market_events import market_events
-from spark_ext.jobs.market_sample import market_sample
+from examples import alerts, demand_prices, sessions, site_stats
+from examples.market.market_events import market_events
+from examples.market_sample import market_sample
+from examples.weblog.visits import sessions_of
 from spark_ext.jobs.running.session import prepared
-from spark_ext.jobs.weblog.visits import sessions_of
 from tests.support.clusters.live_cluster import BASE_TIMESTAMP_MS, create_topic
 from tests.support.disk.stored_topics import put
 from tests.support.spark.access_lines import Tally, read_line, sample_lines
@@ -459,7 +459,7 @@ def test_a_job_that_is_killed_writes_each_row_once(seed, name, cluster, tmp_path
         windows.run(market(made))
         wanted, written = prices_in(windows.closed), written_prices
 
-    command = [sys.executable, "-m", f"spark_ext.jobs.{name}", *words]
+    command = [sys.executable, "-m", f"examples.{name}", *words]
     command += ["--checkpoint", str(tmp_path / "checkpoint"), "--once", "--json"]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     log = tmp_path / "log"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
-from spark_ext.jobs.running.picture import (
+from examples.picture import (
     BAD,
     COLOURS,
     GOOD,

@@ -6,9 +6,12 @@ from functools import wraps
 
 import click
 
-from spark_ext.jobs.events.job import EventRun
+from examples.events.job import EventRun
 from spark_ext.jobs.running.cluster import JobCluster, cluster_options
-from spark_ext.jobs.running.spans import SPAN
+from spark_ext.jobs.running.spans import SPAN, SpanType
+
+WINDOW = SpanType(minimum_s=1)
+"""The type of an option for the length of a window, which may not be empty."""
 
 _STREAM = (
     click.option("--to", "target", metavar="NAME", help="The topic to write to; it has to be there."),

@@ -1,7 +1,7 @@
 """The job ``demand_prices``: demand and supply of areas, as they occur, become surcharges.
 
-    python -m spark_ext.jobs.demand_prices --url http://node:8082 --topic rides --to prices --checkpoint DIR
-    spark-submit spark_ext/jobs/demand_prices.py --topic rides --to prices --checkpoint DIR --once
+    python -m examples.demand_prices --url http://node:8082 --topic rides --to prices --checkpoint DIR
+    PYTHONPATH=. spark-submit examples/demand_prices.py --topic rides --to prices --checkpoint DIR --once
 
 What an event is is told in ``market.market_events``, what a price is in ``market.surcharges``, which windows are over
 in ``events.watermark``, and how the job is run in ``events.job``.
@@ -12,14 +12,13 @@ from collections.abc import Sequence
 
 import click
 
-from spark_ext.jobs.events.job import EventJob, EventRun, run_event_job
-from spark_ext.jobs.events.options import event_options
-from spark_ext.jobs.market.market_events import market_events
-from spark_ext.jobs.market.pictures import price_panels
-from spark_ext.jobs.market.surcharges import PriceRule, surcharges_of
+from examples.events.job import EventJob, EventRun, run_event_job
+from examples.events.options import WINDOW, event_options
+from examples.market.market_events import market_events
+from examples.market.pictures import price_panels
+from examples.market.surcharges import PriceRule, surcharges_of
+from examples.picture import plot_option
 from spark_ext.jobs.running.command import run_command
-from spark_ext.jobs.running.picture import plot_option
-from spark_ext.jobs.running.spans import WINDOW
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

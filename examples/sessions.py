@@ -1,7 +1,7 @@
 """The job ``sessions``: the visits to a web site (client, duration, requests), from its access log.
 
-    python -m spark_ext.jobs.sessions --url http://node:8082 --topic access --to sessions --checkpoint DIR
-    spark-submit spark_ext/jobs/sessions.py --topic access --output DIR --batch
+    python -m examples.sessions --url http://node:8082 --topic access --to sessions --checkpoint DIR
+    PYTHONPATH=. spark-submit examples/sessions.py --topic access --output DIR --batch
 
 Each record's value is one line (``weblog.access_log``). What a session is is told in ``weblog.visits``, when one is
 over in ``events.watermark``, and how the job is run in ``events.job``.
@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 import click
 
-from spark_ext.jobs.events.job import EventJob, EventRun, run_event_job
-from spark_ext.jobs.events.options import event_options
+from examples.events.job import EventJob, EventRun, run_event_job
+from examples.events.options import WINDOW, event_options
+from examples.weblog.access_log import parsed
+from examples.weblog.visits import sessions_of
 from spark_ext.jobs.running.command import run_command
-from spark_ext.jobs.running.spans import WINDOW
-from spark_ext.jobs.weblog.access_log import parsed
-from spark_ext.jobs.weblog.visits import sessions_of
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

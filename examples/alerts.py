@@ -1,7 +1,7 @@
 """The job ``alerts``: windows in which a web site answered too many requests with errors, from its access log.
 
-    python -m spark_ext.jobs.alerts --url http://node:8082 --topic access --to alerts --checkpoint DIR
-    spark-submit spark_ext/jobs/alerts.py --topic access --to alerts --checkpoint DIR --once
+    python -m examples.alerts --url http://node:8082 --topic access --to alerts --checkpoint DIR
+    PYTHONPATH=. spark-submit examples/alerts.py --topic access --to alerts --checkpoint DIR --once
 
 Each record's value is one line (``weblog.access_log``). What raises an alert is told in ``weblog.error_rates``, which
 windows are over in ``events.watermark``, and how the job is run in ``events.job``.
@@ -13,14 +13,13 @@ from functools import partial
 
 import click
 
-from spark_ext.jobs.events.job import EventJob, EventRun, run_event_job
-from spark_ext.jobs.events.options import event_options
+from examples.events.job import EventJob, EventRun, run_event_job
+from examples.events.options import WINDOW, event_options
+from examples.picture import plot_option
+from examples.weblog.access_log import parsed
+from examples.weblog.error_rates import AlertRule, alerts_of
+from examples.weblog.pictures import alert_panels
 from spark_ext.jobs.running.command import run_command
-from spark_ext.jobs.running.picture import plot_option
-from spark_ext.jobs.running.spans import WINDOW
-from spark_ext.jobs.weblog.access_log import parsed
-from spark_ext.jobs.weblog.error_rates import AlertRule, alerts_of
-from spark_ext.jobs.weblog.pictures import alert_panels
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

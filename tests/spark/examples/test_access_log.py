@@ -6,8 +6,8 @@ from random import Random
 import pytest
 from pyspark.sql import functions as sf
 
+from examples.weblog.access_log import LINE_BYTES_MAX, parsed
 from spark_ext.jobs.running.session import prepared
-from spark_ext.jobs.weblog.access_log import LINE_BYTES_MAX, parsed
 from tests.support.spark.access_lines import read_line, sample_lines
 
 pytestmark = pytest.mark.integration
