@@ -32,7 +32,7 @@ QUICK := smoke or not (integration or chaos or deep or long)
 LOWEST := $(addprefix tests/unit/http_api/,quick $(addprefix test_,$(addsuffix .py,bodies formats numbers separate_requests v2_fetch v2_produce v3_records))) \
 	tests/unit/milena/model
 
-.PHONY: demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format
+.PHONY: demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format wheels
 
 .venv: $(STAMP)
 
@@ -170,6 +170,13 @@ fuzz: $(VENV)/.fuzz  ## every decoder under atheris, SECONDS_EACH=60 for each; T
 hostile: $(STAMP)  ## measure hostile clients against three nodes; ATTACKS="a b" selects some
 	$(BIN)/python -m tests.hostile $(if $(ATTACKS),$(addprefix --attack ,$(ATTACKS)))
 
+# A build leaves a copy of the packages behind. A later build would pack files that have been deleted since.
+LEFTOVERS := build/lib build/bdist.* node/build
+wheels: $(STAMP)  ## build/wheels: the wheels of the client (milena) and of the node (milena-node), without compiled code
+	rm -rf build/wheels $(LEFTOVERS)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheels . ./node
+	rm -rf $(LEFTOVERS)
+
 lock:  ## write requirements.lock again, with the newest versions that pyproject.toml allows
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[node,spark,loadtest,demo,dev]'
@@ -178,5 +185,5 @@ lock:  ## write requirements.lock again, with the newest versions that pyproject
 	rm -rf build/lock
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache chaos-runs demo-data loadtest-report bench-report
+	rm -rf $(VENV) build node/build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache chaos-runs demo-data loadtest-report bench-report
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
