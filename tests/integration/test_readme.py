@@ -15,7 +15,10 @@ from tests.support.http.console import RUN_S_MAX, Place, Step, blocks, started, 
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 README = DOCUMENTS[0].read_text(encoding="utf-8")
 
 
