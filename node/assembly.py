@@ -470,6 +470,8 @@ class Assembly:
             image=lambda: self.metadata.image,
             quorum=self._ports.quorum.status,
             replicas=self._samples,
+            # The history is made below.
+            groups=lambda: self.history.groups_here(),  # noqa: PLW0108
             is_ready=lambda: self.health.readiness().is_ready,
             free_bytes=self._ports.directory.free_bytes,
         )

@@ -14,7 +14,7 @@ LONG_PROPOSE_MS = 10_000
 BARRIER_MS = 3_000
 """How long a read waits for the image that a majority confirms; it outlasts an election of the quorum."""
 PRODUCER_BARRIER_MS = 2_000
-"""The same for a write whose producer this node does not know. It is shorter, because a client waits for the write."""
+"""``BARRIER_MS`` for a write whose producer this node does not know. It is shorter, because a client waits for the write."""
 
 # How long a request waits for a leader or a coordinator.
 
@@ -42,7 +42,7 @@ WRITE_ANSWER_MARGIN_MS = 500
 ANSWER_MARGIN_MS = 1_000
 """How much longer than its agreed wait a deletion or a fetch of a follower may take, before its node counts as dead."""
 READ_ANSWER_MARGIN_MS = 2_000
-"""The same margin for reads of clients, where a silent node fails only this read."""
+"""``ANSWER_MARGIN_MS`` for reads of clients, where a silent node fails only this read."""
 
 # Pauses before the next attempt.
 

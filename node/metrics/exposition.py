@@ -4,8 +4,9 @@ Hot paths increment plain integers (``node.metrics.counts``); all other values a
 its own registry and nothing is global, so that a test may run several nodes in one process.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -33,6 +34,9 @@ from raft_meta.machine.topics.configs import min_insync
 RATE_WINDOW_MS = 10_000
 """Window of rates. A rate covers the last one to two windows, or the time since the last reading if that is longer."""
 PARTITION_LABELS = ("topic", "partition")
+GROUP_LABELS = ("group", *PARTITION_LABELS)
+GROUP_PARTITIONS_MAX = 10_000
+"""Partitions of groups whose lags a node exports, those with the largest lags. The sums of a group have all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,18 @@ class ReplicaSample:
     counts: PartitionCounts
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSample:
+    """The committed offset of a group in a partition that is led here, when it was last looked at."""
+
+    group: str
+    topic: str
+    partition: int
+    committed_offset: int
+    lag: int | None
+    """None: not known."""
+
+
 class NodeMetrics:
     """The registry of one node."""
 
@@ -61,6 +77,7 @@ class NodeMetrics:
         image: Callable[[], Image],
         quorum: Callable[[], QuorumStatus],
         replicas: Callable[[], Iterable[ReplicaSample]],
+        groups: Callable[[], Sequence[GroupSample]],
         is_ready: Callable[[], bool],
         free_bytes: Callable[[], int],
         has_process: bool = True,
@@ -71,6 +88,7 @@ class NodeMetrics:
             _CountsCollector(counts),
             _DiskCollector(free_bytes),
             _ClockCollector(clock),
+            _GroupSumCollector(groups),
         ]
         if has_process:
             collectors.append(ProcessCollector(registry=None))
@@ -78,11 +96,14 @@ class NodeMetrics:
         self._whole = CollectorRegistry(auto_describe=False)
         for collector in collectors:
             self._brief.register(collector)
-        for collector in (*collectors, _ReplicaCollector(replicas, clock)):
+        for collector in (*collectors, _ReplicaCollector(replicas, clock), _GroupCollector(groups)):
             self._whole.register(collector)
 
     def render(self, has_partitions: bool = True) -> bytes:
-        """Return the metrics in Prometheus' text format. ``has_partitions``: with the metrics of each replica."""
+        """Return the metrics in Prometheus' text format.
+
+        ``has_partitions``: with the metrics of each replica, and of each group in each partition.
+        """
         return generate_latest(self._whole if has_partitions else self._brief)
 
 
@@ -216,6 +237,55 @@ class _ReplicaCollector(Collector):
                 rate.add_metric(labels, self._rates.observe(labels, name, count, now_ms))
             yield total
             yield rate
+
+
+class _GroupSumCollector(Collector):
+    """The lag of each group over the partitions that are led here."""
+
+    def __init__(self, groups: Callable[[], Sequence[GroupSample]]) -> None:
+        self._groups = groups
+
+    def collect(self) -> Iterator[Metric]:
+        sums: dict[str, int] = {}
+        unknown: dict[str, int] = {}
+        for sample in self._groups():
+            sums[sample.group] = sums.get(sample.group, 0) + (sample.lag or 0)
+            unknown[sample.group] = unknown.get(sample.group, 0) + (sample.lag is None)
+        for name, doc, values in (
+            ("lag_sum", "Records that the group has not committed, in partitions led here.", sums),
+            ("lag_unknown", "Partitions led here in which the group's lag is not known.", unknown),
+        ):
+            gauge = GaugeMetricFamily(f"milena_group_{name}", doc, labels=["group"])
+            for group, value in values.items():
+                gauge.add_metric([group], value)
+            yield gauge
+
+
+class _GroupCollector(Collector):
+    """Lag and committed offset of each group in each partition that is led here, the largest lags first."""
+
+    def __init__(self, groups: Callable[[], Sequence[GroupSample]]) -> None:
+        self._groups = groups
+
+    def collect(self) -> Iterator[Metric]:
+        lag = GaugeMetricFamily(
+            "milena_group_lag", "Records that the group has not committed.", labels=GROUP_LABELS
+        )
+        committed = GaugeMetricFamily(
+            "milena_group_committed_offset",
+            "Next offset that the group will read.",
+            labels=GROUP_LABELS,
+        )
+        samples = self._groups()
+        if len(samples) > GROUP_PARTITIONS_MAX:
+            samples = nlargest(GROUP_PARTITIONS_MAX, samples, key=lambda one: one.lag or 0)
+        for sample in samples:
+            labels = (sample.group, sample.topic, str(sample.partition))
+            committed.add_metric(labels, sample.committed_offset)
+            if sample.lag is not None:
+                lag.add_metric(labels, sample.lag)
+        yield lag
+        yield committed
 
 
 class Rates:

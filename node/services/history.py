@@ -24,6 +24,7 @@ from milena.model.turns import one_turn
 from node.config.budgets import ANSWER_MS
 from node.metadata.store import MetadataStore
 from node.metrics.counts import NodeCounts
+from node.metrics.exposition import GroupSample
 from node.metrics.history import History, NodeLook, PartitionTraffic, ToldHistory
 from node.metrics.series import POINTS, STEP_MS, Floats
 from node.peers.messages import Blob, CallType, Message, ask, peer_handler
@@ -79,6 +80,7 @@ class HistoryService:
         self._free_bytes = free_bytes
         self._history = History(counts)
         self._here: dict[str, TopicHere] = {}
+        self._groups_here: Sequence[GroupSample] = ()
         self._looked_ms = clock.now_ms()
         self.on_history = peer_handler(HISTORY, self._tell)
         self.on_sizes = peer_handler(SIZES, self._tell_sizes)
@@ -116,15 +118,29 @@ class HistoryService:
         self._looked_ms = now_ms
 
     async def _look_at_groups(self, look: NodeLook, image: Image) -> None:
-        seen = 0
+        seen, samples = 0, []
         for group, offsets in image.offsets.items():
             for key, committed in offsets.items():
                 runner = self._replicas.find(*key)
                 if runner is not None and runner.leader is not None:
-                    look.add_lag(group, await self._lag(runner, committed.offset))
+                    lag = await self._lag(runner, committed.offset)
+                    look.add_lag(group, lag)
+                    sample = GroupSample(
+                        group=group,
+                        topic=runner.topic,
+                        partition=runner.partition,
+                        committed_offset=committed.offset,
+                        lag=lag,
+                    )
+                    samples.append(sample)
                 seen += 1
                 if seen % STEP == 0:
                     await one_turn()
+        self._groups_here = samples
+
+    def groups_here(self) -> Sequence[GroupSample]:
+        """Return the groups' offsets in partitions that this node leads, at most ten seconds old."""
+        return self._groups_here
 
     async def _lag(self, runner: PartitionRunner, position: int) -> int | None:
         """Return the lag as ``PartitionOffsets.lag_of`` has it; None also if the last record is not found."""

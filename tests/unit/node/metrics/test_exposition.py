@@ -6,7 +6,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from milena.model.errors import DiskFailedError
 from milena.model.types import WallMs
 from node.metrics.counts import LATENCY_BOUNDS_MS, LatencyCounts, NodeCounts, PartitionCounts
-from node.metrics.exposition import RATE_WINDOW_MS, NodeMetrics, Rates, ReplicaSample
+from node.metrics.exposition import (
+    GROUP_PARTITIONS_MAX,
+    RATE_WINDOW_MS,
+    GroupSample,
+    NodeMetrics,
+    Rates,
+    ReplicaSample,
+)
 from node.process.cluster_clock import ClusterClock
 from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.machine.image import Broker, Image, Partition, Topic
@@ -78,6 +85,7 @@ class Node:
                 counts=self.through,
             )
         ]
+        self.groups: list[GroupSample] = []
         self.metrics = NodeMetrics(
             node_id=1,
             clock=self.clock,
@@ -85,6 +93,7 @@ class Node:
             image=lambda: IMAGE,
             quorum=lambda: STATUS,
             replicas=lambda: self.replicas,
+            groups=lambda: self.groups,
             is_ready=lambda: True,
             free_bytes=self.free_bytes,
             has_process=False,
@@ -221,6 +230,7 @@ def test_the_process_is_part_of_it():
         image=Image,
         quorum=lambda: STATUS,
         replicas=list,
+        groups=list,
         is_ready=lambda: False,
         free_bytes=lambda: 0,
     )
@@ -237,3 +247,46 @@ def test_a_wrong_clock_is_told():
     found = node.read()
     assert (found["milena_clock_known", ""], found["milena_clock_out_of_bounds", ""]) == (1, 1)
     assert found["milena_clock_offset_ms", ""] == 5_000
+
+
+def lag_of(group: str, partition: int, lag: int | None) -> GroupSample:
+    return GroupSample(
+        group=group, topic="orders", partition=partition, committed_offset=7, lag=lag
+    )
+
+
+def test_a_groups_lag_is_exported_for_each_partition_and_as_a_sum():
+    node = Node()
+    node.groups = [lag_of("g", 0, 3), lag_of("g", 1, 4), lag_of("done", 0, 0)]
+    read = node.read()
+    assert read["milena_group_lag", "g,0,orders"] == 3
+    assert read["milena_group_committed_offset", "g,1,orders"] == 7
+    assert read["milena_group_lag", "done,0,orders"] == 0
+    assert read["milena_group_lag_sum", "g"] == 7
+    assert read["milena_group_lag_unknown", "g"] == 0
+
+
+def test_a_lag_that_is_not_known_is_no_zero():
+    node = Node()
+    node.groups = [lag_of("g", 0, None), lag_of("g", 1, 4)]
+    read = node.read()
+    assert ("milena_group_lag", "g,0,orders") not in read
+    assert read["milena_group_committed_offset", "g,0,orders"] == 7
+    assert (read["milena_group_lag_sum", "g"], read["milena_group_lag_unknown", "g"]) == (4, 1)
+
+
+def test_of_too_many_partitions_those_with_the_largest_lag_are_exported_and_the_sum_has_all():
+    node = Node()
+    node.groups = [lag_of("g", number, number) for number in range(GROUP_PARTITIONS_MAX + 5)]
+    read = node.read()
+    assert ("milena_group_lag", "g,4,orders") not in read
+    assert read["milena_group_lag", "g,5,orders"] == 5
+    assert read["milena_group_lag_sum", "g"] == sum(range(GROUP_PARTITIONS_MAX + 5))
+
+
+def test_without_partitions_a_group_has_its_sum_alone():
+    node = Node()
+    node.groups = [lag_of("g", 0, 3)]
+    text = node.metrics.render(has_partitions=False).decode()
+    assert 'milena_group_lag_sum{group="g"} 3.0' in text
+    assert "milena_group_lag{" not in text

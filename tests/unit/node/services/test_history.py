@@ -197,6 +197,12 @@ async def test_a_groups_lag_is_known_without_asking_anybody() -> None:
         await after(STEP_MS)
         assert last(await cluster.nodes[3].history.of_group("g"), "lag") == 4
         assert last(await cluster.nodes[3].history.of_group("other"), "lag") == 0
+        told = {
+            (node_id, sample.group, sample.lag)
+            for node_id, node in cluster.nodes.items()
+            for sample in node.history.groups_here()
+        }
+        assert told == {(2, "g", 4)}
 
 
 @virtual
