@@ -32,7 +32,7 @@ QUICK := smoke or not (integration or chaos or deep or long)
 LOWEST := $(addprefix tests/unit/http_api/,quick $(addprefix test_,$(addsuffix .py,bodies formats numbers separate_requests v2_fetch v2_produce v3_records))) \
 	tests/unit/milena/model
 
-.PHONY: demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format wheels
+.PHONY: demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format wheels api-docs
 
 .venv: $(STAMP)
 
@@ -169,6 +169,13 @@ fuzz: $(VENV)/.fuzz  ## every decoder under atheris, SECONDS_EACH=60 for each; T
 
 hostile: $(STAMP)  ## measure hostile clients against three nodes; ATTACKS="a b" selects some
 	$(BIN)/python -m tests.hostile $(if $(ATTACKS),$(addprefix --attack ,$(ATTACKS)))
+
+$(VENV)/.pdoc: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock 'pdoc>=16,<17'
+	touch $@
+
+api-docs: $(VENV)/.pdoc  ## build/api-docs: the Python client as HTML, from its docstrings; installs pdoc from PyPI
+	$(BIN)/pdoc --docformat google --no-show-source --output-directory build/api-docs milena
 
 # A build leaves a copy of the packages behind. A later build would pack files that have been deleted since.
 LEFTOVERS := build/lib build/bdist.* node/build
