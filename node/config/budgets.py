@@ -14,7 +14,7 @@ LONG_PROPOSE_MS = 10_000
 BARRIER_MS = 3_000
 """How long a read waits for the image that a majority confirms; it outlasts an election of the quorum."""
 PRODUCER_BARRIER_MS = 2_000
-"""``BARRIER_MS`` for a write whose producer this node does not know. It is shorter, because a client waits for the write."""
+"""``BARRIER_MS`` for a write whose producer this node does not know. It is shorter, because a client waits."""
 
 # How long a request waits for a leader or a coordinator.
 
