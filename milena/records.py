@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 from milena.model.columns import Headers
 from milena.model.types import TimestampType
@@ -25,6 +25,19 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+    @classmethod
+    def of(cls, where: object) -> Self:
+        """Return a partition that a program names.
+
+        Raises:
+            TypeError: it is no pair of a topic and a number.
+        """
+        match where:
+            case (str() as topic, int() as partition):
+                return cls(topic, partition)
+            case _:
+                raise TypeError(f"{where!r} is no partition: give (topic, number)")
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -86,6 +99,21 @@ Position = int | StartAt | TimestampMs | LastN
 """The place in a partition where reading begins; an integer is an offset."""
 
 
+def check_range(name: str, value: object, least: float, most: float) -> None:
+    """Refuse a value of an option that is no number in its range.
+
+    Raises:
+        ValueError: the message has the range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        shown = repr(value)
+    elif least <= value <= most:
+        return
+    else:
+        shown = f"{value:.15g}"
+    raise ValueError(f"{name}={shown} must be between {least:.15g} and {most:.15g}")
+
+
 def check_position(start: object, name: str = "start") -> None:
     """Refuse a value that is no position, for example a text. A node would never see it.
 
@@ -97,6 +125,8 @@ def check_position(start: object, name: str = "start") -> None:
             f"{name}={start!r} is no position: give an offset, StartAt.EARLIEST, StartAt.LATEST, TimestampMs(ms) or "
             "LastN(count)"
         )
+    if isinstance(start, TimestampMs | LastN) and not isinstance(start.value, int):
+        raise TypeError(f"{name}={start!r} is no position: it takes a whole number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

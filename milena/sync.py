@@ -11,6 +11,7 @@ own connections. Producers and readers belong to the process that opened them.
 
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
@@ -245,14 +246,11 @@ class Client:
         if opened is None or not opened[0].is_ours:
             return
         thread, client = opened
-        try:
-            for user in list(users):
-                user.__exit__(kind, error, trace)
-        finally:
-            try:
-                thread.run(client.__aexit__(None, None, None))
-            finally:
-                thread.close()
+        with ExitStack() as stack:
+            stack.callback(thread.close)
+            stack.callback(lambda: thread.run(client.__aexit__(None, None, None)))
+            for user in users:
+                stack.callback(user.__exit__, kind, error, trace)
 
 
 class Admin:

@@ -38,9 +38,11 @@ class Resource:
         self._inner = inner
         self._thread = thread
         self._on_exit = on_exit
+        self._is_entered = False
 
     def __enter__(self) -> Self:
         self._thread.run(_entered(self._inner))
+        self._is_entered = True
         return self
 
     def __exit__(
@@ -49,8 +51,10 @@ class Resource:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        # The client leaves what is still open. What could not be entered has nothing to close.
+        is_entered, self._is_entered = self._is_entered, False
         try:
-            if self._thread.is_usable:
+            if is_entered and self._thread.is_usable:
                 self._thread.run(_left(self._inner, kind, error, trace))
         finally:
             if self._on_exit is not None:

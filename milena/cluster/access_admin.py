@@ -1,7 +1,6 @@
 """Administration of access control: users, tokens, access control entries and the mode. Each takes a few HTTP calls."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from urllib.parse import quote
 
 from milena.cluster.access_views import (
     AccessView,
@@ -21,7 +20,7 @@ from milena.cluster.access_views import (
     token_view,
     user_view,
 )
-from milena.cluster.http import HttpSession
+from milena.cluster.http import HttpSession, segment
 from milena.fields import AnswerFields, Json
 from milena.model.access import AccessMode
 from milena.model.quotas import QuotaKey
@@ -153,7 +152,7 @@ class AccessAdmin:
         Raises:
             TargetNotFoundError: there is no such user, or the user has no token of this id.
         """
-        await self._http.delete(f"{_tokens_path(user)}/{quote(token_id, safe='')}")
+        await self._http.delete(f"{_tokens_path(user)}/{segment(token_id)}")
 
     async def quotas(self) -> list[QuotaView]:
         """Return all quotas, by user and client id."""
@@ -221,7 +220,7 @@ class AccessAdmin:
 
 
 def _user_path(name: str) -> str:
-    return f"/users/{quote(name, safe='')}"
+    return f"/users/{segment(name)}"
 
 
 def _tokens_path(user: str) -> str:

@@ -9,14 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
-from urllib.parse import quote
 
 from milena.cluster import group_admin, transactions
 from milena.cluster.access_admin import AccessAdmin
 from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
-from milena.cluster.http import HttpCall, HttpSession, json_of
+from milena.cluster.http import HttpCall, HttpSession, json_of, segment
 from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
 from milena.cluster.node_exam import NodeExam, examine, read_metrics
 from milena.cluster.node_metrics import MetricsView
@@ -187,7 +186,7 @@ class AdminClient:
         Raises:
             TargetNotFoundError: there is no topic of this name.
         """
-        return topic_view(await self._http.get(f"/topics/{quote(name, safe='')}"))
+        return topic_view(await self._http.get(f"/topics/{segment(name)}"))
 
     async def offsets(self, topic: TopicView) -> list[OffsetRange]:
         """Return the readable range of every partition, requested in parallel."""
@@ -227,7 +226,7 @@ class AdminClient:
             AnswerError: the topic has more partitions, or these are too many; the message says what to change.
         """
         await self._http.patch(
-            f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}",
+            f"/v3/clusters/{await self.cluster_id()}/topics/{segment(name)}",
             {"partitions_count": partitions},
         )
 
@@ -245,7 +244,7 @@ class AdminClient:
             for config, value in sorted(changes.items())
         ]
         await self._http.post(
-            f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}/configs:alter",
+            f"/v3/clusters/{await self.cluster_id()}/topics/{segment(name)}/configs:alter",
             {"data": data},
         )
 
@@ -259,7 +258,7 @@ class AdminClient:
             OutOfRangeError: ``before`` is above the high watermark; nothing was deleted.
         """
         body: dict[str, Json] = {"before_offset": "latest" if before is None else before}
-        path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records:delete"
+        path = f"/topics/{segment(topic)}/partitions/{partition}/records:delete"
         answer = AnswerFields(await self._http.post(path, body), "records:delete")
         return answer.integer("log_start_offset")
 
@@ -268,7 +267,7 @@ class AdminClient:
 
         ``time_ms`` is in ms since 1970.
         """
-        path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/records"
+        path = f"/topics/{segment(topic)}/partitions/{partition}/records"
         answer = await self._http.send(
             HttpCall(
                 method="GET",
@@ -298,9 +297,7 @@ class AdminClient:
         Raises:
             TargetNotFoundError: there is no topic of this name.
         """
-        await self._http.delete(
-            f"/v3/clusters/{await self.cluster_id()}/topics/{quote(name, safe='')}"
-        )
+        await self._http.delete(f"/v3/clusters/{await self.cluster_id()}/topics/{segment(name)}")
 
     async def groups(self) -> list[GroupSummary]:
         """Return all consumer groups, in order of their ids."""
@@ -372,7 +369,7 @@ class AdminClient:
         return AnswerFields(answer, "drain").boolean("is_drained")
 
     async def _offset_range(self, topic: str, partition: int) -> OffsetRange:
-        path = f"/topics/{quote(topic, safe='')}/partitions/{partition}/offsets"
+        path = f"/topics/{segment(topic)}/partitions/{partition}/offsets"
         answer = AnswerFields(await self._http.get(path), "offsets")
         return OffsetRange(
             partition=partition,

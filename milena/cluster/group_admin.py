@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 from milena.cluster.group_views import (
     GroupSummary,
@@ -13,7 +12,7 @@ from milena.cluster.group_views import (
     group_summary,
     group_view,
 )
-from milena.cluster.http import HttpSession
+from milena.cluster.http import HttpSession, segment
 from milena.errors import TargetNotFoundError
 from milena.fields import AnswerFields, Json
 from milena.records import LastN, Position, StartAt, TimestampMs, TopicPartition, check_position
@@ -160,7 +159,7 @@ def _reset_target(position: Position) -> str | int:
 
 
 async def _end(http: HttpSession, where: TopicPartition) -> int | None:
-    path = f"/topics/{quote(where.topic, safe='')}/partitions/{where.partition}/offsets"
+    path = f"/topics/{segment(where.topic)}/partitions/{where.partition}/offsets"
     try:
         return AnswerFields(await http.get(path), "offsets").integer("end_offset")
     except TargetNotFoundError:
@@ -169,4 +168,4 @@ async def _end(http: HttpSession, where: TopicPartition) -> int | None:
 
 
 def _path(group_id: str) -> str:
-    return f"/groups/{quote(group_id, safe='')}"
+    return f"/groups/{segment(group_id)}"

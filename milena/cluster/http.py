@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from milena.cluster.credentials import ANONYMOUS, Authorization, Credentials
 from milena.cluster.http_answer import AnswerTooLargeError, BrokenAnswerError
@@ -56,7 +56,15 @@ from milena.model.clock import Clock, SystemClock
 from milena.model.quotas import CLIENT_ID_HEADER
 from milena.model.secret import Secret
 
-__all__ = ["HttpCall", "HttpSession", "RawAnswer", "json_of", "normalise_url", "read_answer"]
+__all__ = [
+    "HttpCall",
+    "HttpSession",
+    "RawAnswer",
+    "json_of",
+    "normalise_url",
+    "read_answer",
+    "segment",
+]
 
 CONNECT_TIMEOUT_S = 3.0
 """A node on any sane network accepts within this time. The rest of the timeout is for its response."""
@@ -121,6 +129,8 @@ class HttpSession:
         credentials: Credentials = ANONYMOUS,
         clock: Clock | None = None,
     ) -> None:
+        if not isinstance(credentials, Credentials):
+            raise TypeError(f"credentials are milena.Credentials, not {type(credentials).__name__}")
         self.routes = NodeRoutes(url, is_guarded=credentials.is_guarded)
         self._credentials = credentials
         self._authorization = Authorization(credentials)
@@ -363,6 +373,20 @@ class HttpSession:
         return "; the port may want https, or be the one on which nodes talk to each other"
 
 
+def segment(name: str) -> str:
+    """Return a name as one segment of a path.
+
+    Raises:
+        TargetNotFoundError: the name is empty: nothing has it, and the path would be another endpoint's.
+        TypeError: it is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"a name is text, not {type(name).__name__}: {name!r}")
+    if not name:
+        raise TargetNotFoundError("'' is no name; give one", status=404, error_code=None)
+    return quote(name, safe="")
+
+
 def _query(params: Mapping[str, str] | None) -> str:
     return "" if not params else f"?{urlencode(params)}"
 
@@ -400,6 +424,11 @@ def read_answer(
         raise UnexpectedAnswerError(f"{what}: HTTP {status}; use the URL that it redirects to")
     fields = body if isinstance(body, dict) else {}
     code, message = fields.get("error_code"), fields.get("message")
+    if status == 404 and kind is None and code is None:
+        # Every 404 of a node has a code. Another server's does not mean that the topic is missing.
+        raise UnexpectedAnswerError(
+            f"{what}: HTTP 404 without an error_code; is this a Milena node?"
+        )
     text = message if isinstance(message, str) else f"{what}: HTTP {status}"
     error_code = code if isinstance(code, int) else None
     if request_id is not None and not _SANE_REQUEST_ID.fullmatch(request_id):

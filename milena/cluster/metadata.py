@@ -8,10 +8,9 @@ view that cannot be refreshed is better than none: it is used until a node respo
 import asyncio
 import logging
 from collections.abc import Callable
-from urllib.parse import quote
 
 from milena.cluster.admin import cluster_view, topic_view
-from milena.cluster.http import HttpCall, HttpSession, json_of
+from milena.cluster.http import HttpCall, HttpSession, json_of, segment
 from milena.cluster.view import ClusterView, TopicView
 from milena.errors import ClientError, UnexpectedAnswerError
 from milena.model.clock import Clock
@@ -88,9 +87,7 @@ class MetadataCache:
             await self.refresh()
         if name not in self._topics:
             # The node that gave the view may not know the topic yet. Before it responds 404 here, it asks the quorum.
-            call = HttpCall(
-                method="GET", path=f"/topics/{quote(name, safe='')}", is_repeatable=True
-            )
+            call = HttpCall(method="GET", path=f"/topics/{segment(name)}", is_repeatable=True)
             found = topic_view(json_of(await self._http.send(call), f"topic {name}"))
             self._topics.setdefault(name, found)
             self._is_stale = True

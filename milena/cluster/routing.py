@@ -52,7 +52,11 @@ class NodeRoutes:
     """
 
     def __init__(self, seeds: str | Sequence[str], *, is_guarded: bool = False) -> None:
-        given = [seeds] if isinstance(seeds, str) else seeds
+        given = [seeds] if isinstance(seeds, str) else list(seeds or ())
+        for url in given:
+            # For example an environment variable that is not set.
+            if not isinstance(url, str):
+                raise TypeError(f"{url!r} is no URL of a node")
         self.seeds = tuple(dict.fromkeys(normalise_url(url) for url in given))
         if not self.seeds:
             raise ValueError("give the URL of at least one node")

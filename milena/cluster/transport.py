@@ -7,10 +7,9 @@ Each call is one attempt: at the preferred node, and after it at the others if n
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from milena.cluster.first_of import first_of
-from milena.cluster.http import HttpCall, HttpSession, RawAnswer, json_of, read_answer
+from milena.cluster.http import HttpCall, HttpSession, RawAnswer, json_of, read_answer, segment
 from milena.cluster.metadata import MetadataCache
 from milena.errors import TargetNotFoundError, UnexpectedAnswerError, UnreachableError
 from milena.fields import AnswerFields, Json
@@ -352,7 +351,7 @@ async def _end_of(task: "asyncio.Future[RawAnswer]") -> None:
 
 
 def _partition_path(topic: str, partition: int) -> str:
-    return f"/topics/{quote(topic, safe='')}/partitions/{partition}"
+    return f"/topics/{segment(topic)}/partitions/{partition}"
 
 
 def _position(position: Position) -> str:

@@ -166,7 +166,7 @@ class Consumer:
 
         With a group, the group's offsets are still used and committed. The group must then have no members.
         """
-        wanted = frozenset(TopicPartition(*where) for where in partitions)
+        wanted = frozenset(TopicPartition.of(where) for where in partitions)
         assignment = self.active.assignment
         self._subscription = None
         self._is_told_what = True
@@ -325,7 +325,7 @@ class Consumer:
         reached: dict[TopicPartition, int | None] = (
             {feed.where: self.polled.reached(feed) for feed in self.active.feeds}
             if offsets is None
-            else {TopicPartition(*where): offset for where, offset in offsets.items()}
+            else {TopicPartition.of(where): offset for where, offset in offsets.items()}
         )
         await self.active.rebalancer.commit(reached, self.options.patience_ms)
 

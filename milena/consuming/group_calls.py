@@ -6,10 +6,9 @@ decides what a failure means for a member.
 
 import json
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
 
 from milena.cluster.group_views import GroupOffset, group_offsets, partitions_of
-from milena.cluster.http import HttpCall, HttpSession, json_of
+from milena.cluster.http import HttpCall, HttpSession, json_of, segment
 from milena.consuming.membership import Beat, BeatAnswer
 from milena.errors import TargetNotFoundError
 from milena.fields import AnswerFields, Json
@@ -106,7 +105,7 @@ class GroupCalls:
 
 
 def _path(group: str) -> str:
-    return f"/groups/{quote(group, safe='')}"
+    return f"/groups/{segment(group)}"
 
 
 def _beat_json(beat: Beat) -> dict[str, Json]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from milena.reading.cursor import OnOutOfRange
-from milena.records import Position, StartAt, TopicPartition, check_position
+from milena.records import Position, StartAt, TopicPartition, check_position, check_range
 
 Assignor = Literal["sticky", "range", "roundrobin"]
 """The rule that assigns a group's partitions to its members.
@@ -130,19 +130,28 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         check_position(self.start)
-        if self.group is not None and not self.group:
-            raise ValueError("group='' is no name of a group")
+        check_group(self.group)
         if self.assignor not in ASSIGNORS:
             raise ValueError(f"assignor={self.assignor!r}: use {', '.join(ASSIGNORS)}")
-        _check_range("auto_commit_interval_ms", self.auto_commit_interval_ms, 10, 86_400_000)
-        _check_range("max_poll_records", self.max_poll_records, 1, 1 << 30)
-        _check_range("max_poll_interval_ms", self.max_poll_interval_ms, 1_000, 86_400_000)
-        _check_range("session_timeout_ms", self.session_timeout_ms, 1_000, 300_000)
-        _check_range("rebalance_timeout_ms", self.rebalance_timeout_ms, 1_000, 86_400_000)
-        _check_range("fetch_bytes", self.fetch_bytes, 1, 1 << 30)
-        _check_range("buffer_bytes", self.buffer_bytes, self.fetch_bytes, 1 << 40)
-        _check_range("fetch_wait_ms", self.fetch_wait_ms, 0, 300_000)
-        _check_range("patience_ms", self.patience_ms, 0, 86_400_000)
+        check_range("auto_commit_interval_ms", self.auto_commit_interval_ms, 10, 86_400_000)
+        check_range("max_poll_records", self.max_poll_records, 1, 1 << 30)
+        check_range("max_poll_interval_ms", self.max_poll_interval_ms, 1_000, 86_400_000)
+        check_range("session_timeout_ms", self.session_timeout_ms, 1_000, 300_000)
+        check_range("rebalance_timeout_ms", self.rebalance_timeout_ms, 1_000, 86_400_000)
+        check_range("fetch_bytes", self.fetch_bytes, 1, 1 << 30)
+        check_range("buffer_bytes", self.buffer_bytes, self.fetch_bytes, 1 << 40)
+        check_range("fetch_wait_ms", self.fetch_wait_ms, 0, 300_000)
+        check_range("patience_ms", self.patience_ms, 0, 86_400_000)
+
+
+def check_group(group: object) -> None:
+    """Refuse what cannot be the name of a group; None is no group.
+
+    Raises:
+        ValueError: it is empty, or no text.
+    """
+    if group is not None and (not isinstance(group, str) or not group):
+        raise ValueError(f"group={group!r} is no name of a group")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,8 +177,3 @@ class Subscription:
                 raise ValueError(
                     f"pattern={self.pattern!r} is no regular expression: {error}"
                 ) from error
-
-
-def _check_range(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"{name}={value:.15g} must be between {least:.15g} and {most:.15g}")

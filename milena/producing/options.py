@@ -6,7 +6,7 @@ from typing import TypedDict
 from milena.model.types import Codec
 from milena.producing.partitioner import Partitioner
 from milena.producing.serializers import Serializer, plain_bytes
-from milena.records import Acks
+from milena.records import Acks, check_range
 
 COMPRESSIONS = {"none": Codec.NONE, "gzip": Codec.GZIP, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
@@ -87,14 +87,14 @@ class ProducerOptions:
             raise ValueError(f"acks={self.acks!r}: use 'all', 1 or 0")
         if self.compression not in COMPRESSIONS:
             raise ValueError(f"compression={self.compression!r}: use {', '.join(COMPRESSIONS)}")
-        _check_range("linger_ms", self.linger_ms, 0, 3_600_000)
-        _check_range("batch_bytes", self.batch_bytes, 1 << 10, REQUEST_BYTES_MAX)
-        _check_range("buffer_bytes", self.buffer_bytes, self.batch_bytes, 1 << 40)
-        _check_range("max_block_ms", self.max_block_ms, 0, 86_400_000)
-        _check_range("delivery_timeout_ms", self.delivery_timeout_ms, 1, 86_400_000)
-        _check_range("request_timeout_ms", self.request_timeout_ms, 1, 3_600_000)
-        _check_range("retry_backoff_ms", self.retry_backoff_ms, 1, self.retry_backoff_max_ms)
-        _check_range("retry_backoff_max_ms", self.retry_backoff_max_ms, 1, 3_600_000)
+        check_range("linger_ms", self.linger_ms, 0, 3_600_000)
+        check_range("batch_bytes", self.batch_bytes, 1 << 10, REQUEST_BYTES_MAX)
+        check_range("buffer_bytes", self.buffer_bytes, self.batch_bytes, 1 << 40)
+        check_range("max_block_ms", self.max_block_ms, 0, 86_400_000)
+        check_range("delivery_timeout_ms", self.delivery_timeout_ms, 1, 86_400_000)
+        check_range("request_timeout_ms", self.request_timeout_ms, 1, 3_600_000)
+        check_range("retry_backoff_ms", self.retry_backoff_ms, 1, self.retry_backoff_max_ms)
+        check_range("retry_backoff_max_ms", self.retry_backoff_max_ms, 1, 3_600_000)
         if self.delivery_timeout_ms <= self.linger_ms:
             raise ValueError(
                 f"delivery_timeout_ms={self.delivery_timeout_ms:g} must be more than "
@@ -110,8 +110,3 @@ class ProducerOptions:
     def is_sequenced(self) -> bool:
         """True if batches carry a producer id. With ``acks=0`` they do not: a batch is never sent again."""
         return self.idempotent and self.acks != 0
-
-
-def _check_range(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise ValueError(f"{name}={value:.15g} must be between {least:.15g} and {most:.15g}")

@@ -272,7 +272,7 @@ class Transaction(Producer):
                 group=group,
                 member_id=member_id,
                 member_epoch=member_epoch,
-                offsets={TopicPartition(*where): offset for where, offset in offsets.items()},
+                offsets={TopicPartition.of(where): offset for where, offset in offsets.items()},
             )
         )
 

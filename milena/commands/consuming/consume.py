@@ -15,6 +15,7 @@ from milena.commands.formats import Format, Layout
 from milena.commands.options import moment, separator
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
+from milena.consuming.options import check_group
 from milena.reading.cursor import OnOutOfRange
 from milena.reading.reader import FETCH_BYTES, PREFETCH_CHUNKS, PartitionReader
 from milena.reading.topic_order import as_they_come, by_time, one_after_the_other
@@ -97,6 +98,10 @@ def consume(
         raise click.UsageError(
             "--order time needs an end: a partition that is silent would hold up the others; leave out --follow"
         )
+    try:
+        check_group(group)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
     options = ConsumeOptions(
         topic=topic,
         group=group,

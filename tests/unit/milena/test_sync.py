@@ -7,11 +7,21 @@ from random import Random
 
 import pytest
 
-from milena import sync
+from milena import Client, sync
+from milena.blocking.clients import Resource
 from milena.blocking.loop_thread import ClientLoopThread
-from milena.errors import BufferFullError, ClientClosedError, UnknownResultError, UnreachableError
+from milena.cluster.http import segment
+from milena.consuming.options import ConsumerOptions
+from milena.errors import (
+    BufferFullError,
+    ClientClosedError,
+    TargetNotFoundError,
+    UnknownResultError,
+    UnreachableError,
+)
 from milena.producing.options import ProducerOptions
 from milena.producing.producer import Producer as AsyncProducer
+from milena.records import LastN, TimestampMs, TopicPartition, check_position
 from tests.support.fakes.scripted_cluster import ScriptedClock, ScriptedCluster
 
 
@@ -336,3 +346,77 @@ def test_a_client_works_in_a_process_that_was_forked(use_before_fork, unused_tcp
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     client.close()
+
+
+# -- what a client closes --------------------------------------------------------------------------
+
+
+class Entered:
+    """An asynchronous context manager that may refuse, and that must not be left without being entered."""
+
+    def __init__(self, refusal=None):
+        self.refusal = refusal
+        self.states = []
+
+    async def __aenter__(self):
+        if self.refusal is not None:
+            raise self.refusal
+        self.states.append("entered")
+
+    async def __aexit__(self, kind, error, trace):
+        assert self.states == ["entered"]
+        self.states.append("left")
+
+
+def test_what_could_not_be_entered_is_not_left_so_that_its_error_is_the_one_that_is_seen(thread):
+    left = []
+    resource = Resource(Entered(ValueError("too long")), thread, on_exit=left.append)
+    with pytest.raises(ValueError, match="too long"):
+        resource.__enter__()
+    # As the client does for all that is still open.
+    resource.__exit__(None, None, None)
+    assert left == [resource]
+
+
+def test_what_was_made_and_never_entered_is_not_left(thread):
+    inner = Entered()
+    Resource(inner, thread).__exit__(None, None, None)
+    assert inner.states == []
+
+
+def test_what_was_left_is_not_left_again(thread):
+    inner = Entered()
+    with Resource(inner, thread) as resource:
+        pass
+    resource.__exit__(None, None, None)
+    assert inner.states == ["entered", "left"]
+
+
+# -- arguments of another type ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "call"),
+    [
+        (ValueError, "at least one node", lambda: Client(None)),
+        (TypeError, "7 is no URL of a node", lambda: Client([7])),
+        (TypeError, "not str", lambda: Client("http://h", credentials="token")),
+        (ValueError, "group=5 is no name", lambda: ConsumerOptions(group=5)),
+        (ValueError, "group='' is no name", lambda: ConsumerOptions(group="")),
+        (ValueError, "batch_bytes='1M' must be between", lambda: ProducerOptions(batch_bytes="1M")),
+        (ValueError, "linger_ms=None must be", lambda: ProducerOptions(linger_ms=None)),
+        (ValueError, "linger_ms=nan must be", lambda: ProducerOptions(linger_ms=float("nan"))),
+        (ValueError, "fetch_bytes=True must be", lambda: ConsumerOptions(fetch_bytes=True)),
+        (TypeError, "whole number", lambda: check_position(TimestampMs(1.5))),
+        (TypeError, "whole number", lambda: check_position(LastN("2"))),
+        (TypeError, "'visits' is no partition: give", lambda: TopicPartition.of("visits")),
+        (TypeError, "('t', '0') is no partition", lambda: TopicPartition.of(("t", "0"))),
+        (TypeError, "a name is text, not int", lambda: segment(5)),
+        (TargetNotFoundError, "'' is no name", lambda: segment("")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_argument_of_another_type_is_named_in_the_error(error, told, call):
+    with pytest.raises(error) as found:
+        call()
+    assert told in str(found.value)

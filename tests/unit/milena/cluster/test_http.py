@@ -110,6 +110,8 @@ def test_an_error_without_a_body_still_has_a_sentence():
 def test_an_answer_that_is_not_json_is_unexpected():
     with pytest.raises(UnexpectedAnswerError, match="is this a Milena node"):
         read_answer(200, b"<html>", "GET /x")
+    with pytest.raises(UnexpectedAnswerError, match="is this a Milena node"):
+        read_answer(404, b'{"detail": "Not Found"}', "GET /x")
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:{port}", "http://", "http://bad host:1"])
