@@ -1,8 +1,4 @@
-"""The server's HTTP side as one object: routes, limits and errors around the ports of a node.
-
-Two ways to run the same dispatcher: ``build_runner`` is what a node uses (aiohttp's bare server, no second router in
-front of ours); ``build_application`` is for a caller that needs an ``aiohttp.web.Application``.
-"""
+"""The server's HTTP side as one object: routes, limits and errors around the ports of a node."""
 
 from collections.abc import Collection
 
@@ -16,20 +12,6 @@ from milena.model.contained import ContainedErrors
 
 SHUTDOWN_TIMEOUT_S = 10.0
 """How long requests under way may take once the server stops."""
-
-
-def build_application(ports: Ports) -> web.Application:
-    """The API as an application with a single catch-all route."""
-    dispatcher = Dispatcher(ports, ROUTES)
-    application = web.Application()
-    application.router.add_route(
-        "*", "/{path:.*}", dispatcher.handle, expect_handler=_leave_to_dispatcher
-    )
-    return application
-
-
-async def _leave_to_dispatcher(request: web.Request) -> None:
-    """The dispatcher asks for a body once it knows that it wants it."""
 
 
 def build_runner(

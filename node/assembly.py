@@ -352,7 +352,7 @@ class Assembly:
                 bytes_per_s=config.scrub_bytes_per_s, interval_ms=config.scrub_interval_ms
             ),
             counts=self.counts.scrub,
-            giver=CopyGiver(metadata=self.metadata, clock=self.clock, standing=self.membership),
+            giver=CopyGiver(metadata=self.metadata, standing=self.membership),
             rng=ports.ids.placement,
         )
 

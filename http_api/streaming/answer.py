@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.http import HttpVersion11
 
 from http_api.formats import framing
-from http_api.protocol.answers import Pairs, bytes_answer, error_envelope
+from http_api.protocol.answers import bytes_answer, error_envelope
 from http_api.protocol.media import StreamFraming
 from http_api.serving.call import Call
 from milena.model.quotas import QuotaKey
@@ -31,7 +31,6 @@ async def stream_answer(
     pieces: Pieces,
     *,
     topic_missing_code: int,
-    headers: Pairs = (),
     places: int = 1,
 ) -> web.StreamResponse:
     """Send the pieces that the source yields. An error before its first piece becomes an ordinary error response.
@@ -50,9 +49,9 @@ async def stream_answer(
         ):
             first = await anext(pieces)
             if call.request.method == "HEAD":
-                return bytes_answer(b"", kind.value, headers=headers)
+                return bytes_answer(b"", kind.value)
             with call.body.place.aside():
-                return await _send(call, kind, first, pieces, topic_missing_code, headers)
+                return await _send(call, kind, first, pieces, topic_missing_code)
 
 
 async def _send(
@@ -61,7 +60,6 @@ async def _send(
     first: bytes,
     pieces: Pieces,
     topic_missing_code: int,
-    headers: Pairs,
 ) -> web.StreamResponse:
     response = web.StreamResponse(
         headers=[
@@ -70,7 +68,6 @@ async def _send(
             ("Cache-Control", "no-store"),
             ("X-Accel-Buffering", "no"),
             *call.own_headers,
-            *headers,
         ]
     )
     if call.request.version < HttpVersion11:

@@ -6,7 +6,6 @@ caller's right to make a change was checked before.
 
 import base64
 import ipaddress
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from http_api.access.port import AclSelection, RequestedToken
@@ -46,8 +45,6 @@ from raft_meta.machine.commands import (
     SetAccessMode,
 )
 from raft_meta.machine.image import Acl, Image, Token, User
-
-logger = logging.getLogger(__name__)
 
 ACLS_PER_TURN = 1_000
 """Entries that are compared in one turn of the loop."""

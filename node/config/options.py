@@ -749,11 +749,6 @@ class NodeConfig:
         return not self.join and set(self.peers) <= {self.node_id}
 
     @property
-    def is_voter(self) -> bool:
-        """Whether this node has a vote in the metadata quorum."""
-        return not self.join
-
-    @property
     def voters(self) -> dict[int, Address]:
         """The voters and their addresses; empty for an observer, which asks the nodes that it joins."""
         if self.join:

@@ -53,9 +53,8 @@ class ScrubSettings:
 class CopyGiver:
     """Gives up a damaged copy if other replicas have its records."""
 
-    def __init__(self, *, metadata: MetadataStore, clock: Clock, standing: Standing) -> None:
+    def __init__(self, *, metadata: MetadataStore, standing: Standing) -> None:
         self._metadata = metadata
-        self._clock = clock
         self._standing = standing
 
     async def give_up(self, runner: PartitionRunner, damage: Damage) -> bool:

@@ -150,11 +150,6 @@ class LeaderFetcher:
         """Whether no partition is followed at this leader."""
         return self._followed.is_empty
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the fetcher has stopped, or has not started."""
-        return self._phase is _ENDED
-
     def follow(self, runner: PartitionRunner) -> None:
         """Follow a partition, or adopt its new leader epoch."""
         if self._followed.add(runner):

@@ -90,7 +90,6 @@ class LocalReplicas:
         """The parts that decide which replicas exist. Registrations count: images from before one are ignored."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
-        self._was_clean = False
         self._role_waiters: dict[asyncio.Future[None], None] = {}
         self._ticks = 0
         self._altered: dict[PartitionRunner, None] = {}
@@ -136,7 +135,6 @@ class LocalReplicas:
 
     async def recover(self, *, was_clean: bool) -> None:
         """Open every replica that the manifest lists, side by side on the worker threads."""
-        self._was_clean = was_clean
         loop = asyncio.get_running_loop()
         for topic_id, partition in self._directory.unlisted_replicas():
             # A process died while it created or removed this replica: the manifest does not list it, so it never

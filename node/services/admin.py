@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,8 +39,6 @@ from raft_meta.machine.commands import (
 from raft_meta.machine.image import Image, Topic
 from raft_meta.machine.topics import configs, placement
 from raft_meta.machine.topics.topics import PARTITIONS_MAX, check_name
-
-logger = logging.getLogger(__name__)
 
 BROKERS_WAIT_MS = 2_000
 """How long a new topic waits for nodes that are just starting."""

@@ -4,7 +4,6 @@ A ``Quorum`` owns a separate thread and event loop, so that its syncs never stal
 awaited from any loop. The state machine and the listener are called on the quorum's thread.
 """
 
-import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum, unique
@@ -78,14 +77,5 @@ class Quorum(Protocol):
             NoQuorumError: no majority responded in time.
         """
 
-    async def transfer_leadership(self, *, timeout_ms: int) -> bool:
-        """Transfer Raft leadership to an up-to-date voter; return True once this node does not lead any more."""
-
-    def accept(self, connection: socket.socket) -> None:
-        """Take an accepted socket whose preface (channel kind Raft) has been read. Any thread."""
-
     def last_contact_ms(self, node_id: int) -> int | None:
         """Return when the voter was last heard on the Raft channel, in monotonic ms; None for never. Any thread."""
-
-    async def stop(self) -> None:
-        """Sync, close and end the thread."""

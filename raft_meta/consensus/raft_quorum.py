@@ -253,7 +253,7 @@ class RaftQuorum:
         return index
 
     async def transfer_leadership(self, *, timeout_ms: int) -> bool:
-        """See ``quorum.Quorum``."""
+        """Transfer Raft leadership to an up-to-date voter; return True once this node does not lead any more."""
         return await self._thread.run(self._transfer(timeout_ms))
 
     async def _transfer(self, timeout_ms: int) -> bool:
@@ -269,7 +269,7 @@ class RaftQuorum:
         return True
 
     def accept(self, connection: socket.socket) -> None:
-        """See ``quorum.Quorum``."""
+        """Take an accepted socket whose preface (channel kind Raft) has been read. Any thread."""
         self._arriving.add(connection)
         if not self._thread.call(lambda: self._take_over(connection)):
             self._close_arriving()

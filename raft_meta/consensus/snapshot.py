@@ -192,11 +192,6 @@ class OutgoingTransfer:
         self._piece_bytes = piece_bytes
         self._offset = 0
 
-    @property
-    def offset(self) -> int:
-        """Bytes that ``next_piece`` has returned."""
-        return self._offset
-
     def next_piece(self) -> Chunk:
         """Return the next piece; the last piece is marked as last."""
         start = self._offset

@@ -87,7 +87,6 @@ class DataDirectory:
         self._cluster_id: str | None = None
         self._broker_epoch = NO_BROKER_EPOCH
         self._is_clean = False
-        self._is_new = False
         self._reserve_bytes = 0
 
     @classmethod
@@ -164,11 +163,6 @@ class DataDirectory:
     def broker_epoch(self) -> int:
         """The last broker epoch under which the directory was registered; -1 without one."""
         return self._broker_epoch
-
-    @property
-    def is_new(self) -> bool:
-        """Whether this process created the directory."""
-        return self._is_new
 
     def set_cluster_id(self, cluster_id: str) -> None:
         """Bind the directory to this cluster; no change if it already is.
@@ -329,7 +323,6 @@ class DataDirectory:
         self._files.write_atomically(self._manifest_path, _encode_manifest(frozenset()))
         self._node_id = node_id
         self._directory_id = directory_id
-        self._is_new = True
         self._store_identity()
 
     def _load(self, node_id: int) -> bool:

@@ -19,14 +19,14 @@ class BaseTreeError(Exception):
     """There is no such tree, or it is not of this tree's kind; the message says why."""
 
 
-def check_out(commit: str, trees: Path = TREES) -> Path:
+def check_out(commit: str) -> Path:
     """The files of a commit of the repository around the working directory.
 
     Raises:
         BaseTreeError: git knows no such commit.
     """
     name = _done(["git", "rev-parse", "--verify", f"{commit}^{{commit}}"], f"no commit {commit}")
-    tree = trees.resolve() / name[:12]
+    tree = TREES.resolve() / name[:12]
     if not tree.exists():
         new = tree.with_suffix(".new")
         shutil.rmtree(new, ignore_errors=True)

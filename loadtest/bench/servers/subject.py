@@ -178,7 +178,6 @@ def fetch_ask(
     *,
     max_bytes: int,
     units: float,
-    partition: int = 0,
 ) -> Ask:
     """Stored batches from these offsets on, in turn."""
     return Ask(
@@ -186,7 +185,7 @@ def fetch_ask(
             encode_request(
                 url,
                 "GET",
-                f"/topics/{topic}/partitions/{partition}/records?offset={offset}&max_bytes={max_bytes}",
+                f"/topics/{topic}/partitions/0/records?offset={offset}&max_bytes={max_bytes}",
                 Accept=BATCH_TYPE,
             )
             for offset in offsets

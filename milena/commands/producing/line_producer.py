@@ -178,7 +178,6 @@ class LineProducer:
         except ClientError as error:
             self._on_failure(records.numbers[0], error)
             return False
-        self.tally.sent += len(records.values)
         self.tally.sent_bytes += sum(map(len, filter(None, records.values)))
         self.tally.sent_bytes += sum(map(len, filter(None, records.keys or ())))
         return True

@@ -40,7 +40,6 @@ class ProduceTally:
     """
 
     lines: int = 0
-    sent: int = 0
     sent_bytes: int = 0
     """The bytes of keys and values."""
     acknowledged: int = 0

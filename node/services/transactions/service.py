@@ -177,7 +177,7 @@ class TransactionService:
         # Check offsets before anything is written: the quorum aborts the whole transaction if it refuses them.
         for commit in commits:
             offsets.check_commit(self._metadata.image, commit)
-        return await self._transact_alone(request, plan, commits, deadline)
+        return await self._transact_alone(plan, commits, deadline)
 
     def _receipt(self, plan: Plan, committed: Committed) -> TransactionReceipt:
         self._counts.transactions.committed += 1
@@ -223,11 +223,7 @@ class TransactionService:
             )
 
     async def _transact_alone(
-        self,
-        request: TransactionRequest,
-        plan: Plan,
-        commits: tuple[GroupCommit, ...],
-        deadline: float,
+        self, plan: Plan, commits: tuple[GroupCommit, ...], deadline: float
     ) -> TransactionReceipt:
         """Commit the request as a transaction of its own; retry with the next one if leaders aborted it."""
         while True:

@@ -34,10 +34,6 @@ class TransactionSlot:
         self.producer_epoch += 1
         self.is_known = self.producer_epoch < PRODUCER_EPOCH_MAX
 
-    def on_unused(self) -> None:
-        """Note that nothing was written."""
-        self.is_known = True
-
 
 class TransactionSlots:
     """The producers of one node. Owned by the data loop."""

@@ -22,10 +22,6 @@ from raft_meta.machine.commands import LeaderChange
 from raft_meta.machine.image import Image, Partition, PartitionKey, Suspect
 from raft_meta.machine.topics import configs, partitions
 
-CHANGES_MAX = 10_000
-"""Changes that fit one command of 1 MiB, at about 80 bytes each at most. ``plan_elections`` and ``plan_shrinks`` plan
-the rest of a longer plan again, from the next image."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:

@@ -21,16 +21,6 @@ def keys_of(partitions: PartitionSet) -> Iterator[PartitionKey]:
     return ((topic_id, number) for topic_id, numbers in partitions for number in numbers)
 
 
-def count(partitions: PartitionSet) -> int:
-    """Count the partitions of the set."""
-    return sum(len(numbers) for _, numbers in partitions)
-
-
-def contains(partitions: PartitionSet, key: PartitionKey) -> bool:
-    """Return whether the partition is in the set."""
-    return any(topic_id == key[0] and key[1] in numbers for topic_id, numbers in partitions)
-
-
 def union(*sets: PartitionSet) -> PartitionSet:
     """Union."""
     present = [partitions for partitions in sets if partitions]

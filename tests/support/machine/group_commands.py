@@ -114,11 +114,8 @@ class GroupSource:
         if not group.members:
             return self._join(image, group_id)
         found = self.rng.choice(group.members)
-        kept = [
-            key
-            for key in sets.keys_of(found.held)
-            if sets.contains(found.target, key) or self._sometimes(0.3)
-        ]
+        target = set(sets.keys_of(found.target))
+        kept = [key for key in sets.keys_of(found.held) if key in target or self._sometimes(0.3)]
         taken = {
             key
             for other in group.members

@@ -9,9 +9,7 @@ from contextlib import asynccontextmanager
 import orjson
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestClient, TestServer
 
-from http_api.app import build_application
 from http_api.ports.node import ApiLimits
 from http_api.protocol.codings import unpack
 from milena.model.contained import ContainedErrors, EntryPoint
@@ -143,21 +141,6 @@ async def test_access_log_levels(api, caplog, path, error, level):
     assert record.levelno == level
     assert f"method=GET path={path} status=" in record.getMessage()
     assert record.getMessage().endswith("request_id=id-7")
-
-
-async def test_the_application_serves_the_same(api):
-    node = FakeNode()
-    node.add_topic("t")
-    async with TestClient(TestServer(build_application(node.ports()))) as client:
-        answer = await client.post(
-            "/topics/t/",
-            data=b'{"records":[{"value":1}]}',
-            headers={"Content-Type": JSON_V2},
-            expect100=True,
-        )
-        assert answer.status == 200
-        assert (await answer.json())["offsets"][0]["offset"] == 0
-        assert (await client.get("/nope")).status == 404
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,6 @@ def test_defaults_are_a_node_that_just_works():
     config = load()
     assert config == NodeConfig()
     assert config.is_single
-    assert config.is_voter
     assert config.creates_topics
     assert config.voters == {1: Address("127.0.0.1", 7082)}
     assert warnings_of(config) == ()
@@ -202,7 +201,6 @@ def test_voters_are_read_from_a_table_and_from_text_alike(toml):
 def test_a_node_that_joins_has_no_vote():
     config = load({"join": "a:7082,b:7082", "node_id": 9})
     assert config.voters == {}
-    assert not config.is_voter
     assert not config.is_single
 
 

@@ -34,7 +34,6 @@ def scrubber_of(cluster: Cluster, node_id: int, *, bytes_per_s: int = 1 << 30) -
         counts=ScrubCounts(),
         giver=CopyGiver(
             metadata=node.metadata,
-            clock=LoopClock(),
             standing=node.membership,
         ),
         rng=Random(1),

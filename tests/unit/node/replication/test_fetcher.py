@@ -13,7 +13,7 @@ from node.replica.group_commit import SHORT_SYNC_BYTES
 from node.replica.runner import ReplicaRole
 from node.replication import fetcher as fetcher_module
 from node.replication.fetch_wire import FETCH, FETCH_WAKE, FetchCode, Row
-from node.replication.fetcher import OFFSET_MAX, REST_S_MAX, LeaderFetcher, ReplicaFetchers
+from node.replication.fetcher import OFFSET_MAX, REST_S_MAX, LeaderFetcher, ReplicaFetchers, _Phase
 from node.replication.followed import FollowedPartitions
 from tests.support.clusters import leaders
 from tests.support.clusters.replication import FOLLOWER, LEADER, Replicated
@@ -789,4 +789,4 @@ class TestAssignment:
         await fetchers.stop()
         fetchers.assign(runner, 1)
         await settle()
-        assert made[1].has_ended, "a node that stops follows nobody"
+        assert made[1]._phase is _Phase.ENDED, "a node that stops follows nobody"

@@ -1,5 +1,6 @@
 """Plans of the controller: same image, same plan; sizes that matter."""
 
+from node.control.controller import CHANGES_MAX
 from raft_meta.machine import codec
 from raft_meta.machine import commands as c
 from raft_meta.machine.topics import elections
@@ -44,7 +45,7 @@ def test_a_command_holds_as_many_changes_as_it_says() -> None:
         leader=100_000,
         isr=(100_000, 100_001, 100_002, 100_003, 100_004),
     )
-    command = c.ElectLeaders(controller_epoch=1, changes=(change,) * elections.CHANGES_MAX)
+    command = c.ElectLeaders(controller_epoch=1, changes=(change,) * CHANGES_MAX)
     assert len(codec.encode_envelope(Cluster().envelope(command))) < 1 << 20
 
 

@@ -35,7 +35,6 @@ def reopened(files, directory, **changes):
 
 def test_a_new_directory_belongs_to_the_node_and_to_no_cluster(files):
     directory = opened(files)
-    assert directory.is_new
     assert (directory.node_id, directory.directory_id) == (1, "dir-1")
     assert (directory.cluster_id, directory.broker_epoch) == (None, -1)
     assert directory.replicas() == frozenset()
@@ -49,7 +48,6 @@ def test_what_was_set_is_there_after_a_power_cut(files):
     directory.add_replicas([("topic", 3)])
     files.crash()
     directory = opened(files, directory_id="never used")
-    assert not directory.is_new
     assert directory.directory_id == "dir-1"
     assert (directory.cluster_id, directory.broker_epoch) == ("c", 7)
     assert directory.replicas() == {("topic", 3)}
