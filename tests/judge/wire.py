@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import crc32c
 import lz4.frame
-import msgpack  # type: ignore[import-untyped]
+import msgpack  # type: ignore[import-untyped]  # ships no types
 import zstandard
 
 if TYPE_CHECKING:

@@ -1,17 +1,18 @@
 """Pictures that matplotlib draws, looked at before they are pixels."""
 
+import pytest
 from matplotlib.figure import Figure
 
 _TOLERANCE = 0.01
 """Inches: less than two pixels of a picture."""
 
 
-def saved_figures(monkeypatch):
+def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that are saved from now on, as a list that grows."""
-    figures = []
+    figures: list[Figure] = []
     save = Figure.savefig
 
-    def saved(figure, path, *, dpi):
+    def saved(figure: Figure, path: str, *, dpi: float) -> None:
         figures.append(figure)
         save(figure, path, dpi=dpi)
         # Letters are a little wider or narrower at another resolution than the one that was laid out.
@@ -21,7 +22,7 @@ def saved_figures(monkeypatch):
     return figures
 
 
-def cut_off(figure):
+def cut_off(figure: Figure) -> list[str]:
     """The sides of a picture beyond which something was drawn."""
     drawn, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     beyond = {

@@ -153,7 +153,7 @@ class Control:
         return await self.nodes[node_id].metadata.propose(command, timeout_ms=1_000)
 
     async def register(self, broker_id: int, **options: object) -> int:
-        epoch = await self.propose(registration(broker_id, **options))  # type: ignore[arg-type]
+        epoch = await self.propose(registration(broker_id, **options))  # type: ignore[arg-type]  # forwarded as they are
         assert isinstance(epoch, int)
         self.epochs[broker_id] = epoch
         self.echoes.pop(broker_id, None)

@@ -1,5 +1,6 @@
 """Builders for the replication cores: brokers, partitions and a leader in a given situation."""
 
+from milena.model.types import MonotonicMs
 from node.replica.leader import PartitionLeader
 from raft_meta.machine.image import Broker, Partition
 
@@ -68,5 +69,5 @@ def leader(
         log_end=log_end,
         stored_end=log_end if stored_end is None else stored_end,
         high_watermark=high_watermark,
-        started_ms=0,
+        started_ms=MonotonicMs(0),
     )

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from loadtest.cluster.local_cluster import LocalCluster, LocalNode
@@ -71,8 +71,15 @@ class Answer:
         return self.status, self.json["error_code"]
 
 
+class HasUrl(Protocol):
+    """A node that can be called."""
+
+    @property
+    def url(self) -> str: ...
+
+
 def call(
-    node: LocalNode,
+    node: HasUrl,
     line: str,
     body: object = None,
     *,
@@ -81,11 +88,26 @@ def call(
     is_patient: bool = True,
     **query: object,
 ) -> Answer:
-    """``call(node, "GET /topics/t", offset=3)``; a body that is not bytes is sent as JSON.
+    """Send a request: ``call(node, "GET /topics/t", offset=3)``. See ``call_with``."""
+    return call_with(
+        node, line, body, query, content_type=content_type, headers=headers, is_patient=is_patient
+    )
 
-    What is refused because there is no Raft leader is asked again for a while, unless a test wants to see that: a
-    machine that stalls may cost an election, and a node waits three seconds for its end. A read that did not reach its
-    leader is asked again as well.
+
+def call_with(
+    node: HasUrl,
+    line: str,
+    body: object,
+    query: Mapping[str, object],
+    *,
+    content_type: str = JSON,
+    headers: Mapping[str, str] | None = None,
+    is_patient: bool = True,
+) -> Answer:
+    """Send a request. A body that is not bytes is sent as JSON.
+
+    A patient call repeats a request that was refused because there is no Raft leader: a machine that stalls may cost
+    an election, and a node waits three seconds for its end. It also repeats a read that did not reach its leader.
     """
     method, path = line.split(" ")
     if query:
@@ -105,7 +127,7 @@ def call(
 
 
 def _ask(
-    node: LocalNode, method: str, path: str, body: bytes | None, sent: Mapping[str, str]
+    node: HasUrl, method: str, path: str, body: bytes | None, sent: Mapping[str, str]
 ) -> Answer:
     where = urlsplit(node.url)
     connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=ANSWER_S)
@@ -231,7 +253,7 @@ def delete_topic(node: LocalNode, topic: str) -> None:
 
 def metadata(node: LocalNode, **query: object) -> Any:
     """What the node knows of the cluster."""
-    return ok(call(node, "GET /metadata", **query))
+    return ok(call_with(node, "GET /metadata", None, query))
 
 
 def partition_state(node: LocalNode, topic: str, partition: int = 0) -> Any:
@@ -278,7 +300,7 @@ def write(
     path = f"/topics/{topic}" + ("" if partition is None else f"/partitions/{partition}")
     headers = {} if key is None else {"Idempotency-Key": key}
     body = {"records": [{"value": value} for value in values]}
-    return call(node, f"POST {path}", body, headers=headers, **query)
+    return call_with(node, f"POST {path}", body, query, headers=headers)
 
 
 def offsets_of(answer: Answer) -> list[tuple[int, int]]:
@@ -290,7 +312,7 @@ def offsets_of(answer: Answer) -> list[tuple[int, int]]:
 
 def read(node: LocalNode, topic: str, partition: int = 0, **query: object) -> Answer:
     """Fetch records, from the first on when nothing is said."""
-    return call(node, f"GET /topics/{topic}/partitions/{partition}/records", **query)
+    return call_with(node, f"GET /topics/{topic}/partitions/{partition}/records", None, query)
 
 
 def values(node: LocalNode, topic: str, partition: int = 0, **query: object) -> list[Any]:
@@ -332,7 +354,7 @@ def write_batch(
 ) -> Answer:
     """Produce one encoded batch."""
     path = f"/topics/{topic}/partitions/{partition}/records"
-    return call(node, f"POST {path}", batch, content_type=BATCH, **query)
+    return call_with(node, f"POST {path}", batch, query, content_type=BATCH)
 
 
 def metric(node: LocalNode, name: str, **labels: object) -> float:

@@ -7,7 +7,7 @@ starts within a few virtual milliseconds; everything random comes from one seed.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -445,7 +445,7 @@ async def outcome(work: Awaitable[list[ProduceReceipt]]) -> "list[int | None] | 
 
 
 @contextlib.asynccontextmanager
-async def cluster_of(cluster: Cluster | None = None) -> "contextlib.AsyncIterator[Cluster]":  # type: ignore[name-defined]
+async def cluster_of(cluster: Cluster | None = None) -> AsyncIterator[Cluster]:
     """A started cluster that is closed in the end."""
     found = cluster or Cluster()
     try:

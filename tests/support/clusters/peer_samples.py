@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from node.peers import codec as peer_codec
-from node.peers.messages import CallType, Message, pack, unpack
+from node.peers.messages import AnswerT, CallType, Message, RequestT, pack, unpack
 from node.peers.port import Fields
 
 _SAMPLES = json.loads(
@@ -25,7 +25,7 @@ def samples_of(name: str, side: str) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def calls_of(module: object) -> dict[str, CallType]:
+def calls_of(module: object) -> dict[str, CallType[Message, Message]]:
     """The rows of a room's table of calls, by name."""
     return {call.name: call for call in vars(module).values() if isinstance(call, CallType)}
 
@@ -36,7 +36,7 @@ def fields_of(header: bytes) -> Fields:
     return fields
 
 
-def check_samples(call: CallType, side: str, messages: list[Message]) -> None:
+def check_samples(call: CallType[RequestT, AnswerT], side: str, messages: list[Message]) -> None:
     """These messages, in this order, are what the samples say, and are packed as those are: keys, values and size."""
     samples = samples_of(call.name, side)
     kind = call.request if side == "request" else call.answer

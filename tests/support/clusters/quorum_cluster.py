@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import shutil
 import socket
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from milena.disk.os_files import OsFiles
 from raft_meta.consensus.frames import PREFACE_BYTES, decode_preface
@@ -26,12 +28,12 @@ class ListMachine:
     def publish(self) -> None:
         """Nobody else looks."""
 
-    def snapshot(self):
+    def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """A frozen view."""
         view = list(self.commands)
         return lambda: [b"%d:%s" % item for item in view]
 
-    def restore(self, chunks) -> None:
+    def restore(self, chunks: Iterable[bytes]) -> None:
         """Replace all."""
         pairs = [chunk.partition(b":") for chunk in chunks]
         self.commands = [(int(index), command) for index, _, command in pairs]
@@ -148,10 +150,14 @@ class Member:
 class QuorumCluster:
     """``voters`` voters with ids from 1, then ``observers`` more nodes."""
 
-    def __init__(self, root: Path, voters: int = 3, observers: int = 0, **options: object) -> None:
+    def __init__(self, root: Path, voters: int = 3, observers: int = 0, **options: Any) -> None:
         self.root = root
         self.secret = b"secret"
-        self.options = {"election_timeout_ms": (150, 300), "heartbeat_ms": 30, **options}
+        self.options: dict[str, Any] = {
+            "election_timeout_ms": (150, 300),
+            "heartbeat_ms": 30,
+            **options,
+        }
         self.voter_ids = range(1, voters + 1)
         self.members = {
             node_id: Member(self, node_id) for node_id in range(1, voters + observers + 1)
@@ -181,10 +187,11 @@ class QuorumCluster:
         async with asyncio.timeout(timeout):
             while True:
                 for member in self.running():
-                    if member.quorum.status().role is Role.LEADER:
+                    quorum = member.quorum
+                    if quorum is not None and quorum.status().role is Role.LEADER:
                         with contextlib.suppress(Exception):
-                            await member.quorum.barrier(timeout_ms=1000)
-                            if member.quorum.status().role is Role.LEADER:
+                            await quorum.barrier(timeout_ms=1000)
+                            if quorum.status().role is Role.LEADER:
                                 return member
                 await asyncio.sleep(0.01)
 

@@ -8,11 +8,12 @@ from immutables import Map
 from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.batch.encode import encode_batch
 from milena.model.batch.header import IdempotencyExtension, ProducerStamp, decode_header
-from milena.model.clock import Clock
 from milena.model.columns import RecordColumns
 from milena.model.requests import Acks, BatchReceipt
+from milena.model.types import WallMs
 from node.metadata.topic_settings import log_config
 from node.metrics.counts import NodeCounts
+from node.process.cluster_clock import NodeClock
 from node.replica.leader import IsrProposal
 from node.replica.runner import PartitionRunner, RunnerContext
 from raft_meta.machine.image import Broker, Partition, Topic
@@ -35,7 +36,7 @@ def settings(**configs: str) -> TopicSettings:
             partition_count=1,
             replication_factor=3,
             configs=Map(named),
-            created_ms=0,  # type: ignore[arg-type]
+            created_ms=WallMs(0),
         )
     )
 
@@ -76,7 +77,7 @@ class Bench:
     broker_id: int = 1
     files: MemoryFiles = field(default_factory=MemoryFiles)
     pool: LoopExecutor = field(default_factory=LoopExecutor)
-    clock: Clock = field(default_factory=LoopClock)
+    clock: NodeClock = field(default_factory=LoopClock)
     settings: TopicSettings = field(default_factory=settings)
     proposals: list[IsrProposal] = field(default_factory=list)
     fatal: list[BaseException] = field(default_factory=list)

@@ -104,7 +104,9 @@ async def send(
 
 
 def commit_of(
-    transaction: ProducerTransaction, *writes: tuple[str, int, int], **options: object
+    transaction: ProducerTransaction,
+    *writes: tuple[str, int, int],
+    offsets: tuple[GroupOffsets, ...] = (),
 ) -> TransactionCommit:
     extents = tuple(
         WrittenExtent(topic=topic, partition=0, end_offset=end, records=count)
@@ -113,7 +115,7 @@ def commit_of(
     return TransactionCommit(
         transaction=transaction,
         writes=extents,
-        offsets=options.get("offsets", ()),  # type: ignore[arg-type]
+        offsets=offsets,
         timeout_ms=2_000,
     )
 
@@ -121,7 +123,8 @@ def commit_of(
 def committed_of(cluster: Cluster, group: str, topic: str) -> int | None:
     found = cluster.image.topic(topic)
     assert found is not None
-    committed = cluster.image.offsets.get(group, {}).get((found.topic_id, 0))
+    offsets = cluster.image.offsets.get(group)
+    committed = None if offsets is None else offsets.get((found.topic_id, 0))
     return None if committed is None else committed.offset
 
 

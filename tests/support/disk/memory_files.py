@@ -265,9 +265,9 @@ class MemoryFiles:
                     change.apply(inode.live)
         files._durable = {name: inodes[number] for name, number in photograph.names.items()}
         files._live = dict(files._durable)
-        for change in photograph.pending:
+        for renamed in photograph.pending:
             files._change_names(
-                *((name, None if number is None else inodes[number]) for name, number in change)
+                *((name, None if number is None else inodes[number]) for name, number in renamed)
             )
         return files
 

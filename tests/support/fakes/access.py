@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from milena.model.types import MonotonicMs, WallMs
 from node.access.callers import Callers
@@ -14,6 +14,7 @@ from raft_meta.machine.image import Image
 from tests.support.time.virtual_time import LoopExecutor
 
 if TYPE_CHECKING:
+    from node.metadata.store import MetadataStore
     from tests.support.fakes.ports import FakeNode
 
 SILENCE_MS_MAX = 30_000
@@ -73,11 +74,13 @@ class NodeAccess:
         self.clock = HandClock()
         self.heard_ms: int | None = self.clock.ms
         self.store = ImageStore(node, self.clock)
+        # A store without a quorum: it has the part of a MetadataStore that access uses.
+        metadata = cast("MetadataStore", self.store)
         rng = random.Random(1)
         self.pool = LoopExecutor()
         self.passwords = Passwords(pool=self.pool, clock=self.clock, random_bytes=rng.randbytes)
         self.callers = Callers(
-            metadata=self.store,
+            metadata=metadata,
             passwords=self.passwords,
             clock=self.clock,
             heard_ms=lambda: self.heard_ms,
@@ -86,7 +89,7 @@ class NodeAccess:
             random_bytes=rng.randbytes,
         )
         self.service = AccessService(
-            metadata=self.store,
+            metadata=metadata,
             passwords=self.passwords,
             clock=self.clock,
             random_bytes=rng.randbytes,

@@ -1,8 +1,13 @@
 """Access control of a node's HTTP surface as the client sees it, over plain dictionaries."""
 
 import json
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
+
+OfUser = Callable[[web.Request, str, Any], web.Response]
+"""A handler of a request about a user who exists: the request, the name and the JSON body."""
 
 TOKEN_SECRET = "mln_canary0f0f0f"
 
@@ -10,34 +15,34 @@ TOKEN_SECRET = "mln_canary0f0f0f"
 class FakeAccessApi:
     """Users, tokens and entries on paper; ``me`` is whom every caller is taken for, ``asked`` what came."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.mode = "off"
         self.version = 7
-        self.me = {
+        self.me: dict[str, Any] = {
             "principal": "User:ANONYMOUS",
             "user": None,
             "token_id": None,
             "is_superuser": False,
         }
-        self.passwords = {}
+        self.passwords: dict[str, list[str]] = {}
         """Of each user, the newest first."""
-        self.superusers = set()
-        self.tokens = {}
-        self.entries = []
-        self.quotas = {}
-        self.asked = []
+        self.superusers: set[str] = set()
+        self.tokens: dict[str, list[dict[str, Any]]] = {}
+        self.entries: list[dict[str, Any]] = []
+        self.quotas: dict[tuple[str | None, str | None], dict[str, int]] = {}
+        self.asked: list[tuple[str, str, Any]] = []
 
-    def be(self, user, **more):
+    def be(self, user: str, **more: object) -> None:
         """Take every caller for this user."""
         self.me = {**self.me, "principal": f"User:{user}", "user": user, **more}
 
-    def add_user(self, name, *passwords, is_superuser=False):
+    def add_user(self, name: str, *passwords: str, is_superuser: bool = False) -> None:
         self.passwords[name] = list(passwords)
         self.tokens[name] = []
         if is_superuser:
             self.superusers.add(name)
 
-    def add_token(self, user, token_id, **fields):
+    def add_token(self, user: str, token_id: str, **fields: object) -> None:
         self.tokens[user].append(
             {
                 "token_id": token_id,
@@ -50,7 +55,7 @@ class FakeAccessApi:
             }
         )
 
-    def add_entry(self, principal, operation, name, **fields):
+    def add_entry(self, principal: str, operation: str, name: str, **fields: object) -> None:
         self.entries.append(
             {
                 "kind": "KafkaAcl",
@@ -65,7 +70,7 @@ class FakeAccessApi:
             }
         )
 
-    def routes(self):
+    def routes(self) -> list[web.RouteDef]:
         acls = "/v3/clusters/{c}/acls"
         return [
             web.get("/access", self._show),
@@ -85,24 +90,24 @@ class FakeAccessApi:
             web.delete(acls, self._remove_acls),
         ]
 
-    async def _note(self, request):
+    async def _note(self, request: web.Request) -> Any:
         text = await request.text()
         body = json.loads(text) if text else None
         self.asked.append((request.method, request.path, dict(request.query) or body))
         return body
 
-    async def _show(self, request):
+    async def _show(self, request: web.Request) -> web.Response:
         await self._note(request)
         return web.json_response({"mode": self.mode, "version": self.version, **self.me})
 
-    async def _set(self, request):
+    async def _set(self, request: web.Request) -> web.Response:
         body = await self._note(request)
         if not self.superusers:
             return self._refused(409, 40929, "last_superuser", "There is no superuser. Make one.")
         self.mode = body["mode"]
         return web.json_response({"mode": self.mode, "version": self.version, **self.me})
 
-    def _described(self, name):
+    def _described(self, name: str) -> dict[str, Any]:
         return {
             "name": name,
             "is_superuser": name in self.superusers,
@@ -110,8 +115,8 @@ class FakeAccessApi:
             "token_count": len(self.tokens[name]),
         }
 
-    def _of_user(self, handler):
-        async def found(request):
+    def _of_user(self, handler: OfUser) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def found(request: web.Request) -> web.Response:
             body = await self._note(request)
             user = request.match_info["u"]
             if user not in self.passwords:
@@ -120,14 +125,14 @@ class FakeAccessApi:
 
         return found
 
-    async def _users(self, request):
+    async def _users(self, request: web.Request) -> web.Response:
         await self._note(request)
         return web.json_response({"users": [self._described(name) for name in self.passwords]})
 
-    def _user(self, request, user, body):
+    def _user(self, request: web.Request, user: str, body: Any) -> web.Response:
         return web.json_response(self._described(user))
 
-    async def _put_user(self, request):
+    async def _put_user(self, request: web.Request) -> web.Response:
         body = await self._note(request)
         name = request.match_info["u"]
         status = 200 if name in self.passwords else 201
@@ -140,16 +145,16 @@ class FakeAccessApi:
             (self.superusers.add if body["is_superuser"] else self.superusers.discard)(name)
         return web.json_response(self._described(name), status=status)
 
-    def _delete_user(self, request, user, body):
+    def _delete_user(self, request: web.Request, user: str, body: Any) -> web.Response:
         if self.superusers == {user}:
             return self._refused(409, 40929, "last_superuser", "This is the last superuser.")
         del self.passwords[user]
         return web.Response(status=204)
 
-    def _tokens(self, request, user, body):
+    def _tokens(self, request: web.Request, user: str, body: Any) -> web.Response:
         return web.json_response({"tokens": self.tokens[user]})
 
-    def _create_token(self, request, user, body):
+    def _create_token(self, request: web.Request, user: str, body: Any) -> web.Response:
         lifetime_ms = body.get("lifetime_ms")
         expires_ms = None if lifetime_ms is None else 1_767_225_600_000 + lifetime_ms
         self.add_token(
@@ -161,7 +166,7 @@ class FakeAccessApi:
         )
         return web.json_response({**self.tokens[user][-1], "token": TOKEN_SECRET}, status=201)
 
-    def _delete_token(self, request, user, body):
+    def _delete_token(self, request: web.Request, user: str, body: Any) -> web.Response:
         there = [t for t in self.tokens[user] if t["token_id"] == request.match_info["t"]]
         if not there:
             return self._refused(404, 40414, "token_not_found", "There is no such token.")
@@ -169,15 +174,15 @@ class FakeAccessApi:
         return web.Response(status=204)
 
     @staticmethod
-    def _quota(entity, limits):
+    def _quota(entity: tuple[str | None, str | None], limits: dict[str, int]) -> dict[str, Any]:
         return {"user": entity[0], "client_id": entity[1], "limits": limits}
 
-    async def _quotas(self, request):
+    async def _quotas(self, request: web.Request) -> web.Response:
         await self._note(request)
         found = [self._quota(entity, self.quotas[entity]) for entity in self.quotas]
         return web.json_response({"quotas": found})
 
-    async def _put_quota(self, request):
+    async def _put_quota(self, request: web.Request) -> web.Response:
         await self._note(request)
         body = await request.json()
         entity = (body.get("user"), body.get("client_id"))
@@ -185,35 +190,35 @@ class FakeAccessApi:
         self.quotas[entity] = {key: amount for key, amount in limits.items() if amount is not None}
         return web.json_response(self._quota(entity, self.quotas[entity]))
 
-    async def _delete_quota(self, request):
+    async def _delete_quota(self, request: web.Request) -> web.Response:
         await self._note(request)
         self.quotas.pop((request.query.get("user"), request.query.get("client_id")), None)
         return web.Response(status=204)
 
-    def _matching(self, request):
+    def _matching(self, request: web.Request) -> list[dict[str, Any]]:
         return [
             entry
             for entry in self.entries
             if all(entry[name] == value for name, value in request.query.items())
         ]
 
-    async def _acls(self, request):
+    async def _acls(self, request: web.Request) -> web.Response:
         await self._note(request)
         return web.json_response({"kind": "KafkaAclList", "data": self._matching(request)})
 
-    async def _add_acls(self, request):
+    async def _add_acls(self, request: web.Request) -> web.Response:
         body = await self._note(request)
         self.entries += body["data"]
         return web.Response(status=201)
 
-    async def _remove_acls(self, request):
+    async def _remove_acls(self, request: web.Request) -> web.Response:
         await self._note(request)
         gone = self._matching(request)
         self.entries = [entry for entry in self.entries if entry not in gone]
         return web.json_response({"data": gone})
 
     @staticmethod
-    def _refused(status, error_code, kind, message):
+    def _refused(status: int, error_code: int, kind: str, message: str) -> web.Response:
         return web.json_response(
             {"error_code": error_code, "message": message},
             status=status,

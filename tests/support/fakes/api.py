@@ -1,6 +1,10 @@
 """A node's HTTP surface as the client sees it, over plain dictionaries; for tests of the client."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from tests.support.fakes.access_api import FakeAccessApi
 from tests.support.fakes.group_api import FakeGroupApi
@@ -9,28 +13,28 @@ from tests.support.fakes.group_api import FakeGroupApi
 class FakeApi:
     """Three nodes on paper. Tests change ``brokers`` and ``topics`` and read ``requests``."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.brokers = [self.broker(i) for i in (1, 2, 3)]
         self.controller_id = 1
         self.can_drain = True
-        self.topics = {}
+        self.topics: dict[str, dict[str, Any]] = {}
         self.groups = FakeGroupApi(t=2)
         self.access = FakeAccessApi()
-        self.requests = []
-        self.planned = []
-        self.moves = []
+        self.requests: list[tuple[str, str, str]] = []
+        self.planned: list[dict[str, Any]] = []
+        self.moves: list[list[dict[str, Any]]] = []
         """What is answered about moves: one list after the other, the last one for good."""
         self.is_current = True
-        self.metrics = None
+        self.metrics: str | None = None
         """The text of ``GET /metrics``; None: there is no such path."""
-        self.ready = (200, {"status": "ok", "reason": ""})
-        self.answer = None
+        self.ready: tuple[int, dict[str, str]] = (200, {"status": "ok", "reason": ""})
+        self.answer: tuple[int, Any] | None = None
         """(status, body) given to every request instead of the real one."""
-        self.request_id = None
+        self.request_id: str | None = None
         """What such an answer says in ``X-Request-Id``."""
 
     @staticmethod
-    def broker(node_id, *, is_fenced=False):
+    def broker(node_id: int, *, is_fenced: bool = False) -> dict[str, Any]:
         return {
             "broker_id": node_id,
             "url": f"http://127.0.0.1:{8081 + node_id}",
@@ -40,8 +44,15 @@ class FakeApi:
         }
 
     def add_topic(
-        self, name, *, partitions=1, replicas=(1, 2, 3), isr=None, leader=1, configs=None
-    ):
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replicas: Sequence[int] = (1, 2, 3),
+        isr: Sequence[int] | None = None,
+        leader: int | None = 1,
+        configs: dict[str, str] | None = None,
+    ) -> None:
         self.topics[name] = {
             "name": name,
             "configs": configs or {},
@@ -57,7 +68,7 @@ class FakeApi:
             ],
         }
 
-    def app(self):
+    def app(self) -> web.Application:
         app = web.Application(middlewares=[self._note])
         app.add_routes(self.groups.routes())
         app.add_routes(self.access.routes())
@@ -88,7 +99,7 @@ class FakeApi:
         return app
 
     @web.middleware
-    async def _note(self, request, handler):
+    async def _note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self.requests.append((request.method, request.path, await request.text()))
         if self.answer is not None:
             status, body = self.answer
@@ -98,7 +109,7 @@ class FakeApi:
             return web.json_response(body, status=status, headers=headers)
         return await handler(request)
 
-    async def _metadata(self, request):
+    async def _metadata(self, request: web.Request) -> web.Response:
         return web.json_response(
             {
                 "version": 17,
@@ -110,26 +121,33 @@ class FakeApi:
             }
         )
 
-    async def _root(self, request):
+    async def _root(self, request: web.Request) -> web.Response:
         return web.json_response({"milena_version": "0.1.0", "cluster_id": "c1", "node_id": 1})
 
-    async def _broker_ids(self, request):
+    async def _broker_ids(self, request: web.Request) -> web.Response:
         return web.json_response({"brokers": [broker["broker_id"] for broker in self.brokers]})
 
-    async def _readyz(self, request):
+    async def _readyz(self, request: web.Request) -> web.Response:
         status, body = self.ready
         return web.json_response(body, status=status)
 
-    async def _metrics(self, request):
+    async def _metrics(self, request: web.Request) -> web.Response:
         if self.metrics is None:
             raise web.HTTPNotFound
         return web.Response(text=self.metrics)
 
-    async def _drain(self, request):
+    async def _drain(self, request: web.Request) -> web.Response:
         return web.json_response({"node_id": 1, "is_drained": self.can_drain})
 
     @staticmethod
-    def planned_move(topic="t", *, before=(1, 2), after=(2, 3), error=None, is_cancelled=False):
+    def planned_move(
+        topic: str = "t",
+        *,
+        before: Sequence[int] = (1, 2),
+        after: Sequence[int] = (2, 3),
+        error: str | None = None,
+        is_cancelled: bool = False,
+    ) -> dict[str, Any]:
         return {
             "topic": topic,
             "partition": 0,
@@ -141,7 +159,9 @@ class FakeApi:
         }
 
     @staticmethod
-    def running_move(topic="t", *, state="catching_up", bytes_left=1000):
+    def running_move(
+        topic: str = "t", *, state: str = "catching_up", bytes_left: int | None = 1000
+    ) -> dict[str, Any]:
         return {
             "topic": topic,
             "partition": 0,
@@ -162,26 +182,26 @@ class FakeApi:
             ],
         }
 
-    async def _reassign(self, request):
+    async def _reassign(self, request: web.Request) -> web.Response:
         body = await request.json()
         return web.json_response({"dry_run": body["dry_run"], "partitions": self.planned})
 
-    async def _moves(self, request):
+    async def _moves(self, request: web.Request) -> web.Response:
         found = self.moves[0] if self.moves else []
         if len(self.moves) > 1:
             del self.moves[0]
         return web.json_response({"reassignments": found})
 
-    async def _cancel_moves(self, request):
+    async def _cancel_moves(self, request: web.Request) -> web.Response:
         return web.json_response({"dry_run": False, "partitions": self.planned})
 
-    async def _names(self, request):
+    async def _names(self, request: web.Request) -> web.Response:
         return web.json_response(list(self.topics))
 
-    async def _clusters(self, request):
+    async def _clusters(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"cluster_id": "c1"}]})
 
-    async def _topic(self, request):
+    async def _topic(self, request: web.Request) -> web.Response:
         topic = self.topics.get(request.match_info["t"])
         if topic is None:
             return self._missing(request)
@@ -198,10 +218,10 @@ class FakeApi:
         ]
         return web.json_response({**topic, "partitions": partitions})
 
-    async def _offsets(self, request):
+    async def _offsets(self, request: web.Request) -> web.Response:
         return web.json_response({"beginning_offset": 5, "end_offset": 42})
 
-    async def _create(self, request):
+    async def _create(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body["topic_name"] in self.topics:
             message = f"Topic '{body['topic_name']}' already exists."
@@ -212,7 +232,7 @@ class FakeApi:
         )
         return web.json_response({}, status=201)
 
-    async def _grow(self, request):
+    async def _grow(self, request: web.Request) -> web.Response:
         name, body = request.match_info["t"], await request.json()
         if name not in self.topics:
             return self._missing(request)
@@ -220,7 +240,7 @@ class FakeApi:
         self.add_topic(name, partitions=body["partitions_count"], configs=configs)
         return web.json_response({"partitions_count": body["partitions_count"]})
 
-    async def _alter(self, request):
+    async def _alter(self, request: web.Request) -> web.Response:
         if request.match_info["t"] not in self.topics:
             return self._missing(request)
         configs = self.topics[request.match_info["t"]]["configs"]
@@ -231,7 +251,7 @@ class FakeApi:
                 configs[change["name"]] = change["value"]
         return web.Response(status=204)
 
-    async def _remove(self, request):
+    async def _remove(self, request: web.Request) -> web.Response:
         node_id = int(request.match_info["b"])
         broker = next((b for b in self.brokers if b["broker_id"] == node_id), None)
         if broker is None:
@@ -245,21 +265,21 @@ class FakeApi:
         self.brokers.remove(broker)
         return web.Response(status=204)
 
-    async def _records(self, request):
+    async def _records(self, request: web.Request) -> web.Response:
         start = int(request.query["timestamp"]) // 1000
         return web.Response(headers={"Milena-Start-Offset": str(start)})
 
-    async def _delete_records(self, request):
+    async def _delete_records(self, request: web.Request) -> web.Response:
         before = (await request.json())["before_offset"]
         partition = int(request.match_info["p"])
         start = 42 if before == "latest" else before
         return web.json_response({"partition": partition, "log_start_offset": start})
 
-    async def _delete(self, request):
+    async def _delete(self, request: web.Request) -> web.Response:
         if self.topics.pop(request.match_info["t"], None) is None:
             return self._missing(request)
         return web.Response(status=204)
 
-    def _missing(self, request):
+    def _missing(self, request: web.Request) -> web.Response:
         message = f"Topic '{request.match_info['t']}' does not exist."
         return web.json_response({"error_code": 40403, "message": message}, status=404)

@@ -1,6 +1,8 @@
 """Consumer groups of a node's HTTP surface as the client sees it, over a ``FakeGroup`` and plain dictionaries."""
 
 import json
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from aiohttp import web
 
@@ -16,14 +18,21 @@ KINDS = {MemberUnknownError: "member_not_found", StaleMemberError: "stale_member
 class FakeGroupApi:
     """``described`` holds what is told of each group; heartbeats and commits of any go to ``group``."""
 
-    def __init__(self, **topics):
+    def __init__(self, **topics: int) -> None:
         self.group = FakeGroup(**topics)
-        self.described = {}
+        self.described: dict[str, dict[str, Any]] = {}
         self.ends = {"t": 42}
         """By topic, of each of its partitions."""
-        self.bodies = []
+        self.bodies: list[tuple[str, Any]] = []
 
-    def describe(self, group_id, *, members=(), offsets=None, state="EMPTY"):
+    def describe(
+        self,
+        group_id: str,
+        *,
+        members: Iterable[dict[str, Any]] = (),
+        offsets: Mapping[str, Mapping[int, int]] | None = None,
+        state: str = "EMPTY",
+    ) -> None:
         """Let there be a group; ``offsets`` is {topic: {partition: offset}}."""
         self.described[group_id] = {
             "group_id": group_id,
@@ -42,7 +51,9 @@ class FakeGroupApi:
         }
 
     @staticmethod
-    def member(member_id, *, assignment=(), **fields):
+    def member(
+        member_id: str, *, assignment: Iterable[tuple[str, Iterable[int]]] = (), **fields: object
+    ) -> dict[str, Any]:
         return {
             "member_id": member_id,
             "instance_id": None,
@@ -58,7 +69,7 @@ class FakeGroupApi:
             **fields,
         }
 
-    def routes(self):
+    def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/groups", self._list),
             web.get("/groups/{g}", self._describe),
@@ -70,7 +81,7 @@ class FakeGroupApi:
             web.post("/groups/{g}/offsets:reset", self._reset),
         ]
 
-    async def _list(self, request):
+    async def _list(self, request: web.Request) -> web.Response:
         groups = [
             {
                 **{k: v for k, v in group.items() if k not in {"members", "offsets"}},
@@ -80,11 +91,11 @@ class FakeGroupApi:
         ]
         return web.json_response({"groups": groups})
 
-    async def _describe(self, request):
+    async def _describe(self, request: web.Request) -> web.Response:
         found = self.described.get(request.match_info["g"])
         return self._missing(request) if found is None else web.json_response(found)
 
-    async def _lags(self, request):
+    async def _lags(self, request: web.Request) -> web.Response:
         found = self.described.get(request.match_info["g"])
         if found is None:
             return self._missing(request)
@@ -104,7 +115,7 @@ class FakeGroupApi:
         skip, limit = int(request.query["skip"]), int(request.query["limit"])
         return web.json_response({"total": len(rows), "lags": rows[skip : skip + limit]})
 
-    async def _delete(self, request):
+    async def _delete(self, request: web.Request) -> web.Response:
         found = self.described.get(request.match_info["g"])
         if found is None:
             return self._missing(request)
@@ -113,7 +124,7 @@ class FakeGroupApi:
         del self.described[request.match_info["g"]]
         return web.Response(status=204)
 
-    async def _heartbeat(self, request):
+    async def _heartbeat(self, request: web.Request) -> web.Response:
         body = await self._body(request)
         subscription = None
         if "topics" in body or "pattern" in body:
@@ -138,7 +149,7 @@ class FakeGroupApi:
             answer = await self.group.heartbeat("g", beat, session_ms=0)
         except AnswerError as error:
             return self._refused(error)
-        assignment = {}
+        assignment: dict[str, list[int]] = {}
         for where in sorted(answer.assignment):
             assignment.setdefault(where.topic, []).append(where.partition)
         return web.json_response(
@@ -152,7 +163,7 @@ class FakeGroupApi:
             }
         )
 
-    async def _commit(self, request):
+    async def _commit(self, request: web.Request) -> web.Response:
         body = await self._body(request)
         offsets = {TopicPartition(o["topic"], o["partition"]): o["offset"] for o in body["offsets"]}
         try:
@@ -166,17 +177,17 @@ class FakeGroupApi:
             return self._refused(error)
         return web.Response(status=204)
 
-    async def _committed(self, request):
+    async def _committed(self, request: web.Request) -> web.Response:
         topic = request.query.get("topic")
         if not self.group.offsets:
             return self._missing(request)
-        found = {}
+        found: dict[str, dict[str, dict[str, int]]] = {}
         for where, offset in self.group.offsets.items():
             if topic in (None, where.topic):
                 found.setdefault(where.topic, {})[str(where.partition)] = {"offset": offset}
         return web.json_response({"offsets": found})
 
-    async def _reset(self, request):
+    async def _reset(self, request: web.Request) -> web.Response:
         body = await self._body(request)
         name = request.match_info["g"]
         if name not in self.described:
@@ -186,18 +197,18 @@ class FakeGroupApi:
         done = {str(p): {"offset": 7} for p in body.get("partitions", (0, 1))}
         return web.json_response({"offsets": {body["topic"]: done}})
 
-    async def _body(self, request):
+    async def _body(self, request: web.Request) -> Any:
         body = json.loads(await request.text())
         self.bodies.append((request.path, body))
         return body
 
     @staticmethod
-    def _missing(request):
+    def _missing(request: web.Request) -> web.Response:
         message = f"group '{request.match_info['g']}' does not exist"
         return web.json_response({"error_code": 40405, "message": message}, status=404)
 
     @staticmethod
-    def _not_empty(request):
+    def _not_empty(request: web.Request) -> web.Response:
         message = f"group '{request.match_info['g']}' has members: stop them first"
         kind = {"Milena-Error": "group_not_empty"}
         return web.json_response(
@@ -205,7 +216,7 @@ class FakeGroupApi:
         )
 
     @staticmethod
-    def _refused(error):
+    def _refused(error: AnswerError) -> web.Response:
         body = {"error_code": error.error_code, "message": error.message}
         kind = KINDS.get(type(error), "not_coordinator")
         return web.json_response(body, status=error.status, headers={"Milena-Error": kind})

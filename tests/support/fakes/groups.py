@@ -7,10 +7,13 @@ raised first, one a call; ``lost_answers`` calls are carried out, and their answ
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from milena.cluster.group_views import GroupOffset
-from milena.consuming.membership import BeatAnswer
+from milena.consuming.membership import Beat, BeatAnswer
+from milena.consuming.options import Subscription
 from milena.errors import (
     GroupNotEmptyError,
     MemberFencedError,
@@ -22,19 +25,20 @@ from milena.errors import (
 from milena.records import TopicPartition
 
 INTERVAL_MS = 3_000
+T = TypeVar("T")
 
 
 @dataclass
 class Member:
     """What the coordinator knows of one member."""
 
-    subscription: object
+    subscription: Subscription | None
     instance_id: str | None
     session_ms: int
     rebalance_ms: int
     epoch: int = 0
-    held: set = field(default_factory=set)
-    target: set = field(default_factory=set)
+    held: set[TopicPartition] = field(default_factory=set)
+    target: set[TopicPartition] = field(default_factory=set)
     heard_s: float = 0.0
     revoking_since_s: float | None = None
 
@@ -42,24 +46,23 @@ class Member:
 class FakeGroup:
     """One group. ``topics`` maps names to partition counts; change it and call ``rebalance``."""
 
-    def __init__(self, **topics):
+    def __init__(self, **topics: int) -> None:
         self.topics = topics
-        self.members = {}
-        self.predecessors = {}
+        self.members: dict[str, Member] = {}
+        self.predecessors: dict[str, str] = {}
         self.generation = 0
-        self.offsets = {}
-        self.failures = deque()
+        self.offsets: dict[TopicPartition, int] = {}
+        self.failures: deque[Exception | None] = deque()
         self.lost_answers = 0
-        self.beats = []
-        self.commits = []
-        self.owners = {}
-        self.overlaps = []
-        self.expired = []
+        self.beats: list[Beat] = []
+        self.commits: list[tuple[str | None, dict[TopicPartition, int]]] = []
+        self.overlaps: list[tuple[TopicPartition, str, str]] = []
+        self.expired: list[str] = []
         self._changed = asyncio.Event()
 
     # -- the port ----------------------------------------------------------------------------------
 
-    async def heartbeat(self, group, beat, *, session_ms):
+    async def heartbeat(self, group: str, beat: Beat, *, session_ms: int) -> BeatAnswer:
         self.beats.append(beat)
         await self._pass()
         answer = self._beat(beat)
@@ -74,7 +77,14 @@ class FakeGroup:
             answer = self._answer(beat.member_id)
         return self._lose_or(answer)
 
-    async def commit(self, group, offsets, *, member_id, member_epoch):
+    async def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        member_id: str | None,
+        member_epoch: int,
+    ) -> None:
         await self._pass()
         self._expire()
         if member_id is None:
@@ -88,7 +98,9 @@ class FakeGroup:
         self.offsets.update(offsets)
         self._lose_or(None)
 
-    async def committed(self, group, topics=None):
+    async def committed(
+        self, group: str, topics: Iterable[str] | None = None
+    ) -> dict[TopicPartition, GroupOffset]:
         await self._pass()
         return {
             where: GroupOffset(offset=offset)
@@ -98,14 +110,14 @@ class FakeGroup:
 
     # -- for tests ---------------------------------------------------------------------------------
 
-    def owned(self, member_id):
+    def owned(self, member_id: str) -> set[TopicPartition]:
         return self.members[member_id].held & self.members[member_id].target
 
-    def kick(self, member_id):
+    def kick(self, member_id: str) -> None:
         """Give a member up, as when its session ended."""
         self._remove(member_id)
 
-    def rebalance(self):
+    def rebalance(self) -> None:
         """Deal out anew: what is held stays where the deal allows."""
         everything = [
             TopicPartition(t, p) for t, n in sorted(self.topics.items()) for p in range(n)
@@ -118,20 +130,20 @@ class FakeGroup:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    async def _pass(self):
+    async def _pass(self) -> None:
         await asyncio.sleep(0)
         if self.failures:
             failure = self.failures.popleft()
             if failure is not None:
                 raise failure
 
-    def _lose_or(self, answer):
+    def _lose_or(self, answer: T) -> T:
         if self.lost_answers:
             self.lost_answers -= 1
             raise UnreachableError("the answer was lost")
         return answer
 
-    def _beat(self, beat):
+    def _beat(self, beat: Beat) -> BeatAnswer:
         self._expire()
         if beat.member_epoch < 0:
             self._remove(beat.member_id)
@@ -155,7 +167,7 @@ class FakeGroup:
         self._reconcile()
         return self._answer(beat.member_id)
 
-    def _join(self, beat):
+    def _join(self, beat: Beat) -> None:
         if beat.member_id in self.members:
             return
         former = next(
@@ -166,6 +178,9 @@ class FakeGroup:
             ),
             None,
         )
+        # A beat that joins says both.
+        assert beat.session_timeout_ms is not None
+        assert beat.rebalance_timeout_ms is not None
         member = Member(
             subscription=beat.subscription,
             instance_id=beat.instance_id,
@@ -180,7 +195,7 @@ class FakeGroup:
         self.members[beat.member_id] = member
         self.rebalance()
 
-    def _answer(self, member_id):
+    def _answer(self, member_id: str) -> BeatAnswer:
         member = self._member(member_id)
         return BeatAnswer(
             member_id=member_id,
@@ -190,7 +205,7 @@ class FakeGroup:
             assignment=frozenset(member.held & member.target),
         )
 
-    def _is_news(self, beat):
+    def _is_news(self, beat: Beat) -> bool:
         member = self.members.get(beat.member_id)
         return (
             member is None
@@ -198,8 +213,8 @@ class FakeGroup:
             or member.held & member.target != beat.owned
         )
 
-    def _reconcile(self):
-        taken = set().union(*(m.held for m in self.members.values()))
+    def _reconcile(self) -> None:
+        taken = {where for m in self.members.values() for where in m.held}
         for member in self.members.values():
             if member.held <= member.target:
                 free = member.target - taken
@@ -212,15 +227,15 @@ class FakeGroup:
         self._check()
         self._changed.set()
 
-    def _check(self):
-        seen = {}
+    def _check(self) -> None:
+        seen: dict[TopicPartition, str] = {}
         for name, member in self.members.items():
             for where in member.held:
                 if where in seen:
                     self.overlaps.append((where, seen[where], name))
                 seen[where] = name
 
-    def _expire(self):
+    def _expire(self) -> None:
         now_s = self._now_s()
         for name, member in list(self.members.items()):
             is_silent = now_s - member.heard_s > member.session_ms / 1000 and member.heard_s
@@ -228,14 +243,14 @@ class FakeGroup:
             if is_silent or (since_s is not None and now_s - since_s > member.rebalance_ms / 1000):
                 self._remove(name)
 
-    def _remove(self, member_id):
+    def _remove(self, member_id: str) -> None:
         if self.members.pop(member_id, None) is not None:
             self.expired.append(member_id)
             if self.members:
                 self.rebalance()
             self._changed.set()
 
-    def _member(self, member_id):
+    def _member(self, member_id: str) -> Member:
         if member_id not in self.members:
             if self.predecessors.get(member_id) in self.members:
                 raise MemberFencedError("taken over", status=409, error_code=40935)
@@ -243,9 +258,9 @@ class FakeGroup:
         return self.members[member_id]
 
     @staticmethod
-    def _now_s():
+    def _now_s() -> float:
         return asyncio.get_running_loop().time()
 
 
-def not_coordinator():
+def not_coordinator() -> NotNowError:
     return NotNowError("another node coordinates the group", status=503, error_code=50310)

@@ -4,11 +4,19 @@ from http_api.ports.groups import OffsetToCommit
 from milena.model.requests import OpenTransaction
 
 
-def committed(topic, partition, offset=0):
+def committed(topic: str, partition: int, offset: int = 0) -> OffsetToCommit:
     return OffsetToCommit(topic=topic, partition=partition, offset=offset)
 
 
-def open_part(number, topic="t", partition=0, *, name=None, began_ms=None, timeout_ms=60_000):
+def open_part(
+    number: int,
+    topic: str = "t",
+    partition: int = 0,
+    *,
+    name: str | None = None,
+    began_ms: int | None = None,
+    timeout_ms: int = 60_000,
+) -> OpenTransaction:
     return OpenTransaction(
         topic=topic,
         partition=partition,

@@ -2,20 +2,27 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from milena.errors import NotNowError, OutOfRangeError
 from milena.model.batch.encode import encode_batch, rewrite_batch, stamp_batch
 from milena.model.batch.header import STAMP_BYTES, decode_header
-from milena.model.columns import RecordColumns
-from milena.model.types import Codec, TimestampType
-from milena.records import LastN, StartAt, TimestampMs
+from milena.model.columns import Headers, RecordColumns
+from milena.model.types import Codec, MonotonicMs, TimestampType, WallMs
+from milena.records import LastN, Position, StartAt, TimestampMs
 
 APPEND_TIME_MS = 1_800_000_000_000
 BASE_TIMESTAMP_MS = 1_700_000_000_000
 
 
-def columns(values, *, keys=None, headers=None, timestamp_deltas=None):
+def columns(
+    values: Iterable[bytes | None],
+    *,
+    keys: list[bytes | None] | None = None,
+    headers: list[Headers | None] | None = None,
+    timestamp_deltas: list[int] | None = None,
+) -> RecordColumns:
     return RecordColumns(
         offset_deltas=None,
         timestamp_deltas=timestamp_deltas,
@@ -26,17 +33,17 @@ def columns(values, *, keys=None, headers=None, timestamp_deltas=None):
 
 
 def stored(
-    base_offset,
-    *values,
-    keep=None,
-    keys=None,
-    headers=None,
-    timestamp_deltas=None,
-    base_timestamp_ms=BASE_TIMESTAMP_MS,
-    codec=Codec.NONE,
-    timestamp_type=TimestampType.CREATE,
-    is_control=False,
-):
+    base_offset: int,
+    *values: bytes | None,
+    keep: Iterable[int] | None = None,
+    keys: list[bytes | None] | None = None,
+    headers: list[Headers | None] | None = None,
+    timestamp_deltas: list[int] | None = None,
+    base_timestamp_ms: int = BASE_TIMESTAMP_MS,
+    codec: Codec = Codec.NONE,
+    timestamp_type: TimestampType = TimestampType.CREATE,
+    is_control: bool = False,
+) -> bytes:
     """A batch as a log stores it; ``keep``: the deltas that compaction left."""
     found = columns(values, keys=keys, headers=headers, timestamp_deltas=timestamp_deltas)
     batch = encode_batch(
@@ -69,41 +76,50 @@ class Answer:
     last_stable_offset: int | None = None
 
     @property
-    def readable_end(self):
+    def readable_end(self) -> int:
         return self.high_watermark if self.last_stable_offset is None else self.last_stable_offset
 
 
 class FakePartition:
     """A leader that always knows its end. ``failures`` are raised first, one a request."""
 
-    def __init__(self, *batches, log_start_offset=0, per_answer=1):
+    def __init__(self, *batches: bytes, log_start_offset: int = 0, per_answer: int = 1) -> None:
         self.batches = list(batches)
         self.log_start_offset = log_start_offset
         self.per_answer = per_answer
-        self.failures = deque()
-        self.requests = []
-        self.verified = []
+        self.failures: deque[Exception | Answer] = deque()
+        self.requests: list[tuple[Position, int]] = []
+        self.verified: list[bool] = []
         self.stale = 0
         self._grown = asyncio.Event()
 
     @property
-    def end(self):
+    def end(self) -> int:
         return (
             decode_header(self.batches[-1]).next_offset if self.batches else self.log_start_offset
         )
 
-    def append(self, *values):
+    def append(self, *values: bytes | None) -> None:
         self.batches.append(stored(self.end, *values))
         self._grown.set()
 
-    def delete_below(self, offset):
+    def delete_below(self, offset: int) -> None:
         self.log_start_offset = offset
         self.batches = [b for b in self.batches if decode_header(b).last_offset >= offset]
 
-    def mark_stale(self, topic=None):
+    def mark_stale(self, topic: str | None = None) -> None:
         self.stale += 1
 
-    async def fetch(self, topic, partition, *, offset, max_bytes, wait_ms, is_verified=False):
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: Position,
+        max_bytes: int,
+        wait_ms: int,
+        is_verified: bool = False,
+    ) -> Answer:
         self.requests.append((offset, wait_ms))
         self.verified.append(is_verified)
         await asyncio.sleep(0)
@@ -126,7 +142,7 @@ class FakePartition:
             log_start_offset=self.log_start_offset,
         )
 
-    def _resolve(self, offset):
+    def _resolve(self, offset: Position) -> int:
         match offset:
             case StartAt.EARLIEST:
                 return self.log_start_offset
@@ -136,32 +152,34 @@ class FakePartition:
                 return max(self.log_start_offset, self.end - count)
             case TimestampMs():
                 return self.log_start_offset
+            case int():
+                pass
         if not self.log_start_offset <= offset <= self.end:
             raise OutOfRangeError(f"offset {offset}", status=400, error_code=40002)
         return offset
 
 
-def no_leader():
+def no_leader() -> NotNowError:
     return NotNowError("no leader", status=503, error_code=50302)
 
 
 class InstantClock:
     """Time passes by sleeping only, and at once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.ms = 0.0
-        self.sleeps = []
+        self.sleeps: list[float] = []
 
-    def now_ms(self):
-        return self.ms
+    def now_ms(self) -> MonotonicMs:
+        return MonotonicMs(int(self.ms))
 
-    def wall_ms(self):
-        return int(self.ms)
+    def wall_ms(self) -> WallMs:
+        return WallMs(int(self.ms))
 
-    def expiry_ms(self):
-        return int(self.ms)
+    def expiry_ms(self) -> WallMs:
+        return WallMs(int(self.ms))
 
-    async def sleep(self, ms):
+    async def sleep(self, ms: float) -> None:
         self.sleeps.append(ms)
         self.ms += ms
         await asyncio.sleep(0)

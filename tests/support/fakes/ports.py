@@ -8,6 +8,7 @@ import asyncio
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from immutables import Map
 
@@ -33,7 +34,7 @@ from milena.model.batch.decode import iterate_headers
 from milena.model.batch.encode import encode_batch, stamp_batch
 from milena.model.batch.header import decode_header
 from milena.model.batch.timestamps import ANY_TIMESTAMP, TIMESTAMP_MS_MAX
-from milena.model.columns import RecordColumns
+from milena.model.columns import Headers, RecordColumns
 from milena.model.errors import (
     IdempotencyKeyReusedError,
     InvalidTopicNameError,
@@ -42,7 +43,6 @@ from milena.model.errors import (
     OffsetOutOfRangeError,
     PartitionNotFoundError,
     PreconditionFailedError,
-    ReplicaNotFoundError,
     TopicExistsError,
     TopicNotFoundError,
 )
@@ -74,6 +74,7 @@ from tests.support.fakes.access import NodeAccess
 from tests.support.fakes.rest import FakeConsumers, FakeGroups
 from tests.support.fakes.transactions import FakeTransactions
 
+T = TypeVar("T")
 NODE_ID = 1
 CLUSTER_ID = "cluster-in-memory"
 NOW_MS = 1_700_000_000_000
@@ -244,7 +245,7 @@ class FakeNode:
     def set_cluster_id(self, cluster_id: str) -> None:
         self._set_image(cluster_id=cluster_id)
 
-    def set_partition(self, name: str, partition: int, **changes: object) -> None:
+    def set_partition(self, name: str, partition: int, **changes: Any) -> None:
         key = (self.image.topic_ids[name], partition)
         state = replace(self.image.partitions[key], **changes)
         self._set_image(partitions=self.image.partitions.set(key, state))
@@ -255,25 +256,29 @@ class FakeNode:
         partition: int,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None = None,
-        **columns: object,
+        *,
+        offset_deltas: list[int] | None = None,
+        headers: list[Headers | None] | None = None,
+        base_timestamp_ms: int = NOW_MS,
+        is_control: bool = False,
     ) -> int:
         batch = encode_batch(
             RecordColumns(
-                offset_deltas=columns.get("offset_deltas"),
+                offset_deltas=offset_deltas,
                 timestamp_deltas=None,
                 keys=None if keys is None else list(keys),
                 values=list(values),
-                headers=columns.get("headers"),
+                headers=headers,
             ),
-            base_timestamp_ms=columns.get("base_timestamp_ms", NOW_MS),
+            base_timestamp_ms=base_timestamp_ms,
             codec=self.codec,
-            is_control=bool(columns.get("is_control", False)),
+            is_control=is_control,
         )
         base_offset = self.logs[topic, partition].append(batch)
         self._wake()
         return base_offset
 
-    def _set_image(self, **changes: object) -> None:
+    def _set_image(self, **changes: Any) -> None:
         self.image = replace(self.image, index=self.image.index + 1, **changes)
         self._wake()
 
@@ -326,7 +331,9 @@ class FakeNode:
 
     def _scatter(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
         records = request.records
-        count = self.image.topic(request.topic).partition_count
+        topic = self.image.topic(request.topic)
+        assert topic is not None
+        count = topic.partition_count
         self._round_robin += 1
         partitions = [
             self._round_robin % count if p is None else p
@@ -338,11 +345,11 @@ class FakeNode:
             rows.setdefault(partition, []).append(index)
         if len(rows) == 1:
             return self._produce_to(request, partitions[0], records)
-        receipts: list[ProduceReceipt | None] = [None] * len(partitions)
+        receipts: dict[int, ProduceReceipt] = {}
         for partition, indexes in rows.items():
             part = Records(
                 keys=_take(records.keys, indexes),
-                values=_take(records.values, indexes),
+                values=[records.values[index] for index in indexes],
                 headers=_take(records.headers, indexes),
                 timestamps=_take(records.timestamps, indexes),
             )
@@ -350,7 +357,7 @@ class FakeNode:
                 indexes, self._produce_to(request, partition, part), strict=True
             ):
                 receipts[index] = receipt
-        return receipts
+        return [receipts[index] for index in range(len(partitions))]
 
     def _produce_to(
         self, request: ProduceRequest, partition: int, records: Records
@@ -376,7 +383,7 @@ class FakeNode:
             good = [at for at in range(count) if at not in bad]
             part = Records(
                 keys=_take(records.keys, good),
-                values=_take(records.values, good),
+                values=[records.values[index] for index in good],
                 headers=_take(records.headers, good),
                 timestamps=_take(records.timestamps, good),
             )
@@ -458,8 +465,6 @@ class FakeNode:
         self.fail("fetch")
         self.fetch_requests.append(request)
         log = self.log(request.topic, request.partition)
-        if request.is_local and ("local", request.topic) in self.logs:
-            raise ReplicaNotFoundError("This node holds no copy.")
         start = self._start(log, request)
         if start == log.end_for(request) and request.timeout_ms:
             await self.wait(request.timeout_ms)
@@ -597,7 +602,10 @@ class FakeNode:
         command = AllocateProducer(name=name, principal=principal_to_own(self.image))
         outcome = producers.apply(self.image, WallMs(NOW_MS), command)
         self.image = outcome.image
+        assert isinstance(outcome.response, tuple)
         producer_id, producer_epoch = outcome.response
+        assert isinstance(producer_id, int)
+        assert isinstance(producer_epoch, int)
         return ProducerState(producer_id=producer_id, producer_epoch=producer_epoch)
 
     @property
@@ -736,7 +744,7 @@ def no_leader() -> NoLeaderError:
     return NoLeaderError("Partition has no leader; nothing was written.")
 
 
-def _take(column: list | None, indexes: list[int]) -> list | None:
+def _take(column: Sequence[T] | None, indexes: list[int]) -> list[T] | None:
     return None if column is None else [column[index] for index in indexes]
 
 

@@ -1,8 +1,9 @@
 """Consumer groups and REST consumers in memory, behind the ports of the API: one node, decided at once."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from http_api.ports.groups import (
     ConsumerSubscription,
@@ -35,6 +36,9 @@ from milena.model.errors import (
     SubscriptionConflictError,
 )
 
+if TYPE_CHECKING:
+    from tests.support.fakes.ports import FakeLog, FakeNode
+
 COMMIT_MS = 1_700_000_000_001
 INTERVAL_MS = 3000
 SESSION_MS = range(1000, 300_001)
@@ -52,7 +56,7 @@ class FakeGroup:
 class FakeGroups:
     """Implements ``GroupsPort``. Partitions are shared out at once: nobody has to give anything back."""
 
-    def __init__(self, node):
+    def __init__(self, node: "FakeNode") -> None:
         self._node = node
         self.known: dict[str, FakeGroup] = {}
         self.heartbeats: list[tuple[str, Heartbeat]] = []
@@ -82,7 +86,9 @@ class FakeGroups:
         found = self.known[group]
         return self._answer(group, member_id, found.generation, found.members[member_id].assignment)
 
-    def _answer(self, group, member_id, epoch, assignment) -> HeartbeatAnswer:
+    def _answer(
+        self, group: str, member_id: str, epoch: int, assignment: Sequence[TopicPartition]
+    ) -> HeartbeatAnswer:
         return HeartbeatAnswer(
             member_id=member_id,
             member_epoch=epoch,
@@ -98,7 +104,16 @@ class FakeGroups:
         if epoch not in (-1, found.generation):
             raise StaleMemberEpochError(f"Epoch {epoch} of '{member_id}' is not the current one.")
 
-    def join(self, group, member_id, topics, pattern, *, is_rest=False, heartbeat=None) -> None:
+    def join(
+        self,
+        group: str,
+        member_id: str,
+        topics: Iterable[str],
+        pattern: str | None,
+        *,
+        is_rest: bool = False,
+        heartbeat: Heartbeat | None = None,
+    ) -> None:
         found = self.known.setdefault(group, FakeGroup())
         found.members[member_id] = MemberDescription(
             member_id=member_id,
@@ -223,7 +238,7 @@ class FakeGroups:
         ]
 
 
-def place_of(log, target: ResetTarget | Seek) -> int:
+def place_of(log: "FakeLog", target: ResetTarget | Seek) -> int:
     """The offset that was meant."""
     if target.timestamp_ms is not None:
         headers = [decode_header(batch) for batch in log.batches]
@@ -232,6 +247,7 @@ def place_of(log, target: ResetTarget | Seek) -> int:
     if target.name is not None:
         is_first = target.name is Reset.EARLIEST
         return log.log_start_offset if is_first else log.high_watermark
+    assert target.offset is not None
     if target.offset > log.high_watermark:
         raise OffsetOutOfRangeError(
             f"offset {target.offset} is above the end, {log.high_watermark}"
@@ -258,7 +274,7 @@ class FakeConsumer:
 class FakeConsumers:
     """Implements ``ConsumersPort``."""
 
-    def __init__(self, node, groups: FakeGroups):
+    def __init__(self, node: "FakeNode", groups: FakeGroups) -> None:
         self._node = node
         self._groups = groups
         self.known: dict[tuple[str, str], FakeConsumer] = {}

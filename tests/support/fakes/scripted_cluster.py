@@ -6,8 +6,10 @@ batch is appended or not, whatever the client is told about it.
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from milena.cluster.metadata import Listener
 from milena.cluster.transport import AppendAnswer
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.errors import (
@@ -19,7 +21,7 @@ from milena.errors import (
     UnknownResultError,
 )
 from milena.model.batch.client_checks import validate_client_batch
-from milena.model.batch.decode import records_in
+from milena.model.batch.decode import Record, records_in
 from milena.model.batch.encode import stamp_batch
 from milena.model.errors import InvalidProducerError, RequestTooLargeError
 from milena.records import ProducerIdentity
@@ -31,27 +33,27 @@ NOW_MS = 1_800_000_000_000
 class ScriptedClock:
     """Time passes only when somebody sleeps, and then at once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.monotonic_ms = 1000.0
-        self.slept = []
+        self.slept: list[float] = []
 
-    def now_ms(self):
+    def now_ms(self) -> float:
         return self.monotonic_ms
 
-    def wall_ms(self):
+    def wall_ms(self) -> int:
         return NOW_MS
 
-    async def sleep(self, ms):
+    async def sleep(self, ms: float) -> None:
         self.slept.append(ms)
         self.monotonic_ms += max(ms, 0)
         await asyncio.sleep(0)
 
 
-def not_now():
+def not_now() -> NotNowError:
     return NotNowError("no leader", status=503, error_code=50302)
 
 
-def unknown():
+def unknown() -> UnknownResultError:
     return UnknownResultError("no answer", status=504, error_code=None)
 
 
@@ -63,14 +65,14 @@ class ScriptedLog:
     never comes. An exception is raised before anything is appended.
     """
 
-    script: list = field(default_factory=list)
-    records: list = field(default_factory=list)
+    script: list[str | Exception] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     producers: ProducerStates = field(default_factory=ProducerStates)
-    attempts: list = field(default_factory=list)
+    attempts: list[bytes] = field(default_factory=list)
     in_flight: int = 0
     bytes_max: int = 8 << 20
 
-    def append(self, batch, if_match=None):
+    def append(self, batch: bytes, if_match: int | None = None) -> AppendAnswer:
         try:
             header = validate_client_batch(batch, bytes_max=self.bytes_max, now_ms=NOW_MS)
             verdict = self.producers.check(header, NOW_MS)
@@ -84,40 +86,40 @@ class ScriptedLog:
             )
         base = len(self.records)
         if if_match not in (None, base):
-            error = ConditionFailedError(f"ends at {base}", status=412, error_code=412)
-            error.end_offset = base
-            raise error
+            refusal = ConditionFailedError(f"ends at {base}", status=412, error_code=412)
+            refusal.end_offset = base
+            raise refusal
         stamped = stamp_batch(batch, base_offset=base, leader_epoch=0, append_time_ms=NOW_MS)
         self.records += records_in(stamped + batch[len(stamped) :])
         self.producers.record(header, base, NOW_MS)
         return AppendAnswer(base_offset=base, last_offset=len(self.records) - 1, is_duplicate=False)
 
     @property
-    def values(self):
+    def values(self) -> list[bytes | None]:
         return [record[3] for record in self.records]
 
 
 class ScriptedCluster:
     """Transport and metadata in one, for one topic ``t``."""
 
-    def __init__(self, partitions=1, **configs):
-        self.logs = defaultdict(ScriptedLog)
+    def __init__(self, partitions: int = 1, **configs: str) -> None:
+        self.logs: defaultdict[int, ScriptedLog] = defaultdict(ScriptedLog)
         self.identities = 0
-        self.identity_failures = []
+        self.identity_failures: list[Exception] = []
         self.refreshes = 0
         self.stale_marks = 0
-        self.leader_epochs = defaultdict(int)
+        self.leader_epochs: defaultdict[int, int] = defaultdict(int)
         self.makes_topics = False
         self.configs = configs
-        self.listeners = []
+        self.listeners: list[Listener] = []
         self.set_partitions(partitions)
 
-    def set_partitions(self, count):
+    def set_partitions(self, count: int) -> None:
         self.partition_count = count
         for listener in self.listeners:
             listener(self.snapshot())
 
-    def snapshot(self):
+    def snapshot(self) -> ClusterView:
         partitions = tuple(
             PartitionView(
                 partition=p,
@@ -142,31 +144,40 @@ class ScriptedCluster:
 
     # -- metadata ------------------------------------------------------------------------------------
 
-    async def view(self):
+    async def view(self) -> ClusterView:
         return self.snapshot()
 
-    async def topic(self, name):
+    async def topic(self, name: str) -> TopicView:
         found = [topic for topic in self.snapshot().topics if topic.name == name]
         if not found:
             raise TargetNotFoundError(f"no topic {name}", status=404, error_code=40403)
         return found[0]
 
-    def listen(self, listener):
+    def listen(self, listener: Listener) -> Callable[[], None]:
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
-    def leader_epoch(self, topic, partition):
+    def leader_epoch(self, topic: str, partition: int) -> int:
         return self.leader_epochs[partition]
 
-    def mark_stale(self, topic=None):
+    def mark_stale(self, topic: str | None = None) -> None:
         self.stale_marks += 1
 
-    async def refresh(self):
+    async def refresh(self) -> None:
         self.refreshes += 1
 
     # -- transport -----------------------------------------------------------------------------------
 
-    async def append(self, topic, partition, batch, *, acks, timeout_ms, if_match):
+    async def append(
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: int,
+        timeout_ms: int,
+        if_match: int | None,
+    ) -> AppendAnswer:
         log = self.logs[partition]
         log.in_flight += 1
         assert log.in_flight == 1, "two requests for one partition may overtake each other"
@@ -177,7 +188,9 @@ class ScriptedCluster:
         finally:
             log.in_flight -= 1
 
-    async def _answer(self, log, batch, acks, if_match):
+    async def _answer(
+        self, log: ScriptedLog, batch: bytes, acks: int, if_match: int | None
+    ) -> AppendAnswer:
         step = log.script.pop(0) if log.script else "ok"
         if isinstance(step, Exception):
             raise step
@@ -192,13 +205,13 @@ class ScriptedCluster:
             return AppendAnswer(base_offset=None, last_offset=None, is_duplicate=False)
         return answer
 
-    async def allocate_producer(self, name=None):
+    async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
         if self.identity_failures:
             raise self.identity_failures.pop(0)
         self.identities += 1
         return ProducerIdentity(self.identities, 0)
 
-    async def can_make_topic(self, topic):
+    async def can_make_topic(self, topic: str) -> bool:
         if self.makes_topics:
             self.set_partitions(1)
         return self.makes_topics

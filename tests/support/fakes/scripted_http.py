@@ -1,9 +1,13 @@
 """The client's HTTP session without a network: metadata from fields, failures by script."""
 
 import json
+from typing import TYPE_CHECKING, Any
 
-from milena.cluster.http import RawAnswer
+from milena.cluster.http import HttpCall, RawAnswer
 from milena.cluster.routing import NodeRoutes
+
+if TYPE_CHECKING:
+    import asyncio
 
 A, B = "http://a:1", "http://b:1"
 
@@ -11,18 +15,18 @@ A, B = "http://a:1", "http://b:1"
 class ScriptedHttp:
     """Answers ``/metadata`` from its fields, or fails with ``failure``."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.routes = NodeRoutes(A)
-        self.asked = []
-        self.preferred = []
-        self.failure = None
-        self.gate = None
+        self.asked: list[str] = []
+        self.preferred: list[str | None] = []
+        self.failure: Exception | None = None
+        self.gate: asyncio.Event | None = None
         self.version = 1
-        self.topics = {"t": [1, 2]}
-        self.fenced = set()
-        self.other = {}
+        self.topics: dict[str, list[int | None]] = {"t": [1, 2]}
+        self.fenced: set[int] = set()
+        self.other: dict[str, Any] = {}
 
-    async def send(self, call, *, preferred=None):
+    async def send(self, call: HttpCall, *, preferred: str | None = None) -> RawAnswer:
         self.asked.append(call.path)
         self.preferred.append(preferred)
         if self.gate is not None:
@@ -36,10 +40,10 @@ class ScriptedHttp:
             return self.reply(200, self.other[name])
         return self.reply(404, {"error_code": 40403, "message": f"no topic {name}"})
 
-    def reply(self, status, body):
+    def reply(self, status: int, body: object) -> RawAnswer:
         return RawAnswer(status=status, headers={}, body=json.dumps(body).encode(), url=A)
 
-    def metadata(self):
+    def metadata(self) -> dict[str, Any]:
         return {
             "cluster_id": "c",
             "version": self.version,

@@ -1,27 +1,31 @@
 """Topics of several partitions as a consumer meets them, without a network: partitions on paper, side by side."""
 
+from collections.abc import Callable
+
+from milena.cluster.metadata import Listener
 from milena.cluster.view import ClusterView, PartitionView, TopicView
 from milena.errors import TargetNotFoundError
-from tests.support.fakes.partition import FakePartition
+from milena.records import Position
+from tests.support.fakes.partition import Answer, FakePartition
 
 
 class FakeTopics:
     """``FakeTopics(t=2)`` has the partitions t-0 and t-1. Values tell where they are: ``b"t-0:3"``."""
 
-    def __init__(self, **counts):
-        self.partitions = {}
-        self._listeners = []
+    def __init__(self, **counts: int) -> None:
+        self.partitions: dict[tuple[str, int], FakePartition] = {}
+        self._listeners: list[Listener] = []
         for topic, count in counts.items():
             self.grow(topic, count)
 
-    def grow(self, topic, count):
+    def grow(self, topic: str, count: int) -> None:
         """Let a topic have this many partitions, and tell those who listen."""
         for partition in range(count):
             self.partitions.setdefault((topic, partition), FakePartition(per_answer=100))
         for listener in list(self._listeners):
             listener(self._view())
 
-    def write(self, topic, partition, count=1):
+    def write(self, topic: str, partition: int, count: int = 1) -> None:
         """Append batches of one record each."""
         found = self.partitions[topic, partition]
         for _ in range(count):
@@ -29,26 +33,42 @@ class FakeTopics:
 
     # -- the ports ---------------------------------------------------------------------------------
 
-    def listen(self, listener):
+    def listen(self, listener: Listener) -> Callable[[], None]:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def mark_stale(self, topic=None):
+    def mark_stale(self, topic: str | None = None) -> None:
         pass
 
-    async def partition_count(self, name):
+    async def partition_count(self, name: str) -> int:
         count = sum(topic == name for topic, _ in self.partitions)
         if not count:
             raise TargetNotFoundError(f"no topic {name}", status=404, error_code=40401)
         return count
 
-    async def fetch(self, topic, partition, **asked):
+    async def fetch(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: Position,
+        max_bytes: int,
+        wait_ms: int,
+        is_verified: bool = False,
+    ) -> Answer:
         found = self.partitions.get((topic, partition))
         if found is None:
             raise TargetNotFoundError(f"no {topic}-{partition}", status=404, error_code=40402)
-        return await found.fetch(topic, partition, **asked)
+        return await found.fetch(
+            topic,
+            partition,
+            offset=offset,
+            max_bytes=max_bytes,
+            wait_ms=wait_ms,
+            is_verified=is_verified,
+        )
 
-    def _view(self):
+    def _view(self) -> ClusterView:
         topics = sorted({topic for topic, _ in self.partitions})
         return ClusterView(
             cluster_id="c",
@@ -72,6 +92,6 @@ class FakeTopics:
         )
 
 
-def value_at(topic, partition, offset):
+def value_at(topic: str, partition: int, offset: int) -> bytes:
     """What ``write`` writes there."""
     return f"{topic}-{partition}:{offset}".encode()

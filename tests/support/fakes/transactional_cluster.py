@@ -1,10 +1,12 @@
 """A scripted cluster that knows transactions: what it was asked, and what it shall answer to begin and end them."""
 
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 
+from milena.cluster.transport import AppendAnswer, MemberOffsets, WrittenPart
 from milena.errors import TargetNotFoundError
 from milena.model.types import PRODUCER_EPOCH_MAX
-from milena.records import ProducerIdentity
+from milena.records import ProducerIdentity, TopicPartition
 from tests.support.fakes.scripted_cluster import ScriptedCluster
 
 EPOCHS_A_LIFE = 10
@@ -17,24 +19,40 @@ class TransactionalCluster(ScriptedCluster):
     ``groups`` has what was committed with offsets; ``first_epoch`` is that of the next who begins under an id.
     """
 
-    def __init__(self, partitions=1):
+    def __init__(self, partitions: int = 1) -> None:
         super().__init__(partitions)
-        self.begun = []
-        self.named = []
-        self.committed = []
-        self.waits = []
-        self.aborted = []
-        self.ends = []
-        self.beginnings = []
-        self.groups = {}
+        self.begun: list[tuple[str, int]] = []
+        self.named: list[str | None] = []
+        self.committed: list[
+            tuple[ProducerIdentity, Mapping[TopicPartition, WrittenPart], list[MemberOffsets]]
+        ] = []
+        self.waits: list[bool] = []
+        self.aborted: list[ProducerIdentity] = []
+        self.ends: list[Exception | None] = []
+        self.beginnings: list[Exception | None] = []
+        self.groups: dict[str, dict[TopicPartition, int]] = {}
         self.producer_id = 7
         self.first_epoch = 4
 
-    async def append(self, topic, partition, batch, *, transaction=None, **options):
+    async def append(
+        self,
+        topic: str,
+        partition: int,
+        batch: bytes,
+        *,
+        acks: int,
+        timeout_ms: int,
+        if_match: int | None,
+        transaction: str | None = None,
+    ) -> AppendAnswer:
         self.named.append(transaction)
-        return await super().append(topic, partition, batch, **options)
+        return await super().append(
+            topic, partition, batch, acks=acks, timeout_ms=timeout_ms, if_match=if_match
+        )
 
-    async def begin_transaction(self, transactional_id, *, timeout_ms):
+    async def begin_transaction(
+        self, transactional_id: str, *, timeout_ms: int
+    ) -> ProducerIdentity:
         self.begun.append((transactional_id, timeout_ms))
         error = self.beginnings.pop(0) if self.beginnings else None
         if error is not None:
@@ -45,12 +63,19 @@ class TransactionalCluster(ScriptedCluster):
         self.first_epoch += EPOCHS_A_LIFE
         return ProducerIdentity(self.producer_id, epoch)
 
-    def end(self):
+    def end(self) -> None:
         error = self.ends.pop(0) if self.ends else None
         if error is not None:
             raise error
 
-    async def commit_transaction(self, identity, parts, offsets, *, until_visible):
+    async def commit_transaction(
+        self,
+        identity: ProducerIdentity,
+        parts: Mapping[TopicPartition, WrittenPart],
+        offsets: Sequence[MemberOffsets],
+        *,
+        until_visible: bool,
+    ) -> int:
         self.end()
         self.waits.append(until_visible)
         self.committed.append((identity, parts, list(offsets)))
@@ -58,16 +83,16 @@ class TransactionalCluster(ScriptedCluster):
             self.groups.setdefault(found.group, {}).update(found.offsets)
         return identity.producer_epoch + 1
 
-    async def abort_transaction(self, identity):
+    async def abort_transaction(self, identity: ProducerIdentity) -> int:
         self.end()
         self.aborted.append(identity)
         return identity.producer_epoch + 1
 
-    def make_again(self):
+    def make_again(self) -> None:
         """The topic is deleted, and what groups had committed there with it; one of its name is made."""
         self.groups.clear()
 
-    async def group(self, group_id):
+    async def group(self, group_id: str) -> SimpleNamespace:
         if group_id not in self.groups:
             raise TargetNotFoundError(f"no group {group_id}", status=404, error_code=40410)
         offsets = self.groups[group_id].items()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadtest.cluster.local_cluster import LocalCluster, LocalNode
-from tests.support.clusters.live_cluster import DEADLINE_S, Answer, call, eventually, ok
+from tests.support.clusters.live_cluster import DEADLINE_S, Answer, call, call_with, eventually, ok
 
 NUMBERS = itertools.count(1)
 READ_MS = 20_000
@@ -55,11 +55,11 @@ class GroupMember:
         node = next(self._round)
         while not node.process.is_running:
             node = next(self._round)
-        return call(node, f"POST /groups/{self.group}/heartbeat", body, **query)
+        return call_with(node, f"POST /groups/{self.group}/heartbeat", body, query)
 
-    def beat(self, **query: object) -> set[tuple[str, int]]:
+    def beat(self, *, epoch: int | None = None, **query: object) -> set[tuple[str, int]]:
         """Beat, and take what is given; give back at once what is asked for."""
-        found = ok(self.send(**query))
+        found = ok(self.send(epoch=epoch, **query))
         self.member_id, self.epoch = found["member_id"], found["member_epoch"]
         self.generation = found["generation"]
         self.owned, self.pending = parts(found["assignment"]), parts(found["pending"])
@@ -153,7 +153,7 @@ class RestConsumer:
         """The same, on this node."""
         method, _, path = line.partition(" ")
         at = f"/consumers/{self.group}/instances/{self.name}{path}"
-        return call(node, f"{method} {at}", body, **query)
+        return call_with(node, f"{method} {at}", body, query)
 
     def create(self, **settings: object) -> "RestConsumer":
         """With JSON, from the beginning, without automatic commits, unless said otherwise."""

@@ -46,7 +46,7 @@ class Client:
 
     async def create(self, node_id: int | None = None, **settings: object) -> "Client":
         service = self.at(node_id).consumers.service
-        await service.create(self.name[0], wanted(self.name[1], **settings))  # type: ignore[arg-type]
+        await service.create(self.name[0], wanted(self.name[1], **settings))  # type: ignore[arg-type]  # forwarded as they are
         return self
 
     async def subscribe(self, *topics: str, node_id: int | None = None) -> "Client":

@@ -31,7 +31,7 @@ class Member:
             topics=self.topics if is_new else None,
             owned=sorted(self.owned),
             wait_ms=wait_ms,
-            **settings,  # type: ignore[arg-type]
+            **settings,  # type: ignore[arg-type]  # forwarded as they are
         )
         answer = await self.cluster.nodes[node].groups.service.heartbeat(self.group, heartbeat)
         self.epoch = answer.member_epoch
@@ -58,7 +58,7 @@ class Member:
 
 
 async def started(partitions: int = 4, **settings: int) -> Cluster:
-    cluster = await Cluster(**settings).start()  # type: ignore[arg-type]
+    cluster = await Cluster(**settings).start()  # type: ignore[arg-type]  # forwarded as they are
     # The feature level rises once everybody is there.
     await cluster.until(lambda: cluster.image.feature_level >= 3)
     await cluster.create("t", *[ALL] * partitions)

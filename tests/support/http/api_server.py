@@ -4,6 +4,7 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 import orjson
@@ -33,7 +34,7 @@ class Answer:
     body: bytes
 
     @property
-    def json(self):
+    def json(self) -> Any:
         return orjson.loads(self.body)
 
     @property
@@ -53,19 +54,19 @@ class ApiClient:
         self.base_url = base_url
         self.session = session
 
-    async def call(self, method: str, path: str, **options) -> Answer:
+    async def call(self, method: str, path: str, **options: Any) -> Answer:
         url = path if "://" in path else self.base_url + path
         async with self.session.request(method, url, **options) as response:
             return Answer(response.status, response.headers, await response.read())
 
-    async def get(self, path: str, accept: str | None = None, **options) -> Answer:
+    async def get(self, path: str, accept: str | None = None, **options: Any) -> Answer:
         headers = {} if accept is None else {"Accept": accept}
         return await self.call(
             "GET", path, headers={**headers, **options.pop("headers", {})}, **options
         )
 
     async def post(
-        self, path: str, body: object = None, type_: str | None = JSON_V2, **options
+        self, path: str, body: object = None, type_: str | None = JSON_V2, **options: Any
     ) -> Answer:
         data = body if isinstance(body, bytes) or body is None else orjson.dumps(body)
         headers = dict(options.pop("headers", {}))
@@ -76,7 +77,9 @@ class ApiClient:
             "POST", path, data=data, headers=headers, skip_auto_headers=skip, **options
         )
 
-    async def produce(self, topic: str, records: list, query: str = "", **options) -> Answer:
+    async def produce(
+        self, topic: str, records: list[Any], query: str = "", **options: Any
+    ) -> Answer:
         return await self.post(f"/topics/{topic}{query}", {"records": records}, **options)
 
     async def records(self, topic: str, query: str = "", accept: str | None = None) -> Answer:
@@ -89,7 +92,7 @@ async def serving(
     limits: ApiLimits | None = None,
     *,
     tls: ssl.SSLContext | None = None,
-    **options,
+    **options: Any,
 ) -> AsyncIterator[ApiClient]:
     """The API for as long as the block runs."""
     node = node or FakeNode()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,7 @@ def started(
 
     try:
         for node in map(Node, place.urls):
-            eventually(lambda at=node: is_up(at))
+            eventually(partial(is_up, node))
         yield place
     finally:
         process.stop()

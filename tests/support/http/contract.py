@@ -15,6 +15,7 @@ from tests.support.http.api_server import (
     V2,
     Answer,
 )
+from tests.support.http.openapi import Description
 
 JSON = "application/json"
 
@@ -56,6 +57,7 @@ def get(operation: str, path: str, accept: str | None = None) -> Ask:
 def post(
     operation: str, path: str, body: object, type_: str = JSON, status: int = 200, **headers: str
 ) -> Ask:
+    """Return a POST; ``If_Match="2"`` is the header If-Match."""
     return Ask(
         operation=operation,
         method="POST",
@@ -63,7 +65,7 @@ def post(
         body=body,
         type=type_,
         status=status,
-        headers=headers,
+        headers={name.replace("_", "-"): value for name, value in headers.items()},
     )
 
 
@@ -134,8 +136,8 @@ def asks(batch: bytes) -> list[Ask]:
         post("produceToPartition", partition, _BYTES, V2, Accept=JSON),
         post("produceToPartition", partition, _STRINGS, TEXT_V2),
         post("produceToPartition", partition, batch, BATCH),
-        post("produceToTopic", "/topics/tallies", _TEXTS, JSON, **{"If-Match": '"0"'}),
-        post("produceToPartition", "/topics/tallies/partitions/0", _TEXTS, **{"If-Match": "2"}),
+        post("produceToTopic", "/topics/tallies", _TEXTS, JSON, If_Match='"0"'),
+        post("produceToPartition", "/topics/tallies/partitions/0", _TEXTS, If_Match="2"),
         post(
             "produceBatch",
             "/topics/tallies/partitions/0/records",
@@ -154,7 +156,7 @@ def asks(batch: bytes) -> list[Ask]:
             "/topics/tallies/partitions/0",
             _TEXTS,
             JSON,
-            **{"Milena-Transaction": "1:0:30000"},
+            Milena_Transaction="1:0:30000",
         ),
         post(
             "commitTransaction",
@@ -471,7 +473,9 @@ def token_id_of(answer: Answer) -> str | None:
     return str(answer.json["token_id"])
 
 
-def check_all(description, answers: list[tuple[Ask, str, Answer]]) -> set[tuple[str, int, str]]:
+def check_all(
+    description: Description, answers: list[tuple[Ask, str, Answer]]
+) -> set[tuple[str, int, str]]:
     """Check each (request, path, answer); which operations, statuses and types were seen."""
     seen = set()
     for ask, path, answer in answers:
@@ -482,7 +486,7 @@ def check_all(description, answers: list[tuple[Ask, str, Answer]]) -> set[tuple[
     return seen
 
 
-def declared_successes(description) -> set[tuple[str, int, str]]:
+def declared_successes(description: Description) -> set[tuple[str, int, str]]:
     """Every operation with each type of each of its successes."""
     return {
         (operation["operationId"], int(status), type_)

@@ -7,6 +7,7 @@ import argon2
 from aiohttp import encode_basic_auth
 
 from milena.model.access import AccessMode
+from milena.model.types import WallMs
 from node.access.callers import secret_hash
 from raft_meta.machine.commands import (
     AlterAcls,
@@ -55,7 +56,9 @@ def entry(principal: str, what: Allowed, *, host: str = "*", permission: str = "
     )
 
 
-def grant(*operations: str, kind: str = "TOPIC", name: str = "orders", pattern: str = "LITERAL"):
+def grant(
+    *operations: str, kind: str = "TOPIC", name: str = "orders", pattern: str = "LITERAL"
+) -> Grant:
     return Grant(resource_type=kind, pattern_type=pattern, name=name, operations=operations)
 
 
@@ -101,7 +104,7 @@ class ClosedNode:
                 secret_hash=secret_hash(SECRET),
                 note="",
                 grants=grants,
-                expires_ms=now_ms + lifetime_ms if lifetime_ms else 0,
+                expires_ms=WallMs(now_ms + lifetime_ms if lifetime_ms else 0),
             )
         )
         return bearer(token_id)

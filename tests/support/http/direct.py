@@ -1,6 +1,7 @@
 """The API of a simulated node, bytes in and bytes out: the real server on the test's own loop, without a socket."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,8 @@ class Wire(asyncio.Transport):
         self.written += data
         self.news.set()
 
-    def writelines(self, chunks: object) -> None:
-        for chunk in chunks:  # type: ignore[attr-defined]
+    def writelines(self, chunks: Iterable[bytes | bytearray | memoryview]) -> None:
+        for chunk in chunks:
             self.write(chunk)
 
     def close(self) -> None:

@@ -1,8 +1,10 @@
 """A web application on a free port of loopback, closed to the last connection."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 TURNS = 5
@@ -10,7 +12,7 @@ TURNS = 5
 
 
 @asynccontextmanager
-async def serving(app):
+async def serving(app: web.Application) -> AsyncIterator[str]:
     """Serve; gives the base URL, without a slash at its end."""
     try:
         async with TestServer(app) as server:

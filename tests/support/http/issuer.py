@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Mapping
 from functools import cache
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 from jwt import PyJWS
@@ -16,12 +17,21 @@ from node.process.https import FetchError
 from tests.support.fakes.access import SILENCE_MS_MAX
 from tests.support.fakes.ports import FakeNode
 
+if TYPE_CHECKING:
+    from node.metadata.store import MetadataStore
+
 ISSUER, AUDIENCE = "https://id.example.org/realms/a", "milena"
+PrivateKey: TypeAlias = (
+    rsa.RSAPrivateKey
+    | ec.EllipticCurvePrivateKey
+    | ed25519.Ed25519PrivateKey
+    | ed448.Ed448PrivateKey
+)
 ALGORITHMS = {"rsa": "RS256", "p256": "ES256", "p384": "ES384", "ed25519": "EdDSA"}
 
 
 @cache
-def private_key(name: str):
+def private_key(name: str) -> PrivateKey:
     """The key of this kind and number: the same one for all tests."""
     match name.partition("/")[0]:
         case "rsa":
@@ -43,9 +53,13 @@ def private_key(name: str):
 def public_jwk(name: str, **members: object) -> dict[str, object]:
     """The public key as it stands in a document; its kid is its name."""
     public = private_key(name).public_key()
-    kinds = {rsa.RSAPublicKey: RSAAlgorithm, ec.EllipticCurvePublicKey: ECAlgorithm}
-    found = next((kind for of, kind in kinds.items() if isinstance(public, of)), OKPAlgorithm)
-    written = found.to_jwk(public, as_dict=True)
+    match public:
+        case rsa.RSAPublicKey():
+            written = RSAAlgorithm.to_jwk(public, as_dict=True)
+        case ec.EllipticCurvePublicKey():
+            written = ECAlgorithm.to_jwk(public, as_dict=True)
+        case _:
+            written = OKPAlgorithm.to_jwk(public, as_dict=True)
     return {key: value for key, value in written.items() if key != "key_ops"} | {
         "kid": name,
         **members,
@@ -64,7 +78,7 @@ def part(value: object) -> str:
 class MemoryIssuer:
     """Signs with ``rsa`` unless told otherwise; ``asked_count`` is how often its keys were read."""
 
-    def __init__(self, node: FakeNode, **settings) -> None:
+    def __init__(self, node: FakeNode, **settings: str) -> None:
         self.clock = node.access.clock
         self.document = document(*(public_jwk(name) for name in ALGORITHMS))
         self.failure = ""
@@ -83,7 +97,8 @@ class MemoryIssuer:
         )
         access = node.access
         node.callers = Callers(
-            metadata=access.store,
+            # As in NodeAccess: a store without a quorum.
+            metadata=cast("MetadataStore", access.store),
             passwords=access.passwords,
             clock=access.clock,
             heard_ms=lambda: access.heard_ms,
@@ -112,7 +127,9 @@ class MemoryIssuer:
         }
         return {name: value for name, value in found.items() if value is not None}
 
-    def token(self, key: str = "rsa", *, header: Mapping[str, object] | None = None, **claims):
+    def token(
+        self, key: str = "rsa", *, header: Mapping[str, object] | None = None, **claims: object
+    ) -> str:
         """Signed by this key, under its own kid unless the header says another one."""
         return PyJWS().encode(
             json.dumps(self.claims(**claims)).encode(),
@@ -121,6 +138,8 @@ class MemoryIssuer:
             headers={"kid": key, **(header or {})},
         )
 
-    def unsigned(self, header: Mapping[str, object], signature: bytes = b"", **claims) -> str:
+    def unsigned(
+        self, header: Mapping[str, object], signature: bytes = b"", **claims: object
+    ) -> str:
         """With whatever stands for a signature."""
         return f"{part(header)}.{part(self.claims(**claims))}.{part(signature)}"

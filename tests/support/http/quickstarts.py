@@ -52,7 +52,7 @@ class AtLeast(dict[str, Any]):
             key in other and value == other[key] for key, value in self.items()
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 class InAnyOrder(list[Any]):
@@ -69,7 +69,7 @@ class InAnyOrder(list[Any]):
             left.remove(found)
         return True
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 class Holding(list[Any]):
@@ -78,7 +78,7 @@ class Holding(list[Any]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, list) and all(any(w == o for o in other) for w in self)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,10 @@ def delete(path: str, *, sends: str | None = META_V2) -> Step:
 
 BASE = "{base_uri}"
 SENTENCE = Anything(lambda found: isinstance(found, str) and " " in found, "a sentence")
-REFUSED = {"status": (415, 422), "answer": AtLeast(error_code=NUMBER, message=SENTENCE)}
+REFUSED: dict[str, Any] = {
+    "status": (415, 422),
+    "answer": AtLeast(error_code=NUMBER, message=SENTENCE),
+}
 
 
 def written(*places: tuple[Any, Any]) -> Any:

@@ -78,7 +78,7 @@ HEADERS = (
 )
 
 _DEEP = "a deep value"
-IN_BODY = (
+IN_BODY: tuple[object, ...] = (
     None, True, 0, -1, 1 << 31, INT64_MAX, -INT64_MAX - 1, 1 << 63, (1 << 64) - 1, 1 << 64, -(1 << 63) - 1, 10**400,
     1.5, 1e308, "", "-1", f"{1 << 63}",
     "\ud800", "\x00", "a" * 5_000, "1969-12-31T00:00:00Z", "0001-01-01T00:00:00+14:00",
@@ -177,11 +177,13 @@ def _places(part: Part | None, value: object) -> Iterator[tuple[str | int, ...]]
         for name in sorted({*properties, *value}):
             yield (name,)
             if name in value:
-                for rest in _places(properties.get(name), value[name]):  # type: ignore[arg-type]
+                for rest in _places(properties.get(name), value[name]):
                     yield (name, *rest)
     elif isinstance(value, list) and value:
         yield (0,)
-        for rest in _places(schema.get("items"), value[0]):  # type: ignore[arg-type]
+        items = schema.get("items")
+        assert items is None or isinstance(items, Mapping)
+        for rest in _places(items, value[0]):
             yield (0, *rest)
 
 
@@ -191,7 +193,8 @@ def _schema(part: Part | None) -> Mapping[str, object]:
     schema = part.schema if isinstance(part, Shape) else part
     choices = schema.get("anyOf")
     if isinstance(choices, Sequence) and choices:
-        return _schema(choices[0])  # type: ignore[arg-type]
+        assert isinstance(choices[0], Mapping)
+        return _schema(choices[0])
     return schema
 
 

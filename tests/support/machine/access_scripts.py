@@ -54,10 +54,12 @@ def command_of(image: Image, verb: str, words: tuple[str, ...], named: dict[str,
             user, client_id = first.split("/")
             changes = tuple((key, int(text) if text else None) for key, text in named.items())
             return c.AlterQuota(user=user, client_id=client_id, changes=changes)
-    return c.AlterAcls(
-        added=tuple(acl_of(word[1:]) for word in words if word.startswith("+")),
-        removed=tuple(acl_of(word[1:]) for word in words if word.startswith("-")),
-    )
+        case _:
+            assert verb == "acls", verb
+            return c.AlterAcls(
+                added=tuple(acl_of(word[1:]) for word in words if word.startswith("+")),
+                removed=tuple(acl_of(word[1:]) for word in words if word.startswith("-")),
+            )
 
 
 def _pattern(text: str) -> tuple[str, str]:

@@ -303,19 +303,18 @@ class CommandSource:
         return c.AllocateProducer(name=name, is_transactional=is_transactional, principal=principal)
 
     def _cluster(self, image: Image) -> c.Command:
-        return self.rng.choice(
-            [
-                c.ClaimController(broker_id=self._broker()),
-                c.UnregisterBroker(broker_id=self._broker()),
-                c.SetFeatureLevel(feature_level=self.rng.randint(1, codec.FEATURE_LEVEL_MAX)),
-                c.CheckImage(index=image.index, image_hash=codec.image_hash(image)),
-                c.ForgetAudited(through=self.rng.randint(0, image.audit_count + 1)),
-                c.CorrectTime(
-                    controller_epoch=image.controller_epoch - self.rng.randint(0, 1),
-                    now_ms=WallMs(self.rng.randint(0, 10_000)),
-                ),
-            ]
-        )
+        choices: list[c.Command] = [
+            c.ClaimController(broker_id=self._broker()),
+            c.UnregisterBroker(broker_id=self._broker()),
+            c.SetFeatureLevel(feature_level=self.rng.randint(1, codec.FEATURE_LEVEL_MAX)),
+            c.CheckImage(index=image.index, image_hash=codec.image_hash(image)),
+            c.ForgetAudited(through=self.rng.randint(0, image.audit_count + 1)),
+            c.CorrectTime(
+                controller_epoch=image.controller_epoch - self.rng.randint(0, 1),
+                now_ms=WallMs(self.rng.randint(0, 10_000)),
+            ),
+        ]
+        return self.rng.choice(choices)
 
 
 @dataclass

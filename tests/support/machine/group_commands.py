@@ -7,7 +7,14 @@ from random import Random
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
 from raft_meta.machine.groups.coordinators import coordinator_of
-from raft_meta.machine.image import Group, GroupMember, Image, PartitionKey, RestConsumer
+from raft_meta.machine.image import (
+    Group,
+    GroupMember,
+    Image,
+    PartitionKey,
+    PartitionSet,
+    RestConsumer,
+)
 from raft_meta.machine.topics import partition_sets as sets
 from tests.support.machine.group_scripts import member as member_of
 
@@ -81,7 +88,7 @@ class GroupSource:
             return self._leave(image, group_id)
         generation = group.generation + self.rng.choice([1, 1, 3])
         left: tuple[str, ...] = ()
-        held: sets.PartitionSet = ()
+        held: PartitionSet = ()
         if present and self._sometimes(0.2):
             left = (self.rng.choice(sorted(present)),)
             held = present.pop(left[0]).held
@@ -100,7 +107,7 @@ class GroupSource:
         ]
         return self._alter(image, group_id, generation, members, left)
 
-    def _targets(self, image: Image, names: list[str]) -> dict[str, sets.PartitionSet]:
+    def _targets(self, image: Image, names: list[str]) -> dict[str, PartitionSet]:
         keys = [key for key in sorted(image.partitions) if self._sometimes(0.9)]
         owners = [self.rng.choice(names) for _ in keys]
         return {

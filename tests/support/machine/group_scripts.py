@@ -11,6 +11,7 @@ offsets g                   what is committed, without a command
 """
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from milena.model.types import WallMs
 from raft_meta.machine import commands as c
@@ -25,6 +26,9 @@ from raft_meta.machine.image import (
     RestConsumer,
 )
 from raft_meta.machine.topics import partition_sets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 VERBS = ("group", "commit", "also", "expire", "delete-group", "consumer", "drop")
 
@@ -232,7 +236,8 @@ def name_of(image: Image, key: PartitionKey) -> str:
 
 def describe_commits(before: Image, now: Image, group_id: str) -> str:
     """``offsets g: t-0 none -> 5, ..``"""
-    old, new = before.offsets.get(group_id, {}), now.offsets.get(group_id, {})
+    none: Mapping[PartitionKey, CommittedOffset] = {}
+    old, new = before.offsets.get(group_id, none), now.offsets.get(group_id, none)
     told = [
         f"{name_of(now if key in new else before, key)} {_offset(old.get(key))} -> {_offset(new.get(key))}"
         for key in sorted({*old, *new})

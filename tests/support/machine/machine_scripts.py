@@ -20,9 +20,9 @@ After every command the image must keep its invariants and survive a snapshot; e
 ``access_scripts`` those of users, tokens and entries.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 from milena.model.types import WallMs
 from raft_meta.machine import codec, invariants
@@ -37,6 +37,7 @@ from raft_meta.machine.image import (
     PartitionKey,
     Quota,
     Reassignment,
+    Suspect,
     Token,
     User,
 )
@@ -62,7 +63,15 @@ class Line:
 
 
 Maker = Callable[[Line], c.Command]
-K = TypeVar("K")
+
+
+class Ordered(Hashable, Protocol):
+    """A key that can be sorted."""
+
+    def __lt__(self, other: Any, /) -> bool: ...
+
+
+K = TypeVar("K", bound=Ordered)
 V = TypeVar("V")
 
 
@@ -155,8 +164,8 @@ class MachineScript:
             return self.apply(access.command_of(self.image, verb, line.words, line.named))
         lines = self.transactions if verb in transactions.VERBS else self.groups
         if verb in (*transactions.VERBS, *groups.VERBS):
-            command = lines.command(self.image, verb, line.words, line.named)
-            return [] if command is None else self.apply(command)
+            listed = lines.command(self.image, verb, line.words, line.named)
+            return [] if listed is None else self.apply(listed)
         return self.apply(makers[verb](line), remembers="forgets" not in line.words)
 
     def apply(self, command: c.Command, *, remembers: bool = True) -> list[str]:
@@ -200,7 +209,7 @@ class MachineScript:
 
     def _again(self, line: Line) -> list[str]:
         assert self.last is not None
-        numbers = {name: int(value) for name, value in line.named.items()}
+        numbers: dict[str, Any] = {name: int(value) for name, value in line.named.items()}
         return self._apply(replace(self.last, **numbers))
 
     # --- commands ---
@@ -532,7 +541,7 @@ def render(value: object) -> str:
         )
     if isinstance(value, tuple):
         return ",".join(render(item) for item in value)
-    if hasattr(value, "log_end_offset"):
+    if isinstance(value, Suspect):
         return f"{value.broker_id}@{value.last_epoch}:{value.log_end_offset}"
     if hasattr(value, "items"):
         return "{" + " ".join(f"{name}={text}" for name, text in sorted(value.items())) + "}"

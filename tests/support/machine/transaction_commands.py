@@ -111,7 +111,7 @@ class TransactionSource:
 
     def _config(self, image: Image) -> c.Command:
         """Mostly back to what transactions need."""
-        changes = [(name, None) for name in SETTINGS]
+        changes: list[tuple[str, str | None]] = [(name, None) for name in SETTINGS]
         if self._sometimes(0.2):
             changes = [self.rng.choice([(SETTINGS[0], "1000"), (SETTINGS[1], "true")])]
         topic_id = self.rng.choice(sorted(image.topics) or ["f" * 32])

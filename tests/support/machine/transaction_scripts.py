@@ -104,10 +104,10 @@ def describe_outcome(image: Image, words: tuple[str, ...]) -> list[str]:
     lines = []
     for name, key in zip(words[1].split(","), _keys(image, words[1]), strict=True):
         outcome = outcome_of(image, *key, *transaction_of(words[0]))
-        is_committed = isinstance(outcome, Ending)
-        lines.append(
-            f"{name} {f'committed below {outcome.end_offset}' if is_committed else outcome.value}"
-        )
+        if isinstance(outcome, Ending):
+            lines.append(f"{name} committed below {outcome.end_offset}")
+        else:
+            lines.append(f"{name} {outcome.value}")
     return lines
 
 

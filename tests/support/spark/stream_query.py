@@ -6,7 +6,6 @@ so that a row that is written twice is not written alike.
 
 import argparse
 import os
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -75,4 +74,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

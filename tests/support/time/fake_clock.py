@@ -17,8 +17,8 @@ class FakeClock:
     """
 
     def __init__(self, now_ms: int = 1_000, wall_ms: int = WALL_START_MS, turns: int = 10) -> None:
-        self._now_ms = now_ms
-        self._wall_ms = wall_ms
+        self._now_ms: float = now_ms
+        self._wall_ms: float = wall_ms
         self._turns = turns
         self._order = count()
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []

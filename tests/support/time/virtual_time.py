@@ -24,7 +24,7 @@ class DeadlockError(AssertionError):
     """Everybody waits, and nothing is left that could wake anybody."""
 
 
-class _JumpingSelector(selectors.DefaultSelector):  # type: ignore[valid-type,misc]  # differs by platform
+class _JumpingSelector(selectors.DefaultSelector):
     """Never waits: tells the loop to move its time on instead."""
 
     loop: "VirtualLoop"
@@ -53,7 +53,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def jump(self) -> None:
         """On to the next timer."""
-        timers = [timer for timer in self._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
+        # The loop has no public list of its timers.
+        scheduled = self._scheduled  # type: ignore[attr-defined]
+        timers = [timer for timer in scheduled if not timer.cancelled()]
         if not timers:
             raise DeadlockError("everybody waits for ever")
         self._virtual_s = max(self._virtual_s, min(timer.when() for timer in timers))
