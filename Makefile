@@ -2,8 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Python on the compiled tree. With MILENA_PURE=1, or without a C compiler, it uses the sources.
+# Python at once: on the compiled tree of the present sources if it exists, or else on the sources.
 RUN := $(BIN)/python build_support.py run
+# Python on the compiled tree, which is built first. With MILENA_PURE=1, or without a C compiler, it uses the sources.
+MEASURE := $(BIN)/python build_support.py measure
+# What a cluster and the demo need, and the whole environment: also tests, Spark, the load test and the compiler.
+RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 # Prints in one line what the machine lacks for a target and how to get it. Fails if the target cannot run without it.
 PREREQUISITES := $(BIN)/python prerequisites.py
@@ -32,18 +36,23 @@ QUICK := smoke or not (integration or chaos or deep or long)
 LOWEST := $(addprefix tests/unit/http_api/,quick $(addprefix test_,$(addsuffix .py,bodies formats numbers separate_requests v2_fetch v2_produce v3_records))) \
 	tests/unit/milena/model
 
-.PHONY: demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format wheels api-docs
+.PHONY: environment demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format wheels api-docs
 
-.venv: $(STAMP)
+.venv: $(RUNTIME)
 
-$(STAMP): pyproject.toml node/pyproject.toml requirements.lock
+$(RUNTIME): pyproject.toml node/pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("Milena needs Python 3.11 or newer, and this is %d.%d: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --config-settings editable_mode=compat --editable . --editable ./node
-	touch $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --config-settings editable_mode=compat --editable '.[demo]' --editable ./node
+	touch $@
 
-demo: $(STAMP)  ## run real input through a cluster: produce, kill a leader, read back, check
+$(STAMP): $(RUNTIME)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	touch $@
+
+environment: $(STAMP)  ## the whole environment; make .venv installs only what a cluster and the demo need
+
+demo: $(RUNTIME)  ## run real input through a cluster: produce, kill a leader, read back, check
 	$(RUN) -m loadtest.demo $(if $(INPUT),--input $(INPUT)) $(if $(KEEP),--keep)
 
 compiled: $(STAMP)  ## make build/compiled/HASH, a copy whose hot modules are C extensions; needs a C compiler
@@ -88,23 +97,22 @@ test-helm: $(STAMP)  ## the chart: rendered, installed, upgraded, killed and sca
 	$(BIN)/python -m pytest tests/helm
 
 loadtest: $(STAMP)  ## one minute of locust on three nodes with a kill -9 in the middle; reads back every acknowledged record
-	$(PREREQUISITES) $@
 	$(RUN) -m loadtest $(LOADTEST_ARGS)
 
 bench: $(STAMP)  ## compare every figure with its peers, in rounds; BENCH_ARGS="--rows fetch --rounds 3", docs/performance.md
 	$(PREREQUISITES) $@
-	$(RUN) -m loadtest.bench $(BENCH_ARGS)
+	$(MEASURE) -m loadtest.bench $(BENCH_ARGS)
 
 bench-spark: $(STAMP)  ## compare Spark on topics with Spark on files: reads, streams, sinks, delay; BENCH_ARGS="--records 500000 --rounds 3"
 	$(PREREQUISITES) $@
-	$(RUN) -m loadtest.bench.spark $(BENCH_ARGS)
+	$(MEASURE) -m loadtest.bench.spark $(BENCH_ARGS)
 
 bench-spark-memory: $(STAMP)  ## measure the memory of a stream of ten million records from topic to topic; BENCH_ARGS="--records 1000000"
 	$(PREREQUISITES) bench-spark
-	$(RUN) -m loadtest.bench.spark.memory $(BENCH_ARGS)
+	$(MEASURE) -m loadtest.bench.spark.memory $(BENCH_ARGS)
 
 bench-compare: $(STAMP)  ## compare this tree with the commit BASE, row by row: same, better or worse; BASE=main BENCH_ARGS="--rows fetch"
-	$(RUN) -m loadtest.bench.compare $(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
+	$(MEASURE) -m loadtest.bench.compare $(if $(BASE),--base $(BASE)) $(BENCH_ARGS)
 
 # Runs on the sources, because extensions would have to be compiled for both trees. Only rows on the path of a record.
 bench-check: $(STAMP)  ## a short bench-compare with the commit in .ci/bench-base; fails if a row is worse by 15 % twice

@@ -1,14 +1,16 @@
 """The hot modules as C extensions: which modules they are, whether this machine can compile, and a tree with them.
 
-The Python source is the reference and runs without compilation; wheels contain nothing else. Programs that must be
-quick (the demo, load tests, measurements, the image) take the extensions from here:
+The Python source is the reference and runs without compilation; wheels contain nothing else. Only a command that asks
+for the compiled tree compiles:
 
-    python build_support.py                        builds the tree and prints its path; exit 1 if that is impossible
-    python build_support.py extensions DIRECTORY   builds the tree, and copies its extensions to installed packages
-    python build_support.py run -m loadtest.bench  runs Python on that tree; on the sources with MILENA_PURE=1, or if
-                                                   this machine cannot compile
+    python build_support.py                            builds the tree and prints its path; exit 1 if it cannot
+    python build_support.py extensions DIRECTORY       builds the tree, and copies its extensions to installed packages
+    python build_support.py measure -m loadtest.bench  builds the tree if this machine can, and runs Python on it
+    python build_support.py run -m loadtest.demo       runs Python at once: on the tree of the present sources if it
+                                                       exists, or else on the sources
 
-Compiled files never lie next to the sources: the tree is a copy that contains the sources too.
+With MILENA_PURE=1, the last two run on the sources. Compiled files never lie next to the sources: the tree is a copy
+that contains the sources too.
 """
 
 import fcntl
@@ -23,9 +25,10 @@ import sys
 import sysconfig
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -49,8 +52,9 @@ PACKAGES = (
 )
 PURE = "MILENA_PURE"
 """Environment variable of programs that run from a tree; with 1 they run from the sources."""
-TOLD_EVERY_S = 30
-"""Interval of progress lines while the compilers run, which print nothing themselves."""
+PROGRESS = "compiling: "
+"""Start of a progress line. The rest of the compilers' output matters only if they fail."""
+TOLD_EVERY_PERCENT = 5
 GROUP = "milena"
 """Name of the compiled code; the library with all of it is called milena__mypyc."""
 
@@ -98,23 +102,79 @@ def obstacle() -> str | None:
 
 
 def compile_into(library: Path, work: Path) -> None:
-    """Compile the modules below the working directory: mypyc translates them to C, a compiler builds extensions."""
+    """Compile the modules below the working directory: mypyc translates them to C, compilers build extensions.
+
+    There is one C file for each module, so that all cores have work. The code is as fast as from one large file: the
+    functions are exported, and gcc does not inline exported functions of position-independent code.
+    """
     from mypyc.build import mypycify  # noqa: PLC0415 - only where something is compiled
     from setuptools import Distribution  # noqa: PLC0415
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
 
     options = ("--config-file", "pyproject.toml", "--cache-dir", str(work / "cache"))
+    paths, cores = compiled_modules(), cores_of_process()
+    print(f"{PROGRESS}translating {len(paths)} modules to C", flush=True)
     modules = mypycify(
-        [*options, *compiled_modules()],
+        [*options, *paths],
         group_name=GROUP,
+        multi_file=True,
         target_dir=str(work / "c"),
         # Debug symbols would be four fifths of the size.
         debug_level="0",
     )
-    command = build_ext(Distribution({"name": GROUP, "ext_modules": modules}))
+
+    class BuildOnAllCores(build_ext):  # type: ignore[misc]  # setuptools has no types
+        """Compiles the files of an extension side by side; setuptools does this only for whole extensions."""
+
+        def build_extensions(self) -> None:
+            self.compiler.compile = spread(self.compiler.compile, cores)
+            super().build_extensions()
+
+    command = BuildOnAllCores(Distribution({"name": GROUP, "ext_modules": modules}))
     command.build_lib, command.build_temp = str(library), str(work / "o")
     command.ensure_finalized()
+    command.parallel = cores
+    print(f"{PROGRESS}C on {cores} cores", flush=True)
     command.run()
+
+
+def cores_of_process() -> int:
+    """Return how many cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # only Linux has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def spread(compile_files: Callable[..., list[str]], cores: int) -> Callable[..., list[str]]:
+    """Return the ``compile`` method of a compiler of setuptools that compiles ``cores`` files at the same time.
+
+    The largest files come first, so that the cores finish at about the same time. The method prints its progress.
+    """
+
+    def compile_all(sources: Sequence[str], **options: object) -> list[str]:
+        sizes = {source: os.path.getsize(source) for source in sources}
+        done, told, total = 0, 0, sum(sizes.values())
+        objects: dict[str, list[str]] = {}
+        with ThreadPoolExecutor(cores) as pool:
+            running = {
+                pool.submit(compile_files, [source], **options): source
+                for source in sorted(sources, key=lambda source: -sizes[source])
+            }
+            try:
+                for one in as_completed(running):
+                    source = running[one]
+                    objects[source] = one.result()
+                    done += sizes[source]
+                    percent = 100 * done // total
+                    is_due = percent >= told + TOLD_EVERY_PERCENT or done == total
+                    if len(sources) > 1 and is_due:
+                        told = percent
+                        print(f"{PROGRESS}{percent} %", flush=True)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        return [file for source in sources for file in objects[source]]
+
+    return compile_all
 
 
 def ensure_tree() -> Path:
@@ -133,14 +193,32 @@ def ensure_tree() -> Path:
         raise BuildError(f"cannot write {error.filename or WORK}: {error.strerror}") from error
 
 
+def present_tree() -> Path | None:
+    """Return the path of the tree of the present sources, if it was built before."""
+    try:
+        tree = TREES / state_of(ROOT) if TREES.is_dir() else None
+    except PackageNotFoundError:  # without mypy, nothing was compiled here
+        return None
+    if tree is None or not tree.is_dir():
+        return None
+    with suppress(OSError):
+        _mark_used(tree)
+    return tree
+
+
+def _mark_used(tree: Path) -> None:
+    """Set the tree's time, by which the oldest trees are removed."""
+    now = time.time_ns()
+    os.utime(tree, ns=(now, now))
+
+
 def _tree() -> Path:
     WORK.mkdir(parents=True, exist_ok=True)
     with _alone():
         tree = TREES / state_of(ROOT)
         if not tree.exists():
             tree = _build()
-        now = time.time_ns()
-        os.utime(tree, ns=(now, now))
+        _mark_used(tree)
         for old in sorted(TREES.iterdir(), key=lambda path: -path.stat().st_mtime_ns)[TREES_KEPT:]:
             shutil.rmtree(old)
     return tree
@@ -149,8 +227,7 @@ def _tree() -> Path:
 def _build() -> Path:
     """Build a tree from a copy of the sources, which may change during the build."""
     print(
-        "compiling the hot modules, once for this state of the sources: two to ten minutes "
-        f"({PURE}=1 runs from the sources at once)",
+        "compiling the hot modules, once for this state of the sources: one to six minutes",
         file=sys.stderr,
     )
     new = WORK / "new"
@@ -167,7 +244,8 @@ def _build() -> Path:
         stderr=subprocess.STDOUT,
         text=True,
     ) as compilers:
-        said = _wait(compilers)
+        assert compilers.stdout is not None
+        said = _follow(compilers.stdout)
     if compilers.returncode:
         sys.stderr.write(said)
         raise BuildError(f"the compilers refused (exit {compilers.returncode})")
@@ -177,15 +255,15 @@ def _build() -> Path:
     return tree
 
 
-def _wait(process: "subprocess.Popen[str]") -> str:
-    """Return the output of a process when it ends; print a line now and then while it runs."""
-    waited_s = 0
-    while True:
-        try:
-            return process.communicate(timeout=TOLD_EVERY_S)[0]
-        except subprocess.TimeoutExpired:
-            waited_s += TOLD_EVERY_S
-            print(f"still compiling, {waited_s} s so far", file=sys.stderr)
+def _follow(output: Iterable[str]) -> str:
+    """Pass progress lines on to standard error; return the other lines when the output ends."""
+    said = []
+    for line in output:
+        if line.startswith(PROGRESS):
+            sys.stderr.write(line)
+        else:
+            said.append(line)
+    return "".join(said)
 
 
 def state_of(root: Path) -> str:
@@ -220,16 +298,24 @@ def environment_of(tree: Path) -> dict[str, str]:
     return {"PYTHONPATH": f"{tree}{os.pathsep}{ROOT}", "PYTHONSAFEPATH": "1"}
 
 
-def chosen_environment() -> dict[str, str]:
-    """Return the environment of the compiled tree; empty (run from the sources) if it is declined or unavailable."""
+def chosen_environment(*, may_compile: bool = False) -> dict[str, str]:
+    """Return the environment of the compiled tree; empty for the sources.
+
+    The sources are chosen if ``MILENA_PURE=1`` asks for them, or if there is no compiled tree of their present state.
+    With ``may_compile``, a missing tree is built first, if this machine can.
+    """
     if os.environ.get(PURE) == "1":
         print(f"pure: {PURE}=1", file=sys.stderr)
         return {}
     try:
-        return environment_of(ensure_tree())
+        tree = ensure_tree() if may_compile else present_tree()
     except BuildError as error:
         print(f"pure, not compiled: {error}", file=sys.stderr)
         return {}
+    if tree is None:
+        print("pure: no compiled tree of these sources (make compiled builds one)", file=sys.stderr)
+        return {}
+    return environment_of(tree)
 
 
 def copy_extensions(directory: Path) -> None:
@@ -245,9 +331,10 @@ def main(arguments: Sequence[str]) -> int:
     """Build the tree, or run Python on it; return the exit code."""
     try:
         match arguments:
-            case ["run", *command]:
+            case ["run" | "measure" as verb, *command]:
                 os.chdir(ROOT)
-                environment = {**os.environ, **chosen_environment()}
+                chosen = chosen_environment(may_compile=verb == "measure")
+                environment = {**os.environ, **chosen}
                 os.execve(sys.executable, [sys.executable, *command], environment)
             case ["extensions", directory]:
                 copy_extensions(Path(directory))

@@ -120,14 +120,12 @@ REQUIRED: Mapping[str, Callable[[], list[str]]] = {
     "netns": lambda: [*missing_root(), *missing_programs("ip"), *missing_tunnel()],
     # Targets with optional prerequisites only.
     "bench": list,
-    "loadtest": list,
     "test-compiled": list,
 }
 """For each target, disk or network: a function that returns the missing required parts."""
 
 OPTIONAL: Mapping[str, tuple[Callable[[], list[str]], str]] = {
     "bench": (lambda: missing_programs(*PEERS), "the rows beside them are left out"),
-    "loadtest": (missing_compiler, "nodes run from their sources, and are slower"),
     "test-compiled": (missing_compiler, "what needs compiled modules is left out"),
 }
 """For each target: a function that returns the missing optional parts, and the effect of their absence."""

@@ -157,7 +157,7 @@ def raise_malloc_thresholds() -> None:
 
 
 def _compiled_environment() -> Mapping[str, str]:
-    """Return variables under which nodes run the compiled tree. Without a checkout there are none.
+    """Return variables under which nodes run the compiled tree. Without that tree or a checkout there are none.
 
     The demo and load tests use the same ones.
     """

