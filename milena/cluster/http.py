@@ -12,6 +12,7 @@ choose. Credentials go only to nodes that ``NodeRoutes`` allows.
 import asyncio
 import errno
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ from milena.fields import Json
 from milena.model.clock import Clock, SystemClock
 from milena.model.quotas import CLIENT_ID_HEADER
 from milena.model.secret import Secret
+
+logger = logging.getLogger(__name__)
 
 __all__ = [
     "HttpCall",
@@ -118,6 +121,10 @@ class RawAnswer:
     url: str
 
 
+WARN_UNREACHED_MS = 1_000
+"""If no node has responded this long after the first failure, the log says so. A single call fails sooner."""
+
+
 class HttpSession:
     """Keep-alive connections to the nodes of a cluster. An asynchronous context manager, used from one event loop."""
 
@@ -140,6 +147,9 @@ class HttpSession:
         self._origins: dict[str, Origin] = {}
         self._answered: set[str] = set()
         """URLs that have responded in HTTP, even with a refusal."""
+        self._unreached_ms: float | None = None
+        """When the first call failed because no node responded, as long as none ever has."""
+        self._is_warned = False
 
     @property
     def url(self) -> str:
@@ -225,7 +235,7 @@ class HttpSession:
             CredentialsRefusedError, NotPermittedError: the node responded with 401 or 403.
             BadCredentialsError: the credentials name a file that cannot be used.
         """
-        failure: UnreachableError | None = None
+        failures: list[UnreachableError] = []
         timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
         deadline_ms = self._clock.now_ms() + ATTEMPTS_TIMES * timeout_s * 1000
         for url in self.routes.order(preferred, self._clock.now_ms()):
@@ -236,16 +246,29 @@ class HttpSession:
                 answer = await self._send_to(url, call, min(timeout_s, left_s))
             except UnreachableError as error:
                 self.routes.mark_bad(url, self._clock.now_ms())
-                # Keep the first failure: it is that of the node that should have responded.
-                failure = failure or error
+                failures.append(error)
             except UnknownResultError:
                 self.routes.mark_bad(url, self._clock.now_ms())
                 raise
             else:
                 self.routes.mark_good(url)
                 return answer
-        assert failure is not None, "there is always a node to ask"
-        raise failure
+        assert failures, "there is always a node to ask"
+        self._warn_unreached(failures)
+        # The first failure is that of the node that should have responded.
+        raise failures[0]
+
+    def _warn_unreached(self, failures: Sequence[UnreachableError]) -> None:
+        """Say once that no node has ever responded: readers, consumers and producers go on trying without a word."""
+        now_ms = self._clock.now_ms()
+        if self._answered or self._is_warned:
+            return
+        if self._unreached_ms is None:
+            self._unreached_ms = now_ms
+        elif now_ms - self._unreached_ms >= WARN_UNREACHED_MS:
+            self._is_warned = True
+            reasons = "; ".join(error.message for error in failures)
+            logger.warning("no node has responded so far, trying again: %s", reasons)
 
     async def ask(self, url: str, call: HttpCall) -> RawAnswer:
         """Return the response of this one node, which need not be one that the session knows.

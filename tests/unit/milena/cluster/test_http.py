@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 
 from milena.cluster.admin import AdminClient, cluster_view
-from milena.cluster.http import HttpSession, normalise_url, read_answer
+from milena.cluster.http import WARN_UNREACHED_MS, HttpSession, normalise_url, read_answer
 from milena.errors import (
     AnswerError,
     NotNowError,
@@ -20,6 +20,7 @@ from milena.errors import (
     UnreachableError,
 )
 from tests.support.http.http_server import serving
+from tests.support.time.fake_clock import FakeClock
 
 
 @pytest.mark.parametrize(
@@ -157,3 +158,17 @@ def test_a_malformed_field_is_named(broken, message):
     answer = {"cluster_id": "c", "version": 3, "brokers": [], "topics": [], **broken}
     with pytest.raises(UnexpectedAnswerError, match=message):
         cluster_view(answer)
+
+
+async def test_a_client_that_never_reached_a_node_warns_once(unused_tcp_port_factory, caplog):
+    urls = [f"http://127.0.0.1:{unused_tcp_port_factory()}" for _ in range(2)]
+    clock = FakeClock()
+    async with HttpSession(urls, timeout_s=5, clock=clock) as http:
+        for wait_ms, warnings in ((0, 0), (WARN_UNREACHED_MS - 1, 0), (1, 1), (10_000, 1)):
+            clock.jump(wait_ms)
+            with pytest.raises(UnreachableError):
+                await http.get("/x")
+            assert len(caplog.records) == warnings
+    (warning,) = caplog.records
+    for url in urls:
+        assert f"cannot reach {url}: connection refused" in warning.message
