@@ -70,6 +70,7 @@ QUARANTINE = ("topic", "partition", "offset", "timestamp", "reason", "value")
 @plot_option
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 def site_stats(
+    *,
     cluster: JobCluster,
     topics: tuple[str, ...],
     archive_dir: str | None,

@@ -206,6 +206,7 @@ def _compiled_environment() -> Mapping[str, str]:
     help="Ask callers who they are: the password of the first user, admin.",
 )
 def dev(
+    *,
     node_count: str,
     data_dir: Path,
     base_port: int,

@@ -114,6 +114,7 @@ class QuickRequest:
         connection: Resting,
         head: Head,
         result: Pending[Any],
+        *,
         started_s: float,
         holder: str,
     ) -> None:
@@ -164,9 +165,9 @@ class QuickRequest:
                 head.raw_path,
                 status,
                 seconds,
-                remote_of(self._connection.peername),
-                self._request_id,
-                head.caller.known_principal,
+                remote=remote_of(self._connection.peername),
+                request_id=self._request_id,
+                principal=head.caller.known_principal,
             )
         if done.cancelled():
             # As after a cancelled handler: there is no response, so the client would wait for one.
@@ -290,7 +291,9 @@ class QuickLane:
         # Not before: the usual way charges for a request that it takes over.
         if payer is not None:
             self._quotas.charge(payer, started_s, requests=1, bytes_in=head.body_bytes)
-        return QuickRequest(self._dispatcher, connection, head, result, started_s, holder)
+        return QuickRequest(
+            self._dispatcher, connection, head, result, started_s=started_s, holder=holder
+        )
 
     def refuse(self, error: BaseException) -> bytes:
         """Return the response to bytes that failed before they were a request. Report the error."""

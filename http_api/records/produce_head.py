@@ -226,7 +226,7 @@ def prepare_to_topic(
     Raises:
         MilenaError: the head is at fault.
     """
-    return _prepare(ports, caller, names["topic"], None, raw_query, headers)
+    return _prepare(ports, caller, names["topic"], None, raw_query=raw_query, headers=headers)
 
 
 def prepare_to_partition(
@@ -241,7 +241,9 @@ def prepare_to_partition(
     Raises:
         MilenaError: the head is at fault.
     """
-    return _prepare(ports, caller, names["topic"], parse_partition(names), raw_query, headers)
+    return _prepare(
+        ports, caller, names["topic"], parse_partition(names), raw_query=raw_query, headers=headers
+    )
 
 
 def _prepare(
@@ -249,6 +251,7 @@ def _prepare(
     caller: Caller,
     topic: str,
     partition: int | None,
+    *,
     raw_query: str,
     headers: Mapping[str, str],
 ) -> ProduceHead | None:

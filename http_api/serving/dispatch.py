@@ -298,9 +298,9 @@ class Dispatcher:
                 request.rel_url.raw_path,
                 status,
                 seconds,
-                request.remote,
-                call.request_id,
-                call.rights.known_principal,
+                remote=request.remote,
+                request_id=call.request_id,
+                principal=call.rights.known_principal,
             )
 
     def observe(self, route: Route | None, status: int, seconds: float) -> None:
@@ -320,6 +320,7 @@ class Dispatcher:
         raw_path: str,
         status: int,
         seconds: float,
+        *,
         remote: str | None,
         request_id: str,
         principal: str,

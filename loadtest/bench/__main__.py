@@ -141,6 +141,7 @@ def list_rows(context: click.Context, _: click.Parameter, is_wanted: bool) -> No
 @click.option("--out", default="bench-report", show_default=True, type=click.Path(path_type=Path))
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=list_rows)
 def main(
+    *,
     rows: str | None,
     rounds: int,
     seconds: float,

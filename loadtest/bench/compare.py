@@ -151,6 +151,7 @@ def judged(
 @click.option("--out", default="bench-report", show_default=True, type=click.Path(path_type=Path))
 @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=list_rows)
 def main(
+    *,
     commit: str,
     rows: str | None,
     rounds: int,

@@ -281,6 +281,7 @@ def table(counted: Sequence[Counted]) -> str:
 @click.option("--directory", type=click.Path(path_type=Path), help="For data and logs; kept.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Figures for programs.")
 def main(
+    *,
     consumers: int,
     groups: int,
     members: int,

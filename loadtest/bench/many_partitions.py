@@ -220,6 +220,7 @@ def table(measured: Sequence[PhaseFigures]) -> str:
 @click.option("--directory", type=click.Path(path_type=Path), help="For data and logs; kept.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Figures for programs.")
 def main(
+    *,
     partitions: int,
     topics: int,
     nodes: str,

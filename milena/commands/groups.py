@@ -87,6 +87,7 @@ def _parse_end_or_offset(
 @click.pass_obj
 def reset_group(
     target: ClusterTarget,
+    *,
     group: str,
     topic: str,
     partitions: Sequence[int],

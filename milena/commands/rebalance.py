@@ -33,6 +33,7 @@ PATIENCE_MS = 60_000
 @click.pass_obj
 def rebalance(
     target: ClusterTarget,
+    *,
     node_id: int | None,
     dry_run: bool,
     throttle: int | None,

@@ -43,6 +43,7 @@ def _parse_configs(
 @click.pass_obj
 def create_topic(
     target: ClusterTarget,
+    *,
     name: str,
     partitions: int | None,
     replication_factor: int | None,
@@ -139,6 +140,7 @@ def delete_topic(target: ClusterTarget, name: str, yes: bool, is_json: bool) -> 
 @click.pass_obj
 def alter_topic(
     target: ClusterTarget,
+    *,
     name: str,
     partitions: int | None,
     configs: dict[str, str],
@@ -212,6 +214,7 @@ def _parse_offset(
 @click.pass_obj
 def delete_records(
     target: ClusterTarget,
+    *,
     name: str,
     before_offset: int | str | None,
     time_ms: int | None,

@@ -192,7 +192,7 @@ class Accumulator:
             and batch.record_count < RECORDS_PER_BATCH_MAX
         )
 
-    def add_to_open(
+    def add_to_open(  # noqa: PLR0917 - a call per record: keywords cost time
         self,
         lane: Lane,
         key: bytes | None,
@@ -217,7 +217,7 @@ class Accumulator:
         self.buffered_bytes += size_bytes
         return batch, batch.add(key, value, headers, timestamp_ms, size_bytes)
 
-    def add(
+    def add(  # noqa: PLR0917 - a call per record: keywords cost time
         self,
         lane: Lane,
         key: bytes | None,
@@ -239,7 +239,7 @@ class Accumulator:
         self.buffered_bytes += size_bytes
         return batch, number, self._is_due(lane, batch, number)
 
-    def add_many(
+    def add_many(  # noqa: PLR0917 - a call per record: keywords cost time
         self,
         lane: Lane,
         rows: RecordRows,
@@ -277,7 +277,7 @@ class Accumulator:
             return True
         return first == 0
 
-    def add_alone(
+    def add_alone(  # noqa: PLR0917 - a call per record: keywords cost time
         self,
         lane: Lane,
         key: bytes | None,

@@ -290,7 +290,7 @@ class Producer:
 
     # -- for programs and the blocking façade ------------------------------------------------------
 
-    def offer(
+    def offer(  # noqa: PLR0917 - a call per record: keywords cost time
         self,
         topic: str,
         value: object,
@@ -456,7 +456,7 @@ class Producer:
         if not isinstance(topic, str):
             raise BadRecordError(f"topic={topic!r}: a topic's name is text")
 
-    def _take(
+    def _take(  # noqa: PLR0917 - a call per record: keywords cost time
         self,
         placement: TopicPlacement,
         partition: int | None,

@@ -64,7 +64,7 @@ class Position:
     offset: int
     last_epoch: int
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - a call per partition: peers' lists are unpacked into it
         self,
         index: int,
         topic_id: str,
@@ -93,7 +93,7 @@ class Row:
     a: int
     b: int
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - a call per partition: peers' lists are unpacked into it
         self,
         index: int,
         code: FetchCode,

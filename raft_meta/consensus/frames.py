@@ -483,7 +483,9 @@ def _decode_hello(hello: bytes) -> tuple[PeerIdentity, int]:
     try:
         fields = msgpack.unpackb(hello, raw=False, max_map_len=0, max_ext_len=0)
         node_id, cluster_id, is_voter, bootstrap, incarnation, voters, wanted, nonce = fields
-        _check_hello(node_id, cluster_id, is_voter, incarnation, voters, wanted, nonce)
+        _check_hello(
+            cluster_id, voters, nonce, is_voter=is_voter, numbers=(node_id, incarnation, wanted)
+        )
         identity = PeerIdentity(
             node_id=node_id,
             cluster_id=cluster_id,
@@ -498,15 +500,14 @@ def _decode_hello(hello: bytes) -> tuple[PeerIdentity, int]:
 
 
 def _check_hello(
-    node_id: object,
     cluster_id: object,
-    is_voter: object,
-    incarnation: object,
     voters: object,
-    wanted: object,
     nonce: object,
+    *,
+    is_voter: object,
+    numbers: tuple[object, object, object],
 ) -> None:
-    if not all(type(value) is int for value in (node_id, incarnation, wanted)):
+    if not all(type(value) is int for value in numbers):
         raise ValueError("an id is not an integer")
     if not isinstance(cluster_id, str) or type(is_voter) is not bool:
         raise ValueError("a field has the wrong type")

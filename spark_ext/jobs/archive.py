@@ -71,6 +71,7 @@ def _pattern(ctx: click.Context, parameter: click.Parameter, value: str | None) 
               help="Archive nothing: hold every file against the manifest.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 def archive(
+    *,
     cluster: JobCluster,
     topics: tuple[str, ...],
     pattern: str | None,

@@ -78,6 +78,7 @@ def _partitions(
               help="Let keys choose partitions, instead of keeping their numbers.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 def replay(
+    *,
     root: str,
     topic: str | None,
     topic_id: str | None,

@@ -120,9 +120,9 @@ class PartitionLog:
             replica,
             state,
             flushing,
-            self._compaction,
-            self._checkpointing,
-            self._rolling,
+            compaction=self._compaction,
+            checkpointing=self._checkpointing,
+            rolling=self._rolling,
             lock=lock,
         )
 

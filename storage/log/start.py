@@ -39,10 +39,10 @@ class LogStart:
         replica: ReplicaFiles,
         state: LogState,
         flushing: Flushing,
+        *,
         compaction: LogCompaction,
         checkpointing: Checkpointing,
         rolling: Rolling,
-        *,
         lock: threading.Lock,
     ) -> None:
         """Take the log's parts; ``lock`` keeps a checkpoint in progress apart from a change of the same file."""

@@ -57,14 +57,27 @@ async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
         _sending(clients_rows.PRODUCER_MANY_BLOCKING, url, _send_many_blocking, pids),
         *commands.producing("plain", url, plan.directory, pids),
         *await commands.consuming(subject, url, partitions=PARTITIONS),
-        _locust(clients_rows.BARE_LOCUST, url, [_METERED], ["BareUser"], plan.directory, pids),
+        _locust(
+            clients_rows.BARE_LOCUST,
+            url,
+            files=[_METERED],
+            arguments=["BareUser"],
+            directory=plan.directory,
+            pids=pids,
+        ),
         _locust(
             clients_rows.LOCUST,
             url,
-            [_LOCUSTFILE, _METERED],
-            ["JsonOne", "--topic", "plain", "--ledger", str(plan.directory / "ledger")],
-            plan.directory,
-            pids,
+            files=[_LOCUSTFILE, _METERED],
+            arguments=[
+                "JsonOne",
+                "--topic",
+                "plain",
+                "--ledger",
+                str(plan.directory / "ledger"),
+            ],
+            directory=plan.directory,
+            pids=pids,
         ),
     ]
 
@@ -179,6 +192,7 @@ async def _send_many_blocking(url: str, seconds: float) -> int:
 def _locust(
     name: str,
     url: str,
+    *,
     files: Sequence[Path],
     arguments: Sequence[str],
     directory: Path,

@@ -73,6 +73,7 @@ def _grants(
 @click.pass_obj
 def create_token(
     target: ClusterTarget,
+    *,
     user: str | None,
     note: str | None,
     lifetime_ms: int | None,

@@ -47,6 +47,7 @@ def list_users(target: ClusterTarget, is_json: bool) -> None:
 @click.pass_obj
 def create_user(
     target: ClusterTarget,
+    *,
     name: str,
     is_superuser: bool,
     file: str | None,
@@ -87,6 +88,7 @@ def create_user(
 @click.pass_obj
 def change_user(
     target: ClusterTarget,
+    *,
     name: str,
     is_superuser: bool | None,
     file: str | None,

@@ -81,6 +81,7 @@ def _report(
 @click.pass_obj
 def produce_bench(
     target: ClusterTarget,
+    *,
     topic: str,
     records: int | None,
     seconds: float | None,
@@ -148,6 +149,7 @@ def consume_bench(
 @click.pass_obj
 def latency_bench(
     target: ClusterTarget,
+    *,
     topic: str,
     records: int | None,
     seconds: float | None,

@@ -128,14 +128,14 @@ async def bench_produce(
     pace = None if rate is None else RecordSchedule(rate, catch_up_s=float("inf"))
     clock, sent = SystemClock(), 0
     watch = Stopwatch()
-    on_delivery = partial(_acknowledged, result, latencies, watch, size)
+    on_delivery = partial(_acknowledged, result=result, latencies=latencies, watch=watch, size=size)
     async with client.producer(**keywords) as producer:
         while not bound.is_reached(sent, watch.seconds()) and result.first_error is None:
             due_s = watch.now() if pace is None else pace.next_due(watch.now())
             if due_s > watch.now():
                 await clock.sleep((due_s - watch.now()) * MS)
             await producer.send(
-                topic, chance.randbytes(size), on_delivery=partial(on_delivery, due_s)
+                topic, chance.randbytes(size), on_delivery=partial(on_delivery, due_s=due_s)
             )
             sent += 1
         await producer.flush()
@@ -144,13 +144,14 @@ async def bench_produce(
 
 
 def _acknowledged(
+    receipt: Receipt | None,
+    error: ClientError | None,
+    *,
     result: BenchResult,
     latencies: Latencies,
     watch: Stopwatch,
     size: int,
     due_s: float,
-    receipt: Receipt | None,
-    error: ClientError | None,
 ) -> None:
     if receipt is None:
         result.failed += 1
@@ -210,7 +211,7 @@ async def bench_latency(
     echo = Echo(seen)
     watch = Stopwatch()
     clock, pace, sent = SystemClock(), RecordSchedule(rate, catch_up_s=float("inf")), 0
-    on_delivery = partial(_acknowledged, result, written, watch, size)
+    on_delivery = partial(_acknowledged, result=result, latencies=written, watch=watch, size=size)
     async with client.reader(topic, 0, start=StartAt.LATEST, follow=True) as reader:
         await reader.locate()
         async with asyncio.TaskGroup() as tasks, client.producer(**keywords) as producer:
@@ -222,7 +223,7 @@ async def bench_latency(
                 value = chance.randbytes(size)
                 echo.due[value] = due_s
                 await producer.send(
-                    topic, value, partition=0, on_delivery=partial(on_delivery, due_s)
+                    topic, value, partition=0, on_delivery=partial(on_delivery, due_s=due_s)
                 )
                 sent += 1
             await producer.flush()

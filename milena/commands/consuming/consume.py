@@ -59,6 +59,7 @@ FEW_READERS = 16
 @click.pass_obj
 def consume(
     target: ClusterTarget,
+    *,
     topic: str,
     group: str | None,
     from_beginning: bool,

@@ -95,6 +95,7 @@ def _headers(
 @click.pass_obj
 def produce(
     target: ClusterTarget,
+    *,
     topic: str,
     file: str,
     is_packed: bool,
