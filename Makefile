@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := PYTHONHASHSEED=0 $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder --ignore tests/compiled/test_tree.py
 QUICK := smoke or not (integration or chaos or deep or long)
 # Tests that detect a faulty dependency: JSON and numbers, HTTP, and codecs.
-LOWEST := $(addprefix tests/unit/http_api/,quick $(addprefix test_,$(addsuffix .py,bodies formats numbers separate_requests v2_fetch v2_produce v3_records))) \
+LOWEST := $(addprefix tests/unit/http_api/,quick formats serving/test_bodies.py serving/test_separate_requests.py v2/test_v2_fetch.py v2/test_v2_produce.py v3/test_v3_records.py) \
 	tests/unit/milena/model
 
 .PHONY: environment demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format wheels api-docs

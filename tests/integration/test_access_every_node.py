@@ -1,7 +1,7 @@
 """Every endpoint of real nodes, those of the quorum and an observer: who is let in is the same on each of them.
 
-Who may do what is proved row by row in memory (``tests/unit/http_api/test_access_matrix.py``). No node is another case,
-whether it leads what is asked for, follows, or holds nothing of it.
+Who may do what is proved row by row in memory (``tests/unit/http_api/access/test_access_matrix.py``). No node is
+another case, whether it leads what is asked for, follows, or holds nothing of it.
 """
 
 import base64
@@ -22,7 +22,7 @@ from tests.support.clusters.live_cluster import (
     running_cluster,
     start_command,
 )
-from tests.unit.http_api.test_access_matrix import ASKS, BY_ID, needed
+from tests.unit.http_api.access.test_access_matrix import ASKS, BY_ID, needed
 
 pytestmark = pytest.mark.integration
 

@@ -76,7 +76,7 @@ ACCESS: tuple[Mutation, ...] = (
         module="http_api.streaming.answer",
         old="                    call.rights.check_again()\n",
         new="",
-        by="tests/unit/http_api/test_access_endpoints.py",
+        by="tests/unit/http_api/native/access/test_access_endpoints.py",
     ),
     Mutation(
         name="names-of-bodies",
@@ -84,7 +84,7 @@ ACCESS: tuple[Mutation, ...] = (
         module="http_api.native.transactions.transact",
         old="    ask(Operation.WRITE, ResourceType.TOPIC, topics)\n",
         new="    ask(Operation.WRITE, ResourceType.TOPIC, ())\n",
-        by="tests/unit/http_api/test_access_matrix.py",
+        by="tests/unit/http_api/access/test_access_matrix.py",
     ),
     Mutation(
         name="audit-anywhere",

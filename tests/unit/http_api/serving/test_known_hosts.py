@@ -10,8 +10,8 @@ from milena.model.errors import ForbiddenError
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
 from tests.unit.http_api.quick.test_lane import connected, request
-from tests.unit.http_api.test_bodies import path_of
-from tests.unit.http_api.test_separate_requests import head
+from tests.unit.http_api.serving.test_bodies import path_of
+from tests.unit.http_api.serving.test_separate_requests import head
 
 KNOWN = [
     "localhost",

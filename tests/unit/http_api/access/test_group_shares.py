@@ -10,7 +10,7 @@ from raft_meta.machine.image import CommittedOffset, Group, Map
 from tests.support.fakes.ports import NOW_MS, FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.credentials import Allowed, ClosedNode, basic
-from tests.unit.http_api.test_consumer_owners import remember as remember_consumer
+from tests.unit.http_api.v2.test_consumer_owners import remember as remember_consumer
 
 EVE, ANN = basic("eve"), basic("ann")
 

@@ -12,7 +12,7 @@ from milena.model.requests import (
 )
 from milena.model.turns import LARGE_BYTES, Turns
 from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, V3
-from tests.unit.http_api.test_v2_produce import encoded
+from tests.unit.http_api.v2.test_v2_produce import encoded
 
 JSON = "application/json"
 WRITES = [

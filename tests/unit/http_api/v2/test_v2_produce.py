@@ -22,7 +22,7 @@ from milena.model.errors import (
 from milena.model.requests import Acks, ProduceReceipt, Receipts
 from tests.support.fakes.ports import NOW_MS, no_leader
 from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, TEXT_V2, V2, serving
-from tests.unit.http_api.test_errors import make
+from tests.unit.http_api.protocol.test_errors import make
 
 
 def item(partition, offset):

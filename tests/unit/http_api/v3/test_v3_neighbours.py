@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.unit.http_api.test_separate_requests import STREAM, head, serving
+from tests.unit.http_api.serving.test_separate_requests import STREAM, head, serving
 
 GOOD = '{"key":{"type":"STRING","data":"k"},"value":{"type":"JSON","data":{"a":1.10}}}'
 BAD = {

@@ -9,7 +9,7 @@ from http_api.routes import ROUTES
 from http_api.serving.endpoint import Route, Tag
 from milena.model.access import OPERATIONS_OF, Operation, ResourceType
 
-WRITTEN = Path(__file__).parents[2] / "data" / "wire" / "access.txt"
+WRITTEN = Path(__file__).parents[3] / "data" / "wire" / "access.txt"
 LOOKING = {Operation.READ, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS}
 TABLE = [f"{route.method} {route.path}: {route.access}" for route in ROUTES]
 

@@ -10,7 +10,7 @@ from http_api.protocol.errors import ERROR_TABLE, MethodNotAllowedError, row_of
 from milena.model import errors as storage_errors
 from milena.model.errors import FateUnknownError, MilenaError, NotFoundError
 
-WIRE = Path(__file__).parents[2] / "data" / "wire" / "errors.json"
+WIRE = Path(__file__).parents[3] / "data" / "wire" / "errors.json"
 COUNTED = ("Milena-Error", "Retry-After", "WWW-Authenticate", "Allow")
 OWN_MODULES = {storage_errors.__name__, api_errors.__name__}
 

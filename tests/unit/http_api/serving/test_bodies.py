@@ -8,7 +8,7 @@ import pytest
 
 from http_api.routes import ROUTES
 from tests.support.fakes.ports import CLUSTER_ID
-from tests.unit.http_api.test_separate_requests import READ, head, serving
+from tests.unit.http_api.serving.test_separate_requests import READ, head, serving
 
 CODINGS = {
     "": lambda body: body,

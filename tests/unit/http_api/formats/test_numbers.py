@@ -9,7 +9,7 @@ from http_api.protocol.media import JSON_TYPE
 from http_api.routes import ROUTES
 from http_api.shapes.blocks import Shape
 from tests.support.http.api_server import JSON_V2, NDJSON, V3
-from tests.unit.http_api.test_bodies import path_of
+from tests.unit.http_api.serving.test_bodies import path_of
 
 NUMBERS = [
     "0",

@@ -11,7 +11,7 @@ from yarl import URL
 from http_api.console.files import ConsoleFiles, console_files
 from http_api.routes import ROUTES
 
-STATIC = Path(__file__).parents[3] / "http_api" / "console" / "static"
+STATIC = Path(__file__).parents[4] / "http_api" / "console" / "static"
 NAMES = sorted(
     path.relative_to(STATIC).as_posix()
     for path in STATIC.rglob("*")

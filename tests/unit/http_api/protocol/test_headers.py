@@ -8,7 +8,7 @@ from http_api.protocol.headers import LISTS, SINGLE, check_headers, joined
 from http_api.routes import ROUTES
 from milena.model.errors import MalformedRequestError
 from tests.unit.http_api.quick.test_lane import connected
-from tests.unit.http_api.test_separate_requests import head, names_that_are_read
+from tests.unit.http_api.serving.test_separate_requests import head, names_that_are_read
 
 
 def headers(*pairs: tuple[str, str]) -> CIMultiDictProxy[str]:

@@ -8,7 +8,7 @@ from http_api.ports.node import ApiLimits
 from http_api.v2 import topic_records
 from milena.model.errors import NoLeaderError
 from tests.support.http.api_server import EVENTS, NDJSON, serving
-from tests.unit.http_api.test_streams import events, lines
+from tests.unit.http_api.streaming.test_streams import events, lines
 
 PATH = "/topics/many/records"
 

@@ -6,7 +6,7 @@ from multidict import CIMultiDict
 from milena.model.errors import FeatureLevelError, PreconditionFailedError
 from milena.model.requests import IdempotencyKey
 from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2, V3
-from tests.unit.http_api.test_v2_produce import encoded
+from tests.unit.http_api.v2.test_v2_produce import encoded
 
 RECORDS = {"records": [{"value": 1}, {"value": 2}]}
 PATHS = ("/topics/t", "/topics/t/partitions/0", "/topics/t/partitions/0/records")
