@@ -22,7 +22,7 @@ UID = re.compile(r"w(\d+)x")
 
 
 class Fate(Enum):
-    """What the client knows of a write."""
+    """The client's knowledge of a write."""
 
     OPEN = "open"
     ACKED = "acknowledged"

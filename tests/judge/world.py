@@ -1,4 +1,4 @@
-"""What all steps share: the model, the way to the nodes, and the checks that hold for every answer."""
+"""Shared parts of all steps: the model, the way to the nodes, and the checks that hold for every answer."""
 
 from __future__ import annotations
 

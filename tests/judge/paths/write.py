@@ -57,7 +57,7 @@ _STRINGS = (
 
 @dataclass(frozen=True)
 class Receipt:
-    """What an answer says of one record; `status` is 200, or what refused it."""
+    """The response about one record; `status` is 200, or what refused it."""
 
     status: int
     partition: int | None = None

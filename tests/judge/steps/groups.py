@@ -21,7 +21,7 @@ _TAKEN_OVER = 40935  # another process has the instance id
 
 @dataclass
 class _Commits:
-    """What a group of one step may have committed, by partition; several values where a fate is open."""
+    """Possible commits of one step's group, by partition: several values where a fate is open."""
 
     group: str
     topic: Topic

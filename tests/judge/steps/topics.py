@@ -93,7 +93,7 @@ def delete_records(world: World, rng: random.Random) -> None:
 
 @dataclass
 class _Former:
-    """What a client keeps of a topic that will be deleted."""
+    """State that a client keeps of a topic that will be deleted."""
 
     etag: str
     event_id: str

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HEARD = 0.3  # seconds for which an end waits for leaders that do not hear
 _AGAIN = 10.0  # seconds within which readers see an end that the answer did not call visible
 _V2 = tuple(path for path in PATHS if path.name in ("v2-json", "v2-binary", "v2-text"))
-_NOTHING = (40926, 40924, 40412)  # aborted, fenced, never begun or forgotten
+_NOTHING = (40926, 40924, 40412)  # aborted, fenced, never started or forgotten
 
 
 def one_request(world: World, rng: random.Random) -> None:

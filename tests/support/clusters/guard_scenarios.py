@@ -1,6 +1,6 @@
 """One scenario a guard of the consensus core: it goes well, and does not without that guard.
 
-``test_guards`` runs each twice: with the modules as they are, and with all of this imported anew after the guard was
+``test_guards`` runs each twice: with the modules as they are, and with all of this imported again after the guard was
 taken out of the source.
 """
 

@@ -31,9 +31,8 @@ READY_S = 180.0
 POLL_S = 0.05
 ANSWER_S = 60.0
 SESSION_MS = 8_000
-"""Of brokers. A machine that stalls for a second or two must not end them: writes would be refused until the next
-heartbeat, and leaders replaced. A node that is killed is noticed at once all the same; one that is paused, only after
-this."""
+"""The session of brokers. A machine that stalls for a second or two must not end it: writes would be refused until the
+next heartbeat, and leaders replaced. A killed node is still noticed at once. A paused one is noticed after it."""
 JSON = "application/json"
 NO_QUORUM = b'"error_code":50305'
 """In a refusal: there is no Raft leader, or no majority; nothing was done."""
@@ -43,14 +42,14 @@ ELECTION_S_MAX = 20.0
 SECRET = "local-cluster"
 BATCH = "application/vnd.milena.batch"
 BASE_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
-"""Of encoded batches: an hour ago, a whole second. Much older, and retention would take them."""
+"""The base of encoded batches: an hour ago, a whole second. Much older, and retention would take them."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer:
-    """What a node said."""
+    """An HTTP response of a node."""
 
     status: int
     headers: Mapping[str, str]
@@ -148,7 +147,7 @@ def ok(answer: Answer) -> Any:
 
 
 def eventually(check: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
-    """What ``check`` returns once it is true, with neither a failed assertion nor a broken connection."""
+    """Return the result of ``check`` once it is true, with neither a failed assertion nor a broken connection."""
     end = time.monotonic() + deadline_s
     while True:
         try:
@@ -252,7 +251,7 @@ def delete_topic(node: LocalNode, topic: str) -> None:
 
 
 def metadata(node: LocalNode, **query: object) -> Any:
-    """What the node knows of the cluster."""
+    """Return the node's view of the cluster."""
     return ok(call_with(node, "GET /metadata", None, query))
 
 

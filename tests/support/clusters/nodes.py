@@ -43,7 +43,7 @@ ROOT = "/data"
 ELECTION_MS = 300
 SESSION_MS = 1_500
 BY_HAND = ("compactor", "scrubber", "doubts")
-"""What tests that want it begin themselves: others look at what lies on the disk."""
+"""Parts that a test starts itself: they would change the files that other tests look at."""
 
 
 class SimNode(Assembly):
@@ -136,7 +136,7 @@ class SimNode(Assembly):
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def end(self) -> None:
-        """No task of this process goes on. What runs a moment longer, on "threads", harms nobody."""
+        """No task of this process goes on. What runs a moment longer, on "threads", does no harm."""
         self.is_over = True
         self.quorum.stop_now()
         await self._end_tasks()
@@ -222,7 +222,7 @@ class Cluster:
     is_broken: bool = False
     """A test plants errors: nodes may contain some."""
     idle_ms: int = 300_000
-    """Until a REST consumer that nobody calls is forgotten."""
+    """The time after which a REST consumer without calls is forgotten."""
     feature_max: int = FEATURE_LEVEL_MAX
     """The feature level up to which the nodes' release goes."""
     skews_ms: dict[int, int] = field(default_factory=dict)
@@ -231,7 +231,7 @@ class Cluster:
     log: SharedLog = field(default_factory=SharedLog)
     files: dict[int, MemoryFiles] = field(default_factory=dict)
     nodes: dict[int, SimNode] = field(default_factory=dict)
-    """Those that run."""
+    """The running nodes."""
     dead: list[SimNode] = field(default_factory=list)
     starts: int = 0
 

@@ -26,7 +26,7 @@ class ListMachine:
         return b"%d:%s" % (index, command)
 
     def publish(self) -> None:
-        """Nobody else looks."""
+        """Do nothing: there are no readers."""
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """A frozen view."""
@@ -51,7 +51,7 @@ async def _read_preface(connection: socket.socket) -> bytes:
 
 
 class PeerListener:
-    """Accepts peers, reads the preface and hands the socket to whoever is there."""
+    """Accepts peers, reads the preface and hands the socket to the running quorum."""
 
     def __init__(self, listening: socket.socket | None = None) -> None:
         self.socket = listening or socket.create_server(("127.0.0.1", 0))

@@ -37,7 +37,7 @@ class BenchMachine:
         return command
 
     def publish(self) -> None:
-        """Nobody else looks."""
+        """Do nothing: there are no readers."""
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
         """A frozen view."""

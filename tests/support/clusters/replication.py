@@ -30,7 +30,7 @@ class Replicated:
     network: Network = field(default_factory=Network)
     configs: dict[str, str] = field(default_factory=dict)
     counts: NodeCounts = field(default_factory=NodeCounts)
-    """Of other logs of the follower's node."""
+    """Fetches of other logs of the follower's node."""
 
     def __post_init__(self) -> None:
         self.brokers: dict[int, Broker] = leaders.brokers(1, 2)

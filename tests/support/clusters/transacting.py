@@ -1,4 +1,4 @@
-"""What tests of transactions have a cluster in memory do: whole ones, steps of a session, and reads of the outcome."""
+"""Transactions on a cluster in memory: whole ones, steps of a session, and reads of the outcome."""
 
 from milena.model.batch.decode import iterate_headers
 from milena.model.requests import (

@@ -95,7 +95,7 @@ def records_of(log: PartitionLog) -> dict[int, Pair]:
 
 
 def values_of(log: PartitionLog) -> dict[bytes | None, bytes]:
-    """What a reader that reads all of it knows in the end: the last value of each key, without deleted ones."""
+    """Return the state after a full read: the last value of each key, without deleted ones."""
     values: dict[bytes | None, bytes] = {}
     for key, value in records_of(log).values():
         if value is None:

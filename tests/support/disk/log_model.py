@@ -116,7 +116,7 @@ def read_all(log: PartitionLog, *, max_bytes: int = 700) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a log must hold.
+    """The required content of a log.
 
     ``batches`` are all that were appended since the log was created or restarted, those below ``log_start`` included;
     ``durable_end`` is what was synced: no crash takes it.

@@ -37,7 +37,7 @@ class FileChange(NamedTuple):
     content: bytes | None
 
     def apply(self, content: bytearray) -> None:
-        """Do it to the bytes of a file, whichever earlier changes these have seen."""
+        """Apply this change to a file's bytes, with or without the earlier changes."""
         if self.content is None:
             _resize(content, self.size)
             return
@@ -217,7 +217,7 @@ class MemoryFiles:
         self._failures.append(("read", path_part))
 
     def forget_failures(self) -> None:
-        """What was to fail next works."""
+        """Cancel the failures that were ordered."""
         self._failures.clear()
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
@@ -457,7 +457,7 @@ def _apply_names(names: dict[str, _Inode], change: NameChange) -> None:
         if inode is not None:
             names[name] = inode
         elif names.pop(name, _Inode()).is_directory:
-            # What is in a folder that is gone is gone, whichever was synced first.
+            # A removed folder takes its content with it, in any order of syncs.
             for below in [other for other in names if other.startswith(name + "/")]:
                 del names[below]
 

@@ -31,7 +31,7 @@ def stored(
 
 
 def filler(base: int, count: int) -> bytes:
-    """What compaction left where there were this many records."""
+    """Return the filler that compaction leaves in the place of this many records."""
     return encode_filler(
         base_offset=base,
         last_offset=base + count - 1,
@@ -42,5 +42,5 @@ def filler(base: int, count: int) -> bytes:
 
 
 def offsets_in(made: CutRecords) -> list[int]:
-    """Of the records that a cut delivers."""
+    """Return the offsets of the records that a cut delivers."""
     return [row[0] for row in records_in(made.batches, made.start_offset, made.end_offset)]

@@ -68,7 +68,7 @@ class ImageStore:
 
 
 class NodeAccess:
-    """What a node in memory knows of access; ``heard_ms`` is when it last heard of the quorum."""
+    """Access control of a node in memory; ``heard_ms`` is when it last heard of the quorum."""
 
     def __init__(self, node: "FakeNode") -> None:
         self.clock = HandClock()

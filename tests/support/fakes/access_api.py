@@ -25,7 +25,7 @@ class FakeAccessApi:
             "is_superuser": False,
         }
         self.passwords: dict[str, list[str]] = {}
-        """Of each user, the newest first."""
+        """Passwords by user, the newest first."""
         self.superusers: set[str] = set()
         self.tokens: dict[str, list[dict[str, Any]]] = {}
         self.entries: list[dict[str, Any]] = []

@@ -23,7 +23,7 @@ class FakeApi:
         self.requests: list[tuple[str, str, str]] = []
         self.planned: list[dict[str, Any]] = []
         self.moves: list[list[dict[str, Any]]] = []
-        """What is answered about moves: one list after the other, the last one for good."""
+        """Responses about moves, one list after the other; the last one repeats."""
         self.is_current = True
         self.metrics: str | None = None
         """The text of ``GET /metrics``; None: there is no such path."""
@@ -31,7 +31,7 @@ class FakeApi:
         self.answer: tuple[int, Any] | None = None
         """(status, body) given to every request instead of the real one."""
         self.request_id: str | None = None
-        """What such an answer says in ``X-Request-Id``."""
+        """The value that this response has in ``X-Request-Id``."""
 
     @staticmethod
     def broker(node_id: int, *, is_fenced: bool = False) -> dict[str, Any]:

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass
 class Member:
-    """What the coordinator knows of one member."""
+    """The coordinator's state of one member."""
 
     subscription: Subscription | None
     instance_id: str | None
@@ -118,7 +118,7 @@ class FakeGroup:
         self._remove(member_id)
 
     def rebalance(self) -> None:
-        """Deal out anew: what is held stays where the deal allows."""
+        """Assign again: what is held stays where the deal allows."""
         everything = [
             TopicPartition(t, p) for t, n in sorted(self.topics.items()) for p in range(n)
         ]

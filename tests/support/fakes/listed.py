@@ -1,4 +1,4 @@
-"""What a node in memory is given to list: commits of groups, open transactions."""
+"""Items that a node in memory lists: commits of groups, open transactions."""
 
 from http_api.ports.groups import OffsetToCommit
 from milena.model.requests import OpenTransaction

@@ -65,7 +65,7 @@ def stored(
 
 @dataclass
 class Answer:
-    """What ``milena.cluster.transport.FetchAnswer`` looks like."""
+    """A stand-in for ``milena.cluster.transport.FetchAnswer``."""
 
     data: bytes = b""
     start_offset: int = 0

@@ -40,17 +40,17 @@ class _Exchange:
 
 @dataclass(eq=False)
 class Network:
-    """Who can talk to whom. Times are ms of the loop."""
+    """The network between nodes, with its cuts. Times are ms of the loop."""
 
     delay_ms: Callable[[], float] = lambda: 0.0
     handlers: dict[int, dict[str, Handler]] = field(default_factory=dict)
-    """Of the nodes that run."""
+    """Handlers of the running nodes."""
     cuts: set[tuple[int, int]] = field(default_factory=set)
     """(from, to): what is sent that way is lost without a sign."""
     listeners: dict[int, Callable[[int], None]] = field(default_factory=dict)
     """By node: told when a connection to another node broke."""
     failures: list[BaseException] = field(default_factory=list)
-    """What handlers raised besides ``MilenaError``; a real node contains it."""
+    """Exceptions of handlers besides ``MilenaError``; a real node contains it."""
     calls: list[tuple[int, int, str, Fields]] = field(default_factory=list)
     lose_answers_to: set[tuple[int, str]] = field(default_factory=set)
     """(caller, request type): answers are lost, the connection stays."""

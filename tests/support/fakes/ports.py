@@ -144,13 +144,13 @@ class FakeNode:
         """By partition: what produce answers for its records."""
         self.produce_requests: list[ProduceRequest] = []
         self.quick_requests: list[ProduceRequest] = []
-        """Those of ``produce`` that came without a task: past the usual handler."""
+        """Requests to ``produce`` that the quick lane sent, without a task."""
         self.holds_quick = False
         self.held: list[tuple[ProduceRequest, Pending[Sequence[ProduceReceipt]]]] = []
         self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
         self.batch_transactions: list[ProducerTransaction | None] = []
         self.batch_keys: list[IdempotencyKey | None] = []
-        """What each of them is part of."""
+        """The idempotency key of each batch request."""
         self.fetch_requests: list[FetchRequest] = []
         self.doubts: list[Doubt] = []
         self.codec = Codec.NONE
@@ -158,7 +158,7 @@ class FakeNode:
         self.drains: list[int] = []
         self.refusals = Refusals()
         self.noted: list[tuple[str, Mapping[str, object], str]] = []
-        """What the audit log was told of: the action, what of it, and on whose behalf."""
+        """Entries of the audit log: action, change and principal."""
         self.deletions: list[tuple[str, int, int | None, int]] = []
         self.can_drain = True
         self.has_started = True

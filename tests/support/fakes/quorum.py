@@ -16,7 +16,7 @@ from tests.support.time.virtual_time import LoopClock
 
 @dataclass(eq=False)
 class SharedLog:
-    """What is committed, and who applies it."""
+    """The committed commands, and the machines that apply them."""
 
     commands: list[bytes] = field(default_factory=list)
     members: list["FakeQuorum"] = field(default_factory=list)
@@ -54,7 +54,7 @@ class FakeQuorum:
         self.node_id = node_id
         self.machine = machine
         self.faults: list[str] = []
-        """What becomes of the next proposals: "ok", "refused" (never applied), "lost" (applied, no answer) or
+        """The outcomes of the next proposals: "ok", "refused" (never applied), "lost" (applied, no answer) or
         "vanished" (neither applied nor answered)."""
         self.proposed: list[bytes] = []
         self.contacts: dict[int, int] = {}
@@ -83,7 +83,7 @@ class FakeQuorum:
         self.catch_up()
 
     def forget_leader(self) -> None:
-        """Nothing was heard for too long: nobody leads, as far as this node knows."""
+        """Nothing was heard for too long: this node knows of no leader."""
         self._known = (self._known[0], None)
         if self._on_role_change is not None:
             self._on_role_change(self.status())

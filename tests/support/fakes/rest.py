@@ -54,7 +54,7 @@ class FakeGroup:
 
 
 class FakeGroups:
-    """Implements ``GroupsPort``. Partitions are shared out at once: nobody has to give anything back."""
+    """Implements ``GroupsPort``. Partitions are shared out at once: no member has to give anything back."""
 
     def __init__(self, node: "FakeNode") -> None:
         self._node = node
@@ -279,9 +279,9 @@ class FakeConsumers:
         self._groups = groups
         self.known: dict[tuple[str, str], FakeConsumer] = {}
         self.calls: list[tuple[int | None, int | None]] = []
-        self.tokens: list[str] = []
-        """Of the calls that may have one."""
         """Timeouts and bounds of records calls."""
+        self.tokens: list[str] = []
+        """Tokens of the calls that may have one."""
         self.taken_back: list[tuple[str, str, Delivered]] = []
         self.refused: list[tuple[str, str, Delivered]] = []
 

@@ -93,5 +93,5 @@ class FakeTopics:
 
 
 def value_at(topic: str, partition: int, offset: int) -> bytes:
-    """What ``write`` writes there."""
+    """Return the value that ``write`` appends there."""
     return f"{topic}-{partition}:{offset}".encode()

@@ -37,7 +37,7 @@ class FakeTransactions:
         self._node = node
         self.requests: list[TransactionRequest] = []
         self.on_behalf: list[str] = []
-        """Of each of ``requests``, who is to be told of for what it changes."""
+        """The principal of each of ``requests``."""
         self.begun: list[tuple[str, int]] = []
         self.commits: list[TransactionCommit] = []
         self.aborts: list[tuple[ProducerTransaction, int]] = []
@@ -45,7 +45,7 @@ class FakeTransactions:
         self.is_visible = True
         self._epochs: dict[int, int] = {}
         self._was_committed: dict[tuple[int, int], bool] = {}
-        """Of each transaction that has ended."""
+        """Whether each ended transaction was committed."""
         self._keys: dict[bytes, tuple[bytes, TransactionReceipt]] = {}
 
     def keep_open(self, producer_id: int, producer_epoch: int) -> None:

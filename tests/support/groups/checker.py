@@ -7,7 +7,7 @@
 ``owned-at-once``        two members worked on a partition at the same time, both within their sessions
 ``fenced-commit``        accepted from a member that did not own the partition any more
 ``commit-went-back``     a committed offset is less than what was acknowledged, or seen, before
-``committed-unread``     a member committed what nobody had processed
+``committed-unread``     a member committed what no member had processed
 ``other-record``         two members read different records at one offset
 
 ``late-commit`` is no violation: an attempt whose sender never heard of its fate took place after later ones.
@@ -31,13 +31,13 @@ Finding = tuple[str, str]
 """Name of the anomaly, and a sentence."""
 NOTED_ONLY = frozenset({"late-commit"})
 NO_EPOCH = -1
-"""Of consumers that are not told theirs: what they may commit is not known from outside."""
+"""The epoch of consumers that do not learn theirs. Their right to commit is unknown from outside."""
 CLOCK_SLACK_S = 0.01
 """Sessions are measured on two clocks that drift."""
 
 
 def violations(history: GroupHistory) -> list[str]:
-    """What must not be, in words."""
+    """Return the violations, in words."""
     return [f"{name}: {text}" for name, text in findings(history) if name not in NOTED_ONLY]
 
 
@@ -61,7 +61,7 @@ def check_generations(history: GroupHistory) -> Iterator[Finding]:
 
 
 def check_exclusion(history: GroupHistory) -> Iterator[Finding]:
-    """Whoever keeps to its session is alone with its partitions."""
+    """A member that keeps its session is alone with its partitions."""
     holds: dict[int, dict[str, float]] = defaultdict(dict)
     for event in history.events:
         match event:
@@ -116,7 +116,7 @@ def check_fencing(history: GroupHistory) -> Iterator[Finding]:
 
 
 def _later_owner(answers: list[Answered], commit: Commit, partition: int) -> Answered | None:
-    """Who had the partition in a later generation before the commit was sent, unless it came back meanwhile."""
+    """Return who had the partition in a later generation before the commit was sent; None if it came back."""
     known = [a for a in answers if partition in a.assignment and a.generation > commit.epoch]
     others = [a for a in known if a.member != commit.member and a.at_s < commit.sent_s]
     if not others:
@@ -128,7 +128,7 @@ def _later_owner(answers: list[Answered], commit: Commit, partition: int) -> Ans
 
 
 def check_commits(history: GroupHistory) -> Iterator[Finding]:
-    """What was acknowledged, or seen, before a question is the least that its answer may say."""
+    """Check that no answer is below an offset that was acknowledged or seen before the question."""
     known: list[tuple[float, int, int, str]] = []
     for commit in _accepted(history):
         known += [(commit.at_s, p, offset, _words(commit)) for p, offset in commit.offsets]

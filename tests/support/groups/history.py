@@ -1,4 +1,4 @@
-"""What members of a consumer group saw and did, as one list of events in the order of their times.
+"""Observations and actions of a consumer group's members, as one list of events in the order of their times.
 
 Times are seconds of one clock that all members share. ``group_checker`` judges; it needs no other knowledge.
 """
@@ -96,7 +96,7 @@ Event = Answered | LetGo | Fenced | Processed | Commit | Looked
 
 @dataclass(slots=True)
 class GroupHistory:
-    """Of one group and one topic. ``ends``: the topic's log ends, once nobody writes any more."""
+    """The history of one group and one topic. ``ends``: the topic's log ends after the last write."""
 
     events: list[Event] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)

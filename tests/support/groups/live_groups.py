@@ -12,7 +12,7 @@ from tests.support.clusters.live_cluster import DEADLINE_S, Answer, call, call_w
 NUMBERS = itertools.count(1)
 READ_MS = 20_000
 SHORT_SESSION_MS = 5_000
-"""Of members that a test lets die: a machine that stalls for a second or two must not let the others die as well."""
+"""The session of members that a test lets die. The others must survive a machine that stalls for a second or two."""
 
 
 def parts(found: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
@@ -110,7 +110,7 @@ def settle(*members: GroupMember, deadline_s: float = DEADLINE_S) -> list[set[tu
 
 
 def description(node: LocalNode, group: str) -> Any:
-    """What the node says of the group."""
+    """Return the node's description of the group."""
     return ok(call(node, f"GET /groups/{group}"))
 
 
@@ -193,12 +193,12 @@ class RestConsumer:
         return [record["value"] for record in self.read_records(count, **query)]
 
     def commit(self) -> None:
-        """What was delivered."""
+        """Commit the delivered records."""
         answer = self.ask("POST /offsets")
         assert answer.status == 204, answer
 
     def assignments(self) -> set[tuple[str, int]]:
-        """What it reads from."""
+        """Return the partitions that it reads from."""
         found = ok(self.ask("GET /assignments"))["partitions"]
         return {(place["topic"], place["partition"]) for place in found}
 

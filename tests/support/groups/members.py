@@ -58,7 +58,7 @@ class Assigned:
 
 
 class GroupApi(Protocol):
-    """One group and one topic of a cluster; each call goes to whichever node the implementation likes."""
+    """One group and one topic of a cluster; the implementation picks a node for each call."""
 
     async def heartbeat(self, beat: Beat) -> Assigned:
         """Join (epoch 0), stay, or leave (-1)."""
@@ -236,7 +236,7 @@ class Member:
             )
 
     async def look(self) -> dict[int, int]:
-        """What is committed."""
+        """Return the committed offsets."""
         return await self.history.look(self.api.committed, self.clock.now_s)
 
     async def commit(self, partitions: frozenset[int]) -> None:
@@ -295,7 +295,7 @@ class Member:
         self._be_born()
 
     async def _die(self) -> None:
-        """Somebody else starts in its place, later; nobody tells the group."""
+        """Somebody else starts in its place, later; the group is not told."""
         self._note("dies")
         self._drop(self.owned)
         await self.clock.sleep(self.rng.uniform(*self.habits.away_s))

@@ -1,4 +1,4 @@
-"""How members reach real nodes: over HTTP, each call to whichever node chance picks."""
+"""How members reach real nodes: over HTTP, each call to a random node."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class HttpCalls:
 
         Raises:
             FencedError, GoneError, RefusedError: certainly nothing happened.
-            UnknownError: nobody knows.
+            UnknownError: the result is unknown.
         """
         method, path = line.split(" ")
         limits = aiohttp.ClientTimeout(total=answer_s, sock_connect=CONNECT_S)
@@ -84,11 +84,11 @@ class HttpCalls:
 
 
 class NoGroupError(RefusedError):
-    """Nobody has committed or joined yet."""
+    """The group has no commit and no member yet."""
 
 
 def error_of(status: int, text: str) -> Exception:
-    """What a refusal means to a member."""
+    """Return the error that a refusal means to a member."""
     try:
         code = json.loads(text)["error_code"]
     except (ValueError, LookupError, TypeError):
@@ -189,13 +189,13 @@ class HttpRestApi(HttpCalls):
         await self._call(f"DELETE {self._at(name)}")
 
     async def records(self, name: str) -> list[tuple[int, int, str]]:
-        """What comes next."""
+        """Return the next records."""
         query = {"timeout": str(REST_WAIT_MS), "max_bytes": str(FETCH_BYTES)}
         page = await self._call(f"GET {self._at(name, '/records')}", query=query)
         return [(r["partition"], r["offset"], json.dumps(r["value"])) for r in page]
 
     async def assignments(self, name: str) -> frozenset[int]:
-        """What it reads from."""
+        """Return the partitions that it reads from."""
         found = await self._call(f"GET {self._at(name, '/assignments')}")
         return frozenset(place["partition"] for place in found["partitions"])
 
@@ -204,7 +204,7 @@ class HttpRestApi(HttpCalls):
         await self._call(f"POST {self._at(name, '/positions')}", {"offsets": self._places(offsets)})
 
     async def commit(self, name: str) -> None:
-        """What was delivered."""
+        """Commit the delivered records."""
         await self._call(f"POST {self._at(name, '/offsets')}")
 
     def _places(self, offsets: dict[int, int]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ class GoneError(RefusedError):
 
 
 class RestApi(Protocol):
-    """REST consumers of one group and one topic; each call goes to whichever node the implementation likes."""
+    """REST consumers of one group and one topic; the implementation picks a node for each call."""
 
     async def create(self, name: str) -> None:
         """Make it; one that is there already is fine."""
@@ -33,7 +33,7 @@ class RestApi(Protocol):
         """(partition, offset, value) of what comes next."""
 
     async def assignments(self, name: str) -> frozenset[int]:
-        """What it reads from."""
+        """Return the partitions that it reads from."""
 
     async def seek(self, name: str, offsets: dict[int, int]) -> None:
         """Go on from there."""
@@ -129,7 +129,7 @@ class RestMember:
             )
 
     async def look(self) -> dict[int, int]:
-        """What is committed."""
+        """Return the committed offsets."""
         return await self.history.look(self.api.committed, self.clock.now_s)
 
     async def _commit(self) -> None:

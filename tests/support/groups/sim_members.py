@@ -1,4 +1,4 @@
-"""Members of groups of a simulated cluster, as their clients see them: asked for on whichever node."""
+"""Members of groups of a simulated cluster, as their clients see them: on any node."""
 
 from collections.abc import Iterable
 

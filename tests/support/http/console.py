@@ -46,7 +46,7 @@ refused for a moment."""
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """What stands between fences of this language."""
+    """Return the texts between fences of this language."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
@@ -117,7 +117,7 @@ class Place:
         )
 
     def run(self, commands: list[str]) -> list[str]:
-        """What each command prints."""
+        """Return the output of each command."""
         script = "".join(f"{self.adapt(c)}\necho '{STEP_END}'\n" for c in commands)
         own_bin = Path(sys.executable).parent
         done = subprocess.run(
@@ -147,7 +147,7 @@ class Place:
 
 @dataclass
 class Node:
-    """What ``call`` needs to know."""
+    """A node, as ``call`` needs it."""
 
     url: str
 

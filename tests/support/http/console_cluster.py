@@ -12,7 +12,7 @@ EVIL_GROUP = "<b>evil/.group"
 
 @dataclass(frozen=True)
 class Filled:
-    """What is there, and a node to ask for it."""
+    """The cluster's content, and a node that serves it."""
 
     node: LocalNode
     places: tuple[str, ...]

@@ -307,7 +307,7 @@ _PLACES = {"partitions": [_ORDERS_0]}
 
 
 def consumer_asks() -> list[Ask]:
-    """Of REST consumers: one that reads JSON, another bytes, a third one text."""
+    """Return the calls about REST consumers: one that reads JSON, another bytes, a third one text."""
     base = "/consumers/rest/instances"
     new = {"name": "c1", "format": "json", "auto.offset.reset": "earliest", "ext": {}}
     asked = [
@@ -391,7 +391,7 @@ def delete(operation: str, path: str, status: int = 204) -> Ask:
 
 
 def access_asks() -> list[Ask]:
-    """Of a cluster that asks nothing, and goes on asking nothing."""
+    """Return the calls about access in a cluster that asks for no credentials, before and after."""
     user, acls = "/users/alice", "$C/acls"
     grant = {"resource_type": "TOPIC", "name": "orders", "operations": ["READ"]}
     return [
@@ -417,7 +417,7 @@ def access_asks() -> list[Ask]:
 
 
 def group_asks() -> list[Ask]:
-    """Of groups: one with a member, and one without."""
+    """Return the calls about groups: one with a member, and one without."""
     v3 = "$C/consumer-groups"
     commit = {"offsets": [{**_ORDERS_0, "offset": 1, "metadata": "here"}]}
     joins = {"member_id": "c1", "member_epoch": 0, "topics": ["orders"], "owned": []}
@@ -467,7 +467,7 @@ def group_asks() -> list[Ask]:
 
 
 def token_id_of(answer: Answer) -> str | None:
-    """Of the token that an answer shows."""
+    """Return the id of the token that an answer shows."""
     if answer.status != 201 or b'"token_id"' not in answer.body:
         return None
     return str(answer.json["token_id"])

@@ -21,7 +21,7 @@ from tests.support.fakes.ports import FakeNode
 
 PASSWORD = "a good password"
 QUICK_HASHER = argon2.PasswordHasher(memory_cost=8, time_cost=1, parallelism=1)
-"""What a hash costs is tested elsewhere."""
+"""A cheap hash. Other tests check the cost of the real one."""
 VERIFIER = QUICK_HASHER.hash(PASSWORD)
 SECRET = "s3cret"
 
@@ -37,7 +37,7 @@ def bearer(token_id: str, secret: str = SECRET) -> Headers:
 
 
 class Allowed(NamedTuple):
-    """What an entry says of ``resource``, a type and a name."""
+    """An entry about ``resource``, a type and a name."""
 
     operation: str
     kind: str

@@ -36,7 +36,7 @@ class Description:
         self._registry = Registry().with_resource(ROOT, _resource(_closed(document)))
 
     def resolve(self, node: Any) -> Any:
-        """What a ``$ref`` leads to, or the node itself."""
+        """Return the target of a ``$ref``, or the node itself."""
         while "$ref" in node:
             found = self.document
             for part in node["$ref"].removeprefix("#/").split("/"):

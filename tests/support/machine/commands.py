@@ -73,7 +73,7 @@ class CommandSource:
         return self.rng.choices([maker for _, maker in makers], weights)[0](image)
 
     def repair(self, image: Image) -> c.Command:
-        """What brings one of three brokers back."""
+        """Return a command that brings one of three brokers back."""
         broker_id = next(n for n in (1, 2, 3) if n not in image.live_brokers())
         if broker_id not in image.brokers:
             return replace(self._register(image), broker_id=broker_id)
@@ -198,7 +198,7 @@ class CommandSource:
         return c.AlterIsr(broker_id=sender, broker_epoch=epoch, changes=(change,))
 
     def _give_up(self, image: Image) -> c.Command:
-        """What a broker with a damaged copy plans, or a confused one."""
+        """Return a command of a broker with a damaged copy, or of a confused one."""
         if not image.partitions:
             return self.create(image)
         key = self.rng.choice(sorted(image.partitions))
@@ -234,7 +234,7 @@ class CommandSource:
         return c.ReassignPartitions(targets=tuple(targets))
 
     def _steps(self, image: Image) -> c.Command:
-        """What the controller would do, or whoever cancels."""
+        """Return a step of the controller, or a cancellation."""
         plan = reassignments.plan_steps(image)
         if plan.handovers and sometimes(self.rng, 0.7):
             return c.ElectLeaders(controller_epoch=image.controller_epoch, changes=plan.handovers)

@@ -80,7 +80,7 @@ class GroupSource:
         )
 
     def _join(self, image: Image, group_id: str) -> c.Command:
-        """A member comes, or takes the place of another, and all targets are made anew."""
+        """A member comes, or takes the place of another, and all targets are computed again."""
         group = _group(image, group_id)
         present = {found.member_id: found for found in group.members}
         absent = [name for name in MEMBERS if name not in present]
@@ -144,7 +144,7 @@ class GroupSource:
         return self._alter(image, group_id, group.generation, [], tuple(leavers))
 
     def _confused(self, image: Image, group_id: str) -> c.Command:
-        """A state that nobody worked out with care."""
+        """A random state, mostly an invalid one."""
         group = _group(image, group_id)
         found = self.rng.choice(group.members or (member_of("a", 1),))
         keys = sorted(image.partitions)
@@ -238,7 +238,7 @@ class GroupSource:
 
 
 def _group(image: Image, group_id: str) -> Group:
-    """The group, or one that has nobody."""
+    """The group, or an empty one."""
     found = image.groups.get(group_id)
     if found is not None:
         return found

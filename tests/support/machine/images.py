@@ -90,7 +90,7 @@ class GroupCluster(Cluster):
         self.create(((1, 2, 3),) * 4)
 
     def by(self, group_id: str) -> dict[str, int]:
-        """Who may propose for the group."""
+        """Return the broker that may propose for the group."""
         broker_id = coordinator_of(self.image, group_id)
         assert broker_id is not None
         return {"broker_id": broker_id, "broker_epoch": self.image.brokers[broker_id].broker_epoch}
@@ -138,7 +138,7 @@ class TransactionCluster(GroupCluster):
         return int(producer_id), int(epoch)
 
     def end(self, *ends: c.TransactionEnd) -> object:
-        """What each of them was answered."""
+        """Return the response to each of them."""
         return codec.decode_response(self.do(c.EndTransactions(ends=ends)).response)
 
     def finish(self, transaction: TransactionKey, *partitions: int) -> object:
@@ -156,7 +156,7 @@ class TransactionCluster(GroupCluster):
 
 
 def extent_of(partition: int, end_offset: int, base_offset: int = -1) -> TransactionExtent:
-    """What a transaction wrote in a partition of ``t``."""
+    """Return the extent of a transaction in a partition of ``t``."""
     return TransactionExtent(
         topic_id=TOPIC_ID, partition=partition, base_offset=base_offset, end_offset=end_offset
     )

@@ -198,7 +198,7 @@ class MachineScript:
         return [*answer, *self._compare(received.command), *differences(before, self.image)]
 
     def _compare(self, command: c.Command) -> list[str]:
-        """What a node does at a check, on the spot."""
+        """Compare images at a check, at once."""
         if not isinstance(command, c.CheckImage):
             return []
         comparison = self.marks.take(command, self.image)

@@ -1,4 +1,4 @@
-"""Rules of the state machine written anew, without its code: by these, property tests judge what it does."""
+"""A second implementation of the state machine's rules, without its code, for property tests."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ def keys(partitions: PartitionSet) -> set[PartitionKey]:
 
 
 def flat(image: Image) -> Offsets:
-    """What every group has committed."""
+    """Return the committed offsets of every group."""
     return {
         (group_id, key): committed.offset
         for group_id, offsets in image.offsets.items()
@@ -23,7 +23,7 @@ def flat(image: Image) -> Offsets:
 
 
 def may_commit(image: Image, commit: c.GroupCommit) -> bool:
-    """Whether a group takes these offsets, whoever coordinates it."""
+    """Whether a group takes these offsets, with any coordinator."""
     group = image.groups.get(commit.group_id)
     members = group.members if group else ()
     wanted = {(o.topic_id, o.partition) for o in commit.offsets}
@@ -40,7 +40,7 @@ def may_commit(image: Image, commit: c.GroupCommit) -> bool:
 
 
 class TransactionTwin:
-    """What ends and markers do, with pen and paper, from the state of an image on."""
+    """A separate computation of ends and markers, from the state of an image."""
 
     def __init__(self, image: Image) -> None:
         self.image = image

@@ -2,14 +2,14 @@
 
 A script is a row of blocks, apart from each other by blank lines:
 
-    # What this block proves.
+    # A sentence that says which rule this block proves.
     command argument name=value
     !command that must fail
     ---
     expected output
 
 State carries over from block to block. With ``REWRITE_SCRIPTS=1`` in the environment the expected output is written
-anew; the difference is then reviewed like code. Rules: every block opens with a comment, a script has at most 60
+again; the difference is then reviewed like code. Rules: every block opens with a comment, a script has at most 60
 lines, and output shows changed fields, never whole states.
 """
 

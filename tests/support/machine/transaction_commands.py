@@ -45,7 +45,7 @@ class TransactionSource:
         return c.EndTransactions(ends=tuple(ends))
 
     def _one_end(self, image: Image) -> c.TransactionEnd:
-        """Of what is open, mostly; of what has ended, or never was."""
+        """Return an end of a transaction: mostly of an open one, else of an ended or unknown one."""
         producer = self.rng.choice(
             [image.producers[at] for at in sorted(image.producers)] or [None]
         )

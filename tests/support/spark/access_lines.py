@@ -28,7 +28,7 @@ class Event:
 
 
 def read_line(line: bytes) -> Event | None:
-    """What a line says; None when it is not in the combined or common format."""
+    """Return the fields of a line; None when it is not in the combined or common format."""
     try:
         text = line.decode("utf-8", "replace").rstrip(" \t\n\v\f\r")
         client, identity, rest = text.split(" ", 2)

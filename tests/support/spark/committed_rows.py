@@ -1,4 +1,4 @@
-"""What readers of committed records get of a topic, through the client."""
+"""A topic's committed records, read through the client."""
 
 from milena import sync
 

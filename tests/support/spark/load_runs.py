@@ -120,7 +120,7 @@ class LoadRun:
         )
 
     def judged(self, logs: dict[int, list[StoredRecord]] | None = None) -> Verdict:
-        """What the checker says of these logs, by default those that were written."""
+        """Return the checker's result for these logs, by default those that were written."""
         checker = Checker()
         for event in self.events:
             checker.note_write(event)

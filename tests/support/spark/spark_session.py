@@ -17,7 +17,7 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session on loopback without a web page; it keeps its files in ``directory``.
 
-    One that runs in this process already is taken as it is, and left running: whoever started it stops it.
+    One that runs in this process already is taken as it is, and left running: its starter stops it.
 
     Spark starts Python workers by name: they must be of this environment, and find the project.
     """

@@ -36,7 +36,7 @@ def write_files(directory: Path, counts: list[int]) -> None:
 
 
 def failing_once(rows: DataFrame) -> DataFrame:
-    """The same rows, from tasks whose first attempt fails at the end."""
+    """Return the rows unchanged, from tasks whose first attempt fails at the end."""
 
     def passing(batches):  # type: ignore[no-untyped-def]  # Spark looks at hints
         yield from batches
