@@ -14,7 +14,9 @@ SKIPPED_SHARE_MAX = 0.02
 SUITES = {
     "storage": ("tests/unit/storage",),
     "node": ("tests/unit/node",),
-    "api": ("tests/unit/http_api",),
+    # Two of the API, so that two workers end at about the same time.
+    "api": ("tests/unit/http_api", "--ignore=tests/unit/http_api/serving"),
+    "serving": ("tests/unit/http_api/serving",),
     "quorum": ("tests/unit/raft_meta/consensus",),
     "any history": (
         "tests/property/test_batch_property.py",
