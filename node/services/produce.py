@@ -47,7 +47,13 @@ from node.metadata.topic_settings import stored_codec, topic_settings
 from node.metrics.counts import NodeCounts
 from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
-from node.services.encoding import TransactionStamp, encode, encode_each, request_keys
+from node.services.encoding import (
+    EncodedPiece,
+    TransactionStamp,
+    encode,
+    encode_each,
+    request_keys,
+)
 from node.services.gather import WriteGatherer
 from node.services.own_keys import own_key, under_key
 from node.services.own_topics import check_written_by_clients
@@ -57,7 +63,6 @@ from node.services.record_batches import (
     PartitionBatch,
     check_placed,
     highest_partition,
-    keyless_record,
     receipts_of,
     receipts_of_one,
     size_of,
@@ -203,8 +208,7 @@ class ProduceService:
             sticky=self._sticky,
             now_ms=self._clock.wall_ms(),
             timestamps=settings.timestamps,
-            # A request that is written as a whole is refused as a whole, by ``keyless_record`` below.
-            needs_keys=settings.is_compacted and not request.is_whole,
+            needs_keys=settings.is_compacted,
         )
         if len(parts) != 1 or errors:
             appending = self._append_parts(topic, settings, parts, errors, request)
@@ -226,13 +230,10 @@ class ProduceService:
         request: ProduceRequest,
     ) -> Pending[Sequence[ProduceReceipt]] | None:
         """Append records together with those of other requests. None: nothing was done, they must go on their own."""
-        # A refusal of these would refuse the neighbours in the batch: for a known key, a moved end, a stale epoch, a
-        # missing key.
+        # A refusal of these would refuse the neighbours in the batch: for a known key, a moved end, a stale epoch.
         if request.idempotency is not None or request.expected_end is not None:
             return None
         if request.transaction is not None:
-            return None
-        if settings.is_compacted and keyless_record(topic, part) is not None:
             return None
         if not self._gatherer.takes(part, size, settings, request.acks):
             return None
@@ -265,16 +266,28 @@ class ProduceService:
         errors: dict[int, MilenaError],
         request: ProduceRequest,
     ) -> Sequence[ProduceReceipt]:
+        if request.is_whole:
+            # A refusal must come before the first partition is written, so all of them are encoded first.
+            appends = [
+                partial(
+                    self._bring,
+                    topic,
+                    part,
+                    await self._encode_whole(
+                        topic, settings, part, size_of_columns(part.columns), request
+                    ),
+                    request,
+                )
+                for part in parts
+            ]
+        else:
+            appends = [partial(self._append_part, topic, settings, part, request) for part in parts]
         if request.acks is Acks.NONE:
-            self._append_unacked(
-                [partial(self._append_part, topic, settings, part, request) for part in parts],
-                size_of(request.records),
-            )
+            self._append_unacked(appends, size_of(request.records))
             outcomes: list[MilenaError | Appended] = [_unacked(part, settings) for part in parts]
         else:
             # Each partition succeeds or fails by itself, and each record gets the result of its partition.
-            appends = [self._append_part(topic, settings, part, request) for part in parts]
-            outcomes = list(await asyncio.gather(*(_outcome(a) for a in appends)))
+            outcomes = list(await asyncio.gather(*(_outcome(append()) for append in appends)))
         return receipts_of(len(request.records.values), parts, outcomes, errors)
 
     def _append_unacked(
@@ -322,15 +335,26 @@ class ProduceService:
         request: ProduceRequest,
     ) -> Appended:
         """Append a request's records for one partition on their own."""
-        if settings.is_compacted:
-            error = keyless_record(topic, part)
-            if error is not None:
-                raise error
-        # Everything is encoded, and may be refused as too large, before the first piece is written.
         # Records under a key, a condition or a transaction stand or fall together. Others are refused one by one.
         if not request.is_whole and request.transaction is None:
             return await self._append_each(topic, settings, part, size, request)
-        pieces = await self._turns.run(
+        pieces = await self._encode_whole(topic, settings, part, size, request)
+        return await self._bring(topic, part, pieces, request)
+
+    async def _encode_whole(
+        self,
+        topic: Topic,
+        settings: TopicSettings,
+        part: PartitionBatch,
+        size: int,
+        request: ProduceRequest,
+    ) -> Sequence[EncodedPiece]:
+        """Encode records that stand or fall together.
+
+        Raises:
+            RequestTooLargeError: they are too large; nothing was written.
+        """
+        return await self._turns.run(
             encode(
                 topic,
                 settings,
@@ -342,6 +366,15 @@ class ProduceService:
             ),
             size,
         )
+
+    async def _bring(
+        self,
+        topic: Topic,
+        part: PartitionBatch,
+        pieces: Sequence[EncodedPiece],
+        request: ProduceRequest,
+    ) -> Appended:
+        """Bring encoded records to the leader of their partition."""
         with under_key(request.idempotency):
             return await self._to_leader.bring_all(
                 topic,

@@ -103,7 +103,7 @@ def split_request(
 
     Raises:
         PartitionNotFoundError: the request names a partition that does not exist.
-        InvalidRecordError: the request has an idempotency key or a condition, and a timestamp out of bounds.
+        MilenaError: the request has an idempotency key or a condition, so the error of one record refuses all.
     """
     if timestamps is ANY_TIMESTAMP:
         request = _without_times(request)
@@ -125,6 +125,7 @@ def split_request(
         chosen = [partition] * len(records.values)
     else:
         return [_whole(partition, request, now_ms)], errors
+    _refuse_together(request, errors)
     if not errors and len(set(chosen)) == 1:
         return [_whole(chosen[0], request, now_ms)], errors
     by_partition: dict[int, list[int]] = {}
@@ -133,6 +134,16 @@ def split_request(
             by_partition.setdefault(partition, []).append(place)
     parts = [_some(p, request, places, now_ms) for p, places in by_partition.items()]
     return parts, errors
+
+
+def _refuse_together(request: ProduceRequest, errors: Mapping[int, MilenaError]) -> None:
+    """Raise the first error of a record, if the request is written as a whole or not at all.
+
+    A retry under an idempotency key meets a later clock, and must find the same batches. So no record is left out.
+    """
+    if errors and request.is_whole:
+        first = min(errors)
+        raise type(errors[first])(f"record {first}: {errors[first].message}")
 
 
 def check_placed(topic: Topic, request: ProduceRequest) -> None:
@@ -157,22 +168,15 @@ def check_placed(topic: Topic, request: ProduceRequest) -> None:
 def _out_of_bounds(
     request: ProduceRequest, bounds: TimestampBounds, now_ms: int
 ) -> dict[int, MilenaError]:
-    """Return the errors of records whose time the topic does not take.
-
-    The records of an idempotency key are refused together: a retry meets a later clock, and must find the same batch.
-    The records of a condition are refused together, because they are written as a whole or not at all.
-    """
+    """Return the errors of records whose time the topic does not take."""
     if request.records.timestamps is None:
         return {}
     earliest, latest = bounds.range_at(now_ms)
-    refused: dict[int, MilenaError] = {
+    return {
         place: bounds.refusal(timestamp, now_ms)
         for place, timestamp in enumerate(request.records.timestamps)
         if timestamp is not None and not earliest <= timestamp <= latest
     }
-    if refused and request.is_whole:
-        raise next(iter(refused.values()))
-    return refused
 
 
 def _without_times(request: ProduceRequest) -> ProduceRequest:

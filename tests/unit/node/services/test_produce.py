@@ -223,8 +223,8 @@ class TestCompactedTopics:
         async with cluster_of() as cluster:
             await cluster.create("t", (1, 2, 3), cleanup_policy="compact")
             wish = request("a", "b", keys=[b"k", None], idempotency=KEY)
-            receipts = await produce(cluster, 1, wish)
-            assert all("record 1 has no key" in str(receipt.error) for receipt in receipts)
+            with pytest.raises(InvalidRecordError, match="record 1: the record has no key"):
+                await produce(cluster, 1, wish)
             assert await cluster.nodes[2].read("t") == []
 
     @virtual
@@ -292,14 +292,40 @@ class TestNeighbours:
                         stored = await cluster.nodes[1].read("t", receipt.partition)
                         assert stored[receipt.offset] == row["value"]
 
+    @virtual
+    @pytest.mark.parametrize("fault", [*FAULTS, {"headers": [("h", b"")] * 1_025}])
+    @pytest.mark.parametrize("acks", Acks)
+    async def test_under_a_key_one_refuses_all_before_any_is_written(
+        self, fault: dict[str, object], acks: Acks
+    ) -> None:
+        async with cluster_of() as cluster:
+            await cluster.create(
+                "t", (1, 2, 3), (2, 3, 1), cleanup_policy="compact", max_message_bytes="1024"
+            )
+            for place, (node_id, bad_partition) in enumerate(itertools.product((1, 2, 3), (0, 1))):
+                rows = [{"value": "a", "key": b"k", "partition": n} for n in (0, 1, 0, 1)]
+                bad = {"value": "b", "key": b"k", "partition": bad_partition, **fault}
+                rows.insert(place % 5, bad)
+                key = IdempotencyKey(key_hash=bytes([place]) * 16, body_hash=b"b" * 8)
+                wish = replace(_asking(rows), idempotency=key, acks=acks)
+                with pytest.raises(
+                    (InvalidRecordError, PartitionNotFoundError, RequestTooLargeError)
+                ):
+                    await produce(cluster, node_id, wish)
+            await settle()
+            for partition in (0, 1):
+                assert await cluster.nodes[1].read("t", partition) == []
+
 
 def _asking(rows):
-    return request(
+    wish = request(
         *(row["value"] for row in rows),
         keys=[row["key"] for row in rows],
         partitions=[row["partition"] for row in rows],
-        timestamps=[row["timestamp"] for row in rows],
+        timestamps=[row.get("timestamp") for row in rows],
     )
+    headers = [row.get("headers") for row in rows]
+    return replace(wish, records=replace(wish.records, headers=headers))
 
 
 class TestLargeRequests:
