@@ -17,6 +17,9 @@ from milena.model.turns import Steps
 STEP_LINES = 8192
 """The number of lines that are decoded in one step."""
 
+DEPTH_MAX = 254
+"""How deep a value may be nested. It is the limit of the serializer, and so of the other JSON formats."""
+
 _SPACES = b" \t\r"
 
 
@@ -36,7 +39,7 @@ def decode_json_steps(body: bytes, *, records_max: int) -> Steps[Records]:
     """Decode one record from each line of JSON.
 
     Raises:
-        MalformedRequestError: a line is not JSON; the message has its number.
+        MalformedRequestError: a line is not JSON, or is nested too deeply; the message has its number.
         InvalidFieldError, RequestTooLargeError: as ``decode_text_steps``.
     """
     values: list[bytes | None] = []
@@ -69,6 +72,14 @@ def _json_values(lines: list[bytes], first: int) -> Iterator[bytes | None]:
             # The parser counts each line as the first.
             fault = json_fault(text, error).replace("line 1 column", "column")
             raise MalformedRequestError(f"line {number} is not JSON: {fault}") from None
+        # The parser reads deeper nesting than the serializer writes. Most lines are too short for that.
+        if len(text) > 2 * DEPTH_MAX and text.count(b"[") + text.count(b"{") > DEPTH_MAX:
+            try:
+                orjson.dumps(value)
+            except orjson.JSONEncodeError:
+                raise MalformedRequestError(
+                    f"line {number} is nested deeper than {DEPTH_MAX}"
+                ) from None
         yield None if value is None else text
 
 

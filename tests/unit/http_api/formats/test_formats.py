@@ -10,7 +10,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from http_api.formats import binary_v2, json_v2
+from http_api.formats import binary_v2, exact_json, json_v2, lines, v3_records
 from http_api.formats.answers import Wanted, encode_records
 from http_api.formats.envelope import parse_time
 from http_api.protocol.errors import InvalidFieldError, UnreadableRecordError
@@ -26,6 +26,7 @@ from milena.model.errors import (
     UnsupportedSchemaError,
 )
 from milena.model.requests import FetchResult
+from milena.model.turns import at_once
 from milena.model.types import Codec
 from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2
 
@@ -145,6 +146,48 @@ def test_nesting_without_end_is_refused(depth):
         MalformedRequestError, match=r"a value cannot be stored: Recursion limit|recursion depth"
     ):
         json_v2.decode(b'{"records":[{"value":' + value + b"}]}", records_max=9)
+
+
+def _by_v2(text):
+    return json_v2.decode(b'{"records":[{"value":%b}]}' % text, records_max=9).values
+
+
+def _by_v2_as_a_key(text):
+    records = json_v2.decode(
+        b'{"records":[{"key":1,"value":2},{"key":%b,"value":2}]}' % text, records_max=9
+    )
+    assert records.keys is not None
+    return records.keys[1:]
+
+
+def _by_lines(text):
+    return at_once(lines.decode_json_steps(b"1\n" + text + b"\n", records_max=9)).values[1:]
+
+
+def _by_v3(text):
+    value = exact_json.loads(b'{"value":{"type":"JSON","data":%b}}' % text)
+    return [v3_records.parse_record(value).value.stored]
+
+
+@pytest.mark.parametrize("stored", [_by_v2, _by_v2_as_a_key, _by_lines, _by_v3])
+@pytest.mark.parametrize("brackets", [(b"[", b"]"), (b'{"a":', b"}"), (b'[{"a":', b"}]")])
+def test_every_format_takes_the_same_nesting(stored, brackets):
+    opening, closing = brackets
+    levels = opening.count(b"[") + opening.count(b"{")
+
+    def nested(depth):
+        return opening * (depth // levels) + b"1" + closing * (depth // levels)
+
+    for depth in (2, 254):
+        assert stored(nested(depth)) == [nested(depth)]
+    wide = b"[" + b"[]," * 600 + b"{}]"
+    assert stored(wide) == [wide]
+    for depth in (256, 300, 1000, 1022, 1024, 1026, 5000):
+        with pytest.raises(MalformedRequestError):
+            stored(nested(depth))
+    if levels == 1:
+        with pytest.raises(MalformedRequestError):
+            stored(nested(255))
 
 
 def test_binary_is_base64():
