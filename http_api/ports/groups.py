@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Protocol
 
+from milena.model.errors import ConsumerNotFoundError
+
 TopicPartition = tuple[str, int]
 """(name of the topic, partition)"""
+
+
+def no_consumer(group: str, instance: str) -> ConsumerNotFoundError:
+    """Return the error for a missing REST consumer. Callers who may not use a consumer get the same one."""
+    return ConsumerNotFoundError(
+        f"group {group!r} has no consumer {instance!r}: it was never made, was deleted, or not heard of for too long"
+    )
 
 
 @unique

@@ -15,6 +15,7 @@ from http_api.protocol.media import check_json_type
 from http_api.serving.body import RequestBody
 from http_api.serving.places import pause
 from http_api.serving.quotas import Bound, Payer, payer_of
+from http_api.serving.routing import check_no_dots
 from http_api.serving.shared import Shared
 from milena.model.errors import MalformedRequestError, QuotaExceededError
 from milena.model.plain_text import escaped, has_control
@@ -90,13 +91,16 @@ class Call:
 
         Raises:
             GroupLimitError: the principal's share of groups is used up.
-            MalformedRequestError: a new group has a control character in its name.
+            MalformedRequestError: a new group has a control character in its name, or is named ``.`` or ``..``.
         """
         shares, image = self.shared.group_shares, self.ports.metadata.image
         groups = list(groups)
         for group in groups:
             # Earlier releases created groups with these names. They must stay reachable.
-            if has_control(group) and group not in image.groups:
+            if group in image.groups:
+                continue
+            check_no_dots("group", group)
+            if has_control(group):
                 raise MalformedRequestError(
                     f"control characters are not allowed in names: '{escaped(group)}'"
                 )

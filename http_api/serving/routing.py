@@ -184,6 +184,18 @@ def check_name(name: str) -> None:
         raise MalformedRequestError(f"control characters are not allowed in names: '{shown}'")
 
 
+def check_no_dots(what: str, name: str) -> None:
+    """Refuse a new name that clients take for a step in a path, and so remove from it.
+
+    Raises:
+        MalformedRequestError: it is ``.`` or ``..``.
+    """
+    if name in {".", ".."}:
+        raise MalformedRequestError(
+            f"a {what} cannot be named '{name}': clients remove it from paths; use another name"
+        )
+
+
 def _picture(match: re.Match[str]) -> str:
     code = ord(match[0])
     return chr(_CONTROL_PICTURES + (0x21 if code == 0x7F else code))

@@ -5,13 +5,13 @@ from aiohttp import web
 from http_api.access.callers import Caller
 from http_api.describing.schemas import Fields, check_count
 from http_api.formats.envelope import parse_time
-from http_api.ports.groups import NewConsumer, Reset, Seek, TopicPartition
+from http_api.ports.groups import NewConsumer, Reset, Seek, TopicPartition, no_consumer
 from http_api.protocol.answers import empty_answer, json_answer
 from http_api.protocol.errors import InvalidFieldError
 from http_api.protocol.media import metadata_type
 from http_api.protocol.urls import base_url, path_of
 from http_api.serving.call import Call
-from http_api.serving.routing import check_name
+from http_api.serving.routing import check_name, check_no_dots
 from http_api.serving.unknown import nearest
 from http_api.shapes.groups import (
     NEW_CONSUMER,
@@ -26,7 +26,6 @@ from http_api.v2.tokens import read_token
 from milena.model.access import ResourceType
 from milena.model.batch.timestamps import TIMESTAMP_MS_MAX
 from milena.model.errors import (
-    ConsumerNotFoundError,
     ForbiddenError,
     GroupLimitError,
     InvalidConsumerError,
@@ -79,7 +78,7 @@ async def place(call: Call) -> tuple[str, str]:
             image = await call.ports.metadata.current_image()
             consumer = image.consumers.get((group, instance))
         if consumer is not None and not _is_of(consumer, caller):
-            raise ConsumerNotFoundError(f"group {group!r} has no consumer {instance!r}")
+            raise no_consumer(group, instance)
     return group, instance
 
 
@@ -194,6 +193,7 @@ def _instance(fields: Fields) -> str | None:
         return None
     name = fields.required_text("name")
     check_name(name)
+    check_no_dots("consumer", name)
     fields.label("name")
     return name
 

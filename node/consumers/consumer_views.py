@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from immutables import Map
 
-from http_api.ports.groups import TopicPartition
+from http_api.ports.groups import TopicPartition, no_consumer
 from milena.model.errors import ConsumerNotFoundError
 from node.consumers.consumer_messages import CommittedRow, ConsumerOffsetRow
 from node.groups.members import assignment_of, member_of
@@ -91,9 +91,7 @@ async def find_consumer(
     if found is None:
         found = (await current_image()).consumers.get(key)
     if found is None:
-        raise ConsumerNotFoundError(
-            f"group {key[0]!r} has no consumer {key[1]!r}: it was never made, was deleted, or not heard of for too long"
-        )
+        raise no_consumer(*key)
     return found
 
 

@@ -14,6 +14,7 @@ from http_api.describing.schemas import Fields
 from http_api.protocol.answers import empty_answer, json_answer
 from http_api.protocol.errors import InvalidFieldError
 from http_api.serving.call import Call
+from http_api.serving.routing import check_no_dots
 from http_api.shapes import access as shapes
 from milena.model.access import (
     CLUSTER_NAME,
@@ -89,6 +90,8 @@ async def put_user(call: Call) -> web.Response:
     """Create or change a user. A caller that authenticates with a password may change its own."""
     name = call.names["user"]
     fields = Fields(await call.json_body(), "the body", shapes.USER_CHANGE.fields)
+    if name not in call.ports.metadata.image.users:
+        check_no_dots("user", name)
     text = fields.text("password")
     password = None if text is None else Secret(text)
     is_superuser = fields.boolean("is_superuser") if fields.has("is_superuser") else None

@@ -22,6 +22,7 @@ from http_api.ports.node import ApiLimits
 from http_api.protocol.answers import empty_answer, json_answer
 from http_api.protocol.errors import InvalidFieldError
 from http_api.serving.call import Call
+from http_api.serving.routing import check_no_dots
 from http_api.shapes.blocks import text
 from http_api.shapes.groups import COMMIT, COMMIT_ITEM, HEARTBEAT, TOPIC_PARTITIONS_IN
 from milena.model.access import Operation, ResourceType
@@ -47,11 +48,15 @@ async def heartbeat(call: Call) -> web.Response:
     pattern = fields.label("pattern")
     call.rights.authorize_subscription(topics or (), pattern)
     call.check_groups([call.names["group"]])
+    member_id = fields.label("member_id") or None
+    member_epoch = fields.required_integer("member_epoch", least=-1)
+    if member_id is not None and member_epoch == 0:
+        check_no_dots("member", member_id)
     answer = await call.ports.groups.heartbeat(
         call.names["group"],
         Heartbeat(
-            member_id=fields.label("member_id") or None,
-            member_epoch=fields.required_integer("member_epoch", least=-1),
+            member_id=member_id,
+            member_epoch=member_epoch,
             instance_id=fields.label("instance_id") or None,
             client_id=fields.label("client_id") or "",
             host=call.request.remote or "",

@@ -81,7 +81,6 @@ def prepare_to_transact(
         timeout_ms=wait_ms(parse_query(raw_query), ports.limits),
         may_create=lambda topic: not caller.is_enforced or caller.may_create(topic),
         ask=_asking(caller),
-        principal=caller.known_principal,
     )
 
 
@@ -99,10 +98,8 @@ class TransactHead:
         timeout_ms: int,
         may_create: Callable[[str], bool],
         ask: "_Authorize | None" = None,
-        principal: str = "",
     ) -> None:
-        """Make the head. The lane gives ``ask`` and ``principal``; the handler authorizes the request itself."""
-        self._principal = principal
+        """Make the head. The lane gives ``ask``; the handler authorizes the request itself."""
         self.format = format_
         self.timeout_ms = timeout_ms
         self._transactions = ports.transactions
@@ -145,8 +142,8 @@ class TransactHead:
         assert self._ask is not None, "made for the lane"
         authorize(self._ask, *_asked(request))
         groups = self._metadata.image.groups
-        if self._principal and any(commit.group not in groups for commit in request.offsets):
-            # The usual way checks whether its caller may create one more group.
+        if any(commit.group not in groups for commit in request.offsets):
+            # The usual way checks the name of a new group, and whether its caller may create one more.
             raise ForbiddenError("a group that is to be made")
         return in_a_task(self._transactions.transact(request), self._tasks)
 

@@ -21,11 +21,11 @@ from http_api.ports.groups import (
     ResetTarget,
     Seek,
     TopicPartition,
+    no_consumer,
 )
 from milena.model.batch.header import decode_header
 from milena.model.errors import (
     ConsumerExistsError,
-    ConsumerNotFoundError,
     GroupNotEmptyError,
     GroupNotFoundError,
     InvalidConsumerError,
@@ -289,7 +289,7 @@ class FakeConsumers:
         self._node.fail(f"consumer_{method}")
         found = self.known.get((group, instance))
         if found is None:
-            raise ConsumerNotFoundError("Consumer instance not found.")
+            raise no_consumer(group, instance)
         return found
 
     async def create(self, group: str, consumer: NewConsumer) -> str:

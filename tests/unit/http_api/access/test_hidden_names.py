@@ -1,8 +1,12 @@
 """Names of topics and transactions do not reach callers that may not see them, whatever they ask that they may ask."""
 
+import json
+
 import orjson
 import pytest
+from yarl import URL
 
+from http_api.protocol.media import JSON_TYPE
 from http_api.routes import ROUTES
 from milena.model.requests import OpenTransaction
 from raft_meta.machine.copies import replace
@@ -207,6 +211,44 @@ async def test_a_transaction_makes_no_group_whose_name_has_a_control_character(c
     answer = await api.post("/transactions", {"offsets": [row]}, headers=ROOT)
     assert answer.status == 400
     assert "control characters" in answer.json["message"]
+
+
+ALL_MAKING = {
+    **MAKING,
+    "/groups/g1/heartbeat": {
+        "member_epoch": 0,
+        "topics": ["alpha"],
+        "owned": [],
+        "member_id": "{}",
+    },
+    "/consumers/g1": {"name": "{}"},
+    "/transactions": {
+        "offsets": [{"group": "{}", "topic": "alpha", "partition": 0, "next_offset": 0}]
+    },
+    "/users/{}": {"password": "long enough"},
+}
+"""Requests that make something which has its name in a path."""
+
+
+@pytest.mark.parametrize("path", ALL_MAKING)
+@pytest.mark.parametrize("name", [".", ".."])
+@pytest.mark.parametrize("is_closed", [False, True])
+async def test_nothing_is_made_whose_name_clients_remove_from_paths(path, name, is_closed):
+    node = FakeNode()
+    node.add_topic("alpha")
+    body = json.dumps(ALL_MAKING[path]).replace('"{}"', f'"{name}"')
+    method = "PUT" if path.startswith("/users") else "POST"
+    async with serving(node) as api:
+        if is_closed:
+            ClosedNode(node)
+        # The test client is one that would remove the name.
+        url = URL(api.base_url + path.format(name.replace(".", "%2E")), encoded=True)
+        headers = {"Content-Type": JSON_TYPE, **(ROOT if is_closed else {})}
+        # The lane takes a head that repeats.
+        for _ in range(3):
+            async with api.session.request(method, url, data=body, headers=headers) as response:
+                assert response.status == 400
+                assert "cannot be named" in (await response.json())["message"]
 
 
 async def test_the_history_of_a_group_does_not_name_a_hidden_topic(closed):

@@ -7,6 +7,8 @@ import pytest
 from http_api.serving.dispatch import Dispatcher
 from milena.model.errors import NoLeaderError
 from milena.model.requests import CommittedNext, GroupOffsets
+from raft_meta.machine.copies import replace
+from raft_meta.machine.image import Group
 from tests.support.fakes.ports import FakeNode
 from tests.support.http.api_server import serving
 from tests.support.http.credentials import Allowed, ClosedNode
@@ -52,7 +54,9 @@ async def api(node):
         yield found
 
 
-async def test_the_second_of_a_head_takes_the_lane_and_is_answered_alike(api, usual):
+async def test_the_second_of_a_head_takes_the_lane_and_is_answered_alike(api, node, usual):
+    made = Group(group_id="g", version=1, generation=0, assignor="a", members=(), emptied_ms=1)
+    node.image = replace(node.image, groups=node.image.groups.set("g", made))
     body = writes(offsets=OFFSETS)
     async with connected(api) as client:
         answers = [await client.ask(sent(body)) for _ in range(2)]

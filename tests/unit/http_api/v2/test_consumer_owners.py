@@ -67,7 +67,12 @@ async def test_another_is_told_that_there_is_none(closed):
         ("DELETE", PATH, None),
     ):
         refused = await api.call(method, path, json=body, headers=as_["bob"])
-        assert refused.error == (404, 40403), (method, path)
+        missing = await api.call(
+            method, path.replace(PATH, PATH[:-1] + "x"), json=body, headers=as_["bob"]
+        )
+        assert refused.error == missing.error == (404, 40403), (method, path)
+        told = missing.json["message"].replace("'x'", "'c'")
+        assert refused.json["message"] == told, "another text would reveal that it exists"
     for name in ("root", "ann"):
         assert (await api.get(f"{PATH}/subscription", headers=as_[name])).status == 200
 
