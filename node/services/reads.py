@@ -14,7 +14,8 @@ reader asked is in the response of every node:
 - A reader that waits costs one question to the leader at the start, and one to the quorum if it has waited in vain.
 
 ``replica=local`` and ``is_unconfirmed`` give this up. If the leader or the quorum cannot be asked, this node serves the
-records that it has. It refuses a response without records, because that would say that there are none.
+records that it has, from an offset, its first record or a time. It refuses a response without records, because that
+would say that there are none. It also refuses "latest" and -N, because only a confirmed leader knows the end.
 
 Stored bytes are sent as they are. A component that decodes them reports bytes that are not whole. The node that sent
 the copy then checks it (``node.replica.scrubber``), as it does when a follower reports damage.
@@ -187,7 +188,45 @@ class ReadService:
                     if behind.found is None:
                         raise
                     return behind.found
-        return await self._fetch_there(topic, request, damaged)
+        if runner is None or damaged is not None:
+            return await self._fetch_there(topic, request, damaged)
+        return await self._fetch_there_or_own(topic, runner, request)
+
+    async def _fetch_there_or_own(
+        self, topic: Topic, runner: PartitionRunner, request: FetchRequest
+    ) -> FetchResult:
+        """Ask the leader for a start that this copy may not judge. If it cannot be asked, serve what this copy has."""
+        try:
+            return await self._fetch_there(topic, request, None)
+        except (UnavailableError, FateUnknownError, NotLeaderError):
+            found = await self._fetch_own(runner, request)
+            if found is None:
+                raise
+            return found
+
+    async def _fetch_own(
+        self, runner: PartitionRunner, request: FetchRequest
+    ) -> FetchResult | None:
+        """Read this copy, because the leader cannot be asked for the start that the request means.
+
+        None: this copy does not know the start, or has no records from there on.
+        """
+        if runner.is_damaged or _is_plain(request):
+            return None
+        try:
+            offset, is_by_end = await self._resolve(runner, request)
+            if is_by_end:
+                return None
+            # The leader had the time to wait for records.
+            plain = replace(request, offset=offset, timestamp_ms=None, timeout_ms=0)
+            return await self._fetch_here(runner, plain)
+        except _BehindError as behind:
+            return behind.found
+        except CorruptLogError:
+            runner.on_doubt(None)
+        except MilenaError as error:
+            logger.debug("nothing to serve of %s: %s", runner.name, error)
+        return None
 
     def _can_serve(self, runner: PartitionRunner, request: FetchRequest) -> bool:
         """Return whether this replica may respond: a leader to anything, a follower to offsets in its log."""
