@@ -261,8 +261,12 @@ class MetadataPort(Protocol):
             BrokerNotFoundError, BrokerInUseError: it is not registered, or still part of the cluster.
         """
 
-    async def note(self, action: str, change: Mapping[str, object]) -> None:
+    async def note(
+        self, action: str, change: Mapping[str, object], *, timeout_ms: int = 10_000
+    ) -> None:
         """Write an action to the audit log before it happens. A cluster below feature level 11 skips this.
+
+        ``timeout_ms``: how long to wait for that, at most 10 s.
 
         Raises:
             NoQuorumError: the log cannot be written, so the action must not happen.

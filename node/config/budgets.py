@@ -38,9 +38,13 @@ SEQUENCES_ANSWER_MS = 1_500
 COORDINATOR_ANSWER_MS = 8_000
 """A call of a group, besides its own wait. It is longer than ``PROPOSE_MS``, which the coordinator waits."""
 WRITE_ANSWER_MARGIN_MS = 500
-"""How much longer the sender of a write waits than the leader, whose own response at its timeout is to arrive."""
+"""How much longer the sender of a write or a deletion waits than the leader, whose own response at its timeout is to
+arrive. A request may take this much longer than its client's timeout, and ``ABORT_MS`` besides."""
+ABORT_MS = 300
+"""How long a request whose time is up still waits for the quorum to abort its transaction. Leaders abort it later
+anyway."""
 ANSWER_MARGIN_MS = 1_000
-"""How much longer than its agreed wait a deletion or a fetch of a follower may take, before its node counts as dead."""
+"""How much longer than its agreed wait a fetch of a follower may take, before its node counts as dead."""
 READ_ANSWER_MARGIN_MS = 2_000
 """``ANSWER_MARGIN_MS`` for reads of clients, where a silent node fails only this read."""
 

@@ -277,7 +277,9 @@ class AdminService:
             # The broker came back meanwhile, or got a replica.
             raise BrokerInUseError(error.message) from error
 
-    async def note(self, action: str, change: Mapping[str, object]) -> None:
+    async def note(
+        self, action: str, change: Mapping[str, object], *, timeout_ms: int = LONG_PROPOSE_MS
+    ) -> None:
         """Write an action to the audit log before the action is done.
 
         Raises:
@@ -288,7 +290,7 @@ class AdminService:
         text = json.dumps(change, sort_keys=True, separators=(",", ":"))
         try:
             await self._metadata.propose(
-                NoteAction(action=action, change=text), timeout_ms=LONG_PROPOSE_MS
+                NoteAction(action=action, change=text), timeout_ms=min(timeout_ms, LONG_PROPOSE_MS)
             )
         except (NoQuorumError, FateUnknownError) as error:
             raise NoQuorumError(

@@ -55,6 +55,7 @@ from node.services.encoding import (
     request_keys,
 )
 from node.services.gather import WriteGatherer
+from node.services.in_time import in_time, nothing
 from node.services.own_keys import own_key, under_key
 from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
@@ -157,16 +158,37 @@ class ProduceService:
         return self._produce(topic, request)
 
     async def _produce_to_new(self, request: ProduceRequest) -> Sequence[ProduceReceipt]:
+        began_ms = self._clock.now_ms()
         with under_key(request.idempotency):
-            topic = await self._topic_to_write(
-                request.topic, highest_partition(request), may_create=request.may_create
+            topic = await self._find_topic(
+                request.topic,
+                highest_partition(request),
+                request.topic_tag,
+                may_create=request.may_create,
+                timeout_ms=request.timeout_ms,
             )
-            topic = await self._tagged(topic, request.topic_tag)
+        request = replace(request, timeout_ms=self._left_ms(began_ms, request.timeout_ms))
         if request.idempotency is not None:
             request = replace(request, idempotency=own_key(request.idempotency, topic))
             if topic.growths:
                 return await self._produce_under_key(topic, request)
         return await self._produce(topic, request)
+
+    def _left_ms(self, began_ms: float, timeout_ms: int) -> int:
+        return max(1, timeout_ms - int(self._clock.now_ms() - began_ms))
+
+    async def _find_topic(
+        self, name: str, partition: int, tag: str, *, may_create: bool, timeout_ms: int
+    ) -> Topic:
+        """Return the topic to write, whose id begins with ``tag``. Raises as ``_tagged`` and ``TopicToWrite`` do."""
+        found = self._metadata.image.topic(name)
+        if found is not None and partition < found.partition_count:
+            check_written_by_clients(name)
+            if found.topic_id.startswith(tag):
+                return found
+        async with in_time(timeout_ms, nothing("written")):
+            found = await self._topic_to_write(name, partition, may_create=may_create)
+            return await self._tagged(found, tag)
 
     async def _tagged(self, topic: Topic, tag: str) -> Topic:
         """Return the topic of this name whose id begins with the tag; this node may not have heard of it yet.
@@ -188,9 +210,12 @@ class ProduceService:
     async def _produce_under_key(
         self, topic: Topic, request: ProduceRequest
     ) -> Sequence[ProduceReceipt]:
+        began_ms = self._clock.now_ms()
         with under_key(request.idempotency):
-            await self._lookup.check_key(topic, request)
-        return await self._produce(topic, request)
+            async with in_time(request.timeout_ms, nothing("written")):
+                await self._lookup.check_key(topic, request)
+        left_ms = self._left_ms(began_ms, request.timeout_ms)
+        return await self._produce(topic, replace(request, timeout_ms=left_ms))
 
     def _produce(self, topic: Topic, request: ProduceRequest) -> Pending[Sequence[ProduceReceipt]]:
         if request.expected_end is not None:
@@ -423,9 +448,11 @@ class ProduceService:
         neither.
         """
         assert expected_end is None or acks is not Acks.NONE, "no response would say whether it was"
+        began_ms = self._clock.now_ms()
         with under_key(idempotency):
-            found = await self._topic_to_write(topic, partition, may_create=may_create)
-            found = await self._tagged(found, topic_tag)
+            found = await self._find_topic(
+                topic, partition, topic_tag, may_create=may_create, timeout_ms=timeout_ms
+            )
         check_partition(found, partition)
         settings = topic_settings(found)
         header = validate_client_batch(
@@ -450,7 +477,8 @@ class ProduceService:
             batch = _marked(batch, header, found, transaction, idempotency)
             header = decode_header(batch)
         if header.producer_id >= 0:
-            await self._check_producer(header)
+            await self._check_producer(header, self._left_ms(began_ms, timeout_ms))
+        left_ms = self._left_ms(began_ms, timeout_ms)
 
         async def append() -> BatchReceipt:
             with under_key(idempotency):
@@ -460,7 +488,7 @@ class ProduceService:
                     batch,
                     header,
                     acks=acks,
-                    timeout_ms=timeout_ms,
+                    timeout_ms=left_ms,
                     expected_end=expected_end,
                 )
             return replace(receipt, leader_epoch=self._leader_epoch(found.topic_id, partition))
@@ -484,10 +512,10 @@ class ProduceService:
         state = self._metadata.image.partition(topic_id, partition)
         return 0 if state is None else state.leader_epoch
 
-    async def _check_producer(self, header: BatchHeader) -> None:
+    async def _check_producer(self, header: BatchHeader, timeout_ms: int) -> None:
         if not _is_allocated(header, self._metadata.image):
             # Another node may have allocated the id a moment ago, so only the quorum may say that it never was.
-            image = await self._metadata.barrier(timeout_ms=PRODUCER_BARRIER_MS)
+            image = await self._metadata.barrier(timeout_ms=min(timeout_ms, PRODUCER_BARRIER_MS))
             if not _is_allocated(header, image):
                 raise InvalidProducerError(
                     f"producer id {header.producer_id} epoch {header.producer_epoch} was never allocated; "

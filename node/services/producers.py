@@ -26,6 +26,7 @@ from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
+from node.services.in_time import in_time, nothing
 from node.services.messages import SEQUENCES, SequenceRow, SequencesAnswer, SequencesRequest
 from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.image import Image
@@ -67,7 +68,7 @@ class ProducerService:
                 f"this batch is of epoch {header.producer_epoch}"
             )
 
-    async def check_transaction(self, header: BatchHeader) -> None:
+    async def check_transaction(self, header: BatchHeader, *, timeout_ms: float) -> None:
         """Refuse a batch of a transaction that is not open, as far as this node's image tells.
 
         If the image is behind, a batch may pass. That batch comes after the records that the commit names, so it never
@@ -76,12 +77,13 @@ class ProducerService:
         Raises:
             StaleProducerEpochError: the transaction is over.
             TransactionNotFoundError: the transaction never began.
-            NoQuorumError: this node has not heard of the transaction, and no majority could be asked.
+            NoQuorumError, NotReadyError: this node has not heard of the transaction, and no majority could be asked.
         """
         name = f"{header.producer_id}:{header.producer_epoch}"
         producer = self._metadata.image.producers.get(header.producer_id)
         if producer is None or header.producer_epoch > producer.producer_epoch:
-            image = await self._metadata.current_image()
+            async with in_time(timeout_ms, nothing("written")):
+                image = await self._metadata.current_image()
             producer = image.producers.get(header.producer_id)
         if producer is None or header.producer_epoch > producer.producer_epoch:
             raise TransactionNotFoundError(f"transaction {name} never started; nothing was written")

@@ -15,13 +15,15 @@ from milena.model.errors import (
     NotReadyError,
     OffsetOutOfRangeError,
 )
-from node.config.budgets import ANSWER_MARGIN_MS, RETRY_MS, WRITE_LEADER_WAIT_MS
+from node.config.budgets import RETRY_MS, WRITE_ANSWER_MARGIN_MS, WRITE_LEADER_WAIT_MS
 from node.control.standing import Standing
 from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
 from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers, PeerUnreachableError
 from node.replication.local_replicas import LocalReplicas
+from node.services.in_time import in_time, nothing
+from node.services.in_time import unknown as unknown_error
 from node.services.log_ends import LogEnds, MovedError
 from node.services.messages import DELETE_RECORDS, DeleteRecordsAnswer, DeleteRecordsRequest
 from raft_meta.machine.image import Partition, Topic
@@ -59,15 +61,19 @@ class DeletionService:
             FateUnknownError: the records may be deleted, now or later.
             MilenaError: any other error means that nothing was deleted.
         """
-        topic = await self._topic_to_read(topic_name, partition)
-        check_partition(topic, partition)
         now_ms = self._clock.now_ms()
+        async with in_time(timeout_ms, nothing("deleted")):
+            topic = await self._topic_to_read(topic_name, partition)
+        check_partition(topic, partition)
         deadline, patience = now_ms + timeout_ms, now_ms + min(timeout_ms, WRITE_LEADER_WAIT_MS)
         unknown: FateUnknownError | None = None
         while True:
             left_ms = max(1, deadline - self._clock.now_ms())
             try:
-                return await self._delete_once(topic, partition, before, left_ms)
+                # A leader asks the quorum before it refuses an offset above its end.
+                late = left_ms + WRITE_ANSWER_MARGIN_MS
+                async with in_time(late, unknown_error("some of the records may be deleted")):
+                    return await self._delete_once(topic, partition, before, left_ms)
             except FateUnknownError as error:
                 unknown = error
             except (NotLeaderError, NoLeaderError, NotReadyError, PeerUnreachableError) as error:
@@ -144,7 +150,7 @@ class DeletionService:
                 state.leader,
                 DELETE_RECORDS,
                 request,
-                timeout_ms=timeout_ms + ANSWER_MARGIN_MS,
+                timeout_ms=timeout_ms + WRITE_ANSWER_MARGIN_MS,
             )
         except InvalidRequestError as error:
             if type(error) is InvalidRequestError:

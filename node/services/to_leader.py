@@ -47,6 +47,7 @@ from node.replica.acknowledgements import ends_elsewhere
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
 from node.services.encoding import EncodedPiece
+from node.services.in_time import in_time, nothing
 from node.services.log_ends import LogEnds, MovedError
 from node.services.messages import (
     PRODUCE,
@@ -344,7 +345,7 @@ class ToLeader:
                 f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
             )
         if header.is_transactional:
-            await self._producers.check_transaction(header)
+            await self._producers.check_transaction(header, timeout_ms=self._left_ms(write))
         else:
             self._producers.check_epoch(header)
         # Check growth last: nothing may await between this check and the append. ``TransactionLookup._know_growth``
@@ -363,7 +364,8 @@ class ToLeader:
             refusal = error
         # A former leader may be the last to hear of its successor. Its end is then one that was passed already.
         try:
-            await self._ends.confirm(runner, leader_epoch)
+            async with in_time(self._left_ms(write), nothing("written")):
+                await self._ends.confirm(runner, leader_epoch)
         # The sender then asks the next leader, whose end is the one that counts.
         except MovedError as moved:
             raise NotLeaderError(f"{moved.message}; nothing was written") from moved

@@ -1,5 +1,6 @@
 """Native: transactions as sessions that clients write step by step, and an operator's list of them."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -143,16 +144,19 @@ async def abort(call: Call) -> web.Response:
     Fields(await call.optional_json_body(), "the body", frozenset())
     transaction = _named(call)
     await authorize_transaction(call, transaction, is_abort=True)
+    timeout_ms = wait_ms(call.query(), call.ports.limits)
+    clock = asyncio.get_running_loop().time
+    began_s = clock()
     await call.ports.metadata.note(
         "abort_transaction",
         {
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.producer_epoch,
         },
+        timeout_ms=timeout_ms,
     )
-    ended = await call.ports.transactions.abort(
-        transaction, timeout_ms=wait_ms(call.query(), call.ports.limits)
-    )
+    left_ms = max(1, timeout_ms - int((clock() - began_s) * 1000))
+    ended = await call.ports.transactions.abort(transaction, timeout_ms=left_ms)
     return json_answer({"aborted": True, "next_epoch": ended.next_epoch})
 
 

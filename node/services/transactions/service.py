@@ -60,7 +60,7 @@ from milena.model.requests import (
 )
 from milena.model.turns import Turns
 from milena.model.types import PRODUCER_EPOCH_MAX
-from node.config.budgets import PROPOSE_MS, SHORT_RETRY_MS
+from node.config.budgets import ABORT_MS, PROPOSE_MS, SHORT_RETRY_MS, WRITE_ANSWER_MARGIN_MS
 from node.control.standing import Standing
 from node.metadata.lookup import TopicToWrite, check_partition
 from node.metadata.store import MetadataStore
@@ -68,6 +68,8 @@ from node.metadata.topic_settings import topic_settings
 from node.metrics.counts import NodeCounts
 from node.replication.transaction_ends import TransactionEnds
 from node.services.encoding import TransactionStamp, encode, request_keys
+from node.services.in_time import in_time, nothing
+from node.services.in_time import unknown as unknown_error
 from node.services.own_keys import own_key, under_key
 from node.services.produce import check_takes_transactions
 from node.services.producers import ProducerService, principal_to_own
@@ -169,11 +171,14 @@ class TransactionService:
     async def _transact(self, request: TransactionRequest) -> TransactionReceipt:
         deadline = self._clock.now_ms() + request.timeout_ms
         # Plan first: the writes may create a topic that the offsets belong to.
-        plan = await self._plan(request)
-        committed = await self._transact_with_others(request, plan)
+        async with in_time(request.timeout_ms, nothing("written")):
+            plan = await self._plan(request)
+        left_ms = max(1, int(deadline - self._clock.now_ms()))
+        committed = await self._transact_with_others(request, plan, left_ms)
         if committed is not None:
             return self._receipt(plan, committed)
-        commits = await self._commits_of(request.offsets)
+        async with in_time(self._left(deadline), nothing("written")):
+            commits = await self._commits_of(request.offsets)
         # Check offsets before anything is written: the quorum aborts the whole transaction if it refuses them.
         for commit in commits:
             offsets.check_commit(self._metadata.image, commit)
@@ -186,7 +191,7 @@ class TransactionService:
         )
 
     async def _transact_with_others(
-        self, request: TransactionRequest, plan: Plan
+        self, request: TransactionRequest, plan: Plan, left_ms: int
     ) -> Committed | None:
         """Commit the request as a part of a shared transaction. None: nothing of it counts now or later.
 
@@ -195,7 +200,9 @@ class TransactionService:
         """
         if request.offsets or not self._may_share(plan):
             return None
-        place = self._gatherer.place_of(plan, request.timeout_ms)
+        # Requests with one timeout share. A request that waited for its topic has less time left than the others.
+        is_late = request.timeout_ms - left_ms > SHORT_RETRY_MS
+        place = self._gatherer.place_of(plan, left_ms if is_late else request.timeout_ms)
         return None if place is None else await self._gatherer.submit(place, plan)
 
     def _may_share(self, plan: Plan) -> bool:
@@ -330,10 +337,13 @@ class TransactionService:
             MilenaError: as of ``transact``.
         """
         try:
-            receipts = await self._write(parts, slot, write_by)
+            # A leader may ask the quorum for the transaction, or for an earlier request of the key.
+            late = self._left(write_by) + WRITE_ANSWER_MARGIN_MS
+            async with in_time(late, unknown_error("the records may be written")):
+                receipts = await self._write(parts, slot, write_by)
         # A cancelled request must not leave the transaction open either: committed reading ends at an open transaction.
         except BaseException as error:
-            await self._abort_written(slot)
+            await self._abort_written(slot, deadline)
             if isinstance(error, FateUnknownError):
                 # Only this node could have committed the transaction, so the outcome is certain: 503, not 504.
                 raise NoLeaderError(f"{error.message}; the transaction is aborted") from error
@@ -365,7 +375,7 @@ class TransactionService:
             raise
         except MilenaError:
             # The transaction is aborted already, or still open.
-            await self._abort_written(slot)
+            await self._abort_written(slot, deadline)
             raise
         slot.on_ended()
         is_visible = await self._is_seen(identity, extents, deadline)
@@ -473,10 +483,12 @@ class TransactionService:
         outcome = outcome_of(self._metadata.image, *key, *identity)
         return None if isinstance(outcome, NotCommitted) else outcome.extents
 
-    async def _abort_written(self, slot: TransactionSlot) -> None:
-        """Abort a transaction that is not to count. If no quorum can be asked, its leaders abort it later."""
+    async def _abort_written(self, slot: TransactionSlot, deadline: float) -> None:
+        """Abort a transaction that is not to count. If no quorum can be asked in time, its leaders abort it later."""
+        wait_ms = max(ABORT_MS, self._left(deadline))
         try:
-            await self._ends.end(_abort_of(slot.producer_id, slot.producer_epoch))
+            async with in_time(wait_ms, unknown_error("the transaction may still be open")):
+                await self._ends.end(_abort_of(slot.producer_id, slot.producer_epoch))
         except MilenaError:
             return
         slot.on_ended()
@@ -526,10 +538,13 @@ class TransactionService:
         deadline = self._clock.now_ms() + request.timeout_ms
         named = request.transaction
         identity = (named.producer_id, named.producer_epoch)
-        commits = await self._commits_of(request.offsets)
-        extents = [await self._extent(written) for written in request.writes]
+        async with in_time(request.timeout_ms, nothing("decided")):
+            commits = await self._commits_of(request.offsets)
+            extents = [await self._extent(written) for written in request.writes]
         while True:
             try:
+                async with in_time(self._left(deadline), nothing("decided")):
+                    leader_epochs = await self._leaders_of(request.writes, extents, identity)
                 end = TransactionEnd(
                     producer_id=identity[0],
                     producer_epoch=identity[1],
@@ -537,7 +552,7 @@ class TransactionService:
                     is_keyed=False,
                     extents=tuple(extents),
                     offsets=commits,
-                    leader_epochs=await self._leaders_of(request.writes, extents, identity),
+                    leader_epochs=leader_epochs,
                 )
                 await self._decide(end, deadline)
                 break
@@ -665,7 +680,9 @@ class TransactionService:
         unknown: FateUnknownError | None = None
         while True:
             try:
-                await self._ends.end(end)
+                late = unknown_error("the transaction may have ended")
+                async with in_time(self._left(deadline), late):
+                    await self._ends.end(end)
             except FateUnknownError as error:
                 unknown = error
             # This attempt decided nothing, but an earlier one may have. Only another attempt can tell.

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from milena.model.errors import TooManyTransactionsError
+from milena.model.errors import FateUnknownError, NoQuorumError, TooManyTransactionsError
 from milena.model.types import PRODUCER_EPOCH_MAX
 from node.config.budgets import PROPOSE_MS
 from node.metadata.store import MetadataStore
@@ -51,17 +51,23 @@ class TransactionSlots:
 
         Raises:
             TooManyTransactionsError: all producers are in use for the whole timeout.
-            NoQuorumError, FateUnknownError: no producer could be allocated.
+            NoQuorumError: no producer could be allocated.
         """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_ms / 1000
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
+            async with asyncio.timeout_at(deadline_s):
                 await self._room.acquire()
         except TimeoutError:
             raise TooManyTransactionsError(
                 f"this node has {SLOTS_MAX} transactions under way; try again"
             ) from None
         try:
-            slot = self._free.pop() if self._free else await self._allocate(self._unknown.pop())
+            if self._free:
+                slot = self._free.pop()
+            else:
+                left_ms = max(1, int((deadline_s - loop.time()) * 1000))
+                slot = await self._allocate(self._unknown.pop(), min(left_ms, PROPOSE_MS))
             try:
                 yield slot
             finally:
@@ -73,12 +79,12 @@ class TransactionSlots:
         finally:
             self._room.release()
 
-    async def _allocate(self, number: int) -> TransactionSlot:
+    async def _allocate(self, number: int, timeout_ms: int) -> TransactionSlot:
         name = f"{RESERVED_PREFIX}transactions.{self._metadata.node_id}.{number}"
         try:
             while True:
                 answer = await self._metadata.propose(
-                    AllocateProducer(name=name), timeout_ms=PROPOSE_MS
+                    AllocateProducer(name=name), timeout_ms=timeout_ms
                 )
                 assert isinstance(answer, tuple), answer
                 producer_id, producer_epoch = answer
@@ -86,6 +92,9 @@ class TransactionSlots:
                 assert isinstance(producer_epoch, int), answer
                 if producer_epoch < PRODUCER_EPOCH_MAX:
                     return TransactionSlot(number, producer_id, producer_epoch)
-        except BaseException:
+        except BaseException as error:
             self._unknown.append(number)
+            if isinstance(error, FateUnknownError):
+                # Whether the name has its next epoch does not matter: the next transaction under it takes another.
+                raise NoQuorumError(f"{error.message}; nothing was written") from error
             raise

@@ -593,7 +593,10 @@ class FakeNode:
             changed = replace(topic, configs=altered)
             self._set_image(topics=self.image.topics.set(topic.topic_id, changed))
 
-    async def note(self, action: str, change: Mapping[str, object]) -> None:
+    async def note(
+        self, action: str, change: Mapping[str, object], *, timeout_ms: int = 10_000
+    ) -> None:
+        del timeout_ms
         self.fail("note")
         self.noted.append((action, change, on_behalf.principal.get()))
 

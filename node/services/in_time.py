@@ -1,0 +1,34 @@
+"""The client's timeout of a request, kept where the request waits for the quorum or for other nodes.
+
+Such waits have budgets of their own (``node.config.budgets``), which may be longer than the client's timeout.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from milena.model.errors import FateUnknownError, NotReadyError
+
+_NO_ANSWER = "the quorum or a leader did not answer within the timeout"
+
+
+@asynccontextmanager
+async def in_time(
+    timeout_ms: float, error: NotReadyError | FateUnknownError
+) -> AsyncIterator[None]:
+    """Run a block; if it takes longer, cancel what it awaits and raise ``error``."""
+    try:
+        async with asyncio.timeout(max(0.0, timeout_ms) / 1000):
+            yield
+    except TimeoutError:
+        raise error from None
+
+
+def nothing(done: str) -> NotReadyError:
+    """Return the error of a block that changes nothing. ``done``: the action that would follow, as "written"."""
+    return NotReadyError(f"{_NO_ANSWER}; nothing was {done}")
+
+
+def unknown(fate: str) -> FateUnknownError:
+    """Return the error of a block that another component may still carry out. ``fate``: its possible effect."""
+    return FateUnknownError(f"{_NO_ANSWER}; {fate}")
