@@ -4,15 +4,34 @@
 decisions that only the group's coordinator may make. The implementation resolves names of topics.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum, unique
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+import msgspec
+from msgspec import field
 
 from milena.model.errors import ConsumerNotFoundError
 
 TopicPartition = tuple[str, int]
 """(name of the topic, partition)"""
+
+PartitionsByTopic: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+"""Partitions by the names of their topics; a name travels once."""
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> PartitionsByTopic:
+    """Group partitions by topic."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return tuple((topic, tuple(numbers)) for topic, numbers in found.items())
+
+
+def each_partition(partitions: PartitionsByTopic) -> list[TopicPartition]:
+    """Return the partitions one by one; the reverse of ``by_topic``."""
+    return [(topic, number) for topic, numbers in partitions for number in numbers]
 
 
 def no_consumer(group: str, instance: str) -> ConsumerNotFoundError:
@@ -30,11 +49,10 @@ class Reset(StrEnum):
     LATEST = "latest"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """A member's state, as the member reports it. Source: KIP-848, ConsumerGroupHeartbeat.
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's state, as the member reports it. It travels to the coordinator as it is. Source: KIP-848.
 
-    ``member_epoch``: 0 joins (with a ``member_id`` of None the member gets an id), -1 leaves, otherwise it is the last
+    ``member_epoch``: 0 joins (with an empty ``member_id`` the member gets an id), -1 leaves, otherwise it is the last
     epoch that the member got. A field that may change (topics and pattern, assignor, owned) keeps its value if it is
     None.
 
@@ -42,35 +60,35 @@ class Heartbeat:
     before the member starts on it: from ``owned`` the coordinator learns which partitions the member has released.
     """
 
-    member_id: str | None
-    member_epoch: int
-    instance_id: str | None = None
-    client_id: str = ""
+    group_id: str = field(name="group")
+    member_id: str = field(name="member")
+    member_epoch: int = field(name="epoch")
+    instance_id: str | None = field(name="instance", default=None)
+    client_id: str = field(name="client", default="")
     host: str = ""
-    topics: Sequence[str] | None = None
+    topics: tuple[str, ...] | None = None
     pattern: str | None = None
     assignor: str | None = None
-    session_timeout_ms: int | None = None
-    rebalance_timeout_ms: int | None = None
-    owned: Sequence[TopicPartition] | None = None
+    session_timeout_ms: int | None = field(name="session_ms", default=None)
+    rebalance_timeout_ms: int | None = field(name="rebalance_ms", default=None)
+    owned: PartitionsByTopic | None = None
     wait_ms: int = 0
     """How long (ms) to hold the response back if the member knows all of it: no rebalance waits for a heartbeat."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The partitions that a member may work on from now on.
 
-    The member releases all others that it owns, and reports that by a heartbeat.
+    The member releases all others that it owns, and reports that by a heartbeat. ``pending``: partitions that will be
+    its own once the members that hold them release them.
     """
 
-    member_id: str
-    member_epoch: int
+    member_id: str = field(name="member")
+    member_epoch: int = field(name="epoch")
     generation: int
-    heartbeat_interval_ms: int
-    assignment: Sequence[TopicPartition]
-    pending: Sequence[TopicPartition] = ()
-    """Partitions that will be its own once the members that hold them release them."""
+    heartbeat_interval_ms: int = field(name="interval_ms")
+    assignment: PartitionsByTopic
+    pending: PartitionsByTopic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +172,7 @@ class ResetTarget:
 class GroupsPort(Protocol):
     """Consumer groups."""
 
-    async def heartbeat(self, group: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
         """Join a group, stay in it or leave it.
 
         Raises:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from msgspec import UNSET
 
+from http_api.ports.groups import by_topic, each_partition
 from milena.model.clock import Clock
 from milena.model.errors import (
     ConsumerExistsError,
@@ -57,7 +58,6 @@ from node.consumers.records_call import ArrivalCheck, RecordsCall
 from node.control.standing import Standing
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
-from node.groups.group_messages import by_topic, each_partition
 from node.groups.group_offsets import CommitQueue
 from node.groups.members import member_of
 from node.metadata.lookup import GetTopic

@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
-from http_api.ports.groups import Reset
-from node.groups.group_messages import GroupRequest, PartitionsByTopic
+from http_api.ports.groups import PartitionsByTopic, Reset
+from node.groups.group_messages import GroupRequest
 from node.peers.messages import Blob, CallType, Done, Message
 from raft_meta.machine.image import ConsumerKey
 

@@ -16,6 +16,8 @@ from http_api.ports.groups import (
     PartitionCommit,
     Seek,
     TopicPartition,
+    by_topic,
+    each_partition,
 )
 from milena.model.clock import Clock
 from milena.model.errors import (
@@ -63,7 +65,6 @@ from node.consumers.consumer_messages import (
 )
 from node.consumers.consumer_views import find_consumer
 from node.groups.coordinator_calls import CoordinatorCalls, Repeat
-from node.groups.group_messages import by_topic, each_partition
 from node.groups.subscriptions import TopicPattern
 from node.metadata.store import MetadataStore
 from raft_meta.machine.groups import group_rules

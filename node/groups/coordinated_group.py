@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from http_api.ports.groups import Heartbeat, HeartbeatAnswer
 from milena.model.errors import (
     FateUnknownError,
     MemberFencedError,
@@ -23,7 +24,6 @@ from milena.model.errors import (
 )
 from milena.model.types import MonotonicMs
 from node.groups import heartbeat_rules
-from node.groups.group_messages import GroupHeartbeatAnswer, GroupHeartbeatRequest
 from node.groups.group_writer import GroupContext, GroupWriter, moved
 from node.groups.member_sessions import GroupSessions
 from node.groups.rebalance import Leave, MemberChange, Release
@@ -172,7 +172,7 @@ class CoordinatedGroup:
 
     # -- heartbeats ------------------------------------------------------------------------------
 
-    async def heartbeat(self, heartbeat: GroupHeartbeatRequest) -> GroupHeartbeatAnswer:
+    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
         """Let a member join, stay or leave; see ``http_api.ports.groups.GroupsPort.heartbeat``."""
         heartbeat_rules.check_epoch(heartbeat)
         if heartbeat.member_epoch == heartbeat_rules.LEAVE:
@@ -184,7 +184,7 @@ class CoordinatedGroup:
             await self._take_in(heartbeat.member_id, changes)
             return await self._answer(heartbeat, number)
 
-    async def _leave(self, heartbeat: GroupHeartbeatRequest) -> GroupHeartbeatAnswer:
+    async def _leave(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
         """Remove a member on its request; one that is gone already gets the same answer, unless it was succeeded.
 
         Raises:
@@ -199,7 +199,7 @@ class CoordinatedGroup:
             raise reason
         return heartbeat_rules.farewell(self.state, heartbeat.member_id)
 
-    def _changes(self, heartbeat: GroupHeartbeatRequest) -> list[MemberChange]:
+    def _changes(self, heartbeat: Heartbeat) -> list[MemberChange]:
         """Return the changes that the heartbeat asks for, if the member may ask for them."""
         known = self._member(heartbeat.member_id)
         if known is not None:
@@ -223,7 +223,7 @@ class CoordinatedGroup:
         joining = sum(self.sessions.member(m) is None for m in self._writer.joining())
         return joining + (0 if group is None else len(group.members))
 
-    def _released(self, heartbeat: GroupHeartbeatRequest, known: GroupMember) -> Release | None:
+    def _released(self, heartbeat: Heartbeat, known: GroupMember) -> Release | None:
         """Return the release of the partitions that the member has given back by this heartbeat, if any."""
         if heartbeat.owned is None:
             return None
@@ -242,7 +242,7 @@ class CoordinatedGroup:
             self.look()
             self.sessions.heard(member_id, self._context.clock.now_ms())
 
-    async def _answer(self, heartbeat: GroupHeartbeatRequest, number: int) -> GroupHeartbeatAnswer:
+    async def _answer(self, heartbeat: Heartbeat, number: int) -> HeartbeatAnswer:
         """Wait for news as long as the member may wait, then return its assignment at that time."""
         clock, names = self._context.clock, self._context.names
         started = clock.now_ms()
@@ -276,7 +276,7 @@ class CoordinatedGroup:
         if self._writer.is_closed:
             raise moved(self.group_id)
 
-    def _absent(self, heartbeat: GroupHeartbeatRequest) -> MilenaError:
+    def _absent(self, heartbeat: Heartbeat) -> MilenaError:
         was_succeeded = self._writer.was_succeeded(heartbeat.member_id)
         return heartbeat_rules.absent(heartbeat, self.state, was_succeeded=was_succeeded)
 

@@ -15,6 +15,7 @@ from immutables import Map
 from msgspec import UNSET
 
 from http_api.access import on_behalf
+from http_api.ports.groups import Heartbeat, HeartbeatAnswer
 from milena.model.clock import Clock
 from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import FencedError, NotCoordinatorError
@@ -24,11 +25,7 @@ from node.control.standing import Standing
 from node.groups.coordinated_group import CoordinatedGroup
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.descriptions import TopicNames
-from node.groups.group_messages import (
-    GroupDeleteRequest,
-    GroupHeartbeatAnswer,
-    GroupHeartbeatRequest,
-)
+from node.groups.group_messages import GroupDeleteRequest
 from node.groups.group_writer import GroupContext
 from node.groups.member_sessions import NEVER
 from node.groups.rest_members import RestMembers
@@ -99,7 +96,7 @@ class GroupCoordinator:
 
     # -- requests --------------------------------------------------------------------------------
 
-    async def on_heartbeat(self, request: GroupHeartbeatRequest) -> GroupHeartbeatAnswer:
+    async def on_heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
         """Let a member join, stay or leave; see ``CoordinatedGroup.heartbeat``."""
         self._counts.heartbeats += 1
         return await self._group(request.group_id).heartbeat(request)

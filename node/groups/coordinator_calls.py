@@ -27,6 +27,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from msgspec import structs
 
+from http_api.ports.groups import Heartbeat
 from milena.model.clock import Clock
 from milena.model.errors import (
     DrainingError,
@@ -41,14 +42,14 @@ from node.config.budgets import COORDINATOR_ANSWER_MS, COORDINATOR_WAIT_MS, RETR
 from node.control.standing import Standing
 from node.groups.group_messages import GroupRequest
 from node.metadata.store import MetadataStore
-from node.peers.messages import AnswerT, CallType, Message, ask, peer_handler
+from node.peers.messages import AnswerT, CallType, ask, peer_handler
 from node.peers.port import Handler, Peers, PeerUnreachableError
 from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import Image
 
-GroupRequestT = TypeVar("GroupRequestT", bound=GroupRequest)
+GroupRequestT = TypeVar("GroupRequestT", bound=GroupRequest | Heartbeat)
 
-_Handler: TypeAlias = Callable[[GroupRequest], Awaitable[Message]]
+_Handler: TypeAlias = Callable[[GroupRequest | Heartbeat], Awaitable[object]]
 
 _NOTHING_DONE = (NotCoordinatorError, PeerUnreachableError, NotReadyError, DrainingError)
 

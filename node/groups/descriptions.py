@@ -8,9 +8,9 @@ from http_api.ports.groups import (
     GroupState,
     MemberDescription,
     PartitionCommit,
+    PartitionsByTopic,
     TopicPartition,
 )
-from node.groups.group_messages import PartitionsByTopic
 from node.groups.rebalance import effective, to_give_back, waited_for
 from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet

@@ -7,7 +7,7 @@ each node sees everything that any node has acknowledged.
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from http_api.access import on_behalf
 from http_api.ports.groups import (
@@ -39,10 +39,7 @@ from node.groups.group_messages import (
     HEARTBEAT,
     GroupCommitRequest,
     GroupDeleteRequest,
-    GroupHeartbeatRequest,
     OffsetRow,
-    by_topic,
-    each_partition,
 )
 from node.groups.members import SESSION_MS_MAX
 from node.metadata.lookup import GetTopic, check_partition
@@ -52,6 +49,7 @@ from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Image, Topic
 
 FETCH_TIMEOUT_MS = 0
+OWNED_MAX = group_rules.OFFSETS_PER_COMMIT_MAX
 LOOKS_AT_ONCE = 32
 """The most partitions whose leaders are asked at the same time when offsets are reset."""
 STEP = 1_000
@@ -80,47 +78,20 @@ class GroupService:
 
     # -- members ---------------------------------------------------------------------------------
 
-    async def heartbeat(self, group: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
         """Join, stay or leave. A member without an id gets one here, so that a repeated call joins only once."""
-        group_rules.check_group_id(group)
-        if len(heartbeat.owned or ()) > group_rules.OFFSETS_PER_COMMIT_MAX:
-            raise RequestTooLargeError(
-                f"a heartbeat names at most {group_rules.OFFSETS_PER_COMMIT_MAX} owned partitions"
-            )
-        member_id = heartbeat.member_id
-        if member_id is None:
+        group_rules.check_group_id(heartbeat.group_id)
+        if sum(len(numbers) for _, numbers in heartbeat.owned or ()) > OWNED_MAX:
+            raise RequestTooLargeError(f"a heartbeat names at most {OWNED_MAX} owned partitions")
+        if not heartbeat.member_id:
             if heartbeat.member_epoch != 0:
                 raise InvalidConsumerError(
                     "a heartbeat without member_id joins the group: member_epoch must be 0"
                 )
-            member_id = self._new_member_id()
-        answer = await self._calls.call(
-            HEARTBEAT,
-            GroupHeartbeatRequest(
-                group_id=group,
-                wait_ms=min(heartbeat.wait_ms, SESSION_MS_MAX),
-                member_id=member_id,
-                member_epoch=heartbeat.member_epoch,
-                instance_id=heartbeat.instance_id,
-                client_id=heartbeat.client_id,
-                host=heartbeat.host,
-                topics=None if heartbeat.topics is None else tuple(heartbeat.topics),
-                pattern=heartbeat.pattern,
-                assignor=heartbeat.assignor,
-                session_timeout_ms=heartbeat.session_timeout_ms,
-                rebalance_timeout_ms=heartbeat.rebalance_timeout_ms,
-                owned=None if heartbeat.owned is None else by_topic(heartbeat.owned),
-            ),
-            repeat=Repeat.ALWAYS,
-        )
-        return HeartbeatAnswer(
-            member_id=answer.member_id,
-            member_epoch=answer.member_epoch,
-            generation=answer.generation,
-            heartbeat_interval_ms=answer.heartbeat_interval_ms,
-            assignment=each_partition(answer.assignment),
-            pending=each_partition(answer.pending),
-        )
+            heartbeat = structs.replace(heartbeat, member_id=self._new_member_id())
+        if heartbeat.wait_ms > SESSION_MS_MAX:
+            heartbeat = structs.replace(heartbeat, wait_ms=SESSION_MS_MAX)
+        return await self._calls.call(HEARTBEAT, heartbeat, repeat=Repeat.ALWAYS)
 
     # -- offsets ---------------------------------------------------------------------------------
 

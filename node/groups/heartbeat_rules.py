@@ -9,6 +9,7 @@ present epoch (see ``rebalance``).
 
 from dataclasses import replace
 
+from http_api.ports.groups import Heartbeat, HeartbeatAnswer
 from milena.model.errors import (
     GroupLimitError,
     InvalidConsumerError,
@@ -18,7 +19,6 @@ from milena.model.errors import (
     StaleMemberEpochError,
 )
 from node.groups.descriptions import TopicNames
-from node.groups.group_messages import GroupHeartbeatAnswer, GroupHeartbeatRequest
 from node.groups.members import check_subscription, newcomer
 from node.groups.rebalance import Join, effective, waited_for
 from raft_meta.machine.groups import group_rules
@@ -36,7 +36,7 @@ REMINDER_MS = 1_000
 # -- requests ------------------------------------------------------------------------------------
 
 
-def check_epoch(heartbeat: GroupHeartbeatRequest) -> None:
+def check_epoch(heartbeat: Heartbeat) -> None:
     """Refuse an invalid member epoch.
 
     Raises:
@@ -61,7 +61,7 @@ def check_kind(group_id: str, member: GroupMember) -> None:
         )
 
 
-def check_instance(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> None:
+def check_instance(heartbeat: Heartbeat, member: GroupMember) -> None:
     """Refuse an instance id other than the member's; only a process that joins may take one over.
 
     Raises:
@@ -75,7 +75,7 @@ def check_instance(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> Non
         )
 
 
-def check_not_ahead(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> None:
+def check_not_ahead(heartbeat: Heartbeat, member: GroupMember) -> None:
     """Refuse an epoch that the member cannot have received.
 
     Raises:
@@ -88,7 +88,7 @@ def check_not_ahead(heartbeat: GroupHeartbeatRequest, member: GroupMember) -> No
         )
 
 
-def wanted_by(heartbeat: GroupHeartbeatRequest, known: GroupMember | None) -> Join | None:
+def wanted_by(heartbeat: Heartbeat, known: GroupMember | None) -> Join | None:
     """Return the join that the heartbeat asks for, of a new member or with new settings; None if nothing is new.
 
     Raises:
@@ -114,7 +114,7 @@ def check_room(group_id: str, member_count: int) -> None:
         )
 
 
-def _with_settings(known: GroupMember, heartbeat: GroupHeartbeatRequest) -> GroupMember:
+def _with_settings(known: GroupMember, heartbeat: Heartbeat) -> GroupMember:
     topics, pattern = known.topics, known.pattern
     if heartbeat.topics is not None or heartbeat.pattern is not None:
         topics, pattern = tuple(sorted(set(heartbeat.topics or ()))), heartbeat.pattern
@@ -140,7 +140,7 @@ def _or(said: int | None, known: int) -> int:
 
 
 def hold_back_ms(
-    heartbeat: GroupHeartbeatRequest,
+    heartbeat: Heartbeat,
     member: GroupMember,
     owned: PartitionSet | None,
     *,
@@ -161,11 +161,9 @@ def hold_back_ms(
     return wait_ms if is_done else min(wait_ms, REMINDER_MS)
 
 
-def present_answer(
-    group: Group | None, member: GroupMember, names: TopicNames
-) -> GroupHeartbeatAnswer:
+def present_answer(group: Group | None, member: GroupMember, names: TopicNames) -> HeartbeatAnswer:
     """Return the response to a member, with its present assignment."""
-    return GroupHeartbeatAnswer(
+    return HeartbeatAnswer(
         member_id=member.member_id,
         member_epoch=member.member_epoch,
         generation=_generation(group),
@@ -175,9 +173,9 @@ def present_answer(
     )
 
 
-def farewell(group: Group | None, member_id: str) -> GroupHeartbeatAnswer:
+def farewell(group: Group | None, member_id: str) -> HeartbeatAnswer:
     """Return the response to a member that has left."""
-    return GroupHeartbeatAnswer(
+    return HeartbeatAnswer(
         member_id=member_id,
         member_epoch=LEAVE,
         generation=_generation(group),
@@ -191,9 +189,7 @@ def _generation(group: Group | None) -> int:
     return 0 if group is None else group.generation
 
 
-def absent(
-    heartbeat: GroupHeartbeatRequest, group: Group | None, *, was_succeeded: bool
-) -> MilenaError:
+def absent(heartbeat: Heartbeat, group: Group | None, *, was_succeeded: bool) -> MilenaError:
     """Return the error for a member that is not in the group any more."""
     is_taken = heartbeat.instance_id is not None and any(
         member.instance_id == heartbeat.instance_id
@@ -206,7 +202,7 @@ def absent(
     )
 
 
-def succeeded(heartbeat: GroupHeartbeatRequest) -> MilenaError:
+def succeeded(heartbeat: Heartbeat) -> MilenaError:
     """Return the error for a member that must stop, because another process has taken over its instance id."""
     return MemberFencedError(
         f"another process has taken over the instance id of member {heartbeat.member_id!r} in group "

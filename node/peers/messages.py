@@ -15,7 +15,8 @@ is neither a boolean nor a text. Nodes of different releases understand each oth
 ignored, and a field that may be missing has a default. So a new field is declared with a default, and the wire name of
 an old field never changes.
 
-Within a node messages are passed as objects, without encoding.
+Within a node messages are passed as objects, without encoding. A value of a port may be a message too, if it is such a
+struct.
 """
 
 from collections.abc import Awaitable, Callable
@@ -52,9 +53,9 @@ class Blob:
         return hash(self.data)
 
 
-RequestT = TypeVar("RequestT", bound=Message)
-AnswerT = TypeVar("AnswerT", bound=Message)
-MessageT = TypeVar("MessageT", bound=Message)
+RequestT = TypeVar("RequestT", bound=msgspec.Struct)
+AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
+MessageT = TypeVar("MessageT", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class CallType(Generic[RequestT, AnswerT]):
     answer: type[AnswerT]
 
 
-def pack(message: Message) -> Reply:
+def pack(message: msgspec.Struct) -> Reply:
     """Return the fields of a message, and the chunks of its body."""
     chunks: list[Buffer] = []
 

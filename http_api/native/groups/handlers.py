@@ -16,7 +16,9 @@ from http_api.ports.groups import (
     Heartbeat,
     MemberDescription,
     OffsetToCommit,
+    PartitionsByTopic,
     TopicPartition,
+    each_partition,
 )
 from http_api.ports.node import ApiLimits
 from http_api.protocol.answers import empty_answer, json_answer
@@ -48,19 +50,19 @@ async def heartbeat(call: Call) -> web.Response:
     pattern = fields.label("pattern")
     call.rights.authorize_subscription(topics or (), pattern)
     call.check_groups([call.names["group"]])
-    member_id = fields.label("member_id") or None
+    member_id = fields.label("member_id") or ""
     member_epoch = fields.required_integer("member_epoch", least=-1)
-    if member_id is not None and member_epoch == 0:
+    if member_id and member_epoch == 0:
         check_no_dots("member", member_id)
     answer = await call.ports.groups.heartbeat(
-        call.names["group"],
         Heartbeat(
+            group_id=call.names["group"],
             member_id=member_id,
             member_epoch=member_epoch,
             instance_id=fields.label("instance_id") or None,
             client_id=fields.label("client_id") or "",
             host=call.request.remote or "",
-            topics=topics,
+            topics=None if topics is None else tuple(topics),
             pattern=pattern,
             assignor=fields.label("assignor"),
             session_timeout_ms=fields.integer("session_timeout_ms", least=1),
@@ -77,21 +79,20 @@ async def heartbeat(call: Call) -> web.Response:
             "member_epoch": answer.member_epoch,
             "generation": answer.generation,
             "heartbeat_interval_ms": answer.heartbeat_interval_ms,
-            "assignment": by_topic(answer.assignment, is_seen),
-            "pending": by_topic(answer.pending, is_seen),
+            "assignment": by_topic(each_partition(answer.assignment), is_seen),
+            "pending": by_topic(each_partition(answer.pending), is_seen),
         }
     )
 
 
-def _owned(fields: Fields) -> Sequence[TopicPartition] | None:
+def _owned(fields: Fields) -> PartitionsByTopic | None:
     if not fields.has("owned"):
         return None
-    found = [
-        (item.required_text("topic"), partition)
+    found = tuple(
+        (item.required_text("topic"), tuple(item.integers("partitions", least=0)))
         for item in fields.objects("owned", TOPIC_PARTITIONS_IN.fields)
-        for partition in item.integers("partitions", least=0)
-    ]
-    check_count(len(found), "partitions")
+    )
+    check_count(sum(len(numbers) for _, numbers in found), "partitions")
     return found
 
 

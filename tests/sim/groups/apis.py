@@ -4,7 +4,14 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from http_api.ports.groups import Heartbeat, HeartbeatAnswer, NewConsumer, OffsetToCommit, Seek
+from http_api.ports.groups import (
+    Heartbeat,
+    HeartbeatAnswer,
+    NewConsumer,
+    OffsetToCommit,
+    Seek,
+    each_partition,
+)
 from http_api.ports.node import Ports
 from milena.model.batch.decode import decode_columns, iterate_batches
 from milena.model.errors import (
@@ -97,24 +104,23 @@ class SimGroupApi(SimCalls):
         """Join, stay, leave."""
         is_new = beat.epoch == 0
         sent = Heartbeat(
+            group_id=self.group,
             member_id=beat.member,
             member_epoch=beat.epoch,
             topics=(TOPIC,) if is_new else None,
             assignor=self._assignor if is_new else None,
             session_timeout_ms=self._session_ms if is_new else None,
             rebalance_timeout_ms=2 * self._session_ms if is_new else None,
-            owned=tuple((TOPIC, partition) for partition in sorted(beat.owned)),
+            owned=((TOPIC, tuple(sorted(beat.owned))),) if beat.owned else (),
             wait_ms=beat.wait_ms,
         )
-        answer: HeartbeatAnswer = await self._ask(
-            lambda ports: ports.groups.heartbeat(self.group, sent)
-        )
+        answer: HeartbeatAnswer = await self._ask(lambda ports: ports.groups.heartbeat(sent))
         return Assigned(
             epoch=answer.member_epoch,
             generation=answer.generation,
             interval_ms=answer.heartbeat_interval_ms,
-            assignment=frozenset(partition for _, partition in answer.assignment),
-            pending=frozenset(partition for _, partition in answer.pending),
+            assignment=frozenset(partition for _, partition in each_partition(answer.assignment)),
+            pending=frozenset(partition for _, partition in each_partition(answer.pending)),
         )
 
     async def commit(self, member: str, epoch: int, offsets: dict[int, int]) -> None:

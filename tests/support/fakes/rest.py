@@ -21,6 +21,7 @@ from http_api.ports.groups import (
     ResetTarget,
     Seek,
     TopicPartition,
+    by_topic,
     no_consumer,
 )
 from milena.model.batch.header import decode_header
@@ -59,7 +60,7 @@ class FakeGroups:
     def __init__(self, node: "FakeNode") -> None:
         self._node = node
         self.known: dict[str, FakeGroup] = {}
-        self.heartbeats: list[tuple[str, Heartbeat]] = []
+        self.heartbeats: list[Heartbeat] = []
         self._numbers = itertools.count(1)
 
     def find(self, group: str) -> FakeGroup:
@@ -68,9 +69,10 @@ class FakeGroups:
             raise GroupNotFoundError(f"Group '{group}' does not exist.")
         return found
 
-    async def heartbeat(self, group: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
+    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswer:
         self._node.fail("group_heartbeat")
-        self.heartbeats.append((group, heartbeat))
+        self.heartbeats.append(heartbeat)
+        group = heartbeat.group_id
         session_ms = heartbeat.session_timeout_ms
         if session_ms is not None and session_ms not in SESSION_MS:
             raise InvalidConsumerError(f"session_timeout_ms is {session_ms}.")
@@ -94,7 +96,8 @@ class FakeGroups:
             member_epoch=epoch,
             generation=self.known[group].generation,
             heartbeat_interval_ms=INTERVAL_MS,
-            assignment=assignment,
+            assignment=by_topic(assignment),
+            pending=(),
         )
 
     def _check_member(self, group: str, member_id: str, epoch: int) -> None:

@@ -2,7 +2,13 @@
 
 from collections.abc import Iterable
 
-from http_api.ports.groups import Heartbeat, HeartbeatAnswer, OffsetToCommit
+from http_api.ports.groups import (
+    Heartbeat,
+    HeartbeatAnswer,
+    OffsetToCommit,
+    by_topic,
+    each_partition,
+)
 from raft_meta.machine.groups.coordinators import coordinator_of
 from tests.support.clusters.nodes import Cluster, SimNode
 
@@ -26,22 +32,23 @@ class Member:
     async def beat(self, *, node: int = 1, wait_ms: int = 0, **settings: object) -> HeartbeatAnswer:
         is_new = self.epoch == 0
         heartbeat = Heartbeat(
+            group_id=self.group,
             member_id=self.name,
             member_epoch=self.epoch,
             topics=self.topics if is_new else None,
-            owned=sorted(self.owned),
+            owned=by_topic(sorted(self.owned)),
             wait_ms=wait_ms,
             **settings,  # type: ignore[arg-type]  # forwarded as they are
         )
-        answer = await self.cluster.nodes[node].groups.service.heartbeat(self.group, heartbeat)
+        answer = await self.cluster.nodes[node].groups.service.heartbeat(heartbeat)
         self.epoch = answer.member_epoch
-        self.owned = set(answer.assignment)
+        self.owned = set(each_partition(answer.assignment))
         self.answer = answer
         return answer
 
     async def leave(self, *, node: int = 1) -> None:
         await self.cluster.nodes[node].groups.service.heartbeat(
-            self.group, Heartbeat(member_id=self.name, member_epoch=-1)
+            Heartbeat(group_id=self.group, member_id=self.name, member_epoch=-1)
         )
 
     async def commit(self, partition: int, offset: int, *, node: int = 1) -> None:

@@ -74,14 +74,14 @@ async def test_everything_that_a_member_says_is_passed_on(api):
         JSON,
     )  # fmt: skip
     await api.post(f"{G}/heartbeat?timeout_ms=999999999", {"member_epoch": 0, "topics": []}, JSON)
-    (_, first), (_, second) = api.node.groups.heartbeats
+    first, second = api.node.groups.heartbeats
     assert first == Heartbeat(
-        member_id="m1", member_epoch=0, instance_id="i", client_id="c", host="127.0.0.1", topics=None,
+        group_id="g", member_id="m1", member_epoch=0, instance_id="i", client_id="c", host="127.0.0.1", topics=None,
         pattern="t.*", assignor="range", session_timeout_ms=6000, rebalance_timeout_ms=9000,
-        owned=[("t", 0), ("many", 2), ("many", 1)], wait_ms=2500,
+        owned=(("t", (0,)), ("many", (2, 1))), wait_ms=2500,
     )  # fmt: skip
     assert second == Heartbeat(
-        member_id=None, member_epoch=0, host="127.0.0.1", topics=[], wait_ms=300_000
+        group_id="g", member_id="", member_epoch=0, host="127.0.0.1", topics=(), wait_ms=300_000
     )
 
 

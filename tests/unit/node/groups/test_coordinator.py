@@ -4,9 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.ports.groups import (
-    Heartbeat,
-)
+from http_api.ports.groups import Heartbeat
 from milena.model.errors import FateUnknownError, MemberNotFoundError, NotCoordinatorError
 from milena.model.types import MonotonicMs
 from node.groups.coordinated_group import CoordinatedGroup
@@ -153,9 +151,10 @@ async def test_groups_that_are_only_asked_for_leave_nothing_behind() -> None:
     await after(500)
     index = cluster.image.index
     for number in range(50):
-        stranger = Heartbeat(member_id="m", member_epoch=7, topics=("t",))
         with pytest.raises(MemberNotFoundError):
-            await cluster.nodes[1].groups.service.heartbeat(f"nobody-{number}", stranger)
+            await cluster.nodes[1].groups.service.heartbeat(
+                Heartbeat(group_id=f"nobody-{number}", member_id="m", member_epoch=7, topics=("t",))
+            )
     assert cluster.image.index == index
     await after(500)
     assert sum(len(node.groups.coordinator) for node in cluster.nodes.values()) == 1

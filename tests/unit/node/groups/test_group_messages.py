@@ -2,6 +2,7 @@
 
 import pytest
 
+from http_api.ports.groups import Heartbeat, HeartbeatAnswer, by_topic, each_partition
 from node.groups import group_messages
 from node.groups.group_messages import (
     COMMIT,
@@ -9,11 +10,7 @@ from node.groups.group_messages import (
     HEARTBEAT,
     GroupCommitRequest,
     GroupDeleteRequest,
-    GroupHeartbeatAnswer,
-    GroupHeartbeatRequest,
     OffsetRow,
-    by_topic,
-    each_partition,
 )
 from node.peers.messages import CallType, Done, Message
 from tests.support.clusters.peer_samples import calls_of, check_samples
@@ -22,9 +19,9 @@ TOPIC_ID = "0a5d2f346baa9455e3e70682c2094cac"
 BOTH = (("t", (0, 1)), ("u", (0,)))
 
 
-def heartbeat(member_id: str, epoch: int, **settings: object) -> GroupHeartbeatRequest:
+def heartbeat(member_id: str, epoch: int, **settings: object) -> Heartbeat:
     given: dict[str, object] = {"client_id": "", "host": "", **settings}
-    return GroupHeartbeatRequest(
+    return Heartbeat(
         group_id="gg",
         member_id=member_id,
         member_epoch=epoch,
@@ -34,9 +31,9 @@ def heartbeat(member_id: str, epoch: int, **settings: object) -> GroupHeartbeatR
 
 def answer(
     member_id: str, epoch: int, generation: int, interval_ms: int = 5_000, **partitions: object
-) -> GroupHeartbeatAnswer:
+) -> HeartbeatAnswer:
     given: dict[str, object] = {"assignment": (), "pending": (), **partitions}
-    return GroupHeartbeatAnswer(
+    return HeartbeatAnswer(
         member_id=member_id,
         member_epoch=epoch,
         generation=generation,

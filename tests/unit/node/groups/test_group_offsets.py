@@ -4,9 +4,7 @@ import asyncio
 
 import pytest
 
-from http_api.ports.groups import (
-    OffsetToCommit,
-)
+from http_api.ports.groups import OffsetToCommit
 from milena.model.errors import GroupNotEmptyError, GroupNotFoundError, StaleMemberEpochError
 from tests.support.groups.sim_members import ALL, Member, coordinator, started
 from tests.support.time.virtual_time import after, virtual

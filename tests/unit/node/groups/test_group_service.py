@@ -8,6 +8,8 @@ from http_api.ports.groups import (
     OffsetToCommit,
     Reset,
     ResetTarget,
+    by_topic,
+    each_partition,
 )
 from milena.model.errors import (
     GroupNotEmptyError,
@@ -89,7 +91,9 @@ async def test_requests_out_of_bounds_are_refused_where_they_arrive() -> None:
     owned = [("t", number) for number in range(10_001)]
     with pytest.raises(RequestTooLargeError):
         await service.heartbeat(
-            "g", Heartbeat(member_id="m", member_epoch=0, topics=["t"], owned=owned)
+            Heartbeat(
+                group_id="g", member_id="m", member_epoch=0, topics=("t",), owned=by_topic(owned)
+            )
         )
     rows = [OffsetToCommit(topic="t", partition=0, offset=1)] * 10_001
     with pytest.raises(RequestTooLargeError):
@@ -106,13 +110,17 @@ async def test_requests_out_of_bounds_are_refused_where_they_arrive() -> None:
 async def test_a_member_without_an_id_is_given_one() -> None:
     cluster = await started(1)
     service = cluster.nodes[1].groups.service
-    answer = await service.heartbeat("g", Heartbeat(member_id=None, member_epoch=0, topics=["t"]))
+    answer = await service.heartbeat(
+        Heartbeat(group_id="g", member_id="", member_epoch=0, topics=("t",))
+    )
     assert answer.member_id
-    assert list(answer.assignment) == [("t", 0)]
+    assert each_partition(answer.assignment) == [("t", 0)]
     with pytest.raises(InvalidConsumerError):
-        await service.heartbeat("g", Heartbeat(member_id=None, member_epoch=3))
+        await service.heartbeat(Heartbeat(group_id="g", member_id="", member_epoch=3))
     with pytest.raises(MemberNotFoundError):
-        await service.heartbeat("g", Heartbeat(member_id="who", member_epoch=3))
+        await service.heartbeat(Heartbeat(group_id="g", member_id="who", member_epoch=3))
     with pytest.raises(StaleMemberEpochError):
-        await service.heartbeat("g", Heartbeat(member_id=answer.member_id, member_epoch=99))
+        await service.heartbeat(
+            Heartbeat(group_id="g", member_id=answer.member_id, member_epoch=99)
+        )
     await cluster.close()

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from http_api.ports.groups import Heartbeat
 from milena.model.errors import (
     GroupLimitError,
     InvalidConsumerError,
@@ -13,7 +14,6 @@ from milena.model.errors import (
 )
 from milena.model.types import WallMs
 from node.groups import heartbeat_rules
-from node.groups.group_messages import GroupHeartbeatRequest
 from node.groups.heartbeat_rules import REMINDER_MS
 from node.groups.members import newcomer
 from raft_meta.machine.groups.group_rules import MEMBERS_MAX
@@ -24,9 +24,9 @@ ONE: PartitionSet = ((T, (0,)),)
 BOTH: PartitionSet = ((T, (0, 1)),)
 
 
-def heartbeat(epoch: int = 3, **said: object) -> GroupHeartbeatRequest:
+def heartbeat(epoch: int = 3, **said: object) -> Heartbeat:
     given: dict[str, object] = {"client_id": "", "host": "", "wait_ms": 60_000, **said}
-    return GroupHeartbeatRequest(
+    return Heartbeat(
         group_id="g",
         member_id="m1",
         member_epoch=epoch,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from http_api.ports.groups import Heartbeat
+from http_api.ports.groups import Heartbeat, by_topic
 from milena.model.errors import InvalidConsumerError, MemberFencedError, MemberNotFoundError
 from milena.model.requests import CommittedNext, GroupOffsets, TransactionCommit
 from raft_meta.machine.groups import group_rules
@@ -18,7 +18,7 @@ from tests.support.time.virtual_time import virtual
 def heartbeat(**fields: object) -> Callable[[Cluster, int, Member], Awaitable[object]]:
     async def call(cluster: Cluster, node: int, old: Member) -> object:
         asked: dict[str, object] = {"member_id": old.name, "member_epoch": old.epoch, **fields}
-        return await cluster.nodes[node].groups.service.heartbeat("g", Heartbeat(**asked))  # type: ignore[arg-type]
+        return await cluster.nodes[node].groups.service.heartbeat(Heartbeat(group_id="g", **asked))  # type: ignore[arg-type]
 
     return call
 
@@ -53,7 +53,7 @@ CALLS = {
     "heartbeat": heartbeat(),
     "heartbeat with instance_id": heartbeat(instance_id="i1"),
     "heartbeat that waits": heartbeat(wait_ms=500),
-    "heartbeat with owned": heartbeat(owned=[("t", 0)]),
+    "heartbeat with owned": heartbeat(owned=by_topic([("t", 0)])),
     "heartbeat with another subscription": heartbeat(topics=["u"]),
     "heartbeat under the new epoch": heartbeat(member_epoch=2),
     "join again": heartbeat(member_epoch=0, topics=["t"]),

@@ -1,4 +1,4 @@
-"""Rules of the client's timeout: a block that takes longer is cancelled, and its caller gets the error that was named."""
+"""Rules of the client's timeout: a block that takes longer is cancelled, and its caller gets the named error."""
 
 import asyncio
 
