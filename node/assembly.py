@@ -358,8 +358,17 @@ class Assembly:
 
     def _build_services(self) -> None:
         config, ports = self.config, self._ports
+        self.transaction_sight = TransactionSight(
+            metadata=self.metadata,
+            markers=self.transaction_markers,
+            peer=ports.peers,
+            clock=self.clock,
+        )
         self.producers = ProducerService(
-            metadata=self.metadata, replicas=self.replicas, peer=ports.peers
+            metadata=self.metadata,
+            replicas=self.replicas,
+            peer=ports.peers,
+            sight=self.transaction_sight,
         )
         self.admin = AdminService(
             metadata=self.metadata,
@@ -385,9 +394,6 @@ class Assembly:
             producers=self.producers,
             lookup=self.transaction_lookup,
             topic_to_write=self.admin.topic_to_write,
-        )
-        self.transaction_sight = TransactionSight(
-            metadata=self.metadata, markers=self.transaction_markers, peer=ports.peers
         )
         self.transactions = TransactionService(
             metadata=self.metadata,

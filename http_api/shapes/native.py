@@ -55,6 +55,9 @@ TRANSACTION_BEGUN = Shape(
             "producer_epoch": count(),
             "timeout_ms": count(),
             "transaction": text("what writes give as `Milena-Transaction`"),
+            "visible": boolean(
+                "readers see the ends of the id's former transactions; otherwise they do soon, and certainly"
+            ),
         }
     ),
 )
@@ -70,7 +73,14 @@ SESSION_COMMITTED = Shape(
     ),
 )
 SESSION_ABORTED = Shape(
-    "SessionAborted", fields({"aborted": boolean("always true"), "next_epoch": _NEXT_EPOCH})
+    "SessionAborted",
+    fields(
+        {
+            "aborted": boolean("always true"),
+            "visible": boolean("readers pass over it; otherwise they do soon, and certainly"),
+            "next_epoch": _NEXT_EPOCH,
+        }
+    ),
 )
 OPEN_TRANSACTIONS = Shape(
     "OpenTransactions",

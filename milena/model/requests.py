@@ -55,6 +55,8 @@ class ProducerTransaction:
     producer_epoch: int
     timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT
     """Time that it may stay open from its first record on; each write carries it, no node stores it."""
+    is_former_visible: bool = field(default=True, compare=False)
+    """Whether readers already see the ends of the producer's former transactions when this one begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,7 +368,7 @@ class TransactionEnded:
 
     next_epoch: int
     is_visible: bool
-    """Whether readers already see it, or skip it if aborted; otherwise they soon will."""
+    """Whether readers already see it, or pass over it if aborted; otherwise they soon will."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

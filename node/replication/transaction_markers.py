@@ -14,6 +14,7 @@ A transaction is aborted if its timeout has passed or its broker is gone.
 import asyncio
 import logging
 from collections.abc import Coroutine
+from dataclasses import dataclass
 
 from milena.model.errors import MilenaError, NotLeaderError
 from node.metadata.store import MetadataStore
@@ -41,12 +42,21 @@ LATE_MS = 10_000
 """How long after its timeout a transaction counts as late: it should have been aborted and its marker written."""
 
 
+@dataclass(slots=True, eq=False)
+class _Waiter:
+    """A caller that waits until the marker of a transaction is committed."""
+
+    identity: Identity
+    may_lack: bool
+    heard: asyncio.Future[None]
+
+
 class TransactionMarkers:
     """The markers of the logs that this node leads; see the module. Owned by the data loop.
 
     Invariants:
-        A runner that leads is attended if its log has an open transaction, or one whose marker the quorum does not
-        know.
+        A runner that leads is attended if its log has an open transaction, one whose marker the quorum does not know,
+        or one whose marker a caller waits for.
     """
 
     def __init__(
@@ -66,8 +76,7 @@ class TransactionMarkers:
         self._clocks_apart_ms = clocks_apart_ms
         self._counts = counts
         self._attended: dict[PartitionRunner, None] = {}
-        self._awaited: dict[tuple[PartitionKey, Identity], list[asyncio.Future[None]]] = {}
-        """Callers that wait until a marker is committed."""
+        self._awaited: dict[PartitionKey, list[_Waiter]] = {}
         self._aborting: set[Identity] = set()
         self._since_ms: dict[Identity, int] = {}
         """Since when this node has seen each transaction open. The leader that saw it start may have a clock that is
@@ -84,26 +93,33 @@ class TransactionMarkers:
             runner.watchers[self] = None
         self._schedule()
 
-    async def committed(self, key: PartitionKey, identity: Identity) -> None:
-        """Return once the marker of a committed transaction is below the high watermark of this leader.
+    async def committed(
+        self, key: PartitionKey, identity: Identity, *, may_lack: bool = False
+    ) -> None:
+        """Return once the marker of a transaction is below the high watermark of this leader.
+
+        ``may_lack``: return also if the log has neither records nor a marker of the transaction.
 
         Raises:
-            NotLeaderError: this node does not lead the partition.
+            NotLeaderError: this node does not lead the partition, or no longer.
         """
         runner = self._replicas.find(*key)
         if runner is None or runner.leader is None:
             raise NotLeaderError("another node leads the partition")
-        if _has_marker(runner, identity) and not _is_under_way(runner, identity):
+        if _is_seen(runner, identity, may_lack=may_lack):
             return
-        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._awaited.setdefault((key, identity), [])
-        waiting.append(heard)
+        waiter = _Waiter(identity, may_lack, asyncio.get_running_loop().create_future())
+        waiting = self._awaited.setdefault(key, [])
+        waiting.append(waiter)
+        # The quorum keeps no ending of an aborted transaction. So once its marker is written, only the waiter keeps the
+        # runner attended.
+        self.attend(runner)
         try:
-            await heard
+            await waiter.heard
         finally:
-            waiting.remove(heard)
+            waiting.remove(waiter)
             if not waiting:
-                self._awaited.pop((key, identity), None)
+                del self._awaited[key]
 
     def on_image(self, image: Image) -> None:
         """Check a new image for decided transactions and for partitions that this node leads now."""
@@ -150,9 +166,10 @@ class TransactionMarkers:
 
     def _tend(self, runner: PartitionRunner, image: Image) -> bool:
         """Write the markers that are due, and report those that are committed; return whether more may follow."""
-        if runner.leader is None or runner.is_closed:
-            return False
         key = (runner.topic_id, runner.partition)
+        if runner.leader is None or runner.is_closed:
+            self._answer(key, runner)
+            return False
         state = image.partitions.get(key)
         if state is None or state.leader_epoch != runner.leader_epoch:
             # The image is ahead of the replicas for a turn of the loop. In the image's epoch another replica may lead,
@@ -168,17 +185,26 @@ class TransactionMarkers:
             for identity in endings:
                 if not self._ends.is_finishing(key, identity):
                     self._maybe_finish(runner, identity)
-        return bool(opened) or endings is not None
+        is_awaited = self._answer(key, runner)
+        return bool(opened) or endings is not None or is_awaited
+
+    def _answer(self, key: PartitionKey, runner: PartitionRunner) -> bool:
+        """Let callers go whose marker is committed, or all if this replica leads no more; return whether any waits."""
+        waiters = self._awaited.get(key, ())
+        for waiter in waiters:
+            if waiter.heard.done():
+                continue
+            if runner.leader is None or runner.is_closed:
+                waiter.heard.set_exception(NotLeaderError("another node leads the partition"))
+            elif _is_seen(runner, waiter.identity, may_lack=waiter.may_lack):
+                waiter.heard.set_result(None)
+        return bool(waiters)
 
     def _maybe_finish(self, runner: PartitionRunner, identity: Identity) -> None:
         if _is_under_way(runner, identity):
             return
         key = (runner.topic_id, runner.partition)
-        if _has_marker(runner, identity):
-            for waiter in self._awaited.get((key, identity), ()):
-                if not waiter.done():
-                    waiter.set_result(None)
-        else:
+        if not _has_marker(runner, identity):
             # All in-sync replicas acknowledged its records, but this leader's log does not have them.
             self._counts.transactions.lost += 1
             logger.error(
@@ -267,6 +293,13 @@ def _is_under_way(runner: PartitionRunner, identity: Identity) -> bool:
     if identity in transactions.open:
         return True
     return transactions.is_ending(identity, runner.high_watermark)
+
+
+def _is_seen(runner: PartitionRunner, identity: Identity, *, may_lack: bool) -> bool:
+    """Return whether readers see the end of a transaction in the log; see ``TransactionMarkers.committed``."""
+    if _is_under_way(runner, identity):
+        return False
+    return may_lack or _has_marker(runner, identity)
 
 
 def _has_marker(runner: PartitionRunner, identity: Identity) -> bool:

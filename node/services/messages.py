@@ -107,6 +107,8 @@ class SequencesRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
     producer_epoch: int = field(name="epoch")
     wants_rows: bool = field(name="rows", default=True)
     """False: the response only confirms that the epoch is known. An earlier release sends rows anyway."""
+    wants_held: bool = field(name="held", default=False)
+    """Report also which copies have a transaction of an earlier epoch. An earlier release reports none."""
 
 
 class SequenceRow(Struct, frozen=True, array_like=True):
@@ -117,10 +119,24 @@ class SequenceRow(Struct, frozen=True, array_like=True):
     sequence: int
 
 
-class SequencesAnswer(Message, frozen=True, kw_only=True):
+class HeldRow(Struct, frozen=True, array_like=True):
+    """A transaction that holds up readers in a copy: open, or with a marker that the copy does not know as committed.
+
+    ``leader_epoch``: the leader epoch that the copy knows.
+    """
+
+    topic_id: str
+    partition: int
+    producer_epoch: int
+    leader_epoch: int
+
+
+class SequencesAnswer(Message, frozen=True, kw_only=True, omit_defaults=True):
     """The partitions that the node leads and that know the producer."""
 
     rows: tuple[SequenceRow, ...]
+    held: tuple[HeldRow, ...] = ()
+    """All copies of the node count here, not only those that lead: a leader may change during the question."""
 
 
 class OpenTransactionRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
@@ -167,12 +183,14 @@ class PartitionRow(Struct, frozen=True, array_like=True):
     partition: int
 
 
-class MarkedTransactionRequest(Message, frozen=True, kw_only=True):
-    """Respond once the markers of a committed transaction are committed in these partitions, as their leader."""
+class MarkedTransactionRequest(Message, frozen=True, kw_only=True, omit_defaults=True):
+    """Respond once the markers of a transaction are committed in these partitions, as their leader."""
 
     producer_id: int = field(name="id")
     producer_epoch: int = field(name="producer_epoch")
     partitions: tuple[PartitionRow, ...]
+    may_lack: bool = field(name="lack", default=False)
+    """A partition that has neither records nor a marker of the transaction is done. An earlier release waits there."""
 
 
 class ExtentRow(Struct, frozen=True, array_like=True):

@@ -6,10 +6,14 @@ former holder, so the sequences that it reported stay the last.
 
 The end of a transaction raises the epoch, too. The end is answered once all leaders refuse later writes under its mark
 (``spread``). Writes that a leader accepts meanwhile do not count.
+
+No part of the replicated state says where a transaction wrote. So the end of one that is not committed asks all brokers
+which of their copies have it, and waits for the markers there (``end_former``). The in-sync copies of a partition have
+all acknowledged records. So one of them is enough to learn of a transaction that holds up acknowledged records.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
 from http_api.access import on_behalf
@@ -27,7 +31,14 @@ from node.peers.messages import ask, peer_handler
 from node.peers.port import Peers
 from node.replication.local_replicas import LocalReplicas
 from node.services.in_time import in_time, nothing
-from node.services.messages import SEQUENCES, SequenceRow, SequencesAnswer, SequencesRequest
+from node.services.messages import (
+    SEQUENCES,
+    HeldRow,
+    SequenceRow,
+    SequencesAnswer,
+    SequencesRequest,
+)
+from node.services.transactions.sight import TransactionSight
 from raft_meta.machine.commands import AllocateProducer
 from raft_meta.machine.image import Image
 from raft_meta.machine.producers import OWNERS_LEVEL
@@ -36,6 +47,9 @@ IMAGE_WAIT_MS = 1_000
 SPREAD_MS = 300
 """How long the end of a transaction waits for brokers to hear of it. A broker that is cut off or stands still is not
 worth a longer wait: it acknowledges nothing once its lease is over."""
+FORMER_END_MS = 2_000
+"""How long the next holder of a name waits until the former one's transactions hold up no reader. It may write
+meanwhile, so a partition without a leader does not keep it from the others."""
 
 
 def principal_to_own(image: Image) -> str:
@@ -46,7 +60,15 @@ def principal_to_own(image: Image) -> str:
 class ProducerService:
     """Allocates producer ids, and knows how far each producer has written on the partitions led here."""
 
-    def __init__(self, *, metadata: MetadataStore, replicas: LocalReplicas, peer: Peers) -> None:
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        replicas: LocalReplicas,
+        peer: Peers,
+        sight: TransactionSight,
+    ) -> None:
+        self._sight = sight
         self._metadata = metadata
         self._replicas = replicas
         self._peer = peer
@@ -94,7 +116,8 @@ class ProducerService:
         """Return a new id, or the next epoch of a known name and the last sequences written under it.
 
         Raises:
-            NotReadyError: a broker did not report what it knows. The name has its next epoch nevertheless.
+            NotReadyError: a broker did not report what it knows, or a transaction of the former holder still holds up
+                readers. The name has its next epoch nevertheless.
         """
         command = AllocateProducer(name=name, principal=principal_to_own(self._metadata.image))
         answer = await self._metadata.propose(command, timeout_ms=timeout_ms)
@@ -102,7 +125,12 @@ class ProducerService:
         producer_id, producer_epoch = answer
         rows: Iterable[SequenceRow] = ()
         if producer_epoch > 0:
-            rows = await self._ask_everyone(producer_id, producer_epoch)
+            rows, held = await self._ask_everyone(producer_id, producer_epoch)
+            if not await self._sight.ended(producer_id, held, timeout_ms=FORMER_END_MS):
+                raise NotReadyError(
+                    "a transaction of the former holder of this name is aborted, but a partition has no end of it yet; "
+                    "ask again, under the next epoch"
+                )
         last: dict[str, dict[int, int]] = {}
         for row in rows:
             last.setdefault(row.topic, {})[row.partition] = row.sequence
@@ -110,11 +138,15 @@ class ProducerService:
             producer_id=producer_id, producer_epoch=producer_epoch, last_sequences=last
         )
 
-    async def _ask_everyone(self, producer_id: int, producer_epoch: int) -> list[SequenceRow]:
+    async def _ask_everyone(
+        self, producer_id: int, producer_epoch: int
+    ) -> tuple[list[SequenceRow], list[HeldRow]]:
         image = self._metadata.image
         others = [b for b in image.live_brokers() if b != self._metadata.node_id]
         answers = await asyncio.gather(*(self._ask(b, producer_id, producer_epoch) for b in others))
-        return [*self._led_here(producer_id), *(row for rows in answers for row in rows)]
+        rows = [*self._led_here(producer_id), *(row for told in answers for row in told.rows)]
+        held = [*self._held_here(producer_id, producer_epoch)]
+        return rows, held + [row for told in answers for row in told.held]
 
     async def spread(
         self, producer_id: int, producer_epoch: int, *, known_by: Collection[int | None] = ()
@@ -130,24 +162,53 @@ class ProducerService:
         others = set(self._metadata.image.live_brokers()) - {self._metadata.node_id, *known_by}
         await asyncio.gather(*(self._tell(broker_id, request) for broker_id in others))
 
-    async def _tell(self, broker_id: int, request: SequencesRequest) -> None:
-        with suppress(MilenaError):
-            await ask(self._peer, broker_id, SEQUENCES, request, timeout_ms=SPREAD_MS)
+    async def end_former(self, producer_id: int, producer_epoch: int, *, timeout_ms: float) -> bool:
+        """Do as ``spread``, and wait until transactions of earlier epochs hold up no reader.
 
-    async def _ask(
-        self, broker_id: int, producer_id: int, producer_epoch: int
-    ) -> Sequence[SequenceRow]:
+        Return False if the time is up first, or if all in-sync copies of a partition are silent.
+        """
+        request = SequencesRequest(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            wants_rows=False,
+            wants_held=True,
+        )
+        image = self._metadata.image
+        others = [b for b in image.live_brokers() if b != self._metadata.node_id]
+        answers = await asyncio.gather(*(self._tell(broker_id, request) for broker_id in others))
+        held = [*self._held_here(producer_id, producer_epoch)]
+        silent: set[int] = set()
+        for broker_id, answer in zip(others, answers, strict=True):
+            if answer is None:
+                silent.add(broker_id)
+            else:
+                held += answer.held
+        has_ended = await self._sight.ended(producer_id, held, timeout_ms=timeout_ms)
+        if silent and has_ended:
+            partitions = self._metadata.image.partitions.values()
+            return not any(silent.issuperset(state.isr) for state in partitions)
+        return has_ended
+
+    async def _tell(self, broker_id: int, request: SequencesRequest) -> SequencesAnswer | None:
+        """Return the response of a broker; None if it gives none in time."""
+        with suppress(MilenaError):
+            return await ask(self._peer, broker_id, SEQUENCES, request, timeout_ms=SPREAD_MS)
+        return None
+
+    async def _ask(self, broker_id: int, producer_id: int, producer_epoch: int) -> SequencesAnswer:
         """Ask a broker. One that cannot answer is about to lose its partitions, and their next leaders will report.
 
         Raises:
             NotReadyError: the broker did not answer.
         """
         try:
-            answer = await ask(
+            return await ask(
                 self._peer,
                 broker_id,
                 SEQUENCES,
-                SequencesRequest(producer_id=producer_id, producer_epoch=producer_epoch),
+                SequencesRequest(
+                    producer_id=producer_id, producer_epoch=producer_epoch, wants_held=True
+                ),
                 timeout_ms=SEQUENCES_ANSWER_MS,
             )
         except MilenaError as error:
@@ -155,7 +216,16 @@ class ProducerService:
                 f"the last sequences under this name are not known: broker {broker_id} did not tell its own "
                 f"({error.message}); ask again, under the next epoch"
             ) from error
-        return answer.rows
+
+    def _held_here(self, producer_id: int, producer_epoch: int) -> Iterator[HeldRow]:
+        """Yield transactions under earlier epochs that hold up readers of copies here."""
+        for runner in self._replicas:
+            transactions = runner.log.transactions
+            if not transactions:
+                continue
+            for epoch in transactions.epochs_under_way(producer_id, runner.high_watermark):
+                if epoch < producer_epoch:
+                    yield HeldRow(runner.topic_id, runner.partition, epoch, runner.leader_epoch)
 
     def _led_here(self, producer_id: int) -> tuple[SequenceRow, ...]:
         return tuple(
@@ -175,5 +245,8 @@ class ProducerService:
         if not has_epoch:
             raise NotReadyError("this node has not heard of the producer's new epoch yet")
         return SequencesAnswer(
-            rows=self._led_here(request.producer_id) if request.wants_rows else ()
+            rows=self._led_here(request.producer_id) if request.wants_rows else (),
+            held=tuple(self._held_here(request.producer_id, request.producer_epoch))
+            if request.wants_held
+            else (),
         )

@@ -63,10 +63,14 @@ def is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) ->
 
 
 class _Ended(NamedTuple):
-    """A transaction whose marker lies at ``marker_offset``, at or above the last known high watermark."""
+    """A transaction whose marker lies at ``marker_offset``, at or above the last known high watermark.
+
+    ``known``: the transaction before its marker; None if the state comes from a snapshot, which does not keep it.
+    """
 
     marker_offset: int
     first_offset: int
+    known: OngoingTransaction | None = None
 
 
 class Transactions:
@@ -124,7 +128,7 @@ class Transactions:
         first = marker.end_offset if marker.is_commit else known.first_offset
         if first < known.end_offset:
             self.aborted[identity] = AbortedRange(first, header.base_offset)
-        self._ended[identity] = _Ended(header.base_offset, known.first_offset)
+        self._ended[identity] = _Ended(header.base_offset, known.first_offset, known)
         return known
 
     def stable_end(self, high_watermark: int) -> int:
@@ -137,6 +141,24 @@ class Transactions:
         for ended in self._ended.values():
             end = min(end, ended.first_offset)
         return end
+
+    def epochs_under_way(self, producer_id: int, high_watermark: int) -> list[int]:
+        """Return the epochs under which a producer's transactions hold up readers."""
+        self._settle(high_watermark)
+        both = (*self.open, *self._ended)
+        return [epoch for producer, epoch in both if producer == producer_id]
+
+    def under_way(self, high_watermark: int) -> list[tuple[Identity, OngoingTransaction]]:
+        """Return the transactions that hold up readers, also those whose marker is not below the high watermark.
+
+        An ended one that came from a snapshot is missing. It is there while a node starts, and only for a moment.
+        """
+        self._settle(high_watermark)
+        ended = ((identity, found.known) for identity, found in self._ended.items())
+        return [
+            *self.open.items(),
+            *((identity, known) for identity, known in ended if known is not None),
+        ]
 
     def is_ending(self, identity: Identity, high_watermark: int) -> bool:
         """Whether the log has a transaction's marker, at or above the high watermark."""
@@ -190,7 +212,10 @@ class Transactions:
         return [
             [[*identity, *found] for identity, found in self.open.items()],
             [[*identity, *found] for identity, found in self.aborted.items()],
-            [[*identity, *ended] for identity, ended in self._ended.items()],
+            [
+                [*identity, ended.marker_offset, ended.first_offset]
+                for identity, ended in self._ended.items()
+            ],
         ]
 
 
@@ -212,8 +237,8 @@ def decode_transactions(value: object) -> Transactions:
         numbers = integers(row, 2 + len(AbortedRange._fields))
         found.aborted[numbers[0], numbers[1]] = AbortedRange._make(numbers[2:])
     for row in ended:
-        numbers = integers(row, 2 + len(_Ended._fields))
-        found._ended[numbers[0], numbers[1]] = _Ended._make(numbers[2:])
+        producer_id, producer_epoch, marker_offset, first_offset = integers(row, 4)
+        found._ended[producer_id, producer_epoch] = _Ended(marker_offset, first_offset)
     return found
 
 

@@ -67,6 +67,7 @@ async def begin(call: Call) -> web.Response:
             "producer_epoch": begun.producer_epoch,
             "timeout_ms": begun.timeout_ms,
             "transaction": transaction_text(begun),
+            "visible": begun.is_former_visible,
         }
     )
 
@@ -157,7 +158,9 @@ async def abort(call: Call) -> web.Response:
     )
     left_ms = max(1, timeout_ms - int((clock() - began_s) * 1000))
     ended = await call.ports.transactions.abort(transaction, timeout_ms=left_ms)
-    return json_answer({"aborted": True, "next_epoch": ended.next_epoch})
+    return json_answer(
+        {"aborted": True, "visible": ended.is_visible, "next_epoch": ended.next_epoch}
+    )
 
 
 def _named(call: Call) -> ProducerTransaction:

@@ -388,7 +388,7 @@ class TransactionLookup:
             )
             for runner in self._replicas
             if runner.leader is not None
-            for identity, found in runner.log.transactions.open.items()
+            for identity, found in runner.log.transactions.under_way(runner.high_watermark)
         ]
         rows.sort(key=lambda row: row.began_ms)
         return tuple(rows[:ROWS_MAX])

@@ -72,7 +72,7 @@ from node.services.in_time import in_time, nothing
 from node.services.in_time import unknown as unknown_error
 from node.services.own_keys import own_key, under_key
 from node.services.produce import check_takes_transactions
-from node.services.producers import ProducerService, principal_to_own
+from node.services.producers import FORMER_END_MS, ProducerService, principal_to_own
 from node.services.record_batches import (
     highest_partition,
     keyless_record,
@@ -503,6 +503,7 @@ class TransactionService:
             TooManyProducersError, NoQuorumError: no producer could be reserved.
             FateUnknownError: a producer may be reserved that no client holds.
         """
+        is_former_visible = True
         while True:
             answer = await self._metadata.propose(
                 AllocateProducer(
@@ -514,14 +515,20 @@ class TransactionService:
             )
             assert isinstance(answer, tuple), answer
             producer_id, producer_epoch = answer
+            # The name has a former holder. Wait until leaders refuse its epoch, so that its late writes get no 200, and
+            # until what it left open holds up no reader.
+            if producer_epoch > 0 and not await self._producers.end_former(
+                producer_id, producer_epoch, timeout_ms=FORMER_END_MS
+            ):
+                is_former_visible = False
             # A transaction at the last epoch could never end, because its end raises the epoch. The next call gives the
             # name a new id.
             if producer_epoch < PRODUCER_EPOCH_MAX:
-                # The name has a former holder. Wait until leaders refuse its epoch, so that its late writes get no 200.
-                if producer_epoch > 0:
-                    await self._producers.spread(producer_id, producer_epoch)
                 return ProducerTransaction(
-                    producer_id=producer_id, producer_epoch=producer_epoch, timeout_ms=timeout_ms
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    timeout_ms=timeout_ms,
+                    is_former_visible=is_former_visible,
                 )
 
     async def commit(self, request: TransactionCommit) -> TransactionEnded:
@@ -554,7 +561,7 @@ class TransactionService:
                     offsets=commits,
                     leader_epochs=leader_epochs,
                 )
-                await self._decide(end, deadline)
+                await self._end_session(end, deadline)
                 break
             except StaleLeaderEpochError:
                 # A partition has another leader since; ask that leader what it holds.
@@ -583,12 +590,17 @@ class TransactionService:
             NoQuorumError: nothing was decided.
             FateUnknownError: the transaction may be aborted; repeat the call.
         """
+        deadline = self._clock.now_ms() + timeout_ms
         end = _abort_of(transaction.producer_id, transaction.producer_epoch)
-        await self._decide(end, self._clock.now_ms() + timeout_ms)
+        await self._end_session(end, deadline)
         self._counts.transactions.aborted += 1
-        # Until every leader knows the next epoch, a write under this one could still get 200 and yet never count.
-        await self._producers.spread(transaction.producer_id, transaction.producer_epoch + 1)
-        return TransactionEnded(next_epoch=transaction.producer_epoch + 1, is_visible=True)
+        # Until every leader knows the next epoch, a write under this one could still get 200 and yet never count. Until
+        # the markers are committed, readers stop at records of the transaction and see nothing behind them.
+        next_epoch = transaction.producer_epoch + 1
+        is_visible = await self._producers.end_former(
+            transaction.producer_id, next_epoch, timeout_ms=self._left(deadline)
+        )
+        return TransactionEnded(next_epoch=next_epoch, is_visible=is_visible)
 
     async def open_transactions(self, *, older_than_ms: int) -> Sequence[OpenTransaction]:
         """Return transactions that are open in partitions for that long, as leaders say; the oldest first."""
@@ -670,6 +682,26 @@ class TransactionService:
         return leader_epoch
 
     # -- the end ---------------------------------------------------------------------------------
+
+    async def _end_session(self, end: TransactionEnd, deadline: float) -> None:
+        """End a session. An error that says that it has ended in another way waits for its markers, too.
+
+        Raises:
+            MilenaError: as ``_decide``.
+        """
+        try:
+            await self._decide(end, deadline)
+        except FateUnknownError:
+            raise
+        except MilenaError:
+            producer = self._metadata.image.producers.get(end.producer_id)
+            if producer is not None and producer.producer_epoch > end.producer_epoch:
+                await self._producers.end_former(
+                    end.producer_id,
+                    end.producer_epoch + 1,
+                    timeout_ms=min(FORMER_END_MS, self._left(deadline)),
+                )
+            raise
 
     async def _decide(self, end: TransactionEnd, deadline: float) -> None:
         """End the transaction; ask again while it is unknown whether the transaction has ended.

@@ -1,19 +1,29 @@
-"""Tells when readers see a committed transaction: once its marker is committed in each of its partitions.
+"""Tells when readers see the end of a transaction: once its marker is committed in each of its partitions.
 
 The quorum hears of that last, for many transactions in one command. Then every node hears of it by its image. The
 leaders of the partitions know it earlier, so they are asked, too.
+
+The image never names the partitions of an aborted transaction. So copies report where it is, and only leaders tell of
+its markers.
 """
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
+from milena.model.clock import Clock
 from milena.model.errors import MilenaError, NotReadyError
+from node.config.budgets import SHORT_RETRY_MS
 from node.metadata.store import MetadataStore
 from node.peers.messages import Done, ask, peer_handler
 from node.peers.port import Peers
 from node.replication.transaction_markers import TransactionMarkers
-from node.services.messages import MARKED_TRANSACTION, MarkedTransactionRequest, PartitionRow
+from node.services.messages import (
+    MARKED_TRANSACTION,
+    HeldRow,
+    MarkedTransactionRequest,
+    PartitionRow,
+)
 from raft_meta.machine.image import Image, PartitionKey
 from storage.state.transactions import Identity
 
@@ -31,9 +41,10 @@ class TransactionSight:
     """Waits until readers see transactions, and tells other nodes as a leader. Owned by the data loop."""
 
     def __init__(
-        self, *, metadata: MetadataStore, markers: TransactionMarkers, peer: Peers
+        self, *, metadata: MetadataStore, markers: TransactionMarkers, peer: Peers, clock: Clock
     ) -> None:
         self._metadata = metadata
+        self._clock = clock
         self._markers = markers
         self._peer = peer
         self._unseen: dict[_Unseen, list[asyncio.Future[None]]] = {}
@@ -71,6 +82,55 @@ class TransactionSight:
                 del self._unseen[unseen]
         return True
 
+    async def ended(self, producer_id: int, held: Sequence[HeldRow], *, timeout_ms: float) -> bool:
+        """Wait until ended transactions of a producer hold up no reader; return False if the time is up first.
+
+        ``held``: where copies have them. No client can write there any more.
+        """
+        places: dict[Identity, dict[PartitionKey, int]] = {}
+        for row in held:
+            epochs = places.setdefault((producer_id, row.producer_epoch), {})
+            key = (row.topic_id, row.partition)
+            epochs[key] = max(row.leader_epoch, epochs.get(key, -1))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await asyncio.gather(*(self._ended(*place) for place in places.items()))
+        except TimeoutError:
+            return False
+        return True
+
+    async def _ended(self, identity: Identity, epochs: dict[PartitionKey, int]) -> None:
+        """Ask the leaders, and their successors, until all of them have said that the marker is committed."""
+        while True:
+            partitions = self._metadata.image.partitions
+            # A partition that is gone with its topic has no readers.
+            epochs = {key: epoch for key, epoch in epochs.items() if key in partitions}
+            by_leader: dict[int, list[PartitionKey]] = {}
+            for key, epoch in epochs.items():
+                state = partitions[key]
+                # A copy may know a later leader than this node's image.
+                if state.leader is not None and state.leader_epoch >= epoch:
+                    by_leader.setdefault(state.leader, []).append(key)
+            answers = await asyncio.gather(
+                *(self._has_ended(leader, identity, led) for leader, led in by_leader.items())
+            )
+            for led, has_ended in zip(by_leader.values(), answers, strict=True):
+                if has_ended:
+                    for key in led:
+                        del epochs[key]
+            if not epochs:
+                return
+            await self._clock.sleep(SHORT_RETRY_MS)
+
+    async def _has_ended(
+        self, leader: int, identity: Identity, keys: Sequence[PartitionKey]
+    ) -> bool:
+        try:
+            await self._ask(leader, identity, keys, may_lack=True)
+        except MilenaError:
+            return False
+        return True
+
     def _on_image(self, image: Image) -> None:
         # Do not wait for images per transaction: each of hundreds would be woken by the ends of all others.
         if image.ending is self._ending:
@@ -97,11 +157,19 @@ class TransactionSight:
             )
             _let_go(seen)
 
-    async def _ask(self, leader: int, identity: Identity, keys: Sequence[PartitionKey]) -> None:
+    async def _ask(
+        self,
+        leader: int,
+        identity: Identity,
+        keys: Sequence[PartitionKey],
+        *,
+        may_lack: bool = False,
+    ) -> None:
         request = MarkedTransactionRequest(
             producer_id=identity[0],
             producer_epoch=identity[1],
             partitions=tuple(PartitionRow(*key) for key in keys),
+            may_lack=may_lack,
         )
         if leader == self._metadata.node_id:
             await self._tell_marked(request)
@@ -112,13 +180,16 @@ class TransactionSight:
         """Respond once the markers are committed in all these partitions, which this node leads.
 
         Raises:
+            NotLeaderError: this node does not lead all of them.
             NotReadyError: a marker is not committed within ``ASK_MS``.
         """
         identity = (request.producer_id, request.producer_epoch)
         try:
             async with asyncio.timeout(ASK_MS / 1000):
                 for row in request.partitions:
-                    await self._markers.committed((row.topic_id, row.partition), identity)
+                    await self._markers.committed(
+                        (row.topic_id, row.partition), identity, may_lack=request.may_lack
+                    )
         except TimeoutError:
             raise NotReadyError("a marker is not committed yet") from None
         return Done()

@@ -260,6 +260,7 @@ class TestSessions:
         assert (await api.post("/transactions/7/2:abort", {}, JSON)).error == (409, 40927)
         assert (await api.post("/transactions/7/3:abort", {}, JSON)).json == {
             "aborted": True,
+            "visible": True,
             "next_epoch": 4,
         }
         assert (await api.post("/transactions/7/3:commit", body, JSON)).error == (409, 40926)

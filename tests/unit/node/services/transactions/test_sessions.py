@@ -11,6 +11,7 @@ from milena.model.errors import (
     DrainingError,
     FateUnknownError,
     InvalidProducerError,
+    MemberNotFoundError,
     MilenaError,
     NoQuorumError,
     OffsetOutOfRangeError,
@@ -24,19 +25,23 @@ from milena.model.errors import (
 from milena.model.requests import (
     Acks,
     BatchReceipt,
+    CommittedNext,
     FetchRequest,
+    GroupOffsets,
     IdempotencyKey,
     ProducerTransaction,
 )
 from node.services.log_ends import LogEnds
+from node.services.transactions import service as transaction_service
 from node.services.transactions.lookup import LedExtent
 from raft_meta.machine import producers
+from raft_meta.machine import transactions as machine_transactions
 from raft_meta.machine.commands import ForgetProducers, TransactionEnd
 from raft_meta.machine.image import TransactionExtent
 from raft_meta.machine.transactions import LEADER_EPOCHS_LEVEL
 from storage.state.transactions import Identity
-from tests.support.clusters.nodes import SimNode, cluster_of
-from tests.support.clusters.runners import batch
+from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
+from tests.support.clusters.runners import batch, values_of
 from tests.support.clusters.transacting import (
     commit_of,
     read,
@@ -507,3 +512,162 @@ class TestSessions:
             assert await read(cluster, 3, "t") == ["a", "b"]
             with pytest.raises(StaleProducerEpochError):
                 await write(1)
+
+
+async def read_behind(cluster: Cluster, node_id: int, offset: int) -> list[str]:
+    """Return what a reader that does not wait gets from an offset on."""
+    result = await cluster.nodes[node_id].reads.fetch(
+        FetchRequest(
+            topic="t",
+            partition=0,
+            offset=offset,
+            timestamp_ms=None,
+            max_bytes=1 << 20,
+            timeout_ms=0,
+            is_local=False,
+        )
+    )
+    return values_of(result.batches)
+
+
+async def end_by_allocation(node: SimNode, one: ProducerTransaction) -> None:
+    await node.producers.allocate("me", timeout_ms=2_000)
+
+
+async def end_by_commit(node: SimNode, one: ProducerTransaction) -> None:
+    assert (await node.transactions.commit(commit_of(one, ("t", 1, 1)))).is_visible
+
+
+async def end_by_refused_commit(node: SimNode, one: ProducerTransaction) -> None:
+    """End it by a commit whose offsets the quorum refuses: the error says that it is aborted."""
+    unknown = GroupOffsets(
+        group="g",
+        member_id="nobody",
+        member_epoch=1,
+        offsets=(CommittedNext(topic="t", partition=0, next_offset=1),),
+    )
+    with pytest.raises(MemberNotFoundError):
+        await node.transactions.commit(commit_of(one, ("t", 1, 1), offsets=(unknown,)))
+
+
+async def end_by_abort(node: SimNode, one: ProducerTransaction) -> None:
+    assert (await node.transactions.abort(one, timeout_ms=1_000)).is_visible
+
+
+async def end_by_beginning(node: SimNode, one: ProducerTransaction) -> None:
+    assert (await node.transactions.begin("me", timeout_ms=30_000)).is_former_visible
+
+
+async def end_without_waiting(node: SimNode, one: ProducerTransaction) -> None:
+    """End it elsewhere without a wait; a repeated abort waits like the first one."""
+    end = TransactionEnd(
+        producer_id=one.producer_id,
+        producer_epoch=one.producer_epoch,
+        is_commit=False,
+        is_keyed=False,
+        extents=(),
+        offsets=(),
+    )
+    await node.transaction_ends.end(end)
+    assert (await node.transactions.abort(one, timeout_ms=1_000)).is_visible
+
+
+async def end_at_the_last_epoch(node: SimNode, one: ProducerTransaction) -> None:
+    """Begin again where the name gets another producer id, since its epochs are used up."""
+    two = await node.transactions.begin("me", timeout_ms=30_000)
+    assert two.producer_id != one.producer_id
+    assert two.is_former_visible
+
+
+ENDS = {
+    "commit": end_by_commit,
+    "refused commit": end_by_refused_commit,
+    "abort": end_by_abort,
+    "abort again": end_without_waiting,
+    "begin": end_by_beginning,
+    "begin at the last epoch": end_at_the_last_epoch,
+    "allocation": end_by_allocation,
+}
+
+
+class TestBehind:
+    """A record that was acknowledged behind a transaction is read once any call has said that the transaction ended."""
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    @pytest.mark.parametrize("how", ENDS)
+    async def test_it_is_read_on_every_node_once_an_end_is_answered(
+        self, how: str, asked: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if how == "begin at the last epoch":
+            for module in (producers, machine_transactions, transaction_service):
+                monkeypatch.setattr(module, "PRODUCER_EPOCH_MAX", 1)
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            one = await cluster.nodes[asked].transactions.begin("me", timeout_ms=30_000)
+            await send(cluster, asked, one, "t", "in it")
+            await cluster.nodes[1].write("t", "behind")
+            assert await read_behind(cluster, asked, 1) == []
+            await ENDS[how](cluster.nodes[asked], one)
+            found = await asyncio.gather(*(read_behind(cluster, n, 1) for n in (1, 2, 3)))
+            assert found == [["behind"]] * 3
+
+    @virtual
+    @pytest.mark.parametrize("asked", [1, 2, 3])
+    async def test_one_whose_time_is_over_is_listed_until_it_is_read(self, asked: int) -> None:
+        async with cluster_of(Cluster(network_ms=lambda rng: 10.0)) as cluster:
+            await two_topics(cluster)
+            node = cluster.nodes[asked]
+            one = await node.transactions.begin("me", timeout_ms=1_000)
+            await send(cluster, asked, one, "t", "in it")
+            await cluster.nodes[1].write("t", "behind")
+            states = set()
+            while told := await node.transactions.open_transactions(older_than_ms=0):
+                states.update((row.state, row.first_offset, row.records) for row in told)
+                assert [row.producer_name for row in told] == ["me"]
+                await after(0.1)
+            found = await asyncio.gather(*(read_behind(cluster, n, 1) for n in (1, 2, 3)))
+            assert found == [["behind"]] * 3
+            assert states == {("open", 0, 1), ("ending", 0, 1)}
+
+    @virtual
+    @pytest.mark.parametrize("how", ["abort", "begin"])
+    async def test_its_end_is_not_called_seen_while_no_leader_can_write_it(self, how: str) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            service = cluster.nodes[3].transactions
+            one = await service.begin("me", timeout_ms=30_000)
+            await send(cluster, 3, one, "t", "in it")
+            await cluster.nodes[1].write("t", "behind")
+            leader = cluster.runner(1, "t")
+            write = leader.append_marker
+            leader.append_marker = lambda identity, ending: None  # type: ignore[method-assign]
+            if how == "abort":
+                assert not (await service.abort(one, timeout_ms=400)).is_visible
+            else:
+                assert not (await service.begin("me", timeout_ms=30_000)).is_former_visible
+            assert await read_behind(cluster, 2, 1) == []
+            leader.append_marker = write  # type: ignore[method-assign]
+            if how == "abort":
+                assert (await service.abort(one, timeout_ms=3_000)).is_visible
+            else:
+                assert (await service.begin("me", timeout_ms=30_000)).is_former_visible
+            assert await read_behind(cluster, 2, 1) == ["behind"]
+
+    @virtual
+    async def test_its_end_follows_the_leader_of_the_partition(self) -> None:
+        async with cluster_of() as cluster:
+            await two_topics(cluster)
+            service = cluster.nodes[3].transactions
+            one = await service.begin("me", timeout_ms=30_000)
+            await send(cluster, 3, one, "t", "in it")
+            await cluster.nodes[1].write("t", "behind")
+            former = cluster.runner(1, "t")
+            former.append_marker = lambda identity, ending: None  # type: ignore[method-assign]
+            abort = asyncio.ensure_future(service.abort(one, timeout_ms=10_000))
+            await after(500)
+            assert not abort.done()
+            await move_leader(cluster, 2)
+            assert (await abort).is_visible
+            found = await asyncio.gather(*(read_behind(cluster, n, 1) for n in (1, 2, 3)))
+            assert found == [["behind"]] * 3

@@ -422,7 +422,7 @@ class TestSight:
         async with cluster_of() as cluster:
             await two_topics(cluster)
 
-            async def silent(*args: object) -> None:
+            async def silent(*args: object, **options: object) -> None:
                 raise NotLeaderError("of an earlier release")
 
             for node in cluster.nodes.values():
