@@ -130,7 +130,7 @@ class _Protocol(QuickConnection):
         """Answer what never became a request; the connection closes after it."""
         if request.writer.output_size > 0:
             raise ConnectionError("half an answer has been sent; nothing can follow it")
-        if exc is not None and status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        if exc is not None and status == HTTPStatus.INTERNAL_SERVER_ERROR:
             response = self._dispatcher.refuse_unexpected(request, exc)
         else:
             refusal = _too_large(exc) or (HTTPStatus(status), message or "")

@@ -14,11 +14,20 @@ with it the trailer that it kept.
 """
 
 import asyncio
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
-from aiohttp.http import HttpRequestParser, RawRequestMessage
-from aiohttp.streams import StreamReader
+from aiohttp.http import (
+    HttpRequestParser,
+    HttpVersion,
+    HttpVersion10,
+    HttpVersion11,
+    RawRequestMessage,
+)
+from aiohttp.http_exceptions import BadHttpMessage
+from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from aiohttp.web_protocol import _ErrInfo
 
 from http_api.quick.parsed_head import ParsedHead
 
@@ -58,6 +67,16 @@ if _MISSING:
     raise ImportError(
         f"this aiohttp cannot be used: its RequestHandler has no {', '.join(sorted(_MISSING))}"
     )
+
+
+_VERSIONS = (HttpVersion10, HttpVersion11)
+
+
+def _refused_version(version: HttpVersion) -> _ErrInfo:
+    """Return the refusal of another version. A line without a version counts as HTTP/0.9."""
+    status = HTTPStatus.HTTP_VERSION_NOT_SUPPORTED if version.major > 1 else HTTPStatus.BAD_REQUEST
+    sentence = f"HTTP/{version.major}.{version.minor} is not spoken here: send HTTP/1.1"
+    return _ErrInfo(status=status, exc=BadHttpMessage(sentence), message=sentence)
 
 
 class SeparateRequests(web.RequestHandler):
@@ -147,6 +166,11 @@ class SeparateRequests(web.RequestHandler):
             self._left = START if end else HEAD
             return rest
         message, payload = self._messages[-1]
+        if isinstance(message, RawRequestMessage) and message.version not in _VERSIONS:
+            # aiohttp would answer in the version of the request, which this server does not speak.
+            self._messages[-1] = (_refused_version(message.version), EMPTY_PAYLOAD)
+            self._left = OVER
+            return b""
         if not end or not isinstance(message, RawRequestMessage):
             # aiohttp refuses bytes that are not a request, and closes. A head that ends without CRLF CRLF is the last
             # one.

@@ -457,6 +457,19 @@ async def test_a_request_for_another_protocol_is_answered_and_is_the_last(server
     assert connection.wire.is_closed
 
 
+@pytest.mark.parametrize(("version", "status"), [("", 400), (" HTTP/0.9", 400), (" HTTP/2.0", 505)])
+async def test_another_version_of_http_is_refused_in_one_that_is_spoken(server, version, status):
+    connection = Connection(server)
+    line = b"GET /brokers" + version.encode()
+    host = b"Host: h\r\n" if version else b""
+    await connection.send(line + b"\r\n" + host + b"\r\n" + READ)
+    await connection.until(lambda: connection.wire.is_closed)
+    written = bytes(connection.wire.written)
+    assert re.match(rb"HTTP/1\.[01] %d " % status, written), written
+    assert written.count(b"X-Request-Id") == 1
+    assert b'"error_code":%d' % status in written
+
+
 async def test_what_comes_behind_connect_is_not_read(server, monkeypatch):
     monkeypatch.setattr(http_api.server, "LINGERING_S", 0)
     connection = server.connect()
