@@ -168,6 +168,27 @@ class Fields:
             return str(value)
         return self.text(name)
 
+    def settings(self, name: str, known: frozenset[str]) -> dict[str, str]:
+        """Return settings by name, from a list of ``{"name", "value"}``; empty if absent or null.
+
+        Raises:
+            InvalidFieldError: a setting comes twice or has no value.
+        """
+        found: dict[str, str] = {}
+        for item in self.objects(name, known):
+            setting, value = item.required_text("name"), item.setting("value")
+            if setting in found:
+                raise InvalidFieldError(
+                    f"{self._where}: '{name}' has '{setting}' twice: give it once"
+                )
+            if value is None:
+                raise InvalidFieldError(
+                    f"{self._where}: '{setting}' in '{name}' has no 'value': give one, or leave "
+                    f"'{setting}' out to keep its default"
+                )
+            found[setting] = value
+        return found
+
     def integer(self, name: str, *, least: int) -> int | None:
         """Return an integer of at least ``least`` (also from text), or None if absent or null.
 

@@ -198,11 +198,11 @@ COMMIT_TRANSACTION = Shape(
 ABORT_TRANSACTION = Shape("AbortTransactionIn", fields({}, is_closed=True))
 
 _CONFIG_VALUE: Part = {
-    "description": "text; numbers and booleans are taken as theirs; null keeps the default",
-    "type": ["string", "number", "boolean", "null"],
+    "description": "text; numbers and booleans are taken as theirs",
+    "type": ["string", "number", "boolean"],
 }
 NEW_CONFIG = Shape(
-    "ConfigIn", fields({"name": text(minLength=1)}, {"value": _CONFIG_VALUE}, is_closed=True)
+    "ConfigIn", fields({"name": text(minLength=1), "value": _CONFIG_VALUE}, is_closed=True)
 )
 
 _NEW_TOPIC = {
@@ -240,7 +240,7 @@ NEW_TOPIC_V3 = Shape(
         {
             **_NEW_TOPIC,
             "replicas_assignments": {
-                "description": 'broker ids by partition, in place of the counts: `{"0": [1, 2]}`, or a list',
+                "description": 'broker ids by partition: `{"0": [1, 2]}`, or a list; counts beside it must agree',
                 "anyOf": [mapping(listing(count())), listing(ASSIGNMENT), nothing()],
             },
             "validate_only": nullable(boolean("only check that it could be created")),
@@ -264,7 +264,12 @@ CONFIG_CHANGE = Shape(
     "ConfigChangeIn",
     fields(
         {"name": text(minLength=1)},
-        {"value": _CONFIG_VALUE, "operation": nullable(choice("SET", "DELETE"))},
+        {
+            "value": nullable(
+                {**_CONFIG_VALUE, "description": "what SET needs; DELETE takes none"}
+            ),
+            "operation": nullable(choice("SET", "DELETE")),
+        },
         is_closed=True,
     ),
 )

@@ -105,9 +105,6 @@ async def list_brokers(call: Call) -> web.Response:
 async def create_topic(call: Call) -> web.Response:
     """Create a topic from a body in the form of Strimzi's bridge."""
     fields = Fields(await call.json_body(), "the body", NEW_TOPIC_V2.fields)
-    configs = {}
-    for config in fields.objects("configs", NEW_CONFIG.fields):
-        configs[config.required_text("name")] = config.setting("value") or ""
     name = fields.required_text("topic_name")
     call.rights.authorize_creation(name)
     await call.ports.metadata.create_topic(
@@ -115,7 +112,7 @@ async def create_topic(call: Call) -> web.Response:
             name=name,
             partition_count=fields.integer("partitions_count", least=1),
             replication_factor=fields.integer("replication_factor", least=1),
-            configs=configs,
+            configs=fields.settings("configs", NEW_CONFIG.fields),
         )
     )
     return empty_answer(201)

@@ -149,14 +149,22 @@ def _changes(fields: Fields, field: str) -> dict[str, str | None]:
 
 
 def _changed_value(change: Fields, name: str) -> str | None:
-    operation = (change.text("operation") or "SET").upper()
-    if operation == "DELETE":
-        return None
-    if operation != "SET":
+    given, value = change.text("operation"), change.setting("value")
+    operation = "SET" if given is None else given.upper()
+    if operation not in ("SET", "DELETE"):
         raise InvalidFieldError(
             f"config '{name}': operation '{operation}' is neither SET nor DELETE"
         )
-    return change.setting("value")
+    if operation == "DELETE" and value is not None:
+        raise InvalidFieldError(
+            f"config '{name}': operation DELETE takes no 'value', but it is '{value}'; to set it, use operation SET"
+        )
+    if operation == "SET" and value is None:
+        # A missing value is no reset: the client may have forgotten it. Kafka refuses it too.
+        raise InvalidFieldError(
+            f"config '{name}': 'value' is missing; to go back to the default, use operation DELETE"
+        )
+    return value
 
 
 async def _alter(

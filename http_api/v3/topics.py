@@ -1,6 +1,6 @@
 """v3: topics."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
@@ -84,24 +84,19 @@ async def create_topic(call: Call) -> web.Response:
 
 
 def _new_topic(fields: Fields) -> NewTopic:
+    partition_count = fields.integer("partitions_count", least=1)
+    replication_factor = fields.integer("replication_factor", least=1)
+    assignments = _assignments(fields)
+    if assignments is not None:
+        _check_counts(assignments, partition_count, replication_factor)
     return NewTopic(
         name=fields.required_text("topic_name"),
-        partition_count=fields.integer("partitions_count", least=1),
-        replication_factor=fields.integer("replication_factor", least=1),
-        replicas_assignments=_assignments(fields),
-        configs=parse_configs(fields),
+        partition_count=partition_count,
+        replication_factor=replication_factor,
+        replicas_assignments=assignments,
+        configs=fields.settings("configs", NEW_CONFIG.fields),
         is_validate_only=fields.boolean("validate_only"),
     )
-
-
-def parse_configs(fields: Fields) -> Mapping[str, str]:
-    """Return configs from ``[{"name", "value"}]``. One without a value keeps its default."""
-    configs = {}
-    for config in fields.objects("configs", NEW_CONFIG.fields):
-        value = config.setting("value")
-        if value is not None:
-            configs[config.required_text("name")] = value
-    return configs
 
 
 def _assignments(fields: Fields) -> Mapping[int, tuple[int, ...]] | None:
@@ -110,15 +105,41 @@ def _assignments(fields: Fields) -> Mapping[int, tuple[int, ...]] | None:
     if raw is None or raw in ([], {}):
         return None
     if isinstance(raw, list):
-        return dict(
+        pairs = [
             _assignment(item) for item in fields.objects("replicas_assignments", ASSIGNMENT.fields)
-        )
-    if not isinstance(raw, dict):
+        ]
+    elif isinstance(raw, dict):
+        pairs = [
+            (integer_text("replicas_assignments", partition), _broker_ids(brokers))
+            for partition, brokers in raw.items()
+        ]
+    else:
         raise MalformedRequestError(f"replicas_assignments must be an object, not {json_kind(raw)}")
-    return {
-        integer_text("replicas_assignments", partition): _broker_ids(brokers)
-        for partition, brokers in raw.items()
-    }
+    found: dict[int, tuple[int, ...]] = {}
+    for partition, brokers in pairs:
+        if partition in found:
+            raise InvalidFieldError(
+                f"replicas_assignments names partition {partition} twice: name it once"
+            )
+        found[partition] = brokers
+    return found
+
+
+def _check_counts(
+    assignments: Mapping[int, Sequence[int]], partition_count: int | None, factor: int | None
+) -> None:
+    """Refuse counts that contradict the assignments. Kafka refuses counts beside assignments."""
+    if partition_count not in (None, len(assignments)):
+        raise InvalidFieldError(
+            f"partitions_count is {partition_count}, but replicas_assignments names {len(assignments)}: "
+            "leave partitions_count out, or give the same number"
+        )
+    for partition, brokers in assignments.items():
+        if factor not in (None, len(brokers)):
+            raise InvalidFieldError(
+                f"replication_factor is {factor}, but replicas_assignments gives partition {partition} "
+                f"{len(brokers)} replicas: leave replication_factor out, or give the same number"
+            )
 
 
 def _assignment(item: Fields) -> tuple[int, tuple[int, ...]]:

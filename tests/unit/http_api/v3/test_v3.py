@@ -157,7 +157,6 @@ async def test_create_topic(api):
             "replication_factor": 3,
             "configs": [
                 {"name": "retention.ms", "value": "5"},
-                {"name": "segment.bytes", "value": None},
             ],
         },
         "application/json",
@@ -230,6 +229,63 @@ async def test_explicit_placement(api, given):
 async def test_refuses_bad_topics(api, body, error):
     assert (await api.post(f"{V3}/topics", body)).error == error
     assert sorted(api.node.image.topic_ids) == ["many", "t"]
+
+
+@pytest.mark.parametrize("path", ["/admin/topics", f"{V3}/topics"])
+@pytest.mark.parametrize(
+    ("configs", "hint"),
+    [
+        ([("retention.ms", "5"), ("retention.ms", "7")], "'retention.ms' twice"),
+        ([("retention.ms", "5"), ("retention.ms", "5")], "'retention.ms' twice"),
+        ([("retention.ms", None)], "leave 'retention.ms' out"),
+        ([("retention.ms",)], "leave 'retention.ms' out"),
+    ],
+)
+async def test_creation_does_not_guess_configs(api, path, configs, hint):
+    given = [dict(zip(("name", "value"), config, strict=False)) for config in configs]
+    answer = await api.post(path, {"topic_name": "a", "configs": given})
+    assert answer.error == (422, 422)
+    assert hint in answer.json["message"]
+    assert sorted(api.node.image.topic_ids) == ["many", "t"]
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        (
+            {"partitions_count": 5, "replicas_assignments": {"0": [1]}},
+            "partitions_count is 5, but replicas_assignments names 1",
+        ),
+        (
+            {"partitions_count": 1, "replicas_assignments": {"0": [1], "1": [1]}},
+            "partitions_count is 1, but replicas_assignments names 2",
+        ),
+        (
+            {"replication_factor": 3, "replicas_assignments": {"0": [1, 2, 3], "1": [1]}},
+            "gives partition 1 1 replicas",
+        ),
+        ({"replicas_assignments": {"0": [1], "00": [2]}}, "partition 0 twice"),
+        (
+            {
+                "replicas_assignments": [
+                    {"partition_id": 0, "broker_ids": [1]},
+                    {"partition_id": 0, "broker_ids": [2]},
+                ]
+            },
+            "partition 0 twice",
+        ),
+    ],
+)
+async def test_creation_does_not_guess_replicas(api, given, hint):
+    answer = await api.post(f"{V3}/topics", {"topic_name": "a", **given})
+    assert answer.error == (422, 422)
+    assert hint in answer.json["message"]
+    assert sorted(api.node.image.topic_ids) == ["many", "t"]
+
+
+async def test_counts_that_agree_with_assignments_are_accepted(api):
+    given = {"partitions_count": 1, "replication_factor": 2, "replicas_assignments": {"0": [1, 2]}}
+    assert (await api.post(f"{V3}/topics", {"topic_name": "a", **given})).status == 201
 
 
 async def test_more_replicas_than_brokers(api):
@@ -318,6 +374,31 @@ async def test_several_configs_at_once(api):
 )
 async def test_refuses_bad_changes(api, body, error):
     assert (await api.post(f"{CONFIGS}:alter", body)).error == error
+
+
+@pytest.mark.parametrize("path", [f"{CONFIGS}:alter", f"{V3}/topics/-/configs:alter"])
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({}, "use operation DELETE"),
+        ({"value": None}, "use operation DELETE"),
+        ({"operation": None}, "use operation DELETE"),
+        ({"operation": "SET"}, "use operation DELETE"),
+        ({"operation": "set", "value": None}, "use operation DELETE"),
+        ({"operation": "DELETE", "value": "6"}, "use operation SET"),
+        ({"operation": "", "value": "6"}, "neither SET nor DELETE"),
+    ],
+)
+async def test_a_change_does_not_guess_between_set_and_delete(api, path, change, hint):
+    await api.call("PUT", f"{CONFIGS}/retention.ms", json={"value": "5"})
+    changes = [{"name": "retention.ms", **change}]
+    is_one = path == f"{CONFIGS}:alter"
+    data = changes if is_one else [{"topic_name": "t", "configs": changes}]
+    answer = await api.post(path, {"data": data})
+    assert answer.error == (422, 422)
+    assert "config 'retention.ms'" in answer.json["message"]
+    assert hint in answer.json["message"]
+    assert dict(api.node.image.topic("t").configs) == {"retention.ms": "5"}
 
 
 async def test_configs_that_do_not_exist(api):
