@@ -57,7 +57,7 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
             has another format, the response ends before it. So a reader gets the error exactly at the record's offset.
     """
     if wanted.type.format is RecordFormat.BATCH:
-        return _batches(result, is_verified=wanted.is_verified)
+        return _batches(result, count=wanted.count, is_verified=wanted.is_verified)
     selection = select(result, count=wanted.count, bytes_max=wanted.bytes_max)
     if wanted.type.format is RecordFormat.ARROW:
         return RecordsBody(
@@ -93,10 +93,11 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     )
 
 
-def _batches(result: FetchResult, *, is_verified: bool) -> RecordsBody:
+def _batches(result: FetchResult, *, count: int | None, is_verified: bool) -> RecordsBody:
     """Return stored bytes without change: the client that decodes them checks them.
 
-    Batches behind damaged bytes cannot be found, so the body ends before these bytes.
+    Batches stay whole. Those after the first ``count`` records are left out. Batches behind damaged bytes cannot be
+    found, so the body ends before these bytes.
     """
     iterate = iterate_batches if is_verified else iterate_headers
     next_offset = result.start_offset
@@ -104,6 +105,13 @@ def _batches(result: FetchResult, *, is_verified: bool) -> RecordsBody:
     end = 0
     try:
         for position, header in iterate(result.batches):
+            if count is not None:
+                if count <= 0:
+                    break
+                if not header.is_control:
+                    # Compaction may have removed records, and the batch may begin before the offset.
+                    wanted = header.next_offset - max(header.base_offset, result.start_offset)
+                    count -= min(header.record_count, wanted)
             next_offset = max(next_offset, min(header.next_offset, result.readable_end))
             end = position + header.batch_bytes
     except CorruptBatchError:

@@ -7,6 +7,7 @@ import pytest
 
 from http_api.formats import arrow
 from http_api.ports.node import ApiLimits
+from milena.model.batch.decode import iterate_headers
 from milena.model.errors import NotReadyError
 from milena.model.requests import Doubt
 from milena.model.types import Codec
@@ -216,6 +217,27 @@ async def test_large_answers_are_made_elsewhere(api):
         api.node.append("t", 0, [value])
     answer = await api.records("t", "?max_bytes=10000000")
     assert offsets(answer) == list(range(30))
+
+
+async def test_count_leaves_out_encoded_batches(filled):
+    whole = (await filled.records("t", accept=BATCH)).body
+    sizes = [header.batch_bytes for _, header in iterate_headers(whole)]
+    ends = [header.next_offset for _, header in iterate_headers(whole)]
+    assert len(sizes) > 1
+    for count in range(1, ends[-1] + 2):
+        last = next((i for i, end in enumerate(ends) if end >= count), len(ends) - 1)
+        answer = await filled.records("t", f"?count={count}", accept=BATCH)
+        assert len(answer.body) == sum(sizes[: last + 1])
+        assert answer.headers["Milena-Next-Offset"] == str(ends[last])
+
+
+async def test_count_of_encoded_batches_counts_from_the_offset(filled):
+    whole = (await filled.records("t", accept=BATCH)).body
+    _, first = next(iterate_headers(whole))
+    assert first.record_count > 1
+    last_of_first = first.next_offset - 1
+    answer = await filled.records("t", f"?offset={last_of_first}&count=2", accept=BATCH)
+    assert len(answer.body) > first.batch_bytes
 
 
 async def test_compressed_batches_do_not_grow_without_bound():
