@@ -79,7 +79,7 @@ def _parse_end_or_offset(
 @click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--to-offset", "place", callback=_parse_end_or_offset, metavar="N|earliest|latest",
-              help="The next offset to read; what is out of range becomes that end of it.")  # fmt: skip
+              help="The next offset to read. Below the start: the start. Above the end: refused.")  # fmt: skip
 @click.option("--to-time", "time_ms", callback=moment, metavar="TIME",
               help="The first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask.")
