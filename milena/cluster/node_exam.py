@@ -7,7 +7,7 @@ from email.utils import parsedate_to_datetime
 from milena.cluster.http import HttpCall, HttpSession, json_of
 from milena.cluster.node_metrics import MetricsView, parse_metrics
 from milena.cluster.view import NodeView
-from milena.errors import ClientError, UnexpectedAnswerError
+from milena.errors import ClientError, NotPermittedError, UnexpectedAnswerError
 from milena.fields import AnswerFields
 from milena.model.clock import Clock
 
@@ -18,6 +18,8 @@ EXAM_TIMEOUT_S = 5.0
 class NodeExam:
     """The responses of a node. ``failure`` is the first request without a response; no other was sent after it.
 
+    ``is_denied``: the node responded to that request, but the caller lacks the right for it.
+
     ``answers_as`` is the node id that it reports. ``clock_ahead_ms`` is how far its clock is ahead of this machine's,
     to about a second, because HTTP dates have no more precision. ``not_ready`` is why it should get no traffic; None:
     it is ready.
@@ -25,6 +27,7 @@ class NodeExam:
 
     node: NodeView
     failure: str | None = None
+    is_denied: bool = False
     answers_as: int | None = None
     cluster_id: str = ""
     version: str = ""
@@ -51,7 +54,8 @@ async def examine(http: HttpSession, node: NodeView, clock: Clock) -> NodeExam:
             metrics=await read_metrics(http, node.url),
         )
     except ClientError as error:
-        return NodeExam(node=node, failure=error.message)
+        is_denied = isinstance(error, NotPermittedError)
+        return NodeExam(node=node, failure=error.message, is_denied=is_denied)
 
 
 async def read_metrics(http: HttpSession, url: str) -> MetricsView:

@@ -215,9 +215,15 @@ class _NodeProcesses:
         del self._running[plan.name]
         if self._is_stopping:
             return
-        self._write(f"{plan.name} ended {_how(code)}; start it again with: {plan.command}\n")
-        if code == EXIT_REFUSED:
-            self.stop(EXIT_REFUSED)
+        if code != EXIT_REFUSED:
+            self._write(f"{plan.name} ended {_how(code)}; start it again with: {plan.command}\n")
+            return
+        self._write(
+            f"{plan.name} refuses to start; its last line says why. All nodes stop, and none runs then. Correct the "
+            "cause and run milena dev again. If a port is taken, free it, or give another --base-port or "
+            "--base-peer-port\n"
+        )
+        self.stop(EXIT_REFUSED)
 
 
 def _how(code: int) -> str:

@@ -77,10 +77,19 @@ def _reachability(exam: ClusterExam) -> Iterator[Finding]:
     check = "nodes"
     is_all_well = True
     for node in exam.nodes:
-        found = list(_one_node(node, exam.view))
+        found = [] if node.is_denied else list(_one_node(node, exam.view))
         is_all_well = is_all_well and not found
         yield from found
-    if is_all_well:
+    denied = [node for node in exam.nodes if node.is_denied]
+    if denied:
+        ids = ", ".join(str(node.node.node_id) for node in denied)
+        yield _warning(
+            check,
+            f"node {ids} answered, but this user lacks the right DESCRIBE on CLUSTER: {denied[0].failure}",
+            "a superuser gives it: milena acls add User:NAME --allow DESCRIBE --cluster; a token with grants also "
+            "needs --grant DESCRIBE:CLUSTER. Then run doctor again: the nodes were not examined",
+        )
+    elif is_all_well:
         yield _ok(check, f"all {len(exam.nodes)} answer at their URLs, and are ready")
 
 

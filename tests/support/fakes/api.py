@@ -25,6 +25,7 @@ class FakeApi:
         self.moves: list[list[dict[str, Any]]] = []
         """Responses about moves, one list after the other; the last one repeats."""
         self.is_current = True
+        self.is_metrics_denied = False
         self.metrics: str | None = None
         """The text of ``GET /metrics``; None: there is no such path."""
         self.ready: tuple[int, dict[str, str]] = (200, {"status": "ok", "reason": ""})
@@ -132,6 +133,9 @@ class FakeApi:
         return web.json_response(body, status=status)
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        if self.is_metrics_denied:
+            message = "User:u may not DESCRIBE the cluster"
+            return web.json_response({"error_code": 40301, "message": message}, status=403)
         if self.metrics is None:
             raise web.HTTPNotFound
         return web.Response(text=self.metrics)

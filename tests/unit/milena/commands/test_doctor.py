@@ -159,6 +159,21 @@ def test_what_is_wrong_comes_before_warnings_and_these_before_what_is_well():
     assert [f.check for f in found[:3]] == ["quorum", "leaders", "replicas"]
 
 
+@pytest.mark.parametrize("is_live", [True, False])
+@pytest.mark.parametrize("is_current", [True, False])
+def test_a_missing_right_is_told_and_no_node_is_called_wrong(is_live, is_current):
+    nodes = [
+        NodeExam(node=node(number, is_live=is_live), failure="may not", is_denied=True)
+        for number in (1, 2)
+    ]
+    found = [f for f in findings(nodes, is_current=is_current) if f.check == "nodes"]
+    assert [f.severity for f in found] == [Severity.WARNING]
+    assert "node 1, 2 answered" in found[0].found
+    assert "lacks the right DESCRIBE on CLUSTER" in found[0].found
+    assert "milena acls add" in found[0].advice
+    assert "--advertise" not in found[0].advice
+
+
 def test_without_a_majority_nothing_is_said_that_only_a_majority_knows():
     nodes = [exam_of(node(1)), NodeExam(node=node(2), failure="refused")]
     found = findings(nodes, is_current=False, partition={"leader": None, "isr": (1,)})
@@ -203,6 +218,15 @@ async def test_something_wrong_exits_1_and_says_what_to_do(api, capsys, unused_t
     assert advice.startswith("         -> ")
     code, out, _ = await run(api, capsys, "--json")
     assert (code, json.loads(out)[0]["severity"]) == (1, "wrong")
+
+
+async def test_a_caller_without_the_right_is_told_which_one(api, capsys):
+    api.is_metrics_denied = True
+    code, out, _ = await run(api, capsys)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("warning  nodes: node 1 answered, but this user lacks the right")
+    assert "milena acls add" in lines[1]
 
 
 async def test_a_node_that_is_not_ready_says_why(api, capsys):

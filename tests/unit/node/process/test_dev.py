@@ -177,6 +177,9 @@ async def test_a_node_that_refuses_to_start_stops_them_all():
     output = Output()
     refuses = process("no", "raise SystemExit(78)")
     assert await run_nodes([process("stays", WAITS), refuses], write=output) == 78
+    assert "start it again" not in output.text
+    assert "none runs" in output.text
+    assert "--base-port" in output.text
 
 
 async def test_a_node_that_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch):
