@@ -176,7 +176,6 @@ UNTESTED = frozenset(
         "node.services.producers",
         "node.services.reassignment_plans",
         "node.services.to_leader",
-        "node.services.transactions.service",
         "node.services.transactions.slots",
         "raft_meta.consensus.installer",
         "raft_meta.consensus.outbox",

@@ -266,7 +266,10 @@ CONFIG_CHANGE = Shape(
         {"name": text(minLength=1)},
         {
             "value": nullable(
-                {**_CONFIG_VALUE, "description": "what SET needs; DELETE takes none"}
+                {
+                    "type": ["string", "number", "boolean"],
+                    "description": "what SET needs; DELETE takes none",
+                }
             ),
             "operation": nullable(choice("SET", "DELETE")),
         },
