@@ -7,14 +7,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from milena.model.errors import FateUnknownError, NotReadyError
+from milena.model.errors import FateUnknownError, NoQuorumError
 
-_NO_ANSWER = "the quorum or a leader did not answer within the timeout"
+_NO_ANSWER = "no majority or no leader answered within the timeout"
 
 
 @asynccontextmanager
 async def in_time(
-    timeout_ms: float, error: NotReadyError | FateUnknownError
+    timeout_ms: float, error: NoQuorumError | FateUnknownError
 ) -> AsyncIterator[None]:
     """Run a block; if it takes longer, cancel what it awaits and raise ``error``."""
     try:
@@ -24,9 +24,9 @@ async def in_time(
         raise error from None
 
 
-def nothing(done: str) -> NotReadyError:
+def nothing(done: str) -> NoQuorumError:
     """Return the error of a block that changes nothing. ``done``: the action that would follow, as "written"."""
-    return NotReadyError(f"{_NO_ANSWER}; nothing was {done}")
+    return NoQuorumError(f"{_NO_ANSWER}; nothing was {done}")
 
 
 def unknown(fate: str) -> FateUnknownError:

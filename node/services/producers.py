@@ -99,7 +99,7 @@ class ProducerService:
         Raises:
             StaleProducerEpochError: the transaction is over.
             TransactionNotFoundError: the transaction never began.
-            NoQuorumError, NotReadyError: this node has not heard of the transaction, and no majority could be asked.
+            NoQuorumError: this node has not heard of the transaction, and no majority could be asked.
         """
         name = f"{header.producer_id}:{header.producer_epoch}"
         producer = self._metadata.image.producers.get(header.producer_id)

@@ -1,10 +1,10 @@
-"""Rules of the client's timeout: a block that takes longer is cancelled, and its caller gets the named error."""
+"""Rules of the client's timeout: a block that takes longer is cancelled, and ends in the error that was named."""
 
 import asyncio
 
 import pytest
 
-from milena.model.errors import FateUnknownError, NotReadyError
+from milena.model.errors import FateUnknownError, NoQuorumError
 from node.services.in_time import in_time, nothing, unknown
 from tests.support.time.virtual_time import after, virtual
 
@@ -13,7 +13,7 @@ from tests.support.time.virtual_time import after, virtual
 async def test_a_block_that_takes_longer_is_cancelled_and_ends_in_the_named_error() -> None:
     loop = asyncio.get_running_loop()
     waited: asyncio.Future[None] = loop.create_future()
-    with pytest.raises(NotReadyError, match="within the timeout; nothing was written"):
+    with pytest.raises(NoQuorumError, match="within the timeout; nothing was written"):
         async with in_time(500, nothing("written")):
             await waited
     assert waited.cancelled()
