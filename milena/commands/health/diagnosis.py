@@ -85,7 +85,7 @@ def _reachability(exam: ClusterExam) -> Iterator[Finding]:
         ids = ", ".join(str(node.node.node_id) for node in denied)
         yield _warning(
             check,
-            f"node {ids} answered, but this user lacks the right DESCRIBE on CLUSTER: {denied[0].failure}",
+            f"nodes answered ({ids}), but this user lacks the right DESCRIBE on CLUSTER: {denied[0].failure}",
             "a superuser gives it: milena acls add User:NAME --allow DESCRIBE --cluster; a token with grants also "
             "needs --grant DESCRIBE:CLUSTER. Then run doctor again: the nodes were not examined",
         )

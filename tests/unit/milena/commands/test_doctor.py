@@ -168,7 +168,7 @@ def test_a_missing_right_is_told_and_no_node_is_called_wrong(is_live, is_current
     ]
     found = [f for f in findings(nodes, is_current=is_current) if f.check == "nodes"]
     assert [f.severity for f in found] == [Severity.WARNING]
-    assert "node 1, 2 answered" in found[0].found
+    assert "nodes answered (1, 2)" in found[0].found
     assert "lacks the right DESCRIBE on CLUSTER" in found[0].found
     assert "milena acls add" in found[0].advice
     assert "--advertise" not in found[0].advice
@@ -225,7 +225,7 @@ async def test_a_caller_without_the_right_is_told_which_one(api, capsys):
     code, out, _ = await run(api, capsys)
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].startswith("warning  nodes: node 1 answered, but this user lacks the right")
+    assert lines[0].startswith("warning  nodes: nodes answered (1), but this user lacks the right")
     assert "milena acls add" in lines[1]
 
 
