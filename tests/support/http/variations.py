@@ -182,7 +182,7 @@ def _places(part: Part | None, value: object) -> Iterator[tuple[str | int, ...]]
     elif isinstance(value, list) and value:
         yield (0,)
         items = schema.get("items")
-        assert items is None or isinstance(items, Mapping)
+        assert items is None or isinstance(items, Mapping | Shape)
         for rest in _places(items, value[0]):
             yield (0, *rest)
 
@@ -193,7 +193,7 @@ def _schema(part: Part | None) -> Mapping[str, object]:
     schema = part.schema if isinstance(part, Shape) else part
     choices = schema.get("anyOf")
     if isinstance(choices, Sequence) and choices:
-        assert isinstance(choices[0], Mapping)
+        assert isinstance(choices[0], Mapping | Shape)
         return _schema(choices[0])
     return schema
 
