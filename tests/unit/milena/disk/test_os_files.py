@@ -176,8 +176,13 @@ class TestCachedRead:
     def test_what_was_dropped_from_the_page_cache_is_declined(self, file):
         file.pwritev([b"x" * (1 << 20)], 0)
         file.sync()
-        drop(file)
-        assert file.pread_cached(1 << 20, 0) is None
+
+        def is_declined():
+            drop(file)
+            return file.pread_cached(1 << 20, 0) is None
+
+        # The call makes the kernel read what is missing. On a busy machine that may end before the call does.
+        assert any(is_declined() for _ in range(20))
 
     def test_no_more_is_asked_for_at_a_time_than_the_disk_may_be_kept_busy_with(
         self, file, monkeypatch
