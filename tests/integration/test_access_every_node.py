@@ -199,7 +199,7 @@ def test_a_head_that_repeats_is_refused_once_its_sender_may_not(nodes, tokens, p
 def test_no_secret_is_told_anywhere(nodes, tokens):
     """In no log, metric, error, argument or variable of a node, after all of the above."""
     good, revoked = tokens
-    secrets = [PASSWORD, good.rpartition("_")[2], revoked.rpartition("_")[2]]
+    secrets = [PASSWORD, *(token.split("_", 2)[2] for token in (good, revoked))]
     for node in nodes:
         process = Path("/proc", str(node.process.pid))
         told = [
