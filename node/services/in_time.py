@@ -17,10 +17,14 @@ async def in_time(
     timeout_ms: float, error: NoQuorumError | FateUnknownError
 ) -> AsyncIterator[None]:
     """Run a block; if it takes longer, cancel what it awaits and raise ``error``."""
+    limit = asyncio.timeout(max(0.0, timeout_ms) / 1000)
     try:
-        async with asyncio.timeout(max(0.0, timeout_ms) / 1000):
+        async with limit:
             yield
     except TimeoutError:
+        # The block may raise one of its own, for example for a connection. It does not say what was done.
+        if not limit.expired():
+            raise
         raise error from None
 
 

@@ -29,3 +29,10 @@ async def test_a_block_that_is_done_in_time_keeps_its_result_and_its_error() -> 
     with pytest.raises(ValueError, match="its own"):
         async with in_time(500, nothing("written")):
             raise ValueError("its own")
+
+
+@virtual
+async def test_a_timeout_that_the_block_raises_itself_keeps_its_meaning() -> None:
+    with pytest.raises(TimeoutError, match="connection"):
+        async with in_time(1_000, nothing("written")):
+            raise TimeoutError("a connection")
