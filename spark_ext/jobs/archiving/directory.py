@@ -35,9 +35,9 @@ from milena.model.errors import StartupError
 from spark_ext.jobs.archiving.manifest import (
     DATA_FOLDER,
     MANIFEST_NAME,
-    Addition,
     ArchivedFile,
     Manifest,
+    PartitionArchive,
     PartitionKey,
     decode_manifest,
     encode_manifest,
@@ -224,7 +224,7 @@ def _addition(
     planned: ReadRange,
     written: Sequence[WrittenFile],
     empty_in: Callable[[PartitionKey, int, int], Runs],
-) -> Addition:
+) -> PartitionArchive:
     gaps = unexplained(planned, written)
     return make_addition(planned, written, () if gaps is None else empty_in(planned.key, *gaps))
 

@@ -81,7 +81,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionArchive:
-    """The archive of a partition.
+    """The archive of a partition, or the part of it that one run adds, from the end of the previous run.
 
     Invariants: files and gaps are sorted and account for every offset of [start_offset, next_offset) exactly once
     (gaps may lie inside a file's range).
@@ -102,17 +102,6 @@ class PartitionArchive:
     def missing(self) -> int:
         """Return the number of offsets in no file; each has a reason."""
         return sum(gap.missing for gap in self.gaps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addition:
-    """The addition of one run to a partition: [start_offset, next_offset), from the end of the previous run."""
-
-    key: PartitionKey
-    start_offset: int
-    next_offset: int
-    files: tuple[ArchivedFile, ...]
-    gaps: tuple[ArchiveGap, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +128,9 @@ class Manifest:
         """Return the paths of all files of the archive."""
         return frozenset(file.path for p in self.partitions for file in p.files)
 
-    def with_additions(self, cluster_id: str, additions: tuple[Addition, ...]) -> "Manifest":
+    def with_additions(
+        self, cluster_id: str, additions: tuple[PartitionArchive, ...]
+    ) -> "Manifest":
         """Return the manifest of the next commit.
 
         Raises:
@@ -179,20 +170,17 @@ def topic_in(manifest: Manifest, topic: str | None) -> str:
     return topic
 
 
-def _extended(archived: PartitionArchive | None, addition: Addition) -> PartitionArchive:
+def _extended(archived: PartitionArchive | None, addition: PartitionArchive) -> PartitionArchive:
     if archived is None:
-        archived = PartitionArchive(
-            key=addition.key,
-            start_offset=addition.start_offset,
-            next_offset=addition.start_offset,
+        extended = replace(addition, gaps=joined_gaps(addition.gaps))
+    else:
+        assert archived.next_offset == addition.start_offset, (archived.next_offset, addition)
+        extended = replace(
+            archived,
+            next_offset=addition.next_offset,
+            files=archived.files + addition.files,
+            gaps=joined_gaps(archived.gaps + addition.gaps),
         )
-    assert archived.next_offset == addition.start_offset, (archived.next_offset, addition)
-    extended = replace(
-        archived,
-        next_offset=addition.next_offset,
-        files=archived.files + addition.files,
-        gaps=joined_gaps(archived.gaps + addition.gaps),
-    )
     problem = partition_problem(extended)
     assert problem is None, problem
     return extended

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from spark_ext.jobs.archiving.manifest import (
-    Addition,
     ArchivedFile,
     ArchiveGap,
     GapReason,
     Manifest,
+    PartitionArchive,
     PartitionKey,
     joined_gaps,
     whole_gap,
@@ -181,7 +181,9 @@ def unexplained(planned: ReadRange, written: Sequence[WrittenFile]) -> tuple[int
     return (gaps[0][0], gaps[-1][1]) if gaps else None
 
 
-def make_addition(planned: ReadRange, written: Sequence[WrittenFile], empty: Runs = ()) -> Addition:
+def make_addition(
+    planned: ReadRange, written: Sequence[WrittenFile], empty: Runs = ()
+) -> PartitionArchive:
     """Return the addition of the run to a partition, if every offset of its range is accounted for.
 
     ``empty`` has the offsets, ascending, that have no record in the log because of transactions.
@@ -202,7 +204,7 @@ def make_addition(planned: ReadRange, written: Sequence[WrittenFile], empty: Run
             raise LostRecordsError(
                 f"{_name(planned)}: the source left out offsets {start} to {end - 1}; nothing was archived"
             )
-    return Addition(
+    return PartitionArchive(
         key=planned.key,
         start_offset=planned.next_offset,
         next_offset=planned.end,

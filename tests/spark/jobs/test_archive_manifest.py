@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ext.jobs.archiving.manifest import (
-    Addition,
     ArchivedFile,
     ArchiveGap,
     GapReason,
     Manifest,
+    PartitionArchive,
     decode_manifest,
     encode_manifest,
     file_path,
@@ -33,12 +33,14 @@ def entry(first: int, last: int, *, of=None, records: int | None = None) -> Arch
     )
 
 
-def addition(start: int, end: int, *, of=None, gaps: tuple[ArchiveGap, ...] = ()) -> Addition:
+def addition(
+    start: int, end: int, *, of=None, gaps: tuple[ArchiveGap, ...] = ()
+) -> PartitionArchive:
     of = of or key()
     missing = sum(g.end - g.start for g in gaps)
     first = gaps[0].end if gaps and gaps[0].start == start else start
     files = (entry(first, end - 1, of=of, records=end - start - missing),)
-    return Addition(key=of, start_offset=start, next_offset=end, files=files, gaps=gaps)
+    return PartitionArchive(key=of, start_offset=start, next_offset=end, files=files, gaps=gaps)
 
 
 def compaction(start: int, end: int) -> ArchiveGap:
@@ -73,7 +75,7 @@ def test_gaps_that_touch_become_one():
     manifest = Manifest(cluster_id="c")
     for start in range(0, 50, 10):
         gap = compaction(start, start + 10)
-        nothing = Addition(
+        nothing = PartitionArchive(
             key=key(), start_offset=start, next_offset=start + 10, files=(), gaps=(gap,)
         )
         manifest = manifest.with_additions("c", (nothing,))

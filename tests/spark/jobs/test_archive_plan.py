@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_ext.jobs.archiving.manifest import (
-    Addition,
     ArchivedFile,
     ArchiveGap,
     GapReason,
     Manifest,
+    PartitionArchive,
     PartitionKey,
     whole_gap,
 )
@@ -32,7 +32,7 @@ def state(start: int, end: int, of: PartitionKey | None = None) -> PartitionStat
 
 def archived_to(next_offset: int, of: PartitionKey | None = None) -> Manifest:
     gap = whole_gap(0, next_offset, GapReason.COMPACTION)
-    addition = Addition(
+    addition = PartitionArchive(
         key=of or key(), start_offset=0, next_offset=next_offset, files=(), gaps=(gap,)
     )
     return Manifest().with_additions("c-1", (addition,))
