@@ -91,27 +91,20 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     pending: PartitionsByTopic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetToCommit:
-    """The offset of the next record to read in a partition."""
+class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """The offset of the next record to read in a partition. It travels to the coordinator as it is."""
 
     topic: str
     partition: int
     offset: int
-    leader_epoch: int = -1
+    leader_epoch: int = field(name="epoch", default=-1)
     metadata: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionCommit:
+class PartitionCommit(OffsetToCommit, frozen=True, kw_only=True):
     """A committed offset."""
 
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_ms: int
+    commit_ms: int = field(name="ms")
 
 
 @unique
@@ -297,14 +290,13 @@ class Delivered:
     call_id: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seek:
-    """The start of a partition's next delivery; one of offset, timestamp and name is set."""
+class Seek(msgspec.Struct, frozen=True, kw_only=True):
+    """The start of a partition's next delivery; one of offset, timestamp and name is set. It travels as it is."""
 
     topic: str
     partition: int
     offset: int | None = None
-    timestamp_ms: int | None = None
+    timestamp_ms: int | None = field(name="timestamp", default=None)
     name: Reset | None = None
 
 

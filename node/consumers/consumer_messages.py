@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import UNSET, UnsetType, field
 
-from http_api.ports.groups import PartitionsByTopic, Reset
+from http_api.ports.groups import OffsetToCommit, PartitionCommit, PartitionsByTopic, Seek
 from node.groups.group_messages import GroupRequest
 from node.peers.messages import Blob, CallType, Done, Message
 from raft_meta.machine.image import ConsumerKey
@@ -72,20 +72,10 @@ class ConsumerViewAnswer(Message, frozen=True, kw_only=True):
     partitions: PartitionsByTopic
 
 
-class SeekRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A position: where a partition's next delivery starts; see ``http_api.ports.groups.Seek``."""
-
-    topic: str
-    partition: int
-    offset: int | None = None
-    timestamp_ms: int | None = field(name="timestamp", default=None)
-    name: Reset | None = None
-
-
 class ConsumerSeekRequest(ClientRequest, frozen=True, kw_only=True):
     """Deliver from these positions next."""
 
-    seeks: tuple[SeekRow, ...]
+    seeks: tuple[Seek, ...]
 
 
 class ConsumerRecordsRequest(ConsumerRequest, frozen=True, kw_only=True):
@@ -134,20 +124,10 @@ class ConsumerTakeBackRequest(ConsumerRequest, frozen=True, kw_only=True):
     is_refused: bool | UnsetType = field(name="refused", default=UNSET)
 
 
-class ConsumerOffsetRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An offset to commit; see ``http_api.ports.groups.OffsetToCommit``."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int = field(name="epoch")
-    metadata: str
-
-
 class ConsumerCommitRequest(ClientRequest, frozen=True, kw_only=True):
     """Commit these offsets; None: what was delivered."""
 
-    offsets: tuple[ConsumerOffsetRow, ...] | None = None
+    offsets: tuple[OffsetToCommit, ...] | None = None
 
 
 class ConsumerCommittedRequest(ClientRequest, frozen=True, kw_only=True):
@@ -156,21 +136,10 @@ class ConsumerCommittedRequest(ClientRequest, frozen=True, kw_only=True):
     partitions: PartitionsByTopic
 
 
-class CommittedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed offset; see ``http_api.ports.groups.PartitionCommit``."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int = field(name="epoch")
-    metadata: str
-    commit_ms: int = field(name="ms")
-
-
 class ConsumerCommittedAnswer(Message, frozen=True, kw_only=True):
     """The committed offsets; partitions without a commit are left out."""
 
-    offsets: tuple[CommittedRow, ...]
+    offsets: tuple[PartitionCommit, ...]
 
 
 CREATE = CallType("consumer_create", ConsumerCreateRequest, Done)

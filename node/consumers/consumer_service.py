@@ -49,7 +49,6 @@ from node.consumers.consumer_messages import (
     ConsumerCommittedRequest,
     ConsumerCreateRequest,
     ConsumerDeleteRequest,
-    ConsumerOffsetRow,
     ConsumerRecordsAnswer,
     ConsumerRecordsRequest,
     ConsumerSeekRequest,
@@ -60,7 +59,6 @@ from node.consumers.consumer_messages import (
     ConsumerViewRequest,
     ReturnedAnswer,
     ReturnedRequest,
-    SeekRow,
     call_id_of,
 )
 from node.consumers.consumer_views import find_consumer
@@ -263,16 +261,7 @@ class ConsumersService:
             group_id=group,
             instance=instance,
             asked_node_id=self._node_id,
-            seeks=tuple(
-                SeekRow(
-                    topic=seek.topic,
-                    partition=seek.partition,
-                    offset=seek.offset,
-                    timestamp_ms=seek.timestamp_ms,
-                    name=seek.name,
-                )
-                for seek in seeks
-            ),
+            seeks=tuple(seeks),
         )
         await self._calls.call(SEEK, request, repeat=Repeat.ALWAYS)
 
@@ -394,7 +383,7 @@ class ConsumersService:
             group_id=group,
             instance=instance,
             asked_node_id=self._node_id,
-            offsets=None if offsets is None else tuple(map(_row, offsets)),
+            offsets=None if offsets is None else tuple(offsets),
         )
         # Do not repeat elsewhere what was delivered: another coordinator does not know it. Given offsets may be
         # repeated there, but must not arrive after later ones.
@@ -413,27 +402,7 @@ class ConsumersService:
             partitions=by_topic(partitions),
         )
         answer = await self._calls.call(COMMITTED, request, repeat=Repeat.ALWAYS)
-        return [
-            PartitionCommit(
-                topic=row.topic,
-                partition=row.partition,
-                offset=row.offset,
-                leader_epoch=row.leader_epoch,
-                metadata=row.metadata,
-                commit_ms=row.commit_ms,
-            )
-            for row in answer.offsets
-        ]
-
-
-def _row(offset: OffsetToCommit) -> ConsumerOffsetRow:
-    return ConsumerOffsetRow(
-        topic=offset.topic,
-        partition=offset.partition,
-        offset=offset.offset,
-        leader_epoch=offset.leader_epoch,
-        metadata=offset.metadata,
-    )
+        return answer.offsets
 
 
 def _delivered(answer: ConsumerRecordsAnswer, call_id: str) -> Delivered:

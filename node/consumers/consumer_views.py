@@ -4,9 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from immutables import Map
 
-from http_api.ports.groups import TopicPartition, no_consumer
+from http_api.ports.groups import OffsetToCommit, PartitionCommit, TopicPartition, no_consumer
 from milena.model.errors import ConsumerNotFoundError
-from node.consumers.consumer_messages import CommittedRow, ConsumerOffsetRow
 from node.groups.members import assignment_of, member_of
 from node.metadata.lookup import GetTopic, check_partition
 from node.metadata.store import MetadataStore
@@ -109,9 +108,7 @@ async def partition_keys(names: Sequence[TopicPartition], topic: GetTopic) -> li
     return keys
 
 
-async def offset_commits(
-    offsets: Sequence[ConsumerOffsetRow], topic: GetTopic
-) -> list[OffsetCommit]:
+async def offset_commits(offsets: Sequence[OffsetToCommit], topic: GetTopic) -> list[OffsetCommit]:
     """Return the offsets to commit, with topic ids.
 
     Raises:
@@ -132,15 +129,15 @@ async def offset_commits(
 
 def committed(
     image: Image, group_id: str, names: Sequence[TopicPartition]
-) -> tuple[CommittedRow, ...]:
+) -> tuple[PartitionCommit, ...]:
     """Return the offsets that the group has committed of these partitions; the others are left out."""
     offsets = image.offsets.get(group_id, _NO_OFFSETS)
-    found: list[CommittedRow] = []
+    found: list[PartitionCommit] = []
     for name, number in names:
         row = offsets.get((image.topic_ids.get(name, ""), number))
         if row is not None:
             found.append(
-                CommittedRow(
+                PartitionCommit(
                     topic=name,
                     partition=number,
                     offset=row.offset,

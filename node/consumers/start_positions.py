@@ -5,10 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from http_api.ports.groups import Reset
+from http_api.ports.groups import Reset, Seek
 from milena.model.errors import MilenaError, OffsetOutOfRangeError, PartitionNotFoundError
 from milena.model.requests import FetchRequest, FetchResult
-from node.consumers.consumer_messages import SeekRow
 from node.consumers.consumer_views import ConsumerView
 from node.consumers.cursor import Cursor, OffsetAndEpoch
 from node.consumers.session_commits import SessionCommits
@@ -87,7 +86,7 @@ class StartPositions:
             logger.debug("no beginning for %s: %s", self._view.name(key), error)
             return None
 
-    async def of_seek(self, key: PartitionKey, seek: SeekRow) -> int:
+    async def of_seek(self, key: PartitionKey, seek: Seek) -> int:
         """Return the offset that a seek means."""
         if seek.offset is not None:
             return seek.offset

@@ -2,7 +2,7 @@
 
 import pytest
 
-from http_api.ports.groups import Reset
+from http_api.ports.groups import OffsetToCommit, PartitionCommit, Reset, Seek
 from node.consumers import consumer_messages
 from node.consumers.consumer_messages import (
     ACKNOWLEDGE,
@@ -19,7 +19,6 @@ from node.consumers.consumer_messages import (
     TAKE_BACK,
     TOKEN_RECORDS,
     VIEW,
-    CommittedRow,
     ConsumerAcknowledgeRequest,
     ConsumerAssignRequest,
     ConsumerCommitRequest,
@@ -27,7 +26,6 @@ from node.consumers.consumer_messages import (
     ConsumerCommittedRequest,
     ConsumerCreateRequest,
     ConsumerDeleteRequest,
-    ConsumerOffsetRow,
     ConsumerRecordsAnswer,
     ConsumerRecordsRequest,
     ConsumerSeekRequest,
@@ -39,7 +37,6 @@ from node.consumers.consumer_messages import (
     DeliveryRow,
     ReturnedAnswer,
     ReturnedRequest,
-    SeekRow,
     TailAnswer,
     TailRequest,
 )
@@ -66,8 +63,8 @@ def created(**settings: object) -> ConsumerCreateRequest:
     return ConsumerCreateRequest(**given)  # type: ignore[arg-type]
 
 
-def committed(partition: int, leader_epoch: int, metadata: str) -> CommittedRow:
-    return CommittedRow(
+def committed(partition: int, leader_epoch: int, metadata: str) -> PartitionCommit:
+    return PartitionCommit(
         topic="t",
         partition=partition,
         offset=1,
@@ -116,9 +113,9 @@ SAMPLES: list[tuple[CallType, str, list[Message]]] = [
             ConsumerSeekRequest(
                 **CLIENT,
                 seeks=(
-                    SeekRow(topic="t", partition=0, offset=1),
-                    SeekRow(topic="t", partition=1, name=Reset.EARLIEST),
-                    SeekRow(topic="u", partition=0, timestamp_ms=5),
+                    Seek(topic="t", partition=0, offset=1),
+                    Seek(topic="t", partition=1, name=Reset.EARLIEST),
+                    Seek(topic="u", partition=0, timestamp_ms=5),
                 ),
             )
         ],
@@ -169,9 +166,7 @@ SAMPLES: list[tuple[CallType, str, list[Message]]] = [
             ConsumerCommitRequest(
                 **CLIENT,
                 offsets=(
-                    ConsumerOffsetRow(
-                        topic="t", partition=0, offset=1, leader_epoch=1, metadata="mé"
-                    ),
+                    OffsetToCommit(topic="t", partition=0, offset=1, leader_epoch=1, metadata="mé"),
                 ),
             ),
             ConsumerCommitRequest(**CLIENT, offsets=None),

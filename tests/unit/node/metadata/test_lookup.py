@@ -7,7 +7,6 @@ import pytest
 from http_api.ports.groups import OffsetToCommit, Reset, ResetTarget
 from milena.model.errors import NoQuorumError, PartitionNotFoundError
 from milena.model.requests import Acks, ProduceRequest, Records
-from node.consumers.consumer_messages import ConsumerOffsetRow
 from node.consumers.consumer_views import offset_commits
 from tests.support.clusters.nodes import SimNode, cluster_of
 from tests.support.clusters.runners import batch
@@ -25,7 +24,7 @@ async def produce_named_by_the_record(node: SimNode) -> None:
 
 
 async def commit_as_a_rest_consumer(node: SimNode) -> None:
-    row = ConsumerOffsetRow(topic="t", partition=ADDED, offset=0, leader_epoch=-1, metadata="")
+    row = OffsetToCommit(topic="t", partition=ADDED, offset=0, leader_epoch=-1, metadata="")
     await offset_commits([row], node.admin.topic)
 
 
