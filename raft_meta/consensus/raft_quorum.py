@@ -171,7 +171,7 @@ class RaftQuorum:
             self._start_core()
         else:
             self._advance()
-            self._log_missing()
+            self._log_missing(logging.INFO)
         self._transport.start()
 
     async def stop(self) -> None:
@@ -378,8 +378,11 @@ class RaftQuorum:
         record = VoterRecord(node_id=config.node_id, voters=config.voter_ids, state=state)
         store_record(self._files, config.directory, record)
 
-    def _log_missing(self) -> None:
-        """Log the voters that are still missing, again and again, while the cluster is not founded."""
+    def _log_missing(self, level: int = logging.WARNING) -> None:
+        """Log the voters that are still missing, again and again, while the cluster is not founded.
+
+        The first time is no warning: nodes that start together miss each other for a moment.
+        """
         if self._driver.core is not None or not self._is_started:
             return
         missing = [voter for voter, state in self._peer_states.items() if state is None]
@@ -389,7 +392,7 @@ class RaftQuorum:
                 for voter, (host, port) in self._config.voters.items()
                 if voter in missing
             )
-            _log.warning("first start waits for all voters missing=%s", addresses)
+            _log.log(level, "first start waits for all voters missing=%s", addresses)
         self._thread.loop.call_later(_MISSING_LOG_SECONDS, self._log_missing)
 
     # -- events of the driver

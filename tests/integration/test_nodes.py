@@ -319,3 +319,15 @@ def is_repeated(cluster: LocalCluster, name: str) -> bool:
     # sent by then goes to the next leader, or is refused.
     assert found.count("plain") in {504: (0, 1), 200: (1,), 503: (0,)}[answer.status], answer
     return first.status == 200 and offsets_of(first) == offsets and answer.status == 504
+
+
+def test_nodes_that_start_together_log_no_warning(tmp_path):
+    """Nodes of a new cluster, and of one that starts again, miss each other for a moment. That is no alarm."""
+    with running_cluster(tmp_path) as cluster:
+        for node in cluster.nodes:
+            node.process.stop()
+        restart(cluster, *cluster.nodes)
+        lines = [line for node in cluster.nodes for line in node.log_path.read_text().splitlines()]
+    assert sum("listening url=" in line for line in lines) == 6
+    alarms = [line for line in lines if " warning " in line or " error " in line]
+    assert not [line for line in alarms if "path=/readyz status=503" not in line]
