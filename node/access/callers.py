@@ -163,7 +163,8 @@ class Callers:
             self.attend()
         if self.version == UNCERTAIN:
             raise NotReadyError(
-                "this node has not heard of the metadata quorum for too long to know whom it may let in"
+                self._metadata.start_obstacle
+                or "this node has not heard of the metadata quorum for too long to know whom it may let in"
             )
         host = plain_host(host)
         image = self._metadata.image

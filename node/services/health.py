@@ -48,7 +48,10 @@ class HealthService:
         if not self.has_started:
             return "logs are being recovered"
         if self._membership.broker_epoch < 0:
-            return "waiting for the metadata quorum to register this broker"
+            return (
+                self._metadata.start_obstacle
+                or "waiting for the metadata quorum to register this broker"
+            )
         if not self._membership.is_unfenced or not self._membership.has_lease:
             return "waiting for the controller to let this broker in"
         return self._behind()

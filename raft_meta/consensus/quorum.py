@@ -23,13 +23,17 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """The state of the quorum, as far as this node knows. ``leader_id``: node id of the Raft leader, or None."""
+    """The state of the quorum, as far as this node knows. ``leader_id``: node id of the Raft leader, or None.
+
+    ``missing``: the voters, as ``id=host:port``, for which the first start of the cluster waits.
+    """
 
     role: Role
     leader_id: int | None
     term: int
     commit_index: int
     applied_index: int
+    missing: tuple[str, ...] = ()
 
 
 class StateMachine(Protocol):

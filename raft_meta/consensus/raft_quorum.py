@@ -385,14 +385,14 @@ class RaftQuorum:
         """
         if self._driver.core is not None or not self._is_started:
             return
-        missing = [voter for voter, state in self._peer_states.items() if state is None]
+        missing = tuple(
+            f"{voter}={host}:{port}"
+            for voter, (host, port) in self._config.voters.items()
+            if voter in self._peer_states and self._peer_states[voter] is None
+        )
+        self._status = replace(self._status, missing=missing)
         if missing:
-            addresses = ",".join(
-                f"{voter}={host}:{port}"
-                for voter, (host, port) in self._config.voters.items()
-                if voter in missing
-            )
-            _log.log(level, "first start waits for all voters missing=%s", addresses)
+            _log.log(level, "first start waits for all voters missing=%s", ",".join(missing))
         self._thread.loop.call_later(_MISSING_LOG_SECONDS, self._log_missing)
 
     # -- events of the driver

@@ -331,3 +331,21 @@ def test_nodes_that_start_together_log_no_warning(tmp_path):
     assert sum("listening url=" in line for line in lines) == 6
     alarms = [line for line in lines if " warning " in line or " error " in line]
     assert not [line for line in alarms if "path=/readyz status=503" not in line]
+
+
+def test_a_node_that_waits_for_voters_at_the_first_start_names_them(tmp_path):
+    """The probe and the API name the missing voter. A closed cluster has no users yet, so every caller may know."""
+    password = tmp_path / "password"
+    password.write_text("a good password")
+    password.chmod(0o600)
+    settings = {"MILENA_ADMIN_PASSWORD_FILE": str(password), "MILENA_ACCESS_MODE": "required"}
+    cluster = LocalCluster(tmp_path, environment=settings)
+    first, second, missing = cluster.nodes
+    try:
+        for node in (first, second):
+            node.process.start()
+        reason = f"the first start of a cluster needs all voters; missing: {missing.peer}".encode()
+        for path in ("GET /readyz", "GET /topics", "GET /v3/clusters"):
+            eventually(lambda path=path: reason in call(first, path, is_patient=False).body)
+    finally:
+        cluster.kill()

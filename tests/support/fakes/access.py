@@ -50,6 +50,8 @@ class ImageStore:
     def image(self) -> Image:
         return self._node.image
 
+    start_obstacle = ""
+
     async def current_image(self) -> Image:
         return await self._node.current_image()
 
