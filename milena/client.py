@@ -7,6 +7,7 @@ from typing import Self, Unpack
 
 from milena.cluster.admin import TIMEOUT_S, AdminClient
 from milena.cluster.credentials import ANONYMOUS, Credentials
+from milena.cluster.first_contact import CONNECT_TIMEOUT_MS
 from milena.cluster.http import HttpSession
 from milena.cluster.metadata import MAX_AGE_MS, MetadataCache
 from milena.cluster.transport import ClusterTransport
@@ -42,6 +43,8 @@ class Client:
         credentials: the client's identity, and the authorities that it trusts.
         timeout_s: how long one call to one node may take, unless the call has its own limit.
         metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
+        connect_timeout_ms: how long producers, readers, consumers and transactions try while no node has ever
+            responded. Then they raise ``NeverReachedError``. After the first response, their own timeouts count.
         clock: for tests.
     """
 
@@ -52,11 +55,16 @@ class Client:
         credentials: Credentials = ANONYMOUS,
         timeout_s: float = TIMEOUT_S,
         metadata_max_age_ms: float = MAX_AGE_MS,
+        connect_timeout_ms: float = CONNECT_TIMEOUT_MS,
         clock: Clock | None = None,
     ) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._http = HttpSession(
-            url, timeout_s=timeout_s, credentials=credentials, clock=self._clock
+            url,
+            timeout_s=timeout_s,
+            credentials=credentials,
+            clock=self._clock,
+            connect_timeout_ms=connect_timeout_ms,
         )
         self.admin = AdminClient.over(self._http)
         self.metadata = MetadataCache(self._http, self._clock, max_age_ms=metadata_max_age_ms)

@@ -2,6 +2,7 @@
 
     ClientError
     ├── UnreachableError           no node responded: nothing is known to have been requested
+    │   └── NeverReachedError      no node has ever responded to this client: the addresses may be wrong
     ├── UnexpectedAnswerError      a response of another form: another server, another version
     ├── BadCredentialsError        a file with a secret or a certificate cannot be used: nothing was sent
     ├── UnreadableOffsetError      a reader's next offset was deleted, or is above the end
@@ -61,6 +62,16 @@ class UnreachableError(ClientError):
 
     code = "unreachable"
     is_retriable = True
+
+
+class NeverReachedError(UnreachableError):
+    """No node has responded to this client within its ``connect_timeout_ms``; the message names what was tried.
+
+    The client does not retry by itself. You may: the same call works as soon as a node responds.
+    """
+
+    code = "never_reached"
+    is_retriable = False
 
 
 class UnexpectedAnswerError(ClientError):
@@ -302,3 +313,8 @@ class ClientClosedError(ProducerError):
     """The client or producer is already closed."""
 
     code = "closed"
+
+
+def is_worth_another_try(error: ClientError) -> bool:
+    """Return whether a repeatable call is worth a retry: the cluster may be able to respond in a moment."""
+    return error.is_retriable or isinstance(error, UnknownResultError | ServerFailedError)

@@ -23,6 +23,7 @@ from milena.blocking.transactions import NamedProducer, Transaction, Transaction
 from milena.client import Client as AsyncClient
 from milena.cluster.admin import TIMEOUT_S, AdminClient, OffsetRange
 from milena.cluster.credentials import ANONYMOUS, Credentials
+from milena.cluster.first_contact import CONNECT_TIMEOUT_MS
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.metadata import MAX_AGE_MS
@@ -64,6 +65,7 @@ class Client:
         credentials: the client's identity, and the authorities that it trusts.
         timeout_s: how long one call to one node may take, unless the call has its own limit.
         metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
+        connect_timeout_ms: how long calls are retried while no node has ever responded, as for ``milena.Client``.
     """
 
     def __init__(
@@ -73,11 +75,13 @@ class Client:
         credentials: Credentials = ANONYMOUS,
         timeout_s: float = TIMEOUT_S,
         metadata_max_age_ms: float = MAX_AGE_MS,
+        connect_timeout_ms: float = CONNECT_TIMEOUT_MS,
     ) -> None:
         self._url = url
         self._credentials = credentials
         self._timeout_s = timeout_s
         self._metadata_max_age_ms = metadata_max_age_ms
+        self._connect_timeout_ms = connect_timeout_ms
         self._lock = threading.Lock()
         self._opened: tuple[ClientLoopThread, AsyncClient] | None = None
         self._users: set[Resource] = set()
@@ -224,6 +228,7 @@ class Client:
                     credentials=self._credentials,
                     timeout_s=self._timeout_s,
                     metadata_max_age_ms=self._metadata_max_age_ms,
+                    connect_timeout_ms=self._connect_timeout_ms,
                 )
                 thread.run(client.__aenter__())
                 self._opened = thread, client

@@ -21,6 +21,7 @@ from typing import Self
 from urllib.parse import quote, urlencode
 
 from milena.cluster.credentials import ANONYMOUS, Authorization, Credentials
+from milena.cluster.first_contact import CONNECT_TIMEOUT_MS, FirstContact
 from milena.cluster.http_answer import AnswerTooLargeError, BrokenAnswerError
 from milena.cluster.http_connection import (
     ConnectError,
@@ -37,6 +38,7 @@ from milena.errors import (
     GroupNotEmptyError,
     MemberFencedError,
     MemberUnknownError,
+    NeverReachedError,
     NotNowError,
     NotPermittedError,
     OutOfRangeError,
@@ -56,6 +58,7 @@ from milena.fields import Json
 from milena.model.clock import Clock, SystemClock
 from milena.model.quotas import CLIENT_ID_HEADER
 from milena.model.secret import Secret
+from milena.records import check_range
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +90,8 @@ _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 """The form of ids that nodes make. Any other text is not shown to people."""
 
 _ERRNO = re.compile(r"\[Errno ([0-9]+)\]")
+_NO_NAME = re.compile(r"\[Errno -[0-9]+\] (.*)")
+"""The text of an error of ``getaddrinfo``, whose numbers are negative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +126,6 @@ class RawAnswer:
     url: str
 
 
-WARN_UNREACHED_MS = 1_000
-"""If no node has responded this long after the first failure, the log says so. A single call fails sooner."""
-
-
 class HttpSession:
     """Keep-alive connections to the nodes of a cluster. An asynchronous context manager, used from one event loop."""
 
@@ -135,7 +136,9 @@ class HttpSession:
         timeout_s: float,
         credentials: Credentials = ANONYMOUS,
         clock: Clock | None = None,
+        connect_timeout_ms: float = CONNECT_TIMEOUT_MS,
     ) -> None:
+        check_range("connect_timeout_ms", connect_timeout_ms, 0, 86_400_000)
         if not isinstance(credentials, Credentials):
             raise TypeError(f"credentials are milena.Credentials, not {type(credentials).__name__}")
         self.routes = NodeRoutes(url, is_guarded=credentials.is_guarded)
@@ -147,9 +150,7 @@ class HttpSession:
         self._origins: dict[str, Origin] = {}
         self._answered: set[str] = set()
         """URLs that have responded in HTTP, even with a refusal."""
-        self._unreached_ms: float | None = None
-        """When the first call failed because no node responded, as long as none ever has."""
-        self._is_warned = False
+        self._contact = FirstContact(connect_timeout_ms)
 
     @property
     def url(self) -> str:
@@ -230,6 +231,7 @@ class HttpSession:
 
         Raises:
             UnreachableError: no node could be reached, or the call is repeatable and no node responded.
+            NeverReachedError: no node has ever responded, for ``connect_timeout_ms``.
             UnknownResultError: the call was sent, and no response arrived.
             UnexpectedAnswerError: the response is larger than ``answer_bytes_max``, or is encoded.
             CredentialsRefusedError, NotPermittedError: the node responded with 401 or 403.
@@ -237,13 +239,18 @@ class HttpSession:
         """
         failures: list[UnreachableError] = []
         timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
-        deadline_ms = self._clock.now_ms() + ATTEMPTS_TIMES * timeout_s * 1000
-        for url in self.routes.order(preferred, self._clock.now_ms()):
+        now_ms = self._clock.now_ms()
+        deadline_ms = now_ms + ATTEMPTS_TIMES * timeout_s * 1000
+        if not self._contact.is_made:
+            self._tell_unreached()
+            deadline_ms = min(deadline_ms, self._contact.deadline_ms(now_ms))
+        for url in self.routes.order(preferred, now_ms):
             left_s = (deadline_ms - self._clock.now_ms()) / 1000
             if left_s <= 0:
                 break
             try:
                 answer = await self._send_to(url, call, min(timeout_s, left_s))
+                self._check_contact(answer, call)
             except UnreachableError as error:
                 self.routes.mark_bad(url, self._clock.now_ms())
                 failures.append(error)
@@ -254,21 +261,41 @@ class HttpSession:
                 self.routes.mark_good(url)
                 return answer
         assert failures, "there is always a node to ask"
-        self._warn_unreached(failures)
+        if not self._contact.is_made:
+            raise self._unreached(failures) from failures[0]
         # The first failure is that of the node that should have responded.
         raise failures[0]
 
-    def _warn_unreached(self, failures: Sequence[UnreachableError]) -> None:
-        """Say once that no node has ever responded: readers, consumers and producers go on trying without a word."""
-        now_ms = self._clock.now_ms()
-        if self._answered or self._is_warned:
-            return
-        if self._unreached_ms is None:
-            self._unreached_ms = now_ms
-        elif now_ms - self._unreached_ms >= WARN_UNREACHED_MS:
-            self._is_warned = True
-            reasons = "; ".join(error.message for error in failures)
+    def _tell_unreached(self) -> None:
+        """Log the failure of the first call when the client makes another one. A call that is not retried raises."""
+        reasons = self._contact.news()
+        if reasons is not None:
             logger.warning("no node has responded so far, trying again: %s", reasons)
+
+    def _unreached(self, failures: Sequence[UnreachableError]) -> UnreachableError:
+        """Return the error of a call, if no node has ever responded. It has the failure of each address."""
+        reasons = "; ".join(error.message for error in failures)
+        if not self._contact.on_failure(self._clock.now_ms(), reasons):
+            return UnreachableError(reasons)
+        return NeverReachedError(
+            f"no node has responded within {self._contact.timeout_ms:g} ms: {reasons}. Check the addresses, or raise "
+            "connect_timeout_ms"
+        )
+
+    def _check_contact(self, answer: RawAnswer, call: HttpCall) -> None:
+        """Note that a node responded. Until one has, take the failure of another server for no response.
+
+        Raises:
+            UnreachableError: a proxy without a node behind it, or another server, responded with a failure.
+        """
+        if self._contact.is_made:
+            return
+        if answer.status < 500 or b'"error_code"' in answer.body:
+            self._contact.is_made = True
+        elif call.is_repeatable:
+            raise UnreachableError(
+                f"{answer.url} answers HTTP {answer.status}, and not as a Milena node"
+            )
 
     async def ask(self, url: str, call: HttpCall) -> RawAnswer:
         """Return the response of this one node, which need not be one that the session knows.
@@ -419,7 +446,7 @@ def json_of(answer: RawAnswer, what: str) -> Json:
     return read_answer(
         answer.status,
         answer.body,
-        what,
+        f"{what} at {answer.url}",
         kind=answer.headers.get("Milena-Error"),
         request_id=answer.headers.get("X-Request-Id"),
     )
@@ -512,6 +539,11 @@ _NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGT
 
 
 def _reason(error: BaseException | None) -> str:
+    if isinstance(error, BrokenAnswerError):
+        return f"{error}; is this a Milena node?"
+    unknown = _NO_NAME.fullmatch(str(error))
+    if unknown is not None:
+        return f"its host name cannot be resolved: {unknown[1]}"
     # asyncio's text has one or several addresses: "[Errno 111] Connect call failed ('127.0.0.1', 8082)".
     numbers = set(_ERRNO.findall(str(error)))
     if numbers == {str(errno.ECONNREFUSED)}:

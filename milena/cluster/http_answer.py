@@ -11,6 +11,9 @@ _ASKED = h11.Request(method="GET", target="/", headers=[("Host", "-")])
 """The request on which a response's framing depends. No caller sends HEAD or CONNECT, so GET stands for all."""
 
 
+_START = b"HTTP/"
+
+
 class BrokenAnswerError(Exception):
     """The bytes are no HTTP/1.1 response; the message says why."""
 
@@ -72,6 +75,9 @@ class AnswerReader:
             BrokenAnswerError, AnswerTooLargeError: the response cannot continue.
         """
         if data:
+            if not self.has_begun and data[:5] != _START and not _START.startswith(data):
+                # h11 would wait for the end of a head. A server of another protocol may never send one.
+                raise BrokenAnswerError(f"it is not HTTP/1.1: it begins with {data[:20]!r}")
             self.has_begun = True
             try:
                 self._protocol.receive_data(data)

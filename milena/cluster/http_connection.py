@@ -121,6 +121,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader: AnswerReader | None = None
         self._done: asyncio.Future[None] | None = None
+        self._end_reason = "Server disconnected"
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio when the connection is open."""
@@ -137,7 +138,7 @@ class HttpConnection(asyncio.Protocol):
         if reader.end():
             done.set_result(None)
         else:
-            reason = str(exc) if exc is not None else "Server disconnected"
+            reason = str(exc) if exc is not None else self._end_reason
             done.set_exception(ConnectionEndedError(reason, has_begun=reader.has_begun))
 
     def data_received(self, data: bytes) -> None:
@@ -145,6 +146,7 @@ class HttpConnection(asyncio.Protocol):
         reader, done = self._reader, self._done
         if reader is None or done is None or done.done():
             # No request is in flight.
+            self._end_reason = "it sent bytes before a request; is this a Milena node?"
             self.close()
             return
         try:
@@ -161,6 +163,9 @@ class HttpConnection(asyncio.Protocol):
             BrokenAnswerError, AnswerTooLargeError: the bytes are no response, or too many.
         """
         assert self._transport is not None, "it is connected"
+        if not self.is_open:
+            # The server has closed it since it was opened. No other event would end the wait for a response.
+            raise ConnectionEndedError(self._end_reason, has_begun=False)
         self._reader = reader = AnswerReader(body_bytes_max=request.answer_bytes_max)
         self._done = asyncio.get_running_loop().create_future()
         head, body = request.head(origin), request.body or b""

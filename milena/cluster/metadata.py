@@ -12,7 +12,7 @@ from collections.abc import Callable
 from milena.cluster.admin import cluster_view, topic_view
 from milena.cluster.http import HttpCall, HttpSession, json_of, segment
 from milena.cluster.view import ClusterView, TopicView
-from milena.errors import ClientError, UnexpectedAnswerError
+from milena.errors import ClientError, NeverReachedError, UnexpectedAnswerError
 from milena.model.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -98,10 +98,16 @@ class MetadataCache:
         return len((await self.topic(name)).partitions)
 
     async def leader_url(self, topic: str, partition: int) -> str:
-        """Return the URL of a partition's leader; of any node while the leader is unknown."""
+        """Return the URL of a partition's leader; of any node while the leader is unknown.
+
+        Raises:
+            NeverReachedError: no node has ever responded.
+        """
         try:
             if self.is_due:
                 await self.view()
+        except NeverReachedError:
+            raise
         except ClientError:
             return self._http.routes.best(self._clock.now_ms())
         found = self._topics.get(topic)

@@ -5,6 +5,7 @@ Each call is one attempt: at the preferred node, and after it at the others if n
 """
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -144,7 +145,8 @@ class ClusterTransport:
             raise UnexpectedAnswerError(f"{what}: HTTP {answer.status}")
         if answer.headers.get("Content-Type") != BATCH_TYPE:
             raise UnexpectedAnswerError(
-                f"{what}: {answer.url} sent {answer.headers.get('Content-Type')} in place of {BATCH_TYPE}"
+                f"{what}: {answer.url} sent {answer.headers.get('Content-Type')} in place of {BATCH_TYPE}; "
+                "is this a Milena node?"
             )
         if "Milena-Leader-Epoch" in answer.headers:
             leader_epoch = _offset_header(answer.headers, "Milena-Leader-Epoch", what)
@@ -257,7 +259,15 @@ class ClusterTransport:
             UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not now; ask again.
         """
         body: dict[str, Json] = {"transactional_id": transactional_id, "timeout_ms": timeout_ms}
-        fields = AnswerFields(await self._http.post("/transactions:begin", body), "transaction")
+        call = HttpCall(
+            method="POST",
+            path="/transactions:begin",
+            body=json.dumps(body).encode(),
+            # The last of several begins counts, so another node may be asked.
+            is_repeatable=True,
+        )
+        answer = json_of(await self._http.send(call), "POST /transactions:begin")
+        fields = AnswerFields(answer, "transaction")
         return ProducerIdentity(fields.integer("producer_id"), fields.integer("producer_epoch"))
 
     async def commit_transaction(

@@ -52,6 +52,7 @@ class Consumer:
         UnreadableOffsetError, TargetNotFoundError   as a reader does; a group's member never raises the latter, because
                                                      its group notices deleted topics
         ConsumerFencedError                          another process took over the instance id
+        NeverReachedError                            no node has ever responded to the client; poll again
         other ClientErrors                           no useful response for ``patience_ms``; poll again
         errors that a listener raises
     """

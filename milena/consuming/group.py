@@ -23,21 +23,16 @@ from milena.errors import (
     ConsumerFencedError,
     MemberFencedError,
     MemberUnknownError,
-    NotNowError,
-    ServerFailedError,
+    NeverReachedError,
     StaleMemberError,
     UnexpectedAnswerError,
-    UnknownResultError,
-    UnreachableError,
+    is_worth_another_try,
 )
 from milena.model.clock import Clock
-from milena.reading.patience import Patience
+from milena.reading.patience import WAIT_MS_MAX, Patience
 from milena.records import TopicPartition
 
 logger = logging.getLogger(__name__)
-
-PASSING = (UnreachableError, NotNowError, ServerFailedError, UnknownResultError)
-"""Temporary errors. Heartbeats, commits and queries are repeatable, so even an unknown result is retried."""
 
 AT_ONCE_MS = 100
 """If a node was asked to wait and responds "no change" sooner than this (ms), the next heartbeat waits a while."""
@@ -192,12 +187,14 @@ class GroupLink:
             # An error about a former membership is nothing new.
             if beat.member_id == self.membership.member_id and not self.membership.is_lost:
                 self._on_refusal(error)
-        except PASSING as error:
-            await self._be_patient(error)
-        except UnexpectedAnswerError as error:
-            await self._be_patient(error)
         except ClientError as error:
-            self._end(error)
+            # A heartbeat is repeatable, so it is retried even after an unknown result.
+            if is_worth_another_try(error) or isinstance(
+                error, UnexpectedAnswerError | NeverReachedError
+            ):
+                await self._be_patient(error)
+            else:
+                self._end(error)
         return None
 
     async def _held(
@@ -264,11 +261,14 @@ class GroupLink:
         self._on_change()
 
     async def _be_patient(self, error: ClientError) -> None:
-        wait_ms = self._patience.on_failure(self._clock.now_ms())
-        if wait_ms is None:
+        wait_ms = self._patience.on_failure(
+            self._clock.now_ms(), is_bad_answer=isinstance(error, UnexpectedAnswerError)
+        )
+        if wait_ms is None or isinstance(error, NeverReachedError):
+            # The heartbeats go on, because the next ``poll`` may find the cluster again.
             self._failure = error
             self._patience = Patience(self._patience_ms)
-            wait_ms = self._patience.on_failure(self._clock.now_ms()) or 0
+            wait_ms = WAIT_MS_MAX
             self._on_change()
         await self._clock.sleep(wait_ms)
 
@@ -333,7 +333,9 @@ class OffsetCommits:
             if self._link is None or epoch is None or not await self._link.has_moved_on(epoch):
                 raise CommitFailedError(f"nothing was committed: {error.message}") from error
             await self._be_patient(error, patience)
-        except PASSING as error:
+        except ClientError as error:
+            if not is_worth_another_try(error):
+                raise
             await self._be_patient(error, patience)
         else:
             return True

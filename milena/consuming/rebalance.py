@@ -14,9 +14,9 @@ from inspect import isawaitable
 from milena.cluster.group_views import GroupOffset
 from milena.consuming.assignment import Assignment
 from milena.consuming.feeds import Feeds
-from milena.consuming.group import PASSING, GroupLink, GroupPort, OffsetCommits
+from milena.consuming.group import GroupLink, GroupPort, OffsetCommits
 from milena.consuming.options import ConsumerOptions, RebalanceListener
-from milena.errors import ClientError
+from milena.errors import ClientError, is_worth_another_try
 from milena.model.clock import Clock
 from milena.reading.patience import Patience
 from milena.records import Position, StartAt, TopicPartition
@@ -164,9 +164,9 @@ class Rebalancer:
         while True:
             try:
                 found = await self._calls.committed(self._options.group, topics)
-            except PASSING as error:
+            except ClientError as error:
                 wait_ms = patience.on_failure(self._clock.now_ms())
-                if wait_ms is None:
+                if wait_ms is None or not is_worth_another_try(error):
                     raise
                 logger.debug("committed offsets not known yet: %s", error)
                 await self._clock.sleep(wait_ms)

@@ -186,6 +186,7 @@ class Producer:
             RecordTooLargeError: the record is larger than the topic, or the buffer, can hold.
             BufferFullError: the buffer was full for ``max_block_ms``.
             UnreachableError: the topic is new to the client, and no node responded for ``max_block_ms``.
+            NeverReachedError: no node has ever responded, for the client's ``connect_timeout_ms``.
             ClientClosedError: the producer is closed.
         """
         if self._is_turn_due:

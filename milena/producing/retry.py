@@ -75,11 +75,6 @@ def judge(
     return Judgement(step, is_fate_known=True)
 
 
-def is_worth_another_try(error: ClientError) -> bool:
-    """Return whether a repeatable call is worth a retry: the cluster may be able to respond in a moment."""
-    return error.is_retriable or isinstance(error, UnknownResultError | ServerFailedError)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """Waits that double from ``first_ms`` to ``most_ms``, each changed by a random share of up to ``jitter``."""

@@ -39,6 +39,7 @@ from milena.errors import (
     TooLargeError,
     UnexpectedAnswerError,
     UnknownResultError,
+    is_worth_another_try,
 )
 from milena.model.batch.encode import encode_batch
 from milena.model.clock import Clock
@@ -46,7 +47,7 @@ from milena.model.errors import InvalidRecordError
 from milena.model.types import Codec
 from milena.producing.batching import Lane, Shipment
 from milena.producing.options import ProducerOptions
-from milena.producing.retry import Backoff, Step, is_worth_another_try, judge
+from milena.producing.retry import Backoff, Step, judge
 from milena.records import Acks, ProducerIdentity
 
 logger = logging.getLogger(__name__)

@@ -9,13 +9,18 @@ from random import Random
 from typing import Protocol
 
 from milena.cluster.view import ClusterView, TopicView
-from milena.errors import BadRecordError, ClientError, TargetNotFoundError
+from milena.errors import (
+    BadRecordError,
+    ClientError,
+    TargetNotFoundError,
+    is_worth_another_try,
+)
 from milena.model.clock import Clock
 from milena.producing.batching import Accumulator
 from milena.producing.options import ProducerOptions
 from milena.producing.partitioner import Topology
 from milena.producing.placement import TopicPlacement
-from milena.producing.retry import Backoff, is_worth_another_try
+from milena.producing.retry import Backoff
 
 
 class TopicPort(Protocol):
@@ -89,6 +94,7 @@ class TopicPlacements:
             TargetNotFoundError: no such topic, and the nodes do not create it.
             BadRecordError: the topic has fewer partitions.
             UnreachableError: no node responded for ``max_block_ms``.
+            NeverReachedError: no node has ever responded.
         """
         deadline_ms = self._clock.now_ms() + self._options.max_block_ms
         failures = 0

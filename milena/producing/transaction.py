@@ -18,13 +18,14 @@ from milena.errors import (
     ProducerFencedError,
     TransactionAbortedError,
     UnknownResultError,
+    is_worth_another_try,
 )
 from milena.model.clock import Clock
 from milena.model.types import PRODUCER_EPOCH_MAX
 from milena.producing.batching import Shipment
 from milena.producing.options import ProducerOptions
 from milena.producing.producer import Producer, ProducerMetadataPort
-from milena.producing.retry import UNKNOWN, is_worth_another_try
+from milena.producing.retry import UNKNOWN
 from milena.records import Acks, ProducerIdentity, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -485,6 +486,7 @@ class TransactionalProducer:
 
         Raises:
             ClientError: no node could begin it within ``delivery_timeout_ms``, or the cluster refuses.
+            NeverReachedError: no node has ever responded, for the client's ``connect_timeout_ms``.
         """
         await self.persist(self._owner.take_over)
 

@@ -18,12 +18,10 @@ from typing import Protocol, Self
 from milena.errors import (
     ClientClosedError,
     ClientError,
-    NotNowError,
     OutOfRangeError,
-    ServerFailedError,
     UnexpectedAnswerError,
-    UnknownResultError,
     UnreachableError,
+    is_worth_another_try,
 )
 from milena.model.clock import Clock
 from milena.model.errors import CorruptBatchError
@@ -44,9 +42,6 @@ PATIENCE_MS = 60_000
 _EMPTY_PAUSE_MS = 50
 _AT_ONCE_MS = 20
 """A node that was asked to wait but responds empty within ``_AT_ONCE_MS`` is asked again after ``_EMPTY_PAUSE_MS``."""
-
-_PASSING = (UnreachableError, NotNowError, ServerFailedError, UnknownResultError)
-"""Temporary errors. A fetch changes nothing, so even an unknown result is retried."""
 
 
 class FetchPort(Protocol):
@@ -82,6 +77,7 @@ class PartitionReader:
         TargetNotFoundError     no such topic or partition
         UnreadableOffsetError   the next offset was deleted, or is above the end; names the readable range
         UnexpectedAnswerError   damaged or contradictory responses, again and again
+        NeverReachedError       no node has ever responded to the client
         other ClientErrors      no useful response for ``patience_ms``
     """
 
@@ -262,7 +258,10 @@ class PartitionReader:
             if work == self._go_into_range:
                 raise
             await self._attempt(self._go_into_range)
-        except _PASSING as error:
+        except ClientError as error:
+            # A fetch changes nothing, so it is retried even after an unknown result.
+            if not is_worth_another_try(error):
+                raise
             await self._be_patient(error)
         return None
 

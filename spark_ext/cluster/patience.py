@@ -3,9 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from milena.errors import ClientError
+from milena.errors import ClientError, is_worth_another_try
 from milena.model.clock import Clock, SystemClock
-from milena.producing.retry import is_worth_another_try
 from milena.reading.patience import Patience
 
 PATIENCE_MS = 120_000

@@ -18,6 +18,7 @@ from milena.errors import (
     CredentialsRefusedError,
     NotPermittedError,
     TargetNotFoundError,
+    is_worth_another_try,
 )
 from milena.model.access import (
     ANY_NAME,
@@ -28,7 +29,6 @@ from milena.model.access import (
     ResourceType,
 )
 from milena.model.clock import Clock, SystemClock
-from milena.producing.retry import is_worth_another_try
 from spark_ext.cluster.patience import patiently
 from spark_ext.errors import OptionError
 from spark_ext.options.credentials import TaskToken, TaskTokenRule, carried

@@ -15,10 +15,9 @@ from milena.cluster.view import TopicView
 from milena.errors import (
     AnswerError,
     ClientError,
-    ServerFailedError,
     TargetNotFoundError,
-    UnknownResultError,
     UnreadableOffsetError,
+    is_worth_another_try,
 )
 from milena.model.clock import Clock
 from milena.reading.patience import Patience
@@ -80,11 +79,6 @@ async def fetch_ranges(
         await fetcher.check_topics(ranges)
 
 
-def is_passing(error: ClientError) -> bool:
-    """Return whether a read may be retried. It changes nothing, so an unknown result may be retried, too."""
-    return error.is_retriable or isinstance(error, ServerFailedError | UnknownResultError)
-
-
 class _RangeFetcher:
     """Fetches ranges with one client."""
 
@@ -132,7 +126,7 @@ class _RangeFetcher:
             self._lose(f"{r.partition} does not exist any more", error)
             return None
         except ClientError as error:
-            if not is_passing(error):
+            if not is_worth_another_try(error):
                 raise
             raise self._stalled(f"{r.partition}, offset {position}", error) from error
         # Offsets without a chunk are no loss: compaction or a transaction left a hole. A partition that now ends
@@ -176,7 +170,7 @@ class _RangeFetcher:
                 return await self._client.metadata.topic(name)
             except ClientError as error:
                 wait_ms = patience.on_failure(self._clock.now_ms())
-                if not is_passing(error):
+                if not is_worth_another_try(error):
                     raise
                 if wait_ms is None:
                     raise self._stalled(f"topic {name}", error) from error

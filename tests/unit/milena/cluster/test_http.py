@@ -4,9 +4,11 @@ import pytest
 from aiohttp import web
 
 from milena.cluster.admin import AdminClient, cluster_view
-from milena.cluster.http import WARN_UNREACHED_MS, HttpSession, normalise_url, read_answer
+from milena.cluster.http import HttpSession, normalise_url, read_answer
 from milena.errors import (
     AnswerError,
+    ClientError,
+    NeverReachedError,
     NotNowError,
     OutOfRangeError,
     ProducerFencedError,
@@ -161,14 +163,77 @@ def test_a_malformed_field_is_named(broken, message):
 
 
 async def test_a_client_that_never_reached_a_node_warns_once(unused_tcp_port_factory, caplog):
+    """A single call raises, and needs no warning; the second one is a retry."""
     urls = [f"http://127.0.0.1:{unused_tcp_port_factory()}" for _ in range(2)]
-    clock = FakeClock()
-    async with HttpSession(urls, timeout_s=5, clock=clock) as http:
-        for wait_ms, warnings in ((0, 0), (WARN_UNREACHED_MS - 1, 0), (1, 1), (10_000, 1)):
-            clock.jump(wait_ms)
+    async with HttpSession(urls, timeout_s=5, clock=FakeClock()) as http:
+        for warnings in (0, 1, 1):
             with pytest.raises(UnreachableError):
                 await http.get("/x")
             assert len(caplog.records) == warnings
     (warning,) = caplog.records
     for url in urls:
         assert f"cannot reach {url}: connection refused" in warning.message
+
+
+async def test_a_client_that_never_reached_a_node_gives_up_in_time(unused_tcp_port_factory):
+    urls = [f"http://127.0.0.1:{unused_tcp_port_factory()}" for _ in range(2)]
+    clock = FakeClock()
+    async with HttpSession(urls, timeout_s=5, clock=clock, connect_timeout_ms=10_000) as http:
+        for wait_ms, kind in (
+            (0, UnreachableError),
+            (9_000, UnreachableError),
+            (1, NeverReachedError),
+        ):
+            clock.jump(wait_ms)
+            with pytest.raises(UnreachableError) as caught:
+                await http.get("/x")
+            assert type(caught.value) is kind
+            for url in urls:
+                assert f"cannot reach {url}: connection refused" in caught.value.message
+    assert "10000 ms" in caught.value.message
+    assert "connect_timeout_ms" in caught.value.message
+
+
+async def test_a_node_that_has_responded_once_is_waited_for(unused_tcp_port):
+    clock = FakeClock()
+    app = web.Application()
+    app.add_routes([web.get("/x", _answering(200, "{}"))])
+    async with serving(app) as url:
+        http = await HttpSession(url, timeout_s=5, clock=clock, connect_timeout_ms=0).__aenter__()
+        await http.get("/x")
+    clock.jump(60_000)
+    async with http:
+        with pytest.raises(UnreachableError) as caught:
+            await http.get("/x")
+    assert type(caught.value) is UnreachableError
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "is_contact"),
+    [
+        (500, "a bug", False),
+        (503, "<html>Service Unavailable</html>", False),
+        (503, '{"error_code":50305,"message":"no majority"}', True),
+        (401, "", True),
+        (404, "", True),
+    ],
+)
+async def test_the_failure_of_a_proxy_is_no_response_of_a_node(status, body, is_contact):
+    app = web.Application()
+    app.add_routes([web.get("/x", _answering(status, body))])
+    async with (
+        serving(app) as url,
+        HttpSession(url, timeout_s=5, connect_timeout_ms=0) as http,
+    ):
+        with pytest.raises(ClientError) as caught:
+            await http.get("/x")
+    assert isinstance(caught.value, NeverReachedError) == (not is_contact)
+    if not is_contact:
+        assert f"{url} answers HTTP {status}, and not as a Milena node" in caught.value.message
+
+
+def _answering(status, body):
+    async def answer(_request):
+        return web.Response(status=status, text=body)
+
+    return answer

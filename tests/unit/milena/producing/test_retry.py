@@ -17,8 +17,9 @@ from milena.errors import (
     UnexpectedAnswerError,
     UnknownResultError,
     UnreachableError,
+    is_worth_another_try,
 )
-from milena.producing.retry import Backoff, Judgement, Step, is_worth_another_try, judge
+from milena.producing.retry import Backoff, Judgement, Step, judge
 
 
 def answer(kind):

@@ -1,0 +1,52 @@
+"""Decide how long a client goes on while no node has ever responded to it (pure).
+
+A cluster that has responded before comes back: elections and restarts end. So the retries of the client last for a
+minute or two. Before the first response, a wrong address is the more likely reason, so the client gives up sooner.
+"""
+
+CONNECT_TIMEOUT_MS = 10_000
+"""How long a client tries to get the first response of any node, in ms."""
+
+PAUSE_MS_MAX = 1_200
+"""The longest pause between two attempts of the client's retries by default, in ms: a second, and its jitter."""
+
+LATE_CALL_MS = 3_000
+"""How long one call may take after the time is over, in ms. It still finds a cluster that has come up."""
+
+
+class FirstContact:
+    """Whether any node has responded, and since when the client has tried. Owned by one event loop."""
+
+    def __init__(self, timeout_ms: float) -> None:
+        self.is_made = False
+        """True once a node has responded, even with a refusal."""
+        self.timeout_ms = timeout_ms
+        self._since_ms: float | None = None
+        self._failed_ms = 0.0
+        self._reasons = ""
+        self._is_told = False
+
+    def deadline_ms(self, now_ms: float) -> float:
+        """Return when a call that starts now must end; infinite after the first response."""
+        if self.is_made:
+            return float("inf")
+        # A program may have been busy with other things since its last failed call.
+        if self._since_ms is None or now_ms - self._failed_ms > self.timeout_ms:
+            self._since_ms = self._failed_ms = now_ms
+        end_ms = self._since_ms + self.timeout_ms
+        return end_ms if now_ms < end_ms else now_ms + LATE_CALL_MS
+
+    def on_failure(self, now_ms: float, reasons: str) -> bool:
+        """Note a call without a response; return True if the client must give up, because the time is over.
+
+        The time also counts as over if the next attempt could come too late.
+        """
+        self._failed_ms, self._reasons = now_ms, reasons
+        return self._since_ms is None or now_ms + PAUSE_MS_MAX > self._since_ms + self.timeout_ms
+
+    def news(self) -> str | None:
+        """Return why the calls so far have failed, when the client makes another one; only once."""
+        if self.is_made or self._is_told or not self._reasons:
+            return None
+        self._is_told = True
+        return self._reasons
