@@ -10,7 +10,7 @@ own connections. Producers and readers belong to the process that opened them.
 """
 
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
@@ -18,17 +18,14 @@ from typing import Self, TypeVar, Unpack
 from milena.blocking.access import AccessAdmin
 from milena.blocking.clients import Deliveries, Delivery, PartitionReader, Producer, Resource
 from milena.blocking.consumer import Consumer, on_threads
+from milena.blocking.forwarding import Forwarding, forwarded
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.blocking.transactions import NamedProducer, Transaction, TransactionalProducer
 from milena.client import Client as AsyncClient
-from milena.cluster.admin import TIMEOUT_S, AdminClient, OffsetRange
+from milena.cluster.admin import TIMEOUT_S, AdminClient
 from milena.cluster.credentials import ANONYMOUS, Credentials
 from milena.cluster.first_contact import CONNECT_TIMEOUT_MS
-from milena.cluster.group_admin import PartitionLag
-from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.metadata import MAX_AGE_MS
-from milena.cluster.transactions import TransactionView
-from milena.cluster.view import ClusterView, TopicView
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import ConsumerKeywords
 from milena.producing.options import ProducerKeywords
@@ -36,7 +33,7 @@ from milena.producing.transaction import TRANSACTION_TIMEOUT_MS
 from milena.reading.cursor import OnOutOfRange
 from milena.reading.reader import FETCH_BYTES, PATIENCE_MS, PREFETCH_CHUNKS, WAIT_MS
 from milena.reading.reader import PartitionReader as AsyncPartitionReader
-from milena.records import Position, StartAt, TopicPartition
+from milena.records import Position, StartAt
 
 __all__ = [
     "AccessAdmin",
@@ -258,115 +255,48 @@ class Client:
                 stack.callback(user.__exit__, kind, error, trace)
 
 
-class Admin:
-    """The blocking ``milena.cluster.admin.AdminClient``; errors are the same."""
+class Admin(Forwarding[AdminClient]):
+    """The blocking ``milena.AdminClient``. Methods, parameters and errors are the same."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
+    def _run(self, work: _Work[T]) -> T:
+        return self._client._call(work)
+
     @property
-    def access(self) -> "AccessAdmin":
+    def url(self) -> str:
+        """The node that was given first."""
+        return self._client._open()[1].admin.url
+
+    @property
+    def access(self) -> AccessAdmin:
         """Administration of access: users, tokens, access control entries and the mode."""
         return AccessAdmin(self._client._call)
 
-    def cluster(self) -> ClusterView:
-        """Return nodes, topics and leaders."""
-        return self._client._call(lambda admin: admin.cluster())
-
-    def cluster_id(self) -> str:
-        """Return the cluster's id."""
-        return self._client._call(lambda admin: admin.cluster_id())
-
-    def topic_names(self) -> list[str]:
-        """Return the names of all topics, sorted."""
-        return self._client._call(lambda admin: admin.topic_names())
-
-    def topic(self, name: str) -> TopicView:
-        """Return one topic with its effective configs and partitions."""
-        return self._client._call(lambda admin: admin.topic(name))
-
-    def offsets(self, topic: TopicView) -> list[OffsetRange]:
-        """Return the readable range of every partition."""
-        return self._client._call(lambda admin: admin.offsets(topic))
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int | None = None,
-        replication_factor: int | None = None,
-        configs: Mapping[str, str] | None = None,
-    ) -> None:
-        """Create a topic; None leaves the choice to the cluster."""
-        self._client._call(
-            lambda admin: admin.create_topic(
-                name,
-                partitions=partitions,
-                replication_factor=replication_factor,
-                configs=configs,
-            )
-        )
-
-    def add_partitions(self, name: str, partitions: int) -> None:
-        """Raise the number of a topic's partitions to ``partitions``."""
-        self._client._call(lambda admin: admin.add_partitions(name, partitions))
-
-    def alter_configs(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set (value) or reset (None) configs of a topic, all or none of them."""
-        self._client._call(lambda admin: admin.alter_configs(name, changes))
-
-    def delete_records(self, topic: str, partition: int, before: int | None) -> int:
-        """Delete the records below ``before`` permanently; None: all committed records.
-
-        Return the first offset left.
-        """
-        return self._client._call(lambda admin: admin.delete_records(topic, partition, before))
-
-    def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
-        """Return the offset of the first record at or after a time, in ms since 1970."""
-        return self._client._call(lambda admin: admin.offset_at(topic, partition, time_ms))
-
-    def remove_node(self, node_id: int) -> None:
-        """Remove a node that is gone for good."""
-        self._client._call(lambda admin: admin.remove_node(node_id))
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records."""
-        self._client._call(lambda admin: admin.delete_topic(name))
-
-    def groups(self) -> list[GroupSummary]:
-        """Return all consumer groups, in order of their ids."""
-        return self._client._call(lambda admin: admin.groups())
-
-    def group(self, group_id: str) -> GroupView:
-        """Return one consumer group."""
-        return self._client._call(lambda admin: admin.group(group_id))
-
-    def group_lags(self, group: GroupView) -> list[PartitionLag]:
-        """Return a group's progress in each of its partitions."""
-        return self._client._call(lambda admin: admin.group_lags(group))
-
-    def reset_group(
-        self,
-        group_id: str,
-        topic: str,
-        position: Position,
-        *,
-        partitions: Sequence[int] | None = None,
-    ) -> dict[TopicPartition, int]:
-        """Reset the offsets of a group without members; return the offsets that were committed."""
-        return self._client._call(
-            lambda admin: admin.reset_group(group_id, topic, position, partitions=partitions)
-        )
-
-    def delete_group(self, group_id: str) -> None:
-        """Delete a group without members, and its offsets."""
-        self._client._call(lambda admin: admin.delete_group(group_id))
-
-    def transactions(self, *, older_than_ms: int | None = None) -> list[TransactionView]:
-        """Return the transactions that leaders hold open, the oldest first."""
-        return self._client._call(lambda admin: admin.transactions(older_than_ms=older_than_ms))
-
-    def abort_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Abort a transaction, so that nothing that it wrote counts."""
-        self._client._call(lambda admin: admin.abort_transaction(producer_id, producer_epoch))
+    cluster = forwarded(AdminClient.cluster)
+    has_majority = forwarded(AdminClient.has_majority)
+    node_metrics = forwarded(AdminClient.node_metrics)
+    examine = forwarded(AdminClient.examine)
+    rebalance = forwarded(AdminClient.rebalance)
+    reassignments = forwarded(AdminClient.reassignments)
+    cancel_reassignments = forwarded(AdminClient.cancel_reassignments)
+    cluster_id = forwarded(AdminClient.cluster_id)
+    topic_names = forwarded(AdminClient.topic_names)
+    topic = forwarded(AdminClient.topic)
+    offsets = forwarded(AdminClient.offsets)
+    create_topic = forwarded(AdminClient.create_topic)
+    add_partitions = forwarded(AdminClient.add_partitions)
+    alter_configs = forwarded(AdminClient.alter_configs)
+    delete_records = forwarded(AdminClient.delete_records)
+    offset_at = forwarded(AdminClient.offset_at)
+    remove_node = forwarded(AdminClient.remove_node)
+    delete_topic = forwarded(AdminClient.delete_topic)
+    groups = forwarded(AdminClient.groups)
+    group = forwarded(AdminClient.group)
+    group_lags = forwarded(AdminClient.group_lags)
+    reset_group = forwarded(AdminClient.reset_group)
+    delete_group = forwarded(AdminClient.delete_group)
+    transactions = forwarded(AdminClient.transactions)
+    abort_transaction = forwarded(AdminClient.abort_transaction)
+    drain = forwarded(AdminClient.drain)

@@ -232,6 +232,11 @@ class Producer(Resource):
             timeout_ms = None if timeout_s is None else timeout_s * 1000
             self._thread.run(self._producer.close(timeout_ms))
 
+    @property
+    def buffered_bytes(self) -> int:
+        """The bytes without an outcome, as ``buffer_bytes`` counts them."""
+        return self._producer.buffered_bytes
+
     def _send_later(self, topic: str, partition: int | None, offer: Callable[[], T | Needs]) -> T:
         producer = self._producer
         deadline_ms = self._clock.now_ms() + producer.options.max_block_ms
@@ -295,6 +300,12 @@ class PartitionReader(Resource):
     def skipped(self) -> int:
         """How many offsets were deleted unread and skipped, as ``on_out_of_range`` allows."""
         return self._reader.skipped
+
+    def locate(self) -> int:
+        """Return the offset at which the reader begins; find it out now if needed. Call this before reading."""
+        found = self._thread.run(self._reader.locate())
+        self._next_offset = found
+        return found
 
     def __iter__(self) -> Self:
         return self

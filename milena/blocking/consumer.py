@@ -6,18 +6,21 @@ for records.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterator, Set
 from inspect import iscoroutinefunction
-from typing import Self
+from typing import Self, TypeVar
 
 from milena.blocking.clients import OnExit, Resource
+from milena.blocking.forwarding import Forwarding, forwarded
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import RebalanceListener, Subscription
 from milena.records import ConsumedRecord, Position, TopicPartition
 
+T = TypeVar("T")
 
-class Consumer(Resource):
+
+class Consumer(Resource, Forwarding[AsyncConsumer]):
     """Iterate the consumer for records, or ``poll`` it. For one thread.
 
     While ``poll`` waits, a listener may call the consumer from its own thread.
@@ -29,6 +32,9 @@ class Consumer(Resource):
         super().__init__(consumer, thread, on_exit=on_exit)
         self.inner = self._consumer = consumer
         self._rest: Iterator[ConsumedRecord] = iter(())
+
+    def _run(self, work: Callable[[AsyncConsumer], Coroutine[object, object, T]]) -> T:
+        return self._thread.run(work(self._consumer))
 
     def close(self) -> None:
         """Commit what was given out, give the partitions back, and leave the group. You may call it again."""
@@ -86,38 +92,27 @@ class Consumer(Resource):
         return self._consumer.member_id
 
     @property
+    def member_epoch(self) -> int | None:
+        """The epoch under which the consumer commits; None without a group, 0 before it has joined."""
+        return self._consumer.member_epoch
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """True while partitions come or go."""
+        return self._consumer.is_rebalancing
+
+    @property
     def generation(self) -> int | None:
         """The group's generation as last reported; None without a group."""
         return self._consumer.generation
 
-    def subscribe(self, *topics: str, pattern: str | None = None) -> None:
-        """Read these topics instead of what was read before."""
-        self._thread.run(self._consumer.subscribe(*topics, pattern=pattern))
-
-    def assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Read exactly these partitions, without sharing them with a group's members."""
-        self._thread.run(self._consumer.assign(partitions))
-
-    def position(self, topic: str, partition: int) -> int:
-        """Return the offset of the next record to be given."""
-        return self._thread.run(self._consumer.position(topic, partition))
-
-    def lag(self, topic: str, partition: int) -> int:
-        """Return how many offsets lie between the position and the end of committed records."""
-        return self._thread.run(self._consumer.lag(topic, partition))
-
-    def committed(self, topic: str, partition: int) -> int | None:
-        """Return the offset that the group has committed in a partition; None without one."""
-        return self._thread.run(self._consumer.committed(topic, partition))
-
-    def commit(
-        self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None
-    ) -> None:
-        """Commit these offsets; None commits all records that were given out.
-
-        Errors are those of the asynchronous consumer.
-        """
-        self._thread.run(self._consumer.commit(offsets))
+    subscribe = forwarded(AsyncConsumer.subscribe)
+    assign = forwarded(AsyncConsumer.assign)
+    position = forwarded(AsyncConsumer.position)
+    lag = forwarded(AsyncConsumer.lag)
+    committed = forwarded(AsyncConsumer.committed)
+    commit = forwarded(AsyncConsumer.commit)
+    rewind = forwarded(AsyncConsumer.rewind)
 
     def seek(self, topic: str, partition: int, position: Position) -> None:
         """Continue at a position: an offset, an end of the partition, a time, or the last n records."""

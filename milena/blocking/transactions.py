@@ -61,6 +61,19 @@ class TransactionalProducer:
         self._on_open = on_open
         self._on_exit = on_exit
 
+    @property
+    def has_begun(self) -> bool:
+        """True if the next transaction has started: the id is ours, as far as we know."""
+        return self._producer.has_begun
+
+    def begin(self) -> None:
+        """Begin the next transaction now. An open transaction of the id is aborted; its former holder cannot commit.
+
+        Raises:
+            ClientError: no node could begin it within ``delivery_timeout_ms``, or the cluster refuses.
+        """
+        self._thread.run(self._producer.begin())
+
     def transaction(self) -> Transaction:
         """Return the next transaction, a context manager."""
         found = Transaction(self._producer.transaction(), self._thread, on_exit=self._on_exit)

@@ -8,7 +8,11 @@ from milena.model.clock import Clock, SystemClock
 from milena.reading.patience import Patience
 
 PATIENCE_MS = 120_000
-"""How long a call without a useful response is retried, in ms."""
+"""How long a call without a useful response is retried, in ms.
+
+It is also the ``connect_timeout_ms`` of a client that continues the work of the driver: the driver has reached the
+cluster, so the addresses are right.
+"""
 
 T = TypeVar("T")
 

@@ -51,7 +51,13 @@ async def fetch_ranges(
     """
     # The loop stops while Spark works on a chunk. A clock that continues would count that time as missing responses.
     clock = PausedClock()
-    async with Client(fetching.urls, credentials=fetching.credentials, clock=clock) as client:
+    async with Client(
+        fetching.urls,
+        credentials=fetching.credentials,
+        clock=clock,
+        # The driver has reached the cluster, so a task waits for it.
+        connect_timeout_ms=fetching.poll_timeout_ms,
+    ) as client:
         fetcher = _RangeFetcher(client, fetching, clock)
         waiting = iter(ranges)
         tasks: list[asyncio.Task[None]] = []

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from milena import sync
+from spark_ext.cluster.patience import PATIENCE_MS
 from spark_ext.errors import RecordError
 from spark_ext.options.parsing import WriteOptions
 from spark_ext.rows.blocks import block_of, runs_in
@@ -56,7 +57,11 @@ class MilenaWriter(DataSourceArrowWriter):
         count = 0
         unsettled: deque[list[_Sent]] = deque()
         with (
-            sync.Client(self._options.urls, credentials=self._options.credentials) as client,
+            sync.Client(
+                self._options.urls,
+                credentials=self._options.credentials,
+                connect_timeout_ms=PATIENCE_MS,
+            ) as client,
             client.producer(compression=self._options.compression) as producer,
         ):
             for rows in iterator:

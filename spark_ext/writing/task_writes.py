@@ -18,7 +18,7 @@ from milena.cluster.transport import WrittenPart
 from milena.errors import TargetNotFoundError
 from milena.model.types import Codec
 from milena.producing.options import COMPRESSIONS, MESSAGE_BYTES_MAX
-from spark_ext.cluster.patience import patiently
+from spark_ext.cluster.patience import PATIENCE_MS, patiently
 from spark_ext.options.parsing import WriteOptions
 from spark_ext.rows.blocks import block_of
 from spark_ext.rows.write_schema import WriteColumns
@@ -54,7 +54,11 @@ class ChunkWriter:
         self._task = task
         self._codec = codec
         self._thread = ClientLoopThread()
-        self._client = Client(transaction.urls, credentials=transaction.credentials)
+        self._client = Client(
+            transaction.urls,
+            credentials=transaction.credentials,
+            connect_timeout_ms=PATIENCE_MS,
+        )
         self._sending: deque[asyncio.Task[None]] = deque()
         self._last: dict[TopicPartition, asyncio.Task[None]] = {}
         self.parts: list[tuple[TopicPartition, WrittenPart]] = []

@@ -29,7 +29,7 @@ from milena.errors import (
 )
 from milena.model.clock import SystemClock
 from milena.records import ProducerIdentity, TopicPartition
-from spark_ext.cluster.patience import patiently
+from spark_ext.cluster.patience import PATIENCE_MS, patiently
 from spark_ext.cluster.task_tokens import TOKENS, transaction_grants
 from spark_ext.errors import BatchAbortedError
 from spark_ext.options.parsing import WriteOptions
@@ -179,7 +179,11 @@ def commit(messages: Sequence[WriterCommitMessage | None], topic: str | None) ->
         )
 
     async def work() -> None:
-        async with Client(transaction.urls, credentials=transaction.credentials) as client:
+        async with Client(
+            transaction.urls,
+            credentials=transaction.credentials,
+            connect_timeout_ms=PATIENCE_MS,
+        ) as client:
             # Retrying is safe: a repeated commit gets the first one's result (docs/guarantees.md, Transactions).
             # ``parts`` lets the cluster refuse a transaction that has records of no task in the list.
             await patiently(

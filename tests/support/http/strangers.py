@@ -1,4 +1,4 @@
-"""What may be at an address in place of a Milena node that answers: each on a free port of loopback."""
+"""Servers and addresses that are no Milena node, each on a free port of loopback."""
 
 import asyncio
 import socket
@@ -124,7 +124,7 @@ PLACES: dict[str, tuple[Callable[[], Place], str]] = {
         "HTTP 502",
     ),
 }
-"""What is at the address, and what an error must say about it."""
+"""Places by name: how to start them, and the text that an error must contain."""
 
 AT_ONCE = {"closed cluster", "web site", "web site without the page", "web site that redirects"}
 """Places whose first answer says that another attempt cannot succeed."""

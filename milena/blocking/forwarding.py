@@ -1,0 +1,30 @@
+"""Turn the asynchronous methods of a class into blocking ones, with the same parameters, types and documentation."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+I = TypeVar("I")  # noqa: E741 - the inner object
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Forwarding(ABC, Generic[I]):
+    """The blocking counterpart of an asynchronous object, whose methods run on the client's own thread."""
+
+    @abstractmethod
+    def _run(self, work: Callable[[I], Coroutine[object, object, T]]) -> T:
+        """Run ``work`` with the inner object on the loop's thread; return its result, or raise its error."""
+
+
+def forwarded(
+    method: Callable[Concatenate[I, P], Coroutine[object, object, T]],
+) -> Callable[Concatenate[Forwarding[I], P], T]:
+    """Return the blocking form of an asynchronous method. Type checkers and editors see its parameters."""
+
+    @wraps(method)
+    def call(self: Forwarding[I], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(lambda inner: method(inner, *args, **kwargs))
+
+    return call
