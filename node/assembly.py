@@ -495,6 +495,7 @@ class Assembly:
             counts=self.counts,
             topic=self.admin.topic,
             records_end=self.reads.records_end,
+            appended_ms=self.reads.appended_ms,
             free_bytes=self._ports.directory.free_bytes,
         )
 

@@ -63,6 +63,8 @@ class GroupSample:
     committed_offset: int
     lag: int | None
     """None: not known."""
+    lag_ms: float | None
+    """How long the first unread record has been there. None: not known, or the lag is not known."""
 
 
 class NodeMetrics:
@@ -246,13 +248,22 @@ class _GroupSumCollector(Collector):
         self._groups = groups
 
     def collect(self) -> Iterator[Metric]:
-        sums: dict[str, int] = {}
-        unknown: dict[str, int] = {}
+        sums: dict[str, float] = {}
+        longest: dict[str, float] = {}
+        unknown: dict[str, float] = {}
         for sample in self._groups():
-            sums[sample.group] = sums.get(sample.group, 0) + (sample.lag or 0)
-            unknown[sample.group] = unknown.get(sample.group, 0) + (sample.lag is None)
+            group = sample.group
+            sums[group] = sums.get(group, 0) + (sample.lag or 0)
+            unknown[group] = unknown.get(group, 0) + (sample.lag is None or sample.lag_ms is None)
+            if sample.lag_ms is not None:
+                longest[group] = max(longest.get(group, 0), sample.lag_ms / 1000)
         for name, doc, values in (
             ("lag_sum", "Records that the group has not committed, in partitions led here.", sums),
+            (
+                "lag_seconds_max",
+                "The largest of the group's milena_group_lag_seconds in partitions led here.",
+                longest,
+            ),
             ("lag_unknown", "Partitions led here in which the group's lag is not known.", unknown),
         ):
             gauge = GaugeMetricFamily(f"milena_group_{name}", doc, labels=["group"])
@@ -271,6 +282,11 @@ class _GroupCollector(Collector):
         lag = GaugeMetricFamily(
             "milena_group_lag", "Records that the group has not committed.", labels=GROUP_LABELS
         )
+        seconds = GaugeMetricFamily(
+            "milena_group_lag_seconds",
+            "How long the first record that the group has not committed has been there.",
+            labels=GROUP_LABELS,
+        )
         committed = GaugeMetricFamily(
             "milena_group_committed_offset",
             "Next offset that the group will read.",
@@ -284,7 +300,10 @@ class _GroupCollector(Collector):
             committed.add_metric(labels, sample.committed_offset)
             if sample.lag is not None:
                 lag.add_metric(labels, sample.lag)
+            if sample.lag_ms is not None:
+                seconds.add_metric(labels, sample.lag_ms / 1000)
         yield lag
+        yield seconds
         yield committed
 
 

@@ -9,7 +9,7 @@ import math
 import struct
 from array import array
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from node.metrics.counts import NodeCounts
 from node.metrics.exposition import GroupSample
 from node.metrics.history import History, NodeLook, PartitionTraffic, ToldHistory
 from node.metrics.series import POINTS, STEP_MS, Floats
+from node.metrics.watermarks import Watermarks
 from node.peers.messages import Blob, CallType, Message, ask, peer_handler
 from node.peers.port import Peers
 from node.replica.runner import PartitionRunner
@@ -50,10 +51,25 @@ logger = logging.getLogger(__name__)
 
 STEP = 1_000
 """Replicas, or committed offsets, that are sampled in one turn of the loop: about a millisecond."""
+DATES_READ_MAX = 1_000
+"""Records whose dates are read for one sample. The lag in seconds of further ones stays unknown until the next one."""
 BUSIEST_TOLD = 20
 """Busiest partitions that are reported: this many by bytes written, and as many by bytes read."""
 NUMBER_MAX = 1 << 40
 """A response with slots or counts above this is not sound."""
+
+
+_Place = tuple[str, int, int, int]
+"""Topic id, partition, leader epoch and offset."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Dates:
+    """The dates of records that one sample needs. A record that was dated for the sample before is not read again."""
+
+    before: Mapping[_Place, int]
+    found: dict[_Place, int] = field(default_factory=dict)
+    reads_left: int = DATES_READ_MAX
 
 
 class HistoryService:
@@ -69,6 +85,7 @@ class HistoryService:
         counts: NodeCounts,
         topic: Callable[[str], Awaitable[Topic]],
         records_end: Callable[[PartitionRunner], Awaitable[int]],
+        appended_ms: Callable[[PartitionRunner, int], Awaitable[int | None]],
         free_bytes: Callable[[], int],
     ) -> None:
         self._metadata = metadata
@@ -77,10 +94,13 @@ class HistoryService:
         self._clock = clock
         self._topic = topic
         self._records_end = records_end
+        self._appended_ms = appended_ms
         self._free_bytes = free_bytes
         self._history = History(counts)
         self._here: dict[str, TopicHere] = {}
         self._groups_here: Sequence[GroupSample] = ()
+        self._watermarks = Watermarks()
+        self._dates: dict[_Place, int] = {}
         self._looked_ms = clock.now_ms()
         self.on_history = peer_handler(HISTORY, self._tell)
         self.on_sizes = peer_handler(SIZES, self._tell_sizes)
@@ -119,10 +139,17 @@ class HistoryService:
 
     async def _look_at_groups(self, look: NodeLook, image: Image) -> None:
         seen, samples = 0, []
+        noted: set[PartitionKey] = set()
+        dates = _Dates(before=self._dates)
         for group, offsets in image.offsets.items():
             for key, committed in offsets.items():
                 runner = self._replicas.find(*key)
                 if runner is not None and runner.leader is not None:
+                    if key not in noted:
+                        noted.add(key)
+                        self._watermarks.note(
+                            key, runner.leader_epoch, runner.high_watermark, self._clock.now_ms()
+                        )
                     lag = await self._lag(runner, committed.offset)
                     look.add_lag(group, lag)
                     sample = GroupSample(
@@ -131,12 +158,35 @@ class HistoryService:
                         partition=runner.partition,
                         committed_offset=committed.offset,
                         lag=lag,
+                        lag_ms=await self._age_ms(runner, committed.offset, dates) if lag else lag,
                     )
                     samples.append(sample)
                 seen += 1
                 if seen % STEP == 0:
                     await one_turn()
+        self._watermarks.keep(noted)
+        self._dates = dates.found
         self._groups_here = samples
+
+    async def _age_ms(
+        self, runner: PartitionRunner, position: int, dates: "_Dates"
+    ) -> float | None:
+        """Return how long the first record from ``position`` on has been committed here; None: not known."""
+        key = (runner.topic_id, runner.partition)
+        offset = max(position, runner.log.log_start_offset)
+        passed_ms = self._watermarks.passed_ms(key, offset)
+        if passed_ms is not None:
+            return max(0.0, self._clock.now_ms() - passed_ms)
+        # The record was there before the notes of its partition.
+        place = (*key, runner.leader_epoch, offset)
+        appended_ms = dates.before.get(place, dates.found.get(place))
+        if appended_ms is None and dates.reads_left > 0:
+            dates.reads_left -= 1
+            appended_ms = await self._appended_ms(runner, offset)
+        if appended_ms is None:
+            return None
+        dates.found[place] = appended_ms
+        return max(0, self._clock.wall_ms() - appended_ms)
 
     def groups_here(self) -> Sequence[GroupSample]:
         """Return the groups' offsets in partitions that this node leads, at most ten seconds old."""

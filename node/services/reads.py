@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from milena.disk.files import Buffer
+from milena.model.batch.header import decode_header
 from milena.model.errors import (
     CorruptLogError,
     FateUnknownError,
@@ -76,6 +77,9 @@ LEADER_END_MS = 1_000
 
 MOVES_MAX = 3
 """Changes of leader that one request follows before it gives up."""
+
+DATED_BATCHES_MAX = 16
+"""Batches that are read to find the date of the next record."""
 
 PASSED_OVER_BYTES = 1 << 20
 """Bytes read at a time to pass over batches without records."""
@@ -554,6 +558,28 @@ class ReadService:
             return end
         runner.records_end = (state, found)
         return found
+
+    async def appended_ms(self, runner: PartitionRunner, offset: int) -> int | None:
+        """Return the wall time at which the first record from ``offset`` on was appended to this copy's log.
+
+        None: there is no record in the next ``DATED_BATCHES_MAX`` batches, or it cannot be read now.
+        """
+        try:
+            for _ in range(DATED_BATCHES_MAX):
+                end = runner.stable_end
+                span = await self._read_stored(runner, offset, 1, end) if offset < end else b""
+                if not span:
+                    return None
+                header = decode_header(span)
+                # Markers have no records, nor have batches whose records compaction removed.
+                if header.record_count:
+                    return header.append_time_ms
+                offset = header.next_offset
+        except MilenaError as error:
+            logger.debug(
+                "cannot date the record offset=%d partition=%s: %s", offset, runner.name, error
+            )
+        return None
 
     def _search(self, runner: PartitionRunner, end: int, *, is_uncommitted: bool) -> LastRecords:
         async def read(offset: int, before: int) -> bytes:

@@ -249,9 +249,17 @@ def test_a_wrong_clock_is_told():
     assert found["milena_clock_offset_ms", ""] == 5_000
 
 
-def lag_of(group: str, partition: int, lag: int | None) -> GroupSample:
+def lag_of(
+    group: str, partition: int, lag: int | None, *, is_age_known: bool = True
+) -> GroupSample:
+    """A group that is as many seconds late as records."""
     return GroupSample(
-        group=group, topic="orders", partition=partition, committed_offset=7, lag=lag
+        group=group,
+        topic="orders",
+        partition=partition,
+        committed_offset=7,
+        lag=lag,
+        lag_ms=lag * 1000 if is_age_known and lag is not None else None,
     )
 
 
@@ -262,6 +270,9 @@ def test_a_groups_lag_is_exported_for_each_partition_and_as_a_sum():
     assert read["milena_group_lag", "g,0,orders"] == 3
     assert read["milena_group_committed_offset", "g,1,orders"] == 7
     assert read["milena_group_lag", "done,0,orders"] == 0
+    assert read["milena_group_lag_seconds", "g,1,orders"] == 4
+    assert read["milena_group_lag_seconds", "done,0,orders"] == 0
+    assert read["milena_group_lag_seconds_max", "g"] == 4
     assert read["milena_group_lag_sum", "g"] == 7
     assert read["milena_group_lag_unknown", "g"] == 0
 
@@ -275,12 +286,25 @@ def test_a_lag_that_is_not_known_is_no_zero():
     assert (read["milena_group_lag_sum", "g"], read["milena_group_lag_unknown", "g"]) == (4, 1)
 
 
+def test_an_age_that_is_not_known_is_no_zero_and_counts_as_unknown():
+    node = Node()
+    node.groups = [lag_of("g", 0, 9, is_age_known=False), lag_of("g", 1, 4), lag_of("h", 0, None)]
+    read = node.read()
+    assert read["milena_group_lag", "g,0,orders"] == 9
+    assert ("milena_group_lag_seconds", "g,0,orders") not in read
+    assert read["milena_group_lag_seconds_max", "g"] == 4
+    assert read["milena_group_lag_unknown", "g"] == 1
+    assert ("milena_group_lag_seconds_max", "h") not in read
+
+
 def test_of_too_many_partitions_those_with_the_largest_lag_are_exported_and_the_sum_has_all():
     node = Node()
     node.groups = [lag_of("g", number, number) for number in range(GROUP_PARTITIONS_MAX + 5)]
     read = node.read()
     assert ("milena_group_lag", "g,4,orders") not in read
     assert read["milena_group_lag", "g,5,orders"] == 5
+    assert sum(name == "milena_group_lag_seconds" for name, _ in read) == GROUP_PARTITIONS_MAX
+    assert read["milena_group_lag_seconds_max", "g"] == GROUP_PARTITIONS_MAX + 4
     assert read["milena_group_lag_sum", "g"] == sum(range(GROUP_PARTITIONS_MAX + 5))
 
 

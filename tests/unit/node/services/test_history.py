@@ -9,11 +9,13 @@ from http_api.ports.groups import OffsetToCommit
 from http_api.ports.node import HistoryView
 from http_api.serving.openapi import MILENA_VERSION
 from milena.model.clock import Clock
+from milena.model.errors import CorruptLogError
 from node.metrics.series import POINTS, STEP_MS
 from node.peers.messages import Blob
+from node.replica.runner import PartitionRunner
 from node.services.history import summed
 from node.services.messages import HistoryAnswer
-from tests.support.clusters.nodes import cluster_of
+from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
 from tests.support.time.virtual_time import after, virtual
 
 
@@ -241,3 +243,99 @@ async def test_a_lag_that_is_not_known_of_one_partition_is_not_known_of_the_grou
         )
         await after(STEP_MS)
         assert last(await cluster.nodes[1].history.of_group("g"), "lag") == math.inf
+
+
+def age_s(node: SimNode, group: str) -> float | None:
+    (found,) = [one for one in node.history.groups_here() if one.group == group]
+    return None if found.lag_ms is None else found.lag_ms / 1000
+
+
+async def commit(cluster: Cluster, group: str, offset: int) -> None:
+    await cluster.nodes[1].groups.service.commit(
+        group, [OffsetToCommit(topic="t", partition=0, offset=offset)]
+    )
+
+
+@virtual
+async def test_the_age_of_the_first_unread_record_is_known_within_a_step() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        for number in range(12):
+            await cluster.nodes[1].write("t", f"v{number}")
+            if not number:
+                await commit(cluster, "late", 6)
+                await commit(cluster, "done", 12)
+            await after(5 * STEP_MS)
+        assert age_s(cluster.nodes[2], "done") == 0
+        # Record 6 was written six pauses ago.
+        assert age_s(cluster.nodes[2], "late") == pytest.approx(300, abs=2 * STEP_MS / 1000)
+        await after(STEP_MS)
+        assert age_s(cluster.nodes[2], "late") == pytest.approx(310, abs=2 * STEP_MS / 1000)
+
+
+@virtual
+async def test_a_record_that_is_older_than_the_notes_tells_its_own_date() -> None:
+    """So it does after a change of leader, and for a group that commits for the first time."""
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        for number in range(5):
+            await cluster.nodes[1].write("t", f"v{number}")
+            await after(60_000)
+        await commit(cluster, "g", 1)
+        await after(STEP_MS)
+        # One of its own offsets is below the notes, and its record was written four minutes ago.
+        assert age_s(cluster.nodes[2], "g") == pytest.approx(240, abs=15)
+        await cluster.kill(2)
+        await cluster.until(lambda: cluster.leader_of("t") not in (None, 2))
+        await after(2 * STEP_MS)
+        leader = cluster.leader_of("t")
+        assert leader is not None
+        assert age_s(cluster.nodes[leader], "g") == pytest.approx(270, abs=30)
+
+
+@virtual
+async def test_a_record_is_read_once_for_its_date_while_a_group_stands_there() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        for number in range(3):
+            await cluster.nodes[1].write("t", f"v{number}")
+        await after(2 * STEP_MS)
+        for group in ("a", "b"):
+            await commit(cluster, group, 1)
+        history = cluster.nodes[2].history
+        read, asked = history._appended_ms, []
+
+        async def counted(runner: PartitionRunner, offset: int) -> int | None:
+            asked.append(offset)
+            return await read(runner, offset)
+
+        history._appended_ms = counted
+        await after(5 * STEP_MS)
+        assert asked == [1]
+        await commit(cluster, "a", 2)
+        await after(5 * STEP_MS)
+        assert asked == [1, 2]
+
+
+@virtual
+async def test_an_age_is_not_known_where_the_lag_is_not_or_the_record_cannot_be_read() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        await cluster.nodes[1].write("t", "a")
+        await after(STEP_MS)
+        await commit(cluster, "behind-the-end", 9)
+        await commit(cluster, "unreadable", 0)
+        runner = cluster.runner(2, "t")
+
+        def damaged(offset: int, *, max_bytes: int, end_offset: int) -> bytes:
+            raise CorruptLogError("damaged")
+
+        # The last record is known already.
+        await cluster.nodes[2].reads.records_end(runner)
+        runner.read_cached = damaged
+        await after(STEP_MS)
+        assert age_s(cluster.nodes[2], "behind-the-end") is None
+        assert age_s(cluster.nodes[2], "unreadable") is None
+        lags = {one.group: one.lag for one in cluster.nodes[2].history.groups_here()}
+        assert lags == {"behind-the-end": None, "unreadable": 1}
+        del runner.read_cached

@@ -6,6 +6,7 @@ import pytest
 
 from http_api.formats.selection import select
 from milena.model.requests import PartitionOffsets
+from node.services.history import _Dates
 from tests.support.clusters.compacted_cluster import CONFIGS, compact, update, write
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
 from tests.support.clusters.transacting import send, to, transact
@@ -133,5 +134,8 @@ async def test_lag_is_0_exactly_where_nothing_more_is_to_be_read(
             is_left = any(offset >= position for offset in seen)
             assert (offsets.lag_of(position) == 0) is not is_left, position
             assert await history._lag(runner, position) == offsets.lag_of(position)
+            # Wherever there is a record to be read, it has an age.
+            age_ms = await history._age_ms(runner, position, _Dates(before={}))
+            assert age_ms is not None or not is_left, position
         assert offsets.lag_of(stands_at) == 0
         assert offsets.lag_of(offsets.high_watermark + 1) is None
