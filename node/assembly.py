@@ -147,6 +147,8 @@ class NodePorts:
     """Called periodically, together with the upkeep of logs."""
     feature_max: int = FEATURE_LEVEL_MAX
     """The highest feature level of this release."""
+    certificate_expiry_s: Callable[[], Mapping[str, float]] = dict
+    """Returns when the certificates in use expire, by the name of the option of their file."""
 
 
 class Assembly:
@@ -479,7 +481,8 @@ class Assembly:
             # The history is made below.
             groups=lambda: self.history.groups_here(),  # noqa: PLW0108
             is_ready=lambda: self.health.readiness().is_ready,
-            free_bytes=self._ports.directory.free_bytes,
+            directory=self._ports.directory,
+            certificate_expiry_s=self._ports.certificate_expiry_s,
         )
         self.health = HealthService(
             metadata=self.metadata,

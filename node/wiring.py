@@ -185,6 +185,7 @@ class Node(Assembly):
             on_write=None if self._awake is None else self._awake.on_write,
             process_upkeep=self._process_upkeep,
             feature_max=self._feature_max,
+            certificate_expiry_s=self._certificate_expiry_s,
         )
 
     def _build_listener(self) -> None:
@@ -223,6 +224,9 @@ class Node(Assembly):
             feature_min=1,
             feature_max=self._feature_max,
         )
+
+    def _certificate_expiry_s(self) -> Mapping[str, float]:
+        return {name: at for watch in self._certificates for name, at in watch.expiry_s.items()}
 
     def _resolve(self, node_id: int) -> tuple[str, int] | None:
         """Return a node's peer address: the registered one, else the one given at the start."""

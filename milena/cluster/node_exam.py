@@ -20,9 +20,9 @@ class NodeExam:
 
     ``is_denied``: the node responded to that request, but the caller lacks the right for it.
 
-    ``answers_as`` is the node id that it reports. ``clock_ahead_ms`` is how far its clock is ahead of this machine's,
-    to about a second, because HTTP dates have no more precision. ``not_ready`` is why it should get no traffic; None:
-    it is ready.
+    ``answers_as`` is the node id that it reports. ``asked_ms`` is the time of this machine. ``clock_ahead_ms`` is how
+    far the node's clock is ahead of it, to about a second, because HTTP dates have no more precision. ``not_ready`` is
+    why it should get no traffic; None: it is ready.
     """
 
     node: NodeView
@@ -32,6 +32,7 @@ class NodeExam:
     cluster_id: str = ""
     version: str = ""
     clock_ahead_ms: int | None = None
+    asked_ms: int = 0
     not_ready: str | None = None
     metrics: MetricsView | None = None
 
@@ -49,6 +50,7 @@ async def examine(http: HttpSession, node: NodeView, clock: Clock) -> NodeExam:
             answers_as=root.integer("node_id"),
             cluster_id=root.text("cluster_id"),
             version=root.text("milena_version"),
+            asked_ms=asked_ms,
             clock_ahead_ms=_ahead_ms(answer.headers.get("Date"), halfway_ms),
             not_ready=None if ready.status == 200 else _reason(ready.body),
             metrics=await read_metrics(http, node.url),

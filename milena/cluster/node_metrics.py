@@ -1,7 +1,7 @@
 """The metrics that a node gives Prometheus, as far as the command line shows them (pure)."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from milena.errors import UnexpectedAnswerError
 from milena.records import TopicPartition
@@ -9,6 +9,7 @@ from milena.records import TopicPartition
 _LINE = re.compile(r"^milena_(\w+)(?:\{([^\n]*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"\\]*)"')
 _OF_PARTITIONS = "partition_"
+_OF_CERTIFICATES = "tls_certificate_expiry_timestamp_seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +17,13 @@ class MetricsView:
     """One reading of a node's metrics. Counters of partitions restart from zero with the node.
 
     ``values`` has the metrics without labels, by name without ``milena_``. ``partitions`` has the metrics of each
-    partition, by name without ``milena_partition_``.
+    partition, by name without ``milena_partition_``. ``certificates`` has the unix time at which certificates
+    expire, by the option of their file.
     """
 
     values: dict[str, float]
     partitions: dict[TopicPartition, dict[str, float]]
+    certificates: dict[str, float] = field(default_factory=dict)
 
     def total(self, name: str) -> float:
         """Return the sum over the partitions."""
@@ -35,6 +38,7 @@ def parse_metrics(text: str) -> MetricsView:
     """
     values: dict[str, float] = {}
     partitions: dict[TopicPartition, dict[str, float]] = {}
+    certificates: dict[str, float] = {}
     for name, labels, number in _LINE.findall(text):
         value = _number(number)
         if value is None:
@@ -45,9 +49,11 @@ def parse_metrics(text: str) -> MetricsView:
             where = _partition(labels)
             if where is not None:
                 partitions.setdefault(where, {})[name.removeprefix(_OF_PARTITIONS)] = value
+        elif name == _OF_CERTIFICATES:
+            certificates[dict(_LABEL.findall(labels)).get("file", "")] = value
     if not values:
         raise UnexpectedAnswerError("metrics: not those of a node; is this a Milena node?")
-    return MetricsView(values=values, partitions=partitions)
+    return MetricsView(values=values, partitions=partitions, certificates=certificates)
 
 
 def _number(text: str) -> float | None:

@@ -117,6 +117,9 @@ class Files(Protocol):
     def free_bytes(self, path: str) -> int:
         """Return the free space of the file system of ``path``."""
 
+    def total_bytes(self, path: str) -> int:
+        """Return the size of the file system of ``path``."""
+
     def lock(self, path: str) -> "Lock":
         """Take the exclusive lock file at ``path``.
 

@@ -416,6 +416,12 @@ class OsFiles:
             state = os.statvfs(path)
         return state.f_bavail * state.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        """Return the size of the file system of ``path``, without the blocks that are reserved for root."""
+        with _typed_errors("ask for the size of the file system of", path):
+            state = os.statvfs(path)
+        return (state.f_blocks - state.f_bfree + state.f_bavail) * state.f_frsize
+
     def lock(self, path: str) -> OsLock:
         """Take the exclusive lock file at ``path``.
 

@@ -4,9 +4,10 @@ Hot paths increment plain integers (``node.metrics.counts``); all other values a
 its own registry and nothing is global, so that a test may run several nodes in one process.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -28,6 +29,7 @@ from node.metrics.counts import (
 )
 from node.process.cluster_clock import ClusterClock
 from raft_meta.consensus.quorum import QuorumStatus, Role
+from raft_meta.machine import cluster
 from raft_meta.machine.image import Image
 from raft_meta.machine.topics.configs import min_insync
 
@@ -67,6 +69,16 @@ class GroupSample:
     """How long the first unread record has been there. None: not known, or the lag is not known."""
 
 
+class DiskSpace(Protocol):
+    """The file system of the data directory; both methods raise ``DiskFailedError``."""
+
+    def free_bytes(self) -> int:
+        """Return the space that the node may still use."""
+
+    def total_bytes(self) -> int:
+        """Return the size of the file system."""
+
+
 class NodeMetrics:
     """The registry of one node."""
 
@@ -81,14 +93,16 @@ class NodeMetrics:
         replicas: Callable[[], Iterable[ReplicaSample]],
         groups: Callable[[], Sequence[GroupSample]],
         is_ready: Callable[[], bool],
-        free_bytes: Callable[[], int],
+        directory: DiskSpace,
+        certificate_expiry_s: Callable[[], Mapping[str, float]],
         has_process: bool = True,
     ) -> None:
         collectors = [
             _ImageCollector(node_id, image, is_ready),
             _QuorumCollector(quorum),
             _CountsCollector(counts),
-            _DiskCollector(free_bytes),
+            _DiskCollector(directory),
+            _CertificateCollector(certificate_expiry_s),
             _ClockCollector(clock),
             _GroupSumCollector(groups),
         ]
@@ -164,6 +178,13 @@ class _ImageCollector(Collector):
             "brokers_fenced",
             "Registered brokers that are fenced.",
             sum(b.is_fenced for b in brokers),
+        )
+        yield _gauge("raft_voters", "Voters of the metadata quorum.", len(image.voters))
+        yield _gauge("feature_level", "Feature level of the cluster.", image.feature_level)
+        yield _gauge(
+            "upgrade_pending",
+            "1: all nodes support a higher feature level than the cluster has.",
+            cluster.supported_level(image) > image.feature_level,
         )
         yield _gauge(
             "controller", "1: this node is the controller.", image.controller_id == self._node_id
@@ -337,19 +358,37 @@ class Rates:
 
 
 class _DiskCollector(Collector):
-    """Free room on the disk; no metric while it is not known."""
+    """Size and free room of the disk; no metric while they are not known."""
 
-    def __init__(self, free_bytes: Callable[[], int]) -> None:
-        self._free_bytes = free_bytes
+    def __init__(self, directory: DiskSpace) -> None:
+        self._directory = directory
 
     def collect(self) -> Iterator[Metric]:
         try:
-            free_bytes = self._free_bytes()
+            free_bytes, total_bytes = self._directory.free_bytes(), self._directory.total_bytes()
         except DiskFailedError:
             return
         yield _gauge(
             "disk_free_bytes", "Space left on the file system of the data directory.", free_bytes
         )
+        yield _gauge("disk_size_bytes", "Size of that file system.", total_bytes)
+
+
+class _CertificateCollector(Collector):
+    """The end of the certificates in use; no sample without TLS."""
+
+    def __init__(self, expiry_s: Callable[[], Mapping[str, float]]) -> None:
+        self._expiry_s = expiry_s
+
+    def collect(self) -> Iterator[Metric]:
+        gauge = GaugeMetricFamily(
+            "milena_tls_certificate_expiry_timestamp_seconds",
+            "When the first certificate of a file in use expires, as unix time.",
+            labels=["file"],
+        )
+        for name, at_s in self._expiry_s().items():
+            gauge.add_metric([name], at_s)
+        yield gauge
 
 
 class _ClockCollector(Collector):

@@ -7,7 +7,7 @@ dialer also checks that the certificate has the name or address that it dialled.
 import logging
 import os
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -94,7 +94,8 @@ class CertificateWatch:
     """Loads renewed certificates and authorities without a restart: new connections use them, old ones continue.
 
     ``make`` creates all ``contexts`` again, in order, or raises ``StartupError``. ``maybe_reload`` is cheap and must be
-    called periodically; it compares the files' times and sizes.
+    called periodically; it compares the files' times and sizes. ``certificates`` are those of the files that have
+    certificates, by the name of the option; ``expiry_s`` is when those in use expire.
     """
 
     def __init__(
@@ -102,8 +103,11 @@ class CertificateWatch:
         files: Sequence[Path],
         contexts: Sequence[RenewableContext],
         make: Callable[[], Sequence[ssl.SSLContext]],
+        certificates: Mapping[str, Path] | None = None,
     ) -> None:
         self._files = files
+        self._certificates = certificates or {}
+        self.expiry_s = _expiries(self._certificates)
         self._contexts = contexts
         self._make = make
         self._seen = self._stamp()
@@ -122,6 +126,7 @@ class CertificateWatch:
         for context, newest in zip(self._contexts, made, strict=True):
             context.renew(newest)
         self._seen = stamp
+        self.expiry_s = _expiries(self._certificates)
         log.info("certificate renewed file=%s", self._files[0])
         return True
 
@@ -143,19 +148,46 @@ def watches_of(
     if api is not None:
         authority = None if config.client_auth == "none" else config.tls_client_ca_file
         files = _given(config.tls_cert_file, config.tls_key_file, authority)
-        watches.append(CertificateWatch(files, [api], lambda: _given(api_tls(config))))
+        shown = _named(tls_cert_file=config.tls_cert_file, tls_client_ca_file=authority)
+        watches.append(CertificateWatch(files, [api], lambda: _given(api_tls(config)), shown))
     if peer is not None:
         files = _given(config.peer_tls_cert_file, config.peer_tls_key_file, config.peer_tls_ca_file)
 
         def ends() -> Sequence[ssl.SSLContext]:
             return [end for made in _given(peer_tls(config)) for end in (made.server, made.client)]
 
-        watches.append(CertificateWatch(files, [peer.server, peer.client], ends))
+        shown = _named(
+            peer_tls_cert_file=config.peer_tls_cert_file, peer_tls_ca_file=config.peer_tls_ca_file
+        )
+        watches.append(CertificateWatch(files, [peer.server, peer.client], ends, shown))
     return tuple(watches)
 
 
 def _given(*values: _Value | None) -> list[_Value]:
     return [value for value in values if value is not None]
+
+
+def _named(**paths: Path | None) -> dict[str, Path]:
+    return {name: path for name, path in paths.items() if path is not None}
+
+
+def _expiries(certificates: Mapping[str, Path]) -> dict[str, float]:
+    """Return the unix time at which the first certificate of each file expires; files that cannot be read are left out.
+
+    A file may have a chain or several authorities. Clients and peers refuse a chain as soon as one part has expired.
+    """
+    # Import it only if it is needed: nodes without TLS do not need a cryptography library.
+    from cryptography import x509  # noqa: PLC0415
+
+    found = {}
+    for name, path in certificates.items():
+        try:
+            chain = x509.load_pem_x509_certificates(path.read_bytes())
+        except (OSError, ValueError) as error:
+            log.warning("expiry of certificates unknown file=%s error=%s", path, error)
+            continue
+        found[name] = min(one.not_valid_after_utc.timestamp() for one in chain)
+    return found
 
 
 def _context(protocol: int, name: str, certificate: Path, key: Path) -> RenewableContext:

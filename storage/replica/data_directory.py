@@ -259,6 +259,10 @@ class DataDirectory:
         """Return the free space of the file system, as available to this process."""
         return self._files.free_bytes(self._root)
 
+    def total_bytes(self) -> int:
+        """Return the size of the file system, as far as this process may use it."""
+        return self._files.total_bytes(self._root)
+
     def has_room(self, wanted_bytes: int = 0) -> bool:
         """Whether ``wanted_bytes`` can be written while the whole reserve is kept or restored."""
         missing = max(self._reserve_bytes - self._reserved_bytes(), 0)

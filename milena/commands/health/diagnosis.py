@@ -12,6 +12,8 @@ SKEW_MS_MAX = 3_000
 """Dates have whole seconds, and a response takes time: a smaller difference cannot be seen from outside."""
 DISK_FREE_BYTES_MIN = 1 << 30
 """Space for some segments: when one is closed, a new one is started while old ones still exist."""
+CERTIFICATE_DAYS_MIN = 30
+"""Days before the end of a certificate at which it should be renewed."""
 PLACES_MAX = 5
 """The most partitions that are named of many."""
 
@@ -54,6 +56,7 @@ def diagnose(exam: ClusterExam) -> list[Finding]:
         *_replicas(exam),
         *_disks(exam.nodes),
         *_clocks(exam.nodes),
+        *_certificates(exam.nodes),
         *_versions(exam.nodes),
         *_groups(exam),
     ]
@@ -260,6 +263,27 @@ def _wrong_clocks(check: str, exams: Iterable[NodeExam]) -> Iterator[Finding]:
                 f"the clock of node {exam.node.node_id} is {abs(offset_ms) / 1000:.0f} s {way} the cluster's time",
                 "set the clock of its machine, and keep it by NTP; until then it goes by the clocks of the others",
             )
+
+
+def _certificates(exams: Iterable[NodeExam]) -> Iterator[Finding]:
+    """Report certificates that end soon; nothing without TLS."""
+    check, days_left = "certificates", []
+    is_all_well = True
+    for exam in exams:
+        for file, expiry_s in ({} if exam.metrics is None else exam.metrics.certificates).items():
+            days = (expiry_s - exam.asked_ms / 1000) / 86_400
+            days_left.append(days)
+            if days >= CERTIFICATE_DAYS_MIN:
+                continue
+            is_all_well = False
+            what = f"of {file} on node {exam.node.node_id}"
+            advice = "replace the file: the node loads it without a restart"
+            if days <= 0:
+                yield _wrong(check, f"a certificate {what} expired {-days:.0f} days ago", advice)
+            else:
+                yield _warning(check, f"a certificate {what} expires in {days:.0f} days", advice)
+    if days_left and is_all_well:
+        yield _ok(check, f"the first expires in {min(days_left):.0f} days")
 
 
 def _versions(exams: Iterable[NodeExam]) -> Iterator[Finding]:

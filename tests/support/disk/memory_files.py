@@ -388,6 +388,10 @@ class MemoryFiles:
         """Space left."""
         return (1 << 40) if self.capacity is None else max(self.capacity - self.used_bytes(), 0)
 
+    def total_bytes(self, path: str) -> int:
+        """Room of the disk."""
+        return (1 << 40) if self.capacity is None else self.capacity
+
     def used_bytes(self) -> int:
         """Size of all files together."""
         return sum(len(inode.live) for inode in self._live.values())

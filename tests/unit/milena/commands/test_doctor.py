@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from milena.cluster.group_views import GroupSummary
 from milena.cluster.node_exam import NodeExam
 from milena.cluster.node_metrics import MetricsView
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
-from milena.commands.health.diagnosis import ClusterExam, Severity, diagnose
+from milena.commands.health.diagnosis import ClusterExam, Finding, Severity, diagnose
 from milena.commands.health.status_watch import GroupLag
 from tests.support.fakes.api import FakeApi
 from tests.support.http.http_server import serving
@@ -147,6 +148,35 @@ def test_a_fault_is_told_first_with_what_to_do(changes, severity, check, said):
     assert check not in {f.check for f in found if f.severity is Severity.OK}
 
 
+DAY_S = 86_400
+NOW_S = 1_900_000_000
+
+
+def certificates(*days: float) -> list[Finding]:
+    """The findings on nodes of which each has a certificate that ends in so many days."""
+    nodes = []
+    for number, left in enumerate(days, 1):
+        told = replace(metrics(), certificates={"tls_cert_file": NOW_S + left * DAY_S})
+        nodes.append(exam_of(node(number), asked_ms=NOW_S * 1000, metrics=told))
+    return [finding for finding in findings(nodes) if finding.check == "certificates"]
+
+
+def test_a_certificate_that_ends_soon_is_a_warning_and_one_that_has_ended_is_wrong():
+    (fine,) = certificates(90, 30)
+    assert (fine.severity, fine.found) == (Severity.OK, "the first expires in 30 days")
+    (soon,) = certificates(90, 29)
+    assert soon.severity is Severity.WARNING
+    assert soon.found == "a certificate of tls_cert_file on node 2 expires in 29 days"
+    ended, soon = certificates(5, -3)
+    assert (ended.severity, soon.severity) == (Severity.WRONG, Severity.WARNING)
+    assert ended.found == "a certificate of tls_cert_file on node 2 expired 3 days ago"
+    assert "without a restart" in ended.advice
+
+
+def test_without_tls_nothing_is_said_of_certificates():
+    assert "certificates" not in {finding.check for finding in findings()}
+
+
 def test_a_group_that_has_as_much_to_read_as_it_may_is_well():
     assert findings(groups=lag(100))[-1].severity is Severity.OK
     assert findings(groups=lag(None))[-1].severity is Severity.OK
@@ -207,6 +237,17 @@ async def test_a_healthy_cluster_exits_0(api, capsys):
     assert code == 0
     assert out.splitlines()[0] == "ok       nodes: all 1 answer at their URLs, and are ready"
     assert "ok       clocks: no two are more than 3 s apart" in out.splitlines()
+
+
+async def test_the_end_of_a_certificate_is_read_from_the_metrics(api, capsys):
+    api.metrics += (
+        'milena_tls_certificate_expiry_timestamp_seconds{file="peer_tls_ca_file"} 1.5e9\n'
+    )
+    code, out, _ = await run(api, capsys)
+    assert code == 1
+    assert out.startswith(
+        "wrong    certificates: a certificate of peer_tls_ca_file on node 1 expired"
+    )
 
 
 async def test_something_wrong_exits_1_and_says_what_to_do(api, capsys, unused_tcp_port):

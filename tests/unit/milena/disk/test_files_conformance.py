@@ -253,6 +253,10 @@ def test_sync_directory_refuses_a_missing_folder(files, root):
         files.sync_directory(f"{root}/missing")
 
 
+def test_a_file_system_has_a_size_of_which_some_is_free(files, root):
+    assert 0 < files.free_bytes(str(root)) <= files.total_bytes(str(root))
+
+
 def test_free_bytes_is_a_number(files, root):
     assert files.free_bytes(root) > 0
 

@@ -1,5 +1,8 @@
 """What is exported, read back with Prometheus' own parser."""
 
+from dataclasses import replace
+
+import pytest
 from immutables import Map
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -71,6 +74,7 @@ class Node:
         self.machine = FakeClock()
         self.clock = ClusterClock(self.machine, skew_ms_max=2_000, has_company=True)
         self.counts = NodeCounts()
+        self.image = IMAGE
         self.through = PartitionCounts()
         self.is_disk_failed = False
         self.replicas = [
@@ -86,16 +90,18 @@ class Node:
             )
         ]
         self.groups: list[GroupSample] = []
+        self.certificates: dict[str, float] = {}
         self.metrics = NodeMetrics(
             node_id=1,
             clock=self.clock,
             counts=self.counts,
-            image=lambda: IMAGE,
+            image=lambda: self.image,
             quorum=lambda: STATUS,
             replicas=lambda: self.replicas,
             groups=lambda: self.groups,
             is_ready=lambda: True,
-            free_bytes=self.free_bytes,
+            directory=self,
+            certificate_expiry_s=lambda: self.certificates,
             has_process=False,
         )
 
@@ -103,6 +109,9 @@ class Node:
         if self.is_disk_failed:
             raise DiskFailedError("gone")
         return 5 << 30
+
+    def total_bytes(self) -> int:
+        return 50 << 30
 
     def read(self) -> dict[tuple[str, str], float]:
         """(sample name, its labels' values joined) -> value."""
@@ -128,6 +137,38 @@ def test_the_image_tells_what_is_led_under_replicated_and_leaderless():
     assert read["milena_controller", ""] == 1
     assert read["milena_ready", ""] == 1
     assert read["milena_metadata_index", ""] == 42
+
+
+@pytest.mark.parametrize(
+    ("voters", "level", "supported", "is_pending"),
+    [
+        pytest.param((1, 2), 3, (5, 4), True, id="all-support-more"),
+        pytest.param((1, 2), 4, (5, 4), False, id="one-supports-no-more"),
+        pytest.param((1, 2, 9), 3, (5, 4), False, id="a-voter-has-not-registered"),
+    ],
+)
+def test_an_upgrade_is_pending_while_all_nodes_support_a_higher_level(
+    voters, level, supported, is_pending
+):
+    node = Node()
+    brokers = {
+        number: replace(broker(number, is_fenced=False), feature_max=feature_max)
+        for number, feature_max in enumerate(supported, 1)
+    }
+    node.image = replace(IMAGE, voters=voters, feature_level=level, brokers=Map(brokers))
+    read = node.read()
+    assert read["milena_raft_voters", ""] == len(voters)
+    assert read["milena_feature_level", ""] == level
+    assert read["milena_upgrade_pending", ""] == is_pending
+
+
+def test_the_end_of_certificates_is_told_by_the_option_of_their_file():
+    node = Node()
+    name = "milena_tls_certificate_expiry_timestamp_seconds"
+    assert not any(found == name for found, _ in node.read())
+    node.certificates = {"tls_cert_file": 1.9e9, "peer_tls_ca_file": 2e9}
+    read = node.read()
+    assert (read[name, "tls_cert_file"], read[name, "peer_tls_ca_file"]) == (1.9e9, 2e9)
 
 
 def test_the_quorum_shows_one_role():
@@ -210,8 +251,9 @@ def test_latencies_are_a_histogram_in_seconds():
 def test_the_room_on_the_disk_is_told_unless_the_disk_fails():
     node = Node()
     assert node.read()["milena_disk_free_bytes", ""] == 5 << 30
+    assert node.read()["milena_disk_size_bytes", ""] == 50 << 30
     node.is_disk_failed = True
-    assert ("milena_disk_free_bytes", "") not in node.read()
+    assert not any(name.startswith("milena_disk") for name, _ in node.read())
 
 
 def test_two_nodes_in_one_process_share_nothing():
@@ -232,7 +274,8 @@ def test_the_process_is_part_of_it():
         replicas=list,
         groups=list,
         is_ready=lambda: False,
-        free_bytes=lambda: 0,
+        directory=node,
+        certificate_expiry_s=dict,
     )
     assert b"process_resident_memory_bytes" in metrics.render()
 

@@ -2,14 +2,17 @@
 
 import asyncio
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import uvloop
 from cryptography.x509 import DNSName, UniformResourceIdentifier
 
+from loadtest.bench.servers import identities
 from loadtest.bench.servers.identities import LOCAL, Authority, CertificateFiles
 from milena.model.errors import StartupError
+from node.config.options import NodeConfig
 from node.config.sources import load_config
 from node.peers.port import PeerUnreachableError
 from node.process.tls import CertificateWatch, PeerTls, api_tls, peer_tls, watches_of
@@ -310,3 +313,49 @@ async def test_a_peer_must_show_a_certificate_of_its_own_id(tmp_path, verifies):
 def test_ids_are_looked_for_in_certificates_alone():
     with pytest.raises(StartupError, match="peer_tls_verify_id needs the peer_tls_"):
         load_config(None, {}, {"peer_tls_verify_id": "true"})
+
+
+FILES = {"tls_cert_file", "tls_client_ca_file", "peer_tls_cert_file", "peer_tls_ca_file"}
+
+
+def test_the_expiry_of_every_certificate_in_use_is_known_and_follows_a_renewal(
+    tmp_path, monkeypatch
+):
+    def authority_until(name: str, year: int) -> Authority:
+        monkeypatch.setattr(identities, "UNTIL", datetime(year, 1, 1, tzinfo=UTC))
+        return make_authority(tmp_path, name)
+
+    old = authority_until("old", 2090)
+    monkeypatch.setattr(identities, "UNTIL", datetime(2050, 1, 1, tzinfo=UTC))
+    shown = old.issue("server", "server")
+    files = Files(tmp_path)
+    files.take(old, shown)
+    config = files.config(
+        "",
+        "tls_client_ca_file",
+        peer_tls_cert_file=str(files.own.certificate),
+        peer_tls_key_file=str(files.own.key),
+        peer_tls_ca_file=str(files.authority),
+    )
+
+    def years() -> dict[str, int]:
+        return {
+            name: datetime.fromtimestamp(at_s, UTC).year
+            for watch in watches
+            for name, at_s in watch.expiry_s.items()
+        }
+
+    watches = watches_of(config, api_tls(config), peer_tls(config))
+    assert years() == {name: 2090 if "ca" in name else 2050 for name in FILES}
+    # An option that names another file with certificates needs a name here, too.
+    options = {name for name in vars(NodeConfig)["__dataclass_fields__"] if "tls" in name}
+    assert {n for n in options if n.endswith("_file") and "key" not in n} == FILES
+    # A bundle of authorities ends with the first of them.
+    new = authority_until("new", 2030)
+    files.authority.write_bytes(old.file.read_bytes() + new.file.read_bytes())
+    assert all(watch.maybe_reload() for watch in watches)
+    assert years() == {name: 2030 if "ca" in name else 2050 for name in FILES}
+    # Files that do not fit are not in use.
+    files.own.certificate.write_bytes(new.issue("other", "server").certificate.read_bytes())
+    assert not any(watch.maybe_reload() for watch in watches)
+    assert years() == {name: 2030 if "ca" in name else 2050 for name in FILES}
