@@ -400,4 +400,13 @@ NATIVE_ROUTES = (
         access=PUBLIC,
         tag=Tag.NODE,
     ),
+    route(
+        "GET /openapi/v3",
+        "getOpenApiByVersion",
+        description.get_openapi,
+        "As /openapi.json, under another server's name",
+        ok(native.OPENAPI, "The document"),
+        access=PUBLIC,
+        tag=Tag.NODE,
+    ),
 )

@@ -15,6 +15,8 @@ _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~-]+)*/?")
 def base_url(request: web.BaseRequest) -> str:
     """Return ``scheme://host[/prefix]`` without a trailing slash.
 
+    ``X-Forwarded-Path`` is the prefix that a proxy removes, or the whole path before that, as in Strimzi's bridge.
+
     Raises:
         MalformedRequestError: a header has no valid host, scheme or path.
     """
@@ -22,7 +24,7 @@ def base_url(request: web.BaseRequest) -> str:
     forwarded = _forwarded(headers.get("Forwarded", ""))
     scheme = forwarded.get("proto") or _first(headers.get("X-Forwarded-Proto")) or request.scheme
     host = host_of(headers)
-    prefix = _first(headers.get("X-Forwarded-Path")) or ""
+    prefix = _prefix(headers.get("X-Forwarded-Path"), request.rel_url.raw_path)
     if scheme.lower() not in ("http", "https"):
         raise MalformedRequestError(f"'{scheme}' is not a scheme that this server is reached by")
     if host is None or not _HOST.fullmatch(host):
@@ -36,6 +38,11 @@ def host_of(headers: Mapping[str, str]) -> str | None:
     """Return ``host[:port]`` from the client's view of this server, unchecked."""
     forwarded = _forwarded(headers.get("Forwarded", ""))
     return forwarded.get("host") or _first(headers.get("X-Forwarded-Host")) or headers.get("Host")
+
+
+def _prefix(header: str | None, path: str) -> str:
+    """Return the part of ``X-Forwarded-Path`` that is in front of this request's own path."""
+    return (_first(header) or "").partition("?")[0].removesuffix(path)
 
 
 def _first(header: str | None) -> str | None:

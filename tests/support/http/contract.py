@@ -105,6 +105,7 @@ def asks(batch: bytes) -> list[Ask]:
         get("statusReady", "/status/ready"),
         get("underscoreHealth", "/_health"),
         get("getOpenApiByShortName", "/openapi"),
+        get("getOpenApiByVersion", "/openapi/v3"),
         get("getMetrics", "/metrics"),
         get("getOpenApi", "/openapi.json"),
         post(

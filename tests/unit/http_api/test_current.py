@@ -7,7 +7,7 @@ from milena.model.errors import NoQuorumError
 from tests.support.fakes.ports import CLUSTER_ID
 
 OF_THE_NODE = {
-    "/", "/v3", "/v3/clusters", "/v3/clusters/{cluster}", "/openapi.json", "/openapi",
+    "/", "/v3", "/v3/clusters", "/v3/clusters/{cluster}", "/openapi.json", "/openapi", "/openapi/v3",
     "/v3/clusters/{cluster}/broker-configs", "/v3/clusters/{cluster}/broker-configs/{config}",
     "/access",
 }  # fmt: skip

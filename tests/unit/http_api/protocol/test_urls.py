@@ -45,5 +45,19 @@ def test_refuses_headers_that_would_make_no_url(headers):
         base(**headers)
 
 
+@pytest.mark.parametrize(
+    "path", ["/consumers/g", "/v3/clusters", "/consumers/a%20b", "/consumers/g/"]
+)
+@pytest.mark.parametrize("prefix", ["", "/up", "/up/here"])
+@pytest.mark.parametrize("query", ["", "?timeout=1"])
+def test_a_proxy_names_the_prefix_or_the_whole_path(path, prefix, query):
+    for forwarded in (prefix, prefix + path + query):
+        headers = {"Host": "a", "X-Forwarded-Path": forwarded}
+        assert (
+            base_url(make_mocked_request("POST", path + query, headers=headers))
+            == f"http://a{prefix}"
+        )
+
+
 def test_parts_of_a_path_are_encoded():
     assert path_of("topics", "a/b c", 1) == "/topics/a%2Fb%20c/1"
