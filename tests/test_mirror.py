@@ -195,7 +195,6 @@ UNTESTED = frozenset(
         "spark_ext.reading.checking",
         "spark_ext.reading.pinning",
         "spark_ext.streaming.reader",
-        "spark_ext.writing.preparing",
         "spark_ext.writing.task_input",
         "spark_ext.writing.transactional_sink",
         "storage.log.checkpointing",

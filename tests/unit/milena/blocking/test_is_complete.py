@@ -1,4 +1,7 @@
-"""``milena.sync`` has everything that the asynchronous client has, with the same parameters."""
+"""``milena.sync`` has everything that the asynchronous client has, with the same parameters.
+
+``milena.blocking.forwarding`` makes most of it.
+"""
 
 import inspect
 
