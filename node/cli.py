@@ -31,6 +31,8 @@ log = logging.getLogger("node")
 EXIT_FATAL = 70
 EXIT_REFUSED = 78
 """EX_CONFIG of sysexits.h: a supervisor should not retry with the same settings."""
+EXIT_UNREACHED = 75
+"""EX_TEMPFAIL of sysexits.h: no node of the cluster responds, and a supervisor should retry."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MALLOC_SETTINGS = (
@@ -79,7 +81,7 @@ def start(config_file: Path | None, **flags: object) -> None:
         raise SystemExit(run_node(config))
     except StartupError as error:
         click.echo(f"milena: cannot start: {error.message}", err=True)
-        raise SystemExit(EXIT_REFUSED) from None
+        raise SystemExit(EXIT_UNREACHED if error.is_temporary else EXIT_REFUSED) from None
 
 
 def run_node(config: NodeConfig) -> int:
@@ -114,7 +116,16 @@ async def _run(config: NodeConfig) -> None:
 
     stop = asyncio.Event()
     _stop_on_signals(stop)
-    node = await wiring.build_node(config)
+    building = asyncio.ensure_future(wiring.build_node(config))
+    stopping = asyncio.ensure_future(stop.wait())
+    # A node that joins a cluster first waits for one of its nodes, for a minute. A signal ends that.
+    await asyncio.wait((building, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not building.done():
+        building.cancel()
+        await asyncio.gather(building, return_exceptions=True)
+        return
+    node = await building
     contain_callbacks(asyncio.get_running_loop(), node.counts.contained)
     await node.start()
     click.echo(announcement(config, node.url))

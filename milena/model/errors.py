@@ -552,6 +552,13 @@ class DiskFailedError(MilenaError):
 
 
 class StartupError(MilenaError):
-    """The node refuses to start; the message names the file, value or peer at fault."""
+    """The node refuses to start; the message names the file, value or peer at fault.
+
+    ``is_temporary``: a later start with the same settings may succeed.
+    """
 
     code = "startup"
+
+    def __init__(self, message: str, *, is_temporary: bool = False) -> None:
+        super().__init__(message)
+        self.is_temporary = is_temporary

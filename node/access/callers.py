@@ -163,7 +163,7 @@ class Callers:
             self.attend()
         if self.version == UNCERTAIN:
             raise NotReadyError(
-                self._metadata.start_obstacle
+                self._metadata.quorum.start_obstacle()
                 or "this node has not heard of the metadata quorum for too long to know whom it may let in"
             )
         host = plain_host(host)

@@ -62,7 +62,8 @@ async def find_voters(
     """Ask the nodes of ``--join``, in turn, until one responds.
 
     Raises:
-        StartupError: none of them responded within a minute.
+        StartupError: none of them responded within a minute (``is_temporary``), this node's id is that of a voter, or
+            the response names no voters.
     """
     identity = PeerIdentity(node_id=config.node_id, cluster_id="", is_voter=False)
     # One client per address for all tries, so that a repeated failure is logged once.
@@ -84,18 +85,22 @@ async def find_voters(
             for address, client in clients.items():
                 try:
                     answer = await ask(client, 0, VOTERS, VotersRequest(), timeout_ms=ANSWER_MS)
-                    return _voters_of(answer)
+                    voters = _voters_of(answer)
                 except MilenaError as error:
                     if reasons.get(address) != error.message:
                         logger.warning("join address=%s: %s", address, error)
                     reasons[address] = error.message
+                else:
+                    _check_id(config.node_id, voters)
+                    return voters
             await clock.sleep(BACKGROUND_RETRY_MS)
     finally:
         for client in clients.values():
             await client.close()
     raise StartupError(
         "no node of --join answered: "
-        + "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+        + "; ".join(f"{address}: {reason}" for address, reason in reasons.items()),
+        is_temporary=True,
     )
 
 
@@ -103,3 +108,11 @@ def _voters_of(answer: VotersAnswer) -> dict[int, Address]:
     if not answer.voters:
         raise StartupError("the node of --join named no voters")
     return {int(voter): Address(host, port) for voter, (host, port) in answer.voters.items()}
+
+
+def _check_id(node_id: int, voters: Mapping[int, Address]) -> None:
+    if node_id in voters:
+        raise StartupError(
+            f"node_id {node_id} is the voter at {voters[node_id]}: give a node that joins another id. "
+            "A voter starts with --peers, also if its disk was lost"
+        )

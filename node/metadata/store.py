@@ -119,14 +119,6 @@ class MetadataStore:
         """The newest image. Its listeners have been called, or are called before the loop's next turn ends."""
         return self._seen
 
-    @property
-    def start_obstacle(self) -> str:
-        """Why the cluster has not started yet, as a sentence; empty once it has."""
-        missing = ", ".join(self.quorum.status().missing)
-        return (
-            f"the first start of a cluster needs all voters; missing: {missing}" if missing else ""
-        )
-
     def listen(self, listener: ImageListener) -> None:
         """Call ``listener`` on the data loop with each new image; intermediate images may be skipped."""
         self._listeners.append(listener)

@@ -26,7 +26,7 @@ from node.metadata.store import MetadataStore
 from node.services.own_topics import check_written_by_clients
 from node.services.producers import ProducerService
 from raft_meta.machine import bounds
-from raft_meta.machine.brokers import check_removable
+from raft_meta.machine.brokers import check_removable, voter_stays
 from raft_meta.machine.codec import LEVELS
 from raft_meta.machine.commands import (
     AddPartitions,
@@ -270,7 +270,12 @@ class AdminService:
 
     async def remove_broker(self, broker_id: int) -> None:
         """Forget a broker that is gone for good."""
-        check_removable(await self.current_image(), broker_id)
+        image = await self.current_image()
+        # First of all: a voter that is stopped, or whose replicas are moved away, could not be removed either.
+        # ``check_removable`` has another order, because nodes of earlier releases must come to the same response.
+        if broker_id in image.voters and broker_id in image.brokers:
+            raise voter_stays(broker_id)
+        check_removable(image, broker_id)
         try:
             await self._propose(UnregisterBroker(broker_id=broker_id), f"remove broker {broker_id}")
         except ConflictError as error:

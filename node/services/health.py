@@ -49,7 +49,7 @@ class HealthService:
             return "logs are being recovered"
         if self._membership.broker_epoch < 0:
             return (
-                self._metadata.start_obstacle
+                self._metadata.quorum.start_obstacle()
                 or "waiting for the metadata quorum to register this broker"
             )
         if not self._membership.is_unfenced or not self._membership.has_lease:

@@ -73,6 +73,8 @@ _LABEL: Final = b"milena peer 1"
 _PREFIX: Final = struct.Struct(">II16s")
 _COVERED: Final = struct.Struct(">QII")
 _LENGTH: Final = struct.Struct(">H")
+_HTTP: Final = b"HTTP/"
+"""The start of the response if a dialer has reached the API instead of a peer port."""
 
 
 class PeerProtocolError(Exception):
@@ -115,6 +117,10 @@ class BootstrapState(IntEnum):
     FOUNDING = 2
     MEMBER = 3
     LEARNER = 4
+
+
+ID_IN_USE: Final = 255
+"""Sent instead of a state, before a session ends: another live process is connected under the peer's node id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,6 +412,10 @@ class Handshake:
             return None
         (length,) = _LENGTH.unpack_from(self._incoming)
         if length > _HELLO_BYTES_MAX:
+            if self._incoming.startswith(_HTTP):
+                raise PeerProtocolError(
+                    "an HTTP server responds there: give the peer port of a node"
+                )
             raise PeerProtocolError(f"handshake message of {length} bytes is too large")
         end = _LENGTH.size + length
         if len(self._incoming) < end:

@@ -23,17 +23,13 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """The state of the quorum, as far as this node knows. ``leader_id``: node id of the Raft leader, or None.
-
-    ``missing``: the voters, as ``id=host:port``, for which the first start of the cluster waits.
-    """
+    """The state of the quorum, as far as this node knows. ``leader_id``: node id of the Raft leader, or None."""
 
     role: Role
     leader_id: int | None
     term: int
     commit_index: int
     applied_index: int
-    missing: tuple[str, ...] = ()
 
 
 class StateMachine(Protocol):
@@ -83,3 +79,6 @@ class Quorum(Protocol):
 
     def last_contact_ms(self, node_id: int) -> int | None:
         """Return when the voter was last heard on the Raft channel, in monotonic ms; None for never. Any thread."""
+
+    def start_obstacle(self) -> str:
+        """Return what keeps this node from its first contact with the quorum, as a sentence; empty: nothing known."""

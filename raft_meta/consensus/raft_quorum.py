@@ -29,7 +29,7 @@ from raft_meta.consensus.bootstrap import (
 )
 from raft_meta.consensus.core import CoreConfig, RaftCore
 from raft_meta.consensus.driver import Driver, LoopThread
-from raft_meta.consensus.frames import BootstrapState, PeerIdentity, PeerRefusedError
+from raft_meta.consensus.frames import ID_IN_USE, BootstrapState, PeerIdentity, PeerRefusedError
 from raft_meta.consensus.library import COMMAND_BYTES_MAX, check_version, library_clock
 from raft_meta.consensus.messages import Message
 from raft_meta.consensus.quorum import QuorumStatus, Role, StateMachine
@@ -116,6 +116,7 @@ class RaftQuorum:
             commit_index=0,
             applied_index=0,
         )
+        self._obstacle = ""
         self._thread = LoopThread(f"quorum-{config.node_id}")
         self._driver = Driver(
             self._thread.loop, on_tick=self._after_tick, on_fatal=self._after_fatal
@@ -283,6 +284,10 @@ class RaftQuorum:
         while self._arriving:
             self._arriving.pop().close()
 
+    def start_obstacle(self) -> str:
+        """See ``quorum.Quorum``."""
+        return self._obstacle
+
     def last_contact_ms(self, node_id: int) -> int | None:
         """See ``quorum.Quorum``."""
         return self._transport.last_contact_ms(node_id)
@@ -317,10 +322,22 @@ class RaftQuorum:
         """See ``transport.Events``."""
         if message["type"] == "bootstrap":
             state = message["state"]
-            if isinstance(state, int) and state in set(BootstrapState):
+            if state == ID_IN_USE:
+                self._on_id_in_use(node_id)
+            elif isinstance(state, int) and state in set(BootstrapState):
                 self._on_peer_state(node_id, BootstrapState(state))
             return
         self._driver.do(lambda core: core.receive(node_id, message))
+
+    def _on_id_in_use(self, node_id: int) -> None:
+        """Note why a peer ends each session: it is connected to another process with this node's id."""
+        obstacle = (
+            f"another live node has node_id {self._config.node_id}, says node {node_id}: give this node another id, "
+            "or stop that one"
+        )
+        if self._obstacle != obstacle:
+            _log.error("%s", obstacle)
+        self._obstacle = obstacle
 
     def on_read(self) -> None:
         """See ``transport.Events``."""
@@ -390,7 +407,9 @@ class RaftQuorum:
             for voter, (host, port) in self._config.voters.items()
             if voter in self._peer_states and self._peer_states[voter] is None
         )
-        self._status = replace(self._status, missing=missing)
+        self._obstacle = (
+            f"the first start of a cluster needs all voters; missing: {', '.join(missing)}"
+        )
         if missing:
             _log.log(level, "first start waits for all voters missing=%s", ",".join(missing))
         self._thread.loop.call_later(_MISSING_LOG_SECONDS, self._log_missing)
@@ -402,6 +421,8 @@ class RaftQuorum:
         if core is None:
             return
         before, self._status = self._status, core.status()
+        if self._status.leader_id is not None:
+            self._obstacle = ""
         if _is_news(before, self._status):
             _log.info(
                 "quorum role node_id=%d role=%s leader_id=%s term=%d",

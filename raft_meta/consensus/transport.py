@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from raft_meta.consensus.frames import (
+    ID_IN_USE,
     Channel,
     Handshake,
     HandshakeRole,
@@ -46,6 +47,11 @@ _FRAME_BYTES_MAX: Final = 16 << 20
 FRAME_SECONDS_MAX: Final = 20.0
 """Longest time from the first byte of a frame to its last: 16 MiB at 7 Mbit/s. A frame with a damaged length swallows
 all bytes behind it, heartbeats included: its session looks alive, but no message arrives on it."""
+
+SILENCE_SECONDS: Final = 3.0
+"""A peer that has not responded for so long may be replaced by another process of the same id."""
+_LAST_WORD_SECONDS: Final = 1.0
+"""Time in which a refused peer may take the reason."""
 
 _COMPLAINT_SECONDS: Final = 10.0
 _COMPLAINTS_MAX: Final = 100
@@ -105,6 +111,8 @@ class Transport:
         """In the order of arrival, so that a simulated run repeats."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._contact_ms: dict[int, int] = {}
+        self._unanswered: dict[int, float] = {}
+        """When the first message was sent to a peer that it has not responded to, in the loop's seconds."""
         self._complaints: dict[str, float] = {}
         self._is_closed = False
 
@@ -149,6 +157,8 @@ class Transport:
         connection = self._live.get(node_id)
         if connection is not None:
             connection.send(encode_message(message))
+            if message["type"] != "bootstrap":
+                self._unanswered.setdefault(node_id, asyncio.get_running_loop().time())
 
     def is_congested(self, node_id: int) -> bool:
         """Whether more than ``CONGESTED_BYTES`` wait to be sent to this node."""
@@ -169,11 +179,13 @@ class Transport:
         """Make a finished handshake the live session of its pair.
 
         Raises:
-            PeerRefusedError: the peer was started with other voters.
+            PeerRefusedError: the peer was started with other voters, or another live process has its node id.
         """
         peer = session.peer
         self._check(peer)
+        self._check_twin(connection, peer)
         older = self._live.pop(peer.node_id, None)
+        self._unanswered.pop(peer.node_id, None)
         if older is not None:
             older.abort()
             self._events.on_disconnected(peer.node_id)
@@ -193,12 +205,33 @@ class Transport:
                 peer,
             )
 
+    def _check_twin(self, connection: "_PeerConnection", peer: PeerIdentity) -> None:
+        """Refuse a second process with the node id of a peer that is connected.
+
+        A node whose configuration was copied would otherwise take the place of the healthy one, again and again: each
+        of them dials when its session ends. A process that ended has closed its session. A machine that vanished has
+        not: the kernel ends its session after ``_UNANSWERED_MS_MAX``. A process that stands still is silent.
+        """
+        older = self._live.get(peer.node_id)
+        if older is None or not peer.incarnation or older.incarnation in {0, peer.incarnation}:
+            return
+        now = asyncio.get_running_loop().time()
+        if now - self._unanswered.get(peer.node_id, now) > SILENCE_SECONDS:
+            return
+        connection.send(encode_message({"type": "bootstrap", "state": ID_IN_USE}))
+        raise PeerRefusedError(
+            f"two live processes have node_id {peer.node_id}: the one that is connected stays; "
+            "give the other one another id, or stop it",
+            peer,
+        )
+
     def on_frames(
         self, connection: "_PeerConnection", node_id: int, headers: Sequence[bytes]
     ) -> None:
         """Take checked frames that arrived together."""
         if self._live.get(node_id) is not connection:
             return
+        self._unanswered.pop(node_id, None)
         self._contact_ms[node_id] = int(asyncio.get_running_loop().time() * 1000)
         try:
             for header in headers:
@@ -240,6 +273,7 @@ class Transport:
     # -- dialling
 
     async def _keep_dialling(self, node_id: int) -> None:
+        loop = asyncio.get_running_loop()
         least, most = _BACKOFF_SECONDS
         backoff = least
         while not self._is_closed:
@@ -247,8 +281,11 @@ class Transport:
                 # Not wait_for: in Python 3.11 it swallows a cancellation that arrives together with the result.
                 async with asyncio.timeout(CONNECT_SECONDS_MAX):
                     dialled = await self._dial(node_id)
+                opened_at = loop.time()
                 await self._open(dialled, node_id)
-                backoff = least
+                # A peer that refuses this node ends each session at once.
+                if loop.time() - opened_at > most:
+                    backoff = least
             except (OSError, TimeoutError) as error:
                 _log.debug("dial failed peer_id=%d reason=%r", node_id, str(error))
             await _pause(backoff * (0.75 + 0.5 * self._rng.random()))
@@ -350,6 +387,11 @@ class _PeerConnection(asyncio.Protocol):
         """Bytes that the kernel has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
+    @property
+    def incarnation(self) -> int:
+        """The peer's incarnation; 0 if unknown."""
+        return 0 if self._session is None else self._session.peer.incarnation
+
     def send(self, header: bytes) -> None:
         """Send one frame. The whole message is in the header, because only the header is authenticated."""
         if self._session is not None and self._transport is not None:
@@ -364,6 +406,13 @@ class _PeerConnection(asyncio.Protocol):
             self._transport.abort()
         elif not self.closed.done():
             self.closed.set_result(None)
+
+    def _close_gently(self) -> None:
+        """Close after the bytes that are on their way."""
+        self._is_aborted = True
+        if self._transport is not None:
+            self._deadline = self._loop.call_later(_LAST_WORD_SECONDS, self.abort)
+            self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Transports of other loops have asyncio's interface, but are no subclasses of it.
@@ -381,7 +430,7 @@ class _PeerConnection(asyncio.Protocol):
                 self._take(self._session, data)
         except PeerRefusedError as error:
             self._owner.on_refused(error)
-            self.abort()
+            self._close_gently()
         except PeerProtocolError as error:
             self._owner.on_broken(error)
             self.abort()

@@ -140,9 +140,14 @@ def check_removable(image: Image, broker_id: int) -> None:
             " then remove it."
         )
     if broker_id in image.voters:
-        raise BrokerInUseError(
-            f"Broker {broker_id} is a voter of the metadata quorum, which it cannot leave: start it again."
-        )
+        raise voter_stays(broker_id)
+
+
+def voter_stays(broker_id: int) -> BrokerInUseError:
+    """Return the error for the removal of a voter."""
+    return BrokerInUseError(
+        f"Broker {broker_id} is a voter of the metadata quorum, which it cannot leave: start it again."
+    )
 
 
 def _unregister(image: Image, command: UnregisterBroker) -> Outcome:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from loadtest.cluster.local_cluster import LocalCluster, LocalNode
+from loadtest.cluster.local_cluster import LocalCluster, LocalNode, free_ports
 from tests.support.clusters.live_cluster import (
     call,
     create_topic,
@@ -23,6 +23,7 @@ from tests.support.clusters.live_cluster import (
     partition_state,
     restart,
     running_cluster,
+    start_command,
     values,
     wait_in_sync,
     write,
@@ -349,3 +350,49 @@ def test_a_node_that_waits_for_voters_at_the_first_start_names_them(tmp_path):
             eventually(lambda path=path: reason in call(first, path, is_patient=False).body)
     finally:
         cluster.kill()
+
+
+@pytest.mark.parametrize("node_id", [2, 3])
+def test_a_node_with_the_id_of_a_live_one_disturbs_nobody_and_is_told_why(tmp_path, node_id):
+    """A new machine got a copy of another node's configuration, with a data directory and ports of its own.
+
+    A copy of node 1 reaches no other node, because nodes dial those with lower ids.
+    """
+    with running_cluster(tmp_path) as cluster:
+        topic = create_topic(cluster.node(1), "t", partitions=3)
+        wait_in_sync(cluster, topic)
+        api_port, peer_port = free_ports(2)
+        twin = start_command(
+            *("--node-id", str(node_id), "--data-dir", str(tmp_path / "twin")),
+            *("--listen", f"127.0.0.1:{api_port}", "--peer-listen", f"127.0.0.1:{peer_port}"),
+            *("--peers", ",".join(node.peer for node in cluster.nodes)),
+            log_path=tmp_path / "twin.log",
+        )
+        sessions = count_of("raft session down", cluster)
+        twin.start()
+        try:
+            reason = f"another live node has node_id {node_id}"
+            eventually(lambda: reason in (tmp_path / "twin.log").read_text())
+            address = f"127.0.0.1:{api_port}"
+            eventually(lambda: reason in get(address, "/readyz"))
+            for turn in range(30):
+                ok(write(cluster.nodes[turn % 3], topic, turn))
+                time.sleep(0.1)
+        finally:
+            twin.kill()
+        assert count_of("raft session down", cluster) == sessions
+        assert count_of(f"two live processes have node_id {node_id}", cluster) > 0
+        assert not any(broker["is_fenced"] for broker in metadata(cluster.node(1))["brokers"])
+
+
+def count_of(words, cluster):
+    return sum(node.log_path.read_text().count(words) for node in cluster.nodes)
+
+
+def get(address, path):
+    connection = http.client.HTTPConnection(address, timeout=5)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()

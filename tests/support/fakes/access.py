@@ -50,7 +50,12 @@ class ImageStore:
     def image(self) -> Image:
         return self._node.image
 
-    start_obstacle = ""
+    @property
+    def quorum(self) -> "ImageStore":
+        return self
+
+    def start_obstacle(self) -> str:
+        return ""
 
     async def current_image(self) -> Image:
         return await self._node.current_image()

@@ -159,6 +159,9 @@ class FakeQuorum:
     def accept(self, connection: object) -> None:
         raise AssertionError(f"{self} has no sockets: {connection}")
 
+    def start_obstacle(self) -> str:
+        return ""
+
     def last_contact_ms(self, node_id: int) -> int | None:
         """As the test says; else a quorum that works heard of everybody just now."""
         if node_id in self.contacts or not self._is_reachable():

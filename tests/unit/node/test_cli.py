@@ -130,6 +130,21 @@ def test_a_signal_stops_a_node_gracefully(graph: Graph, capsys, number: signal.S
     assert "Milena node 1 listens on http://127.0.0.1:1" in capsys.readouterr().out
 
 
+def test_a_signal_ends_the_wait_for_a_cluster_to_join(graph: Graph):
+    async def build_node(config: NodeConfig) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    sys.modules["node.wiring"].__dict__["build_node"] = build_node
+    assert cli.run_node(NodeConfig()) == 0
+    assert not graph.stopped
+
+
+def test_a_cluster_that_does_not_respond_is_no_reason_to_stay_down(graph: Graph):
+    graph.fail_start = StartupError("no node of --join answered", is_temporary=True)
+    assert invoke().exit_code == 75
+
+
 def test_a_node_that_refuses_to_start_says_why(graph: Graph):
     graph.fail_start = StartupError("data directory belongs to node 2")
     result = invoke()

@@ -48,10 +48,12 @@ class Clients:
         self.closed += 1
 
 
-async def find(monkeypatch: pytest.MonkeyPatch, *answers: object) -> dict[int, Address]:
+async def find(
+    monkeypatch: pytest.MonkeyPatch, *answers: object, node_id: int = 9
+) -> dict[int, Address]:
     clients = Clients(list(answers))
     monkeypatch.setattr(discovery, "PeerClient", clients)
-    config = replace(NodeConfig(), join=(Address("a", 1), Address("b", 2)))
+    config = replace(NodeConfig(), node_id=node_id, join=(Address("a", 1), Address("b", 2)))
     try:
         return await find_voters(config, secret=b"", tls=None, clock=LoopClock())
     finally:
@@ -75,8 +77,9 @@ async def test_nodes_that_start_later_are_waited_for(monkeypatch: pytest.MonkeyP
 
 @virtual
 async def test_it_gives_up_and_names_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StartupError, match="a:1: nobody; b:2: nobody"):
+    with pytest.raises(StartupError, match="a:1: nobody; b:2: nobody") as caught:
         await find(monkeypatch)
+    assert caught.value.is_temporary
 
 
 @virtual
@@ -86,3 +89,12 @@ async def test_an_answer_of_another_shape_is_refused(
 ) -> None:
     with pytest.raises(StartupError):
         await find(monkeypatch, {"voters": voters})
+
+
+@virtual
+async def test_a_node_that_joins_may_not_have_the_id_of_a_voter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(StartupError, match="node_id 1 is the voter at one:7003") as caught:
+        await find(monkeypatch, {"voters": {"1": ["one", 7003]}}, node_id=1)
+    assert not caught.value.is_temporary

@@ -295,3 +295,11 @@ def test_a_certificate_names_nodes(names: object, ids: set[int]) -> None:
 @pytest.mark.parametrize("shown", [None, {}, {"subject": ((("commonName", "node-1"),),)}])
 def test_a_certificate_without_names_names_no_node(shown: object) -> None:
     assert certified_ids(shown) == set()
+
+
+def test_a_dialer_that_reaches_the_api_is_told_so() -> None:
+    dialer, _ = pair()
+    with pytest.raises(
+        PeerProtocolError, match="an HTTP server responds there: give the peer port"
+    ):
+        dialer.receive(b"HTTP/1.1 400 Bad Request\r\n")

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raft_meta.consensus.frames import (
+    ID_IN_USE,
     Channel,
     Handshake,
     HandshakeRole,
@@ -19,6 +20,7 @@ from raft_meta.consensus.messages import Message, decode_message, encode_message
 from raft_meta.consensus.transport import (
     FRAME_SECONDS_MAX,
     OPENING_MAX,
+    SILENCE_SECONDS,
     Transport,
     TransportConfig,
 )
@@ -89,6 +91,7 @@ class Peer:
             self.writer.write(handshake.outgoing())
             handshake.receive(await self.reader.read(4096))
         self.session = handshake.finish()
+        self.leftover = self.session.leftover
 
     def send(self, *messages: Message) -> None:
         assert self.session is not None
@@ -97,9 +100,12 @@ class Peer:
 
     async def receive(self) -> Message:
         assert self.session is not None
-        frames: list[tuple[bytes, bytes]] = []
+        frames = self.session.decoder.feed(self.leftover)
+        self.leftover = b""
         while not frames:
-            frames = self.session.decoder.feed(await self.reader.read(4096))
+            data = await self.reader.read(4096)
+            assert data, "the transport hung up"
+            frames = self.session.decoder.feed(data)
         return decode_message(frames[0][0])
 
     async def close(self) -> None:
@@ -171,6 +177,56 @@ async def test_a_newer_connection_replaces_the_older_and_silences_it(
     await newer.close()
     await events.wait_for("disconnected", 2)
     await older.close()
+
+
+async def refused(transport: Transport, me: PeerIdentity) -> None:
+    """Connect as a process that is refused because another one is connected."""
+    twin = Peer(transport, me)
+    await twin.connect()
+    assert await twin.receive() == {"type": "bootstrap", "state": ID_IN_USE}
+    await twin.close()
+
+
+async def test_a_second_live_process_of_an_id_is_refused_and_told_why(
+    transport: Transport, events: Events
+) -> None:
+    """A configuration that was copied must not take a healthy node out, on a busy and on an idle connection."""
+    healthy = await connected(transport, events, identity(2, incarnation=7))
+    for term in range(3):
+        await refused(transport, identity(2, incarnation=8))
+        message: Message = {"type": "response_vote", "term": term}
+        healthy.send(message)
+        await events.wait_for("message", 2, message)
+    assert ("disconnected", 2) not in events.seen
+    (complaint,) = [event for event in events.seen if event[0] == "refused"]
+    assert "two live processes have node_id 2" in str(complaint[1])
+    await healthy.close()
+
+
+async def test_a_process_replaces_its_own_connection(transport: Transport, events: Events) -> None:
+    peers = []
+    for incarnation in (7, 7, 0, 8):
+        events.seen.clear()
+        peers.append(await connected(transport, events, identity(2, incarnation=incarnation)))
+    for peer in peers:
+        await peer.close()
+
+
+@virtual
+async def test_a_process_that_no_longer_responds_is_replaced() -> None:
+    events = Events()
+    transport = transport_of(events)
+    older = await connected(transport, events, identity(2, incarnation=7))
+    transport.send(2, {"type": "timeout_now", "term": 9})
+    await asyncio.sleep(SILENCE_SECONDS - 0.5)
+    await refused(transport, identity(2, incarnation=8))
+    await asyncio.sleep(1)
+    events.seen.clear()
+    newer = await connected(transport, events, identity(2, incarnation=8))
+    assert events.seen == [("disconnected", 2), ("connected", 2)]
+    for peer in (older, newer):
+        await peer.close()
+    await transport.close()
 
 
 async def test_an_observer_may_connect(transport: Transport, events: Events) -> None:
