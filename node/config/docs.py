@@ -31,8 +31,8 @@ cluster_secret_file = "/etc/milena/secret"
 3 = "c.example.org:7082"
 ```
 
-Save it as `milena.toml` and start the node with `milena start --config milena.toml`. The same settings as flags:
-`milena start --node-id 1 --data-dir /var/lib/milena --peers
+Save this example as `milena.toml` and start the node with `milena start --config milena.toml`. The same settings as
+flags: `milena start --node-id 1 --data-dir /var/lib/milena --peers
 1=a.example.org:7082,2=b.example.org:7082,3=c.example.org:7082 ...`.
 
 A node reads its settings from four sources. A later source wins over an earlier one:

@@ -76,14 +76,14 @@ class NodeConfig:
             kinds.url(),
             "URL under which clients reach this node.",
             NODE,
-            says="from `listen`; the machine's name when that is a wildcard",
+            says="the address of `listen`; if that is a wildcard, the machine's name",
         ),
     )
     rack: str | None = field(
         default=None,
         metadata=option(
             kinds.word("up to 255 characters"),
-            "Failure domain; replicas of a partition are spread over racks.",
+            "Failure domain of this node, such as a zone. The replicas of a partition are spread over racks.",
             NODE,
             says="none",
         ),
@@ -109,7 +109,7 @@ class NodeConfig:
         default=None,
         metadata=option(
             kinds.dial_address(),
-            "Address under which other nodes reach this one.",
+            "Address under which other nodes reach this node.",
             CLUSTER,
             says="this node's entry in `peers`, else from `peer_listen`",
         ),
@@ -261,7 +261,8 @@ class NodeConfig:
         metadata=option(
             kinds.choice(AccessMode.REQUIRED, AccessMode.OPTIONAL),
             "What a cluster asks of callers once it has its first user. `required`: credentials and permission. "
-            "`optional`: a line in the log in place of each refusal. Change it later through the API.",
+            "`optional`: nothing; the nodes log a line for each request that `required` would refuse. To change the "
+            "mode later, use `milena access set`.",
             SECURITY,
         ),
     )
@@ -360,7 +361,7 @@ class NodeConfig:
         default=(),
         metadata=option(
             kinds.networks(),
-            "Proxies whose statement about the origin of a request is trusted (`X-Forwarded-For`, `Forwarded`).",
+            "Proxies that this node trusts: it takes the client's address from their `X-Forwarded-For` or `Forwarded`.",
             SECURITY,
             says="none",
         ),
@@ -432,7 +433,7 @@ class NodeConfig:
         metadata=option(
             kinds.integer(0, 1 << 40, "bytes/s"),
             "Most stored bytes a second whose checksums the node checks. This finds and restores damaged data before "
-            "a client reads it. 0: only what a reader or a follower found damaged.",
+            "a client reads it. 0: the node checks only data that a reader or a follower reported as damaged.",
             TOPICS,
         ),
     )
@@ -508,8 +509,9 @@ class NodeConfig:
         metadata=option(
             kinds.integer(0, 60_000, "ms"),
             "After each write, keep the machine's processors awake for this long, and at most twice that. Where "
-            "processors wake slowly (virtual machines), this halves the latency of a lone writer. Meanwhile they use "
-            "power and their host's time. It needs `/dev/cpu_dma_latency`. 0: let them sleep.",
+            "processors wake slowly (virtual machines), this halves the latency of a lone writer. Processors that "
+            "are awake use power and their host's time. The option needs `/dev/cpu_dma_latency`. 0: let processors "
+            "sleep.",
             REPLICATION,
         ),
     )

@@ -197,8 +197,8 @@ _KEYS = (
         1,
         1,
         LONG_MAX,
-        "Records between syncs to disk. 1: sync before every acknowledgement. More is faster, but a power cut on "
-        "every replica at once may lose acknowledged records.",
+        "Records between syncs to disk. 1: sync before every acknowledgement. A larger number is faster, but a "
+        "power cut on every replica at once may lose acknowledged records.",
     ),
     _integer(
         FLUSH_MS,
@@ -254,7 +254,8 @@ _KEYS = (
         0,
         0,
         LONG_MAX,
-        "Age in ms below which a record is not compacted. Readers that are no further behind see every record.",
+        "Age in ms below which a record is not compacted. Readers that read each record within this time see "
+        "every record.",
     ),
     _min_insync(),
     _integer(
