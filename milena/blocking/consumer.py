@@ -40,6 +40,19 @@ class Consumer(Resource, Forwarding[AsyncConsumer]):
         """Commit what was given out, give the partitions back, and leave the group. You may call it again."""
         self.__exit__(None, None, None)
 
+    def stop(self) -> None:
+        """End the loops of the program: the running ``poll`` and all later ones return an empty list, iterations end.
+
+        The consumer stays a member until its block is left. Any thread and any signal handler may call this, at any
+        time: ``signal.signal(signal.SIGTERM, lambda *_: consumer.stop())``.
+        """
+        self._consumer.stop()
+
+    @property
+    def is_stopped(self) -> bool:
+        """True after ``stop``: the condition to end a loop of ``poll``."""
+        return self._consumer.is_stopped
+
     # -- records -----------------------------------------------------------------------------------
 
     def poll(
@@ -65,6 +78,8 @@ class Consumer(Resource, Forwarding[AsyncConsumer]):
                     consumer.mark(record)
                     return record
             self._rest = iter(self._thread.run(consumer.next_run()))
+            if consumer.is_stopped:
+                raise StopIteration
 
     async def _take_back(self) -> None:
         self._consumer.take_back()

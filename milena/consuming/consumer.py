@@ -45,7 +45,7 @@ RUN_RECORDS = 500
 class Consumer:
     """Read subscribed or assigned partitions. An asynchronous context manager, for one task of one event loop.
 
-    Take records by ``async for record in consumer``, which never ends by itself, or by ``poll``. You may alternate
+    Take records by ``async for record in consumer``, which ends only after ``stop``, or by ``poll``. You may alternate
     between the two. Leaving the block commits, gives the partitions back and leaves the group. That commit includes the
     records given out last, unless an error is in progress. ``poll`` and the iteration raise:
 
@@ -80,6 +80,9 @@ class Consumer:
         self.wants_attention = True
         """True if the iteration may not continue with the records that it has, because of an event."""
         self._is_open = False
+        self._is_stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
         self.is_polling = False
         self.polls = 0
         self._adopting: asyncio.Task[None] | None = None
@@ -88,6 +91,7 @@ class Consumer:
 
     async def __aenter__(self) -> Self:
         """Join the group. The partitions come with the first ``poll``."""
+        self._loop = asyncio.get_running_loop()
         await self.active.begin()
         self._is_open = True
         background = BackgroundWork(self, self.options, self._clock, on_change=self._call_attention)
@@ -105,6 +109,25 @@ class Consumer:
     async def close(self) -> None:
         """Commit what was given out, give the partitions back, and leave the group. You may call it again."""
         await self._close(is_done=True)
+
+    def stop(self) -> None:
+        """End the loops of the program: the running ``poll`` and all later ones return an empty list, iterations end.
+
+        The consumer stays a member until its block is left. Any thread and any signal handler may call this, at any
+        time: ``loop.add_signal_handler(signal.SIGTERM, consumer.stop)``.
+        """
+        # In this order: ``_take`` resets ``wants_attention`` before it reads ``_is_stopped``.
+        self._is_stopped = True
+        # An iteration over records that are there gives the loop no turn.
+        self.wants_attention = True
+        # Without an open loop, nothing waits.
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._end_waits)
+
+    @property
+    def is_stopped(self) -> bool:
+        """True after ``stop``: the condition to end a loop of ``poll``."""
+        return self._is_stopped
 
     # -- subscription and assignment ---------------------------------------------------------------
 
@@ -188,7 +211,7 @@ class Consumer:
 
         Args:
             max_records: the most records to return; None: ``max_poll_records``.
-            timeout_s: how long to wait, in seconds; None: without limit.
+            timeout_s: how long to wait, in seconds; None: until there are records, or until ``stop``.
 
         Raises:
             ValueError: the consumer was not told what to read, or ``max_records`` is below 1.
@@ -211,16 +234,18 @@ class Consumer:
                     self.polled.current = record
                     return record
             self._rest = iter(await self.next_run())
+            if self._is_stopped:
+                raise StopAsyncIteration
 
     # -- for callers that give records out one by one (``__anext__``, ``milena.sync``) --------------
 
     async def next_run(self) -> list[ConsumedRecord]:
-        """Return records of one partition, none of which counts as given yet.
+        """Return records of one partition, none of which counts as given yet; an empty list after ``stop``.
 
         ``mark`` says which one the application is at.
         """
-        ((_, records),) = await self._next(RUN_RECORDS, None, is_iterated=True)
-        return records
+        runs = await self._next(RUN_RECORDS, None, is_iterated=True)
+        return runs[0][1] if runs else []
 
     def mark(self, record: ConsumedRecord) -> None:
         """Note that the application was given this record of the run; those before it are done."""
@@ -253,6 +278,10 @@ class Consumer:
             self._news.clear()
             self.wants_attention = False
             self._check_open()
+            if self._is_stopped:
+                # A loop that does not look at ``is_stopped`` must not block the event loop.
+                await self._clock.sleep(0)
+                return []
             self._raise_failure()
             if self._adopting is not None or self.active.assignment.is_due:
                 if not await self._adopt(deadline_ms):
@@ -276,8 +305,16 @@ class Consumer:
         """Take part in a rebalance; return False on a timeout. The rebalance goes on even if this wait is cancelled."""
         if self._adopting is None:
             self._adopting = asyncio.create_task(self.active.rebalancer.adopt())
-        done, _ = await asyncio.wait({self._adopting}, timeout=self._left_s(deadline_ms))
-        if not done:
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait(
+                {self._adopting, stopped},
+                timeout=self._left_s(deadline_ms),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            stopped.cancel()
+        if not self._adopting.done():
             return False
         task, self._adopting = self._adopting, None
         task.result()
@@ -414,6 +451,10 @@ class Consumer:
                 if not task.cancelled():
                     task.exception()
         await self.active.end(patience_ms=CLOSE_PATIENCE_MS)
+
+    def _end_waits(self) -> None:
+        self._stopped.set()
+        self._call_attention()
 
     def _call_attention(self) -> None:
         self.wants_attention = True

@@ -1,6 +1,8 @@
 """The blocking consumer: what it was given is what it is done with, and its listener may call it."""
 
 import itertools
+import os
+import signal
 import threading
 
 import pytest
@@ -175,3 +177,34 @@ def test_what_was_taken_and_never_arrived_is_given_again(world, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             consumer.poll(1)
         assert [r.offset for r in consumer.poll()] == [2, 3]
+
+
+def test_a_stop_of_another_thread_ends_a_poll_and_an_iteration(world):
+    with world.consumer() as consumer:
+        assert consumer.poll(timeout_s=0.01) == []
+        threading.Timer(0.01, consumer.stop).start()
+        assert consumer.poll() == []
+        assert list(consumer) == []
+        assert consumer.is_stopped
+
+
+def test_a_stop_within_an_iteration_ends_it_after_the_record(world):
+    world.write(5)
+    found = []
+    with world.consumer() as consumer:
+        for record in consumer:
+            found.append(record.offset)
+            if record.offset == 2:
+                consumer.stop()
+    assert found == [0, 1, 2]
+    assert world.group.offsets == {T0: 3}
+
+
+def test_a_stop_of_a_signal_handler_ends_a_poll(world):
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop())
+    try:
+        with world.consumer() as consumer:
+            threading.Timer(0.01, os.kill, [os.getpid(), signal.SIGUSR1]).start()
+            assert consumer.poll() == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)

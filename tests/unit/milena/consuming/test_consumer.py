@@ -842,3 +842,83 @@ async def test_a_subscription_may_be_replaced():
         await consumer.subscribe("t", "u")
         await drain(consumer)
         assert world.group.members.keys() == {"m2"}
+
+
+# -- stopping --------------------------------------------------------------------------------------
+
+
+@within_an_hour
+async def test_a_stop_ends_a_poll_that_waits_and_all_later_ones():
+    world = World()
+    async with world.consumer() as consumer:
+        waiting = asyncio.create_task(consumer.poll())
+        await after(1_000)
+        assert not waiting.done()
+        consumer.stop()
+        assert consumer.is_stopped
+        assert await waiting == []
+        world.topics.write("t", 0, 3)
+        assert await consumer.poll() == []
+        assert world.group.owned("m1") == {T0, T1}, "it is a member until it is left"
+    assert world.group.members == {}
+
+
+@within_an_hour
+async def test_a_stop_ends_an_iteration_after_the_record_it_is_at_which_is_done():
+    world = World(t=1)
+    world.topics.write("t", 0, 5)
+    found = []
+    async with world.consumer() as consumer:
+        async for record in consumer:
+            found.append(record.offset)
+            if record.offset == 2:
+                consumer.stop()
+        async for record in consumer:
+            found.append(record.offset)
+    assert found == [0, 1, 2]
+    assert world.group.offsets == {T0: 3}
+
+
+@within_an_hour
+async def test_a_stop_ends_an_iteration_that_waits():
+    world = World(t=1)
+    async with world.consumer() as consumer:
+        asyncio.get_running_loop().call_later(5, consumer.stop)
+        assert [record async for record in consumer] == []
+    assert world.group.members == {}
+
+
+@within_an_hour
+async def test_a_stop_does_not_wait_for_a_rebalance():
+    """A listener that hangs, for example, because its database is gone."""
+
+    class Hanging(RebalanceListener):
+        async def on_assigned(self, partitions):
+            await asyncio.sleep(100_000)
+
+    world = World(t=1)
+    async with world.consumer(listener=Hanging()) as consumer:
+        asyncio.get_running_loop().call_later(5, consumer.stop)
+        assert await consumer.poll() == []
+    assert world.group.members == {}
+
+
+@within_an_hour
+async def test_a_consumer_that_was_stopped_before_it_was_opened_gives_nothing():
+    world = World(t=1)
+    world.topics.write("t", 0, 5)
+    consumer = world.consumer()
+    consumer.stop()
+    async with consumer:
+        assert await consumer.poll() == []
+    consumer.stop()
+
+
+@within_an_hour
+async def test_a_loop_of_polls_that_ignores_the_stop_leaves_turns_to_others():
+    world = World(t=1)
+    async with world.consumer() as consumer, asyncio.timeout(1):
+        consumer.stop()
+        ticks = asyncio.create_task(asyncio.sleep(0))
+        while not ticks.done():
+            await consumer.poll()
