@@ -258,7 +258,8 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
-        raise AttributeError(f"module 'milena' has no attribute {name!r}")
+        hint = import_module("milena.hints").attribute_hint("milena", name)
+        raise AttributeError(f"module 'milena' has no attribute {name!r}{hint}", name=name)
     if name == "sync":
         return import_module("milena.sync")
     # A name that is not listed with its module must be an error class.

@@ -15,6 +15,7 @@ from milena.consuming.active_subscription import ConsumerPorts
 from milena.consuming.consumer import Consumer
 from milena.consuming.group_calls import GroupCalls
 from milena.consuming.options import ConsumerKeywords, ConsumerOptions, Subscription
+from milena.hints import Hinting, hinting
 from milena.model.clock import Clock, SystemClock
 from milena.producing.named import NamedProducer
 from milena.producing.options import ProducerKeywords, ProducerOptions
@@ -35,7 +36,7 @@ from milena.reading.reader import (
 from milena.records import Position, StartAt
 
 
-class Client:
+class Client(Hinting):
     """Connect to a cluster. An asynchronous context manager, for one event loop.
 
     Args:
@@ -48,6 +49,9 @@ class Client:
         clock: for tests.
     """
 
+    _hints = "Client"
+
+    @hinting
     def __init__(
         self,
         url: str | Sequence[str],
@@ -70,6 +74,7 @@ class Client:
         self.metadata = MetadataCache(self._http, self._clock, max_age_ms=metadata_max_age_ms)
         self.transport = ClusterTransport(self._http, self.metadata)
 
+    @hinting
     def producer(self, **options: Unpack[ProducerKeywords]) -> Producer:
         """Return a producer. Use it as an asynchronous context manager; ``ProducerOptions`` lists the keywords.
 
@@ -84,6 +89,7 @@ class Client:
             chance=Random(),
         )
 
+    @hinting
     def transactional_producer(
         self,
         transactional_id: str,
@@ -119,6 +125,7 @@ class Client:
             chance=Random(),
         )
 
+    @hinting
     def named_producer(
         self,
         name: str,
@@ -146,6 +153,7 @@ class Client:
             groups=self.admin,
         )
 
+    @hinting
     def consumer(
         self, *topics: str, pattern: str | None = None, **options: Unpack[ConsumerKeywords]
     ) -> Consumer:
@@ -185,6 +193,7 @@ class Client:
         await self.metadata.close()
         await self._http.__aexit__(kind, error, trace)
 
+    @hinting
     def reader(
         self,
         topic: str,

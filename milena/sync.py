@@ -28,6 +28,7 @@ from milena.cluster.first_contact import CONNECT_TIMEOUT_MS
 from milena.cluster.metadata import MAX_AGE_MS
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import ConsumerKeywords
+from milena.hints import Hinting, hinting
 from milena.producing.options import ProducerKeywords
 from milena.producing.transaction import TRANSACTION_TIMEOUT_MS
 from milena.reading.cursor import OnOutOfRange
@@ -54,7 +55,7 @@ T = TypeVar("T")
 _Work = Callable[[AdminClient], Coroutine[object, object, T]]
 
 
-class Client:
+class Client(Hinting):
     """Connect to a cluster. A context manager; several threads may use it.
 
     Args:
@@ -65,6 +66,9 @@ class Client:
         connect_timeout_ms: how long calls are retried while no node has ever responded, as for ``milena.Client``.
     """
 
+    _hints = "Client"
+
+    @hinting
     def __init__(
         self,
         url: str | Sequence[str],
@@ -104,6 +108,7 @@ class Client:
         """The administration of topics, groups, access and the cluster."""
         return Admin(self)
 
+    @hinting
     def producer(self, **options: Unpack[ProducerKeywords]) -> "Producer":
         """Return a producer. Use it as a context manager; ``ProducerOptions`` lists the keywords.
 
@@ -115,6 +120,7 @@ class Client:
         self._users.add(producer)
         return producer
 
+    @hinting
     def transactional_producer(
         self,
         transactional_id: str,
@@ -138,6 +144,7 @@ class Client:
             on_exit=self._users.discard,
         )
 
+    @hinting
     def named_producer(
         self,
         name: str,
@@ -160,6 +167,7 @@ class Client:
         self._users.add(producer)
         return producer
 
+    @hinting
     def reader(
         self,
         topic: str,
@@ -196,6 +204,7 @@ class Client:
         self._users.add(reader)
         return reader
 
+    @hinting
     def consumer(
         self, *topics: str, pattern: str | None = None, **options: Unpack[ConsumerKeywords]
     ) -> Consumer:
@@ -255,8 +264,10 @@ class Client:
                 stack.callback(user.__exit__, kind, error, trace)
 
 
-class Admin(Forwarding[AdminClient]):
+class Admin(Forwarding[AdminClient], Hinting):
     """The blocking ``milena.AdminClient``. Methods, parameters and errors are the same."""
+
+    _hints = "Admin"
 
     def __init__(self, client: Client) -> None:
         self._client = client

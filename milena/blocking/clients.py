@@ -8,6 +8,7 @@ from typing import Self, TypeVar
 
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.errors import ClientError
+from milena.hints import Hinting
 from milena.model.clock import SystemClock
 from milena.producing.deliveries import Deliveries as AsyncDeliveries
 from milena.producing.deliveries import DeliveriesCallback, DeliveryReceipts, DeliveryRun
@@ -152,8 +153,10 @@ class Deliveries:
         return self._inner.receipts()
 
 
-class Producer(Resource):
+class Producer(Resource, Hinting):
     """The blocking ``milena.Producer``. Any number of threads may send. Leaving it delivers or reports every record."""
+
+    _hints = "Producer"
 
     def __init__(
         self, producer: AsyncProducer, thread: ClientLoopThread, *, on_exit: OnExit | None = None

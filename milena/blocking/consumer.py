@@ -15,16 +15,19 @@ from milena.blocking.forwarding import Forwarding, forwarded
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import RebalanceListener, Subscription
+from milena.hints import Hinting
 from milena.records import ConsumedRecord, Position, TopicPartition
 
 T = TypeVar("T")
 
 
-class Consumer(Resource, Forwarding[AsyncConsumer]):
+class Consumer(Resource, Forwarding[AsyncConsumer], Hinting):
     """Iterate the consumer for records, or ``poll`` it. For one thread.
 
     While ``poll`` waits, a listener may call the consumer from its own thread.
     """
+
+    _hints = "Consumer"
 
     def __init__(
         self, consumer: AsyncConsumer, thread: ClientLoopThread, *, on_exit: OnExit | None = None

@@ -23,6 +23,7 @@ from milena.cluster.transactions import TransactionView
 from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
 from milena.errors import NotNowError, UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
+from milena.hints import Hinting, hinting
 from milena.model.clock import Clock
 from milena.records import Position, TopicPartition
 
@@ -46,12 +47,15 @@ class OffsetRange:
     """The high watermark, or the first offset of the earliest open transaction."""
 
 
-class AdminClient:
+class AdminClient(Hinting):
     """Administer the cluster that the node at ``url`` belongs to.
 
     An asynchronous context manager, used from one event loop. Methods raise the errors of ``milena.errors``.
     """
 
+    _hints = "Admin"
+
+    @hinting
     def __init__(
         self,
         url: str | Sequence[str],

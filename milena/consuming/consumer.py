@@ -33,6 +33,7 @@ from milena.consuming.membership import GroupMembership
 from milena.consuming.options import ConsumerOptions, Subscription
 from milena.consuming.polled import PolledRecords
 from milena.errors import ClientClosedError
+from milena.hints import Hinting
 from milena.records import ConsumedRecord, Position, StartAt, TopicPartition
 
 CLOSE_PATIENCE_MS = 5_000
@@ -42,7 +43,7 @@ RUN_RECORDS = 500
 """The records that an iteration takes at a time: fewer than the 700 that start the garbage collector."""
 
 
-class Consumer:
+class Consumer(Hinting):
     """Read subscribed or assigned partitions. An asynchronous context manager, for one task of one event loop.
 
     Take records by ``async for record in consumer``, which ends only after ``stop``, or by ``poll``. You may alternate
@@ -56,6 +57,8 @@ class Consumer:
         other ClientErrors                           no useful response for ``patience_ms``; poll again
         errors that a listener raises
     """
+
+    _hints = "Consumer"
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ from milena.errors import (
     ClientError,
     RecordTooLargeError,
 )
+from milena.hints import Hinting
 from milena.model.clock import Clock
 from milena.producing.batching import Accumulator, Lane, RecordRows, Shipment, record_size
 from milena.producing.deliveries import Deliveries, DeliveriesCallback, DeliveryPart
@@ -71,7 +72,7 @@ class ProducerCallsPort(AppendPort, TopicMakerPort, Protocol):
     """Calls of ``milena.cluster.transport`` that the producer needs."""
 
 
-class Producer:
+class Producer(Hinting):
     """Write records. An asynchronous context manager: leaving it delivers every record, or reports those that failed.
 
     Awaiting a delivery may raise:
@@ -87,6 +88,8 @@ class Producer:
     Records of one partition are written in the order in which they were sent. If one of these errors drops a record,
     the records behind it are still written.
     """
+
+    _hints = "Producer"
 
     def __init__(
         self,
