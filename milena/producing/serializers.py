@@ -32,7 +32,11 @@ def plain_bytes(given: object) -> bytes:
 
 
 def json_bytes(given: object) -> bytes:
-    """Return compact JSON in UTF-8, the form in which the HTTP API stores JSON keys and values.
+    """Return compact JSON in UTF-8: the very bytes that the HTTP API stores for the same JSON key or value.
+
+    So a key that is written here and over HTTP goes to one partition, and compaction keeps one of its records. Text has
+    quotes: the key ``u1`` becomes ``"u1"``. Nodes keep the digits of numbers as a request writes them; this is the form
+    of Python's ``json``.
 
     Raises:
         BadRecordError: JSON cannot hold the object.

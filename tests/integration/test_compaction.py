@@ -4,6 +4,7 @@ from itertools import count
 
 import pytest
 
+from milena import json_bytes, sync
 from tests.support.clusters.live_cluster import (
     call,
     cluster_id,
@@ -198,3 +199,25 @@ def test_nothing_is_lost_when_nodes_are_killed_while_they_compact(cluster):
         assert values_of(survivors(node, topic)) == expected(last)
         # What a killed run left behind; one that is under way has such files as well, for a moment.
         eventually(lambda node=node: not leftovers(node))
+
+
+def test_a_key_of_http_json_and_of_the_clients_json_is_one_key(cluster):
+    node = cluster.node(1)
+    wide = create_topic(node, "wide-keys", partitions=8)
+    topic = create_topic(node, "mixed-keys", **COMPACTED)
+    over_http = {"records": [{"key": "u1", "value": "http"}]}
+    json_keys = {"key_serializer": json_bytes, "value_serializer": json_bytes}
+    with sync.Client(node.url) as client, client.producer(**json_keys) as producer:
+        (placed,) = ok(call(node, f"POST /topics/{wide}", over_http))["offsets"]
+        assert producer.send(wide, "client", key="u1").result(60).partition == placed["partition"]
+        ok(call(node, f"POST /topics/{topic}", over_http))
+        last = producer.send(topic, "client", key="u1").result(60).offset
+    for number in range(60):
+        update(node, topic, number)
+
+    def is_compacted():
+        found = survivors(node, topic)
+        return [offset for offset, (key, _) in found.items() if key == "u1"] == [last]
+
+    eventually(is_compacted)
+    assert survivors(node, topic)[last] == ("u1", "client")
