@@ -36,7 +36,7 @@ from milena.reading.reader import (
 from milena.records import Position, StartAt
 
 
-class Client(Hinting):
+class Client(Hinting, hints="Client"):
     """Connect to a cluster. An asynchronous context manager, for one event loop.
 
     Args:
@@ -48,8 +48,6 @@ class Client(Hinting):
             responded. Then they raise ``NeverReachedError``. After the first response, their own timeouts count.
         clock: for tests.
     """
-
-    _hints = "Client"
 
     @hinting
     def __init__(

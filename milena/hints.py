@@ -5,9 +5,9 @@ A wrong name costs nothing until it is used. Then the error says the name that M
 
 from collections.abc import Callable
 from functools import wraps
-from inspect import signature
+from inspect import getattr_static, signature
 from re import search
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -142,20 +142,36 @@ def attribute_hint(owner: str, name: str) -> str:
     return "" if found is None else f"; did you mean {found}?"
 
 
+class _ForeignName:
+    """A name that a class does not have. It raises only when it is looked up, so names that exist cost nothing more.
+
+    ``__getattr__`` would make each lookup on the class's objects slower.
+    """
+
+    def __init__(self, owner: str, name: str) -> None:
+        self._hint = attribute_hint(owner, name)
+        self._name = name
+
+    def __get__(self, found: object, kind: type) -> object:
+        message = f"{kind.__name__!r} object has no attribute {self._name!r}{self._hint}"
+        raise AttributeError(message, name=self._name, obj=found)
+
+
 class Hinting:
-    """A class whose missing attributes are explained. ``_hints`` names its entry of ``ATTRIBUTES``."""
+    """A class that explains names of other clients: those in ``ATTRIBUTES`` under the keyword ``hints``."""
 
-    _hints = ""
+    def __init_subclass__(cls, *, hints: str = "", **options: object) -> None:
+        super().__init_subclass__(**options)
+        for name in ATTRIBUTES.get(hints, {}).keys() - dir(cls):
+            setattr(cls, name, _ForeignName(hints, name))
 
-    if not TYPE_CHECKING:
-        # Type checkers must go on refusing unknown names.
-        def __getattr__(self, name: str) -> object:
-            kind = type(self)
-            raise AttributeError(
-                f"{kind.__name__!r} object has no attribute {name!r}{attribute_hint(self._hints, name)}",
-                name=name,
-                obj=self,
-            )
+    def __dir__(self) -> list[str]:
+        kind = type(self)
+        return [
+            name
+            for name in super().__dir__()
+            if not isinstance(getattr_static(kind, name, None), _ForeignName)
+        ]
 
 
 def hinting(function: Callable[P, T]) -> Callable[P, T]:

@@ -55,7 +55,7 @@ T = TypeVar("T")
 _Work = Callable[[AdminClient], Coroutine[object, object, T]]
 
 
-class Client(Hinting):
+class Client(Hinting, hints="Client"):
     """Connect to a cluster. A context manager; several threads may use it.
 
     Args:
@@ -65,8 +65,6 @@ class Client(Hinting):
         metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
         connect_timeout_ms: how long calls are retried while no node has ever responded, as for ``milena.Client``.
     """
-
-    _hints = "Client"
 
     @hinting
     def __init__(
@@ -264,10 +262,8 @@ class Client(Hinting):
                 stack.callback(user.__exit__, kind, error, trace)
 
 
-class Admin(Forwarding[AdminClient], Hinting):
+class Admin(Forwarding[AdminClient], Hinting, hints="Admin"):
     """The blocking ``milena.AdminClient``. Methods, parameters and errors are the same."""
-
-    _hints = "Admin"
 
     def __init__(self, client: Client) -> None:
         self._client = client

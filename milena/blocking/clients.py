@@ -153,10 +153,8 @@ class Deliveries:
         return self._inner.receipts()
 
 
-class Producer(Resource, Hinting):
+class Producer(Resource, Hinting, hints="Producer"):
     """The blocking ``milena.Producer``. Any number of threads may send. Leaving it delivers or reports every record."""
-
-    _hints = "Producer"
 
     def __init__(
         self, producer: AsyncProducer, thread: ClientLoopThread, *, on_exit: OnExit | None = None

@@ -21,13 +21,11 @@ from milena.records import ConsumedRecord, Position, TopicPartition
 T = TypeVar("T")
 
 
-class Consumer(Resource, Forwarding[AsyncConsumer], Hinting):
+class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
     """Iterate the consumer for records, or ``poll`` it. For one thread.
 
     While ``poll`` waits, a listener may call the consumer from its own thread.
     """
-
-    _hints = "Consumer"
 
     def __init__(
         self, consumer: AsyncConsumer, thread: ClientLoopThread, *, on_exit: OnExit | None = None

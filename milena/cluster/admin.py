@@ -47,13 +47,11 @@ class OffsetRange:
     """The high watermark, or the first offset of the earliest open transaction."""
 
 
-class AdminClient(Hinting):
+class AdminClient(Hinting, hints="Admin"):
     """Administer the cluster that the node at ``url`` belongs to.
 
     An asynchronous context manager, used from one event loop. Methods raise the errors of ``milena.errors``.
     """
-
-    _hints = "Admin"
 
     @hinting
     def __init__(

@@ -43,7 +43,7 @@ RUN_RECORDS = 500
 """The records that an iteration takes at a time: fewer than the 700 that start the garbage collector."""
 
 
-class Consumer(Hinting):
+class Consumer(Hinting, hints="Consumer"):
     """Read subscribed or assigned partitions. An asynchronous context manager, for one task of one event loop.
 
     Take records by ``async for record in consumer``, which ends only after ``stop``, or by ``poll``. You may alternate
@@ -57,8 +57,6 @@ class Consumer(Hinting):
         other ClientErrors                           no useful response for ``patience_ms``; poll again
         errors that a listener raises
     """
-
-    _hints = "Consumer"
 
     def __init__(
         self,

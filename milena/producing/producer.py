@@ -72,7 +72,7 @@ class ProducerCallsPort(AppendPort, TopicMakerPort, Protocol):
     """Calls of ``milena.cluster.transport`` that the producer needs."""
 
 
-class Producer(Hinting):
+class Producer(Hinting, hints="Producer"):
     """Write records. An asynchronous context manager: leaving it delivers every record, or reports those that failed.
 
     Awaiting a delivery may raise:
@@ -88,8 +88,6 @@ class Producer(Hinting):
     Records of one partition are written in the order in which they were sent. If one of these errors drops a record,
     the records behind it are still written.
     """
-
-    _hints = "Producer"
 
     def __init__(
         self,

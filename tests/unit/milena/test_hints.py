@@ -95,3 +95,10 @@ async def test_what_nobody_knows_has_no_hint():
 async def test_a_type_error_of_the_programs_own_is_left_alone():
     with pytest.raises(TypeError, match=r"credentials are milena.Credentials, not int$"):
         milena.Client(URL, credentials=1)
+
+
+@pytest.mark.parametrize("owner", CLASSES)
+async def test_names_of_other_clients_are_not_offered(owner):
+    offered = dir(await made(owner))
+    assert not ATTRIBUTES[owner].keys() & set(offered)
+    assert {"__class__", "admin", "send", "poll", "cluster"} & set(offered) > {"__class__"}
