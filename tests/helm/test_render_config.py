@@ -197,6 +197,7 @@ STILL = {
     "topicJob.timeoutSeconds": 99,
     "metrics.serviceMonitor": {"enabled": True, "token": {"existingSecret": "other"}},
     "metrics.prometheusRule.enabled": True,
+    "metrics.dashboards.enabled": True,
     "persistence.whenScaled": "Delete",
     "extraObjects": [{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x"}}],
     "global.a": 1,

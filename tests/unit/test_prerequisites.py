@@ -34,6 +34,7 @@ def bare(monkeypatch):
         ("test-spark", ["Java 17", "apt-get install openjdk-17-jre-headless"]),
         ("test-rest", ["Java 17", "curl (apt-get install curl)"]),
         ("test-console", ["chromium (apt-get install chromium)"]),
+        ("test-monitoring", ["prometheus, promtool (apt-get install prometheus)"]),
         ("compiled", ["C compiler", "apt-get install gcc"]),
         ("tmpfs", ["root"]),
         ("loop", ["root", "mkfs.ext4 (apt-get install e2fsprogs)"]),
