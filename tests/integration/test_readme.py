@@ -29,6 +29,9 @@ def section(title: str) -> str:
 
 WALK = section("A walk with curl")
 LINES = section("Lines in, lines out")
+FIRST_LINES = 30
+"""A reader sees them at once; a page starts with something to run."""
+INDEX = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 
 # -- the walk --------------------------------------------------------------------------------------
 
@@ -62,6 +65,21 @@ def test_lines_go_in_and_come_out_and_a_program_reads_them_as_the_readme_says(pl
         check=False,
     )
     assert printed.stdout.splitlines() == said, printed.stderr
+
+
+def test_the_first_task_of_the_index_runs(place: Place) -> None:
+    place.check(steps(INDEX))
+
+
+def test_every_page_is_in_the_index() -> None:
+    linked = set(re.findall(r"\]\(([\w-]+\.md)", INDEX))
+    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
+def test_every_page_begins_with_a_task() -> None:
+    for path in (ROOT / "docs").glob("*.md"):
+        first = path.read_text(encoding="utf-8").splitlines()[:FIRST_LINES]
+        assert any(line.startswith("```") for line in first), path.name
 
 
 def test_the_retry_on_another_node_is_part_of_the_walk() -> None:

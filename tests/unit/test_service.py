@@ -31,10 +31,13 @@ SERVICE = unit()["Service"]
 PROGRAM, COMMAND, *OPTIONS = shlex.split(SERVICE["ExecStart"])
 
 
-@pytest.fixture
-def settings(tmp_path) -> Path:
+VOTERS, OBSERVER = blocks(PAGE, "toml")
+
+
+@pytest.fixture(params=[VOTERS, OBSERVER], ids=["voter", "observer"])
+def settings(request, tmp_path) -> Path:
     """The settings of the page, with the files that they name in another folder."""
-    (text,) = blocks(PAGE, "toml")
+    text = request.param
     for name in re.findall(r'"/etc/milena/([\w-]+)"', text):
         (tmp_path / name).write_text("long enough\n", encoding="utf-8")
     path = tmp_path / "milena.toml"
@@ -48,7 +51,8 @@ def test_the_command_of_the_unit_is_accepted(settings):
     assert start.name == COMMAND
     given = start.make_context(COMMAND, words).params
     assert given.pop("config_file") == settings
-    assert len(load_config(settings, {}, given).peers) == 3
+    config = load_config(settings, {}, given)
+    assert {len(config.peers), len(config.join)} == {0, 3}
 
 
 def test_the_node_writes_only_where_the_unit_lets_it(settings):

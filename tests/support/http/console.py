@@ -21,13 +21,16 @@ from loadtest.cluster.local_cluster import free_ports
 from loadtest.cluster.node_process import NodeProcess
 from tests.support.clusters.live_cluster import SESSION_MS, call, eventually, ok
 
-FIRST_PORT, NODES = 8082, 3
+FIRST_PORT, FIRST_PEER_PORT, NODES = 8082, 7082, 3
+"""A document may add one more node."""
 PEER_PORTS_FROM = 10
 """How far above the API's ports: further than the most nodes that ``milena dev`` starts."""
 _MILENA = re.compile(r"^milena\b(?!:)|\.venv/bin/milena\b")
 RUN_S_MAX = 600
 """For all of a document's commands: dozens of processes that start one after the other."""
 STEP_END = "=== end of step ==="
+END_JOBS = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n"
+"""The processes that a document starts end with its shell."""
 PATIENT = f"""
 from milena.cli import main
 from node.process import dev
@@ -112,13 +115,16 @@ class Place:
     def adapt(self, text: str) -> str:
         """A command, or what it should print, for this place."""
         text = re.sub(_MILENA, f"{sys.executable} -m milena", text)
-        return re.sub(
-            r"\b(808[2-4])\b", lambda m: str(int(m[1]) - FIRST_PORT + self.first_port), text
-        )
+        first_peer_port = self.first_port + PEER_PORTS_FROM
+        for first, here in (FIRST_PORT, self.first_port), (FIRST_PEER_PORT, first_peer_port):
+            pattern = rf"\b({'|'.join(str(first + n) for n in range(NODES + 1))})\b"
+            text = re.sub(pattern, lambda m, by=here - first: str(int(m[1]) + by), text)
+        return text
 
     def run(self, commands: list[str]) -> list[str]:
         """Return the output of each command."""
-        script = "".join(f"{self.adapt(c)}\necho '{STEP_END}'\n" for c in commands)
+        steps_of_shell = [f"{self.adapt(c)}\necho '{STEP_END}'\n" for c in commands]
+        script = "".join([END_JOBS, *steps_of_shell])
         own_bin = Path(sys.executable).parent
         done = subprocess.run(
             ["bash", "-u", "-c", script],
@@ -157,7 +163,7 @@ def started(
     command: str, directory: Path, *, headers: Mapping[str, str] | None = None
 ) -> Iterator[Place]:
     """The cluster of three that a document's command starts, ready for requests; ``headers``: credentials for it."""
-    first_port = free_run(PEER_PORTS_FROM + NODES)
+    first_port = free_run(PEER_PORTS_FROM + NODES + 1)
     place = Place(first_port, directory)
     words = place.adapt(command).replace(" dev-data", f" {directory / 'dev-data'}").split()
     assert words[1:3] == ["-m", "milena"], words
