@@ -27,6 +27,7 @@ def section(title: str) -> str:
     return README.split(f"## {title}\n")[1].split("\n## ")[0]
 
 
+HEAD = README.split("\n## ")[0]
 WALK = section("A walk with curl")
 LINES = section("Lines in, lines out")
 FIRST_LINES = 30
@@ -42,8 +43,9 @@ def walk() -> list[Step]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """The cluster that the README starts."""
+    """The cluster that the README starts, at its top and before its walk."""
     (start,) = blocks(WALK, "sh")
+    assert blocks(HEAD, "sh") == [f"make .venv\n{start}"]
     with started(start, tmp_path_factory.mktemp("walk")) as found:
         yield found
 
@@ -65,6 +67,11 @@ def test_lines_go_in_and_come_out_and_a_program_reads_them_as_the_readme_says(pl
         check=False,
     )
     assert printed.stdout.splitlines() == said, printed.stderr
+
+
+def test_a_record_is_written_and_read_as_the_first_lines_say(place: Place) -> None:
+    assert len(steps(HEAD)) == 2
+    place.check(steps(HEAD))
 
 
 def test_the_first_task_of_the_index_runs(place: Place) -> None:
