@@ -115,11 +115,13 @@ class Place:
     def adapt(self, text: str) -> str:
         """A command, or what it should print, for this place."""
         text = re.sub(_MILENA, f"{sys.executable} -m milena", text)
-        first_peer_port = self.first_port + PEER_PORTS_FROM
-        for first, here in (FIRST_PORT, self.first_port), (FIRST_PEER_PORT, first_peer_port):
-            pattern = rf"\b({'|'.join(str(first + n) for n in range(NODES + 1))})\b"
-            text = re.sub(pattern, lambda m, by=here - first: str(int(m[1]) + by), text)
-        return text
+        here = {
+            **{FIRST_PORT + n: self.first_port + n for n in range(NODES + 1)},
+            **{
+                FIRST_PEER_PORT + n: self.first_port + PEER_PORTS_FROM + n for n in range(NODES + 1)
+            },
+        }
+        return re.sub(r"\b[78]08\d\b", lambda m: str(here.get(int(m[0]), m[0])), text)
 
     def run(self, commands: list[str]) -> list[str]:
         """Return the output of each command."""
