@@ -242,6 +242,14 @@ CONFLUENT_V3 = Quickstart(
             answer=AtLeast(kind="KafkaTopic", topic_name="v3test", partitions_count=1),
         ),
         get(
+            "/v3/clusters/{cluster}/topics/v3test/partitions/0/offset?offset_type=earliest_and_latest",
+            AtLeast(kind="KafkaPartitionWithOffsets", earliest_offset=0, latest_offset=0),
+        ),
+        get(
+            "/v3/clusters/{cluster}/topics/-/partitions/-/reassignment",
+            AtLeast(kind="KafkaReassignmentList"),
+        ),
+        get(
             "/v3/clusters/{cluster}/topics",
             AtLeast(kind="KafkaTopicList", data=Holding([AtLeast(topic_name="v3test")])),
         ),
@@ -314,6 +322,7 @@ REDPANDA = Quickstart(
             sends=JSON_V2,
             status=201,
         ),
+        get("/brokers", {"brokers": Anything(lambda found: 1 in found, "live nodes")}),
         get("/topics", Holding(["test_topic"])),
         post(
             "/topics/test_topic",
@@ -449,6 +458,7 @@ STRIMZI = Quickstart(
             answer=written((NUMBER, NUMBER), (2, NUMBER), (NUMBER, NUMBER)),
             media=META_V2,
         ),
+        get("/openapi/v3", AtLeast(paths=ANY)),
         get("/topics", Holding(["bridge-topic"])),
         get(
             "/topics/bridge-topic",
