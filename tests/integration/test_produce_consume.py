@@ -276,9 +276,35 @@ def test_a_record_that_is_not_taken_is_named_by_its_line(cluster):
     given = b"small\n" * 10 + b"x" * 20_000 + b"\n"
     result = done(milena(one, "produce", topic, "--linger-ms", "0", "--json", given=given), code=1)
     assert b"line 11 was not acknowledged" in result.stderr
+    assert b"10 records written, all from lines before it" in result.stderr
     summary = json.loads(result.stdout)
     assert (summary["records"], summary["first_failed_line"]) == (10, 11)
     assert end_offset(one, topic) == 10
+
+
+def test_records_for_a_partition_that_is_missing_are_found_before_or_where_they_come(
+    cluster, tmp_path
+):
+    """A file is checked before the first record. A pipe stops at the record, and the run goes on from its line."""
+    one = cluster.node(1)
+    topic = create_topic(one, "too-few", partitions=2)
+    lines = [b'{"value":"%d","partition":%d}\n' % (n, n // 10) for n in range(30)]
+    path = tmp_path / "records"
+    path.write_bytes(b"".join(lines))
+    words = ("produce", topic, "--format", "json")
+    result = done(milena(one, *words, str(path)), code=4)
+    assert b"first say milena topics alter too-few --partitions 3" in result.stderr
+    assert [end_offset(one, topic, p) for p in (0, 1)] == [0, 0]
+    result = done(milena(one, *words, given=path.read_bytes()), code=1)
+    assert (
+        b"line 21 was not acknowledged: too-few has partitions 0 to 1, not 2; 20 records written, all from lines "
+        b"before it: to go on, give the input from line 21 on (tail -n +21)" in result.stderr
+    )
+    done(milena(one, "topics", "alter", topic, "--partitions", "3"))
+    done(milena(one, *words, given=b"".join(lines[20:])))
+    assert [end_offset(one, topic, p) for p in range(3)] == [10, 10, 10]
+    done(milena(one, *words, str(path)))
+    assert [end_offset(one, topic, p) for p in range(3)] == [20, 20, 20]
 
 
 @pytest.mark.parametrize(

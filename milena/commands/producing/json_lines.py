@@ -2,7 +2,8 @@
 
 import base64
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -29,6 +30,8 @@ FIELDS = (
 )
 HEADER_FIELDS = ("key", "value", "value_encoding")
 _ADVICE = "; mend the line, or say --on-bad-line skip"
+_PARTITION = re.compile(rb'"partition"\s*:\s*([0-9]{1,20})')
+"""The partition of a record. Inside a string of JSON, the quotes would have a backslash before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,23 @@ class JsonLines:
             )
             runs.append(run)
         return ParsedLines(runs=runs, bad=bad, last=last)
+
+
+def partitions_needed(lines: Iterable[bytes | None], least: int) -> int:
+    """Return how many partitions a topic needs for the records of these lines, and at least ``least``.
+
+    Bad lines do not count. Only a line that seems to need more is parsed: that keeps a large file quick to check.
+    """
+    for line in lines:
+        found = None if line is None else _PARTITION.search(line)
+        if found is None or int(found[1]) < least:
+            continue
+        try:
+            named = _parsed(line).placing.partition
+        except BadLineError:
+            continue
+        least = max(least, 0 if named is None else named + 1)
+    return least
 
 
 def _parsed(line: bytes | None) -> _Record:

@@ -197,6 +197,6 @@ class LineProducer:
                 self._stop.set()
 
     def _on_failure(self, line: int, error: ClientError) -> None:
-        self.tally.lines = line
+        self.tally.lines = self.tally.unsent_line = line
         self.tally.on_failure(line, error)
         self._stop.set()

@@ -98,7 +98,12 @@ class LineSource:
             )
         except OSError as error:
             raise self._bad(error) from error
-        self._stream: _Stream = _Unpacker(self._file) if is_packed else self._file
+        self._is_packed = is_packed
+        self._start = None if self.size_bytes is None else self._file.tell()
+        self._stream = self._begin()
+
+    def _begin(self) -> _Stream:
+        return _Unpacker(self._file) if self._is_packed else self._file
 
     def __enter__(self) -> Self:
         return self
@@ -116,6 +121,17 @@ class LineSource:
         """The size of a file; None for a pipe or a terminal."""
         found = os.fstat(self._file.fileno())
         return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    @property
+    def can_rewind(self) -> bool:
+        """True for a file: it can be read twice."""
+        return self._start is not None
+
+    def rewind(self) -> None:
+        """Read again from where this source began; only if ``can_rewind``."""
+        assert self._start is not None, self.name
+        self._file.seek(self._start)
+        self._stream = self._begin()
 
     def read(self) -> tuple[bytes, int]:
         """Wait for bytes; return them and how far into the file they end. At the end there are none."""

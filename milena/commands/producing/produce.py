@@ -15,12 +15,13 @@ import click
 from milena.client import Client
 from milena.commands import output
 from milena.commands.options import FiniteRange, separator
-from milena.commands.producing.json_lines import JsonLines
+from milena.commands.producing.json_lines import JsonLines, partitions_needed
 from milena.commands.producing.line_producer import LineOptions, LineProducer, SendPort
 from milena.commands.producing.line_source import STANDARD_INPUT, BadSourceError, LineSource
-from milena.commands.producing.lines import LineParser, LineRule
+from milena.commands.producing.lines import LineParser, LineRule, LineSplitter
 from milena.commands.producing.named_lines import NamedLines
 from milena.commands.producing.tally import ProduceTally, counted
+from milena.commands.standard_streams import DaemonThread
 from milena.commands.target import (
     EXIT_INTERRUPTED,
     EXIT_REFUSED,
@@ -163,7 +164,7 @@ def produce(
         run.report(is_json=is_json)
         raise click.ClickException(str(error)) from error
     run.report(is_json=is_json)
-    code = report_trouble(run.tally)
+    code = report_trouble(run.tally, is_named=name is not None)
     if code:
         raise click.exceptions.Exit(code)
 
@@ -216,7 +217,10 @@ class ProduceRun:
 
     async def run(self, client: Client, source: LineSource) -> None:
         """Send everything and wait for it."""
-        await check_place(client, self._options.topic, self._options.partition)
+        count = await check_place(client, self._options.topic, self._options.partition)
+        is_placed_by_lines = isinstance(self._options.rule, JsonLines)
+        if count is not None and is_placed_by_lines and self._options.partition is None:
+            await check_lines(source, self._options.topic, count)
         self._begun_ms = self._clock.now_ms()
         if self._name is not None:
             await self._run_named(client, self._name, source)
@@ -270,26 +274,48 @@ class ProduceRun:
             click.echo(self.tally.summary_text(elapsed_ms), err=True)
 
 
-async def check_place(client: Client, topic: str, partition: int | None) -> None:
-    """Refuse a partition that the topic does not have, before the input is read.
+async def check_place(client: Client, topic: str, partition: int | None) -> int | None:
+    """Refuse a partition that the topic does not have, before the input is read; return how many the topic has.
 
-    A missing topic may be created by the first record; the producer finds that out.
+    A missing topic may be created by the first record; the producer finds that out. The result is then None.
     """
     try:
         count = await client.metadata.partition_count(topic)
     except TargetNotFoundError:
-        return
+        return None
     if partition is not None and partition >= count:
         raise NoSuchPartitionError(
             f"topic {topic} has no partition {partition}: they are 0 to {count - 1}"
         )
+    return count
 
 
-def report_trouble(tally: ProduceTally) -> int:
+async def check_lines(source: LineSource, topic: str, count: int) -> None:
+    """Refuse a file with a record for a partition that the topic does not have, before the first record is written.
+
+    The file is read twice. A pipe cannot be: there, the run stops at the record.
+    """
+    if not source.can_rewind:
+        return
+    splitter, needed = LineSplitter(), count
+    with DaemonThread("check") as thread:
+        while piece := (await thread.call(source.read))[0]:
+            needed = partitions_needed(splitter.feed(piece), needed)
+    needed = partitions_needed(splitter.end(), needed)
+    if needed > count:
+        raise NoSuchPartitionError(
+            f"{source.name} has records for partition {needed - 1}, and topic {topic} has partitions 0 to {count - 1}: "
+            f"nothing was written; first say milena topics alter {topic} --partitions {needed}"
+        )
+    source.rewind()
+
+
+def report_trouble(tally: ProduceTally, *, is_named: bool) -> int:
     """Report what went wrong, if anything; return the exit code."""
     if tally.first_failure is not None:
         line, error = tally.first_failure
-        click.echo(f"milena: line {line} was not acknowledged: {told(error)}", err=True)
+        resume = _how_to_resume(tally, line, is_named=is_named)
+        click.echo(f"milena: line {line} was not acknowledged: {told(error)}; {resume}", err=True)
         return exit_code(error)
     if tally.bad_line is not None and not tally.skipped:
         click.echo(
@@ -303,6 +329,15 @@ def report_trouble(tally: ProduceTally) -> int:
         click.echo(f"milena: interrupted after line {tally.lines}, {fate}", err=True)
         return EXIT_INTERRUPTED
     return 0
+
+
+def _how_to_resume(tally: ProduceTally, line: int, *, is_named: bool) -> str:
+    written = f"{counted(tally.written, 'record')} written"
+    if is_named:
+        return f"{written}: to go on, repeat the run with the same --name"
+    if tally.is_aborted or tally.unsent_line != line or tally.failed > 1:
+        return written
+    return f"{written}, all from lines before it: to go on, give the input from line {line} on (tail -n +{line})"
 
 
 @contextmanager

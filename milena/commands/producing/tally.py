@@ -49,6 +49,8 @@ class ProduceTally:
     left_out: int = 0
     """Records that a former run under the same name has written."""
     first_failure: tuple[int, ClientError] | None = None
+    unsent_line: int | None = None
+    """The line whose record the producer refused. All lines before it were sent, and none behind it."""
     bad_line: BadLine | None = None
     """The first bad line."""
     is_interrupted: bool = False

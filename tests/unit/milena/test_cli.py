@@ -1,6 +1,7 @@
 """The command line against a node on paper: what it prints, what it asks, what its exit codes say."""
 
 import asyncio
+import gzip
 import io
 import json
 import sys
@@ -425,6 +426,32 @@ def test_a_broken_installation_is_not_taken_for_a_missing_extra(monkeypatch):
 def test_an_announced_command_is_found():
     command = cli.load_command(point("milena.commands.health.status:status"))
     assert isinstance(command, click.Command)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("is_input", [False, True])
+async def test_a_file_that_names_a_partition_too_many_writes_nothing(
+    api, milena, tmp_path, monkeypatch, is_packed, is_input
+):
+    api.add_topic("t", partitions=2)
+    text = (
+        b'{"value":"v","partition":1}\n' * 2_000
+        + b'{"value":"v","partition":5}\n{"value":"w","partition":2}'
+    )
+    path = tmp_path / "records.json"
+    path.write_bytes(gzip.compress(text) if is_packed else text)
+    with path.open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        words = ("--gzip",) if is_packed else ()
+        place = "-" if is_input else str(path)
+        code, _, err = await milena("produce", "t", place, "--format", "json", *words)
+    name = "standard input" if is_input else path
+    assert code == 4
+    assert err.endswith(
+        f"{name} has records for partition 5, and topic t has partitions 0 to 1: nothing was written; "
+        "first say milena topics alter t --partitions 6\n"
+    )
+    assert {method for method, _, _ in api.requests} == {"GET"}
 
 
 async def test_a_topic_gets_more_partitions_and_other_settings(api, milena):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from milena.commands.formats import json_line
-from milena.commands.producing.json_lines import JsonLines
+from milena.commands.producing.json_lines import JsonLines, partitions_needed
 from milena.commands.producing.line_producer import LineOptions, LineProducer
 from milena.commands.producing.lines import Placing
 from milena.records import ConsumedRecord
@@ -142,3 +142,27 @@ async def test_a_record_goes_where_it_says_with_its_time_and_headers(partition):
         "timestamp_ms": 5,
     }
     assert sent.calls == [("t", [b"v"], rest)]
+
+
+RECORD_2 = b'{"value":"v","partition": 2}'
+
+
+@pytest.mark.parametrize(
+    ("line", "needed"),
+    [
+        (RECORD_2, 3),
+        (b'{"partition":12,"value":null}', 13),
+        (b'{"value":"v"}', 1),
+        (b'{"value":"v","partition":null}', 1),
+        (rb'{"value":"\"partition\":7"}', 1),
+        (b'{"value":"\\\\","partition":7}', 8),
+        (b'{"value":"v","partition":7', 1),
+        (b'{"value":"v","partition":7,"other":1}', 1),
+        (b'{"value":"v","partition":' + b"9" * 5_000 + b"}", 1),
+        (None, 1),
+    ],
+)
+def test_a_topic_needs_the_partitions_that_the_lines_that_are_records_name(line, needed):
+    assert partitions_needed([line], 1) == needed
+    assert partitions_needed([line, RECORD_2, line], 1) == max(3, needed)
+    assert partitions_needed([line], 50) == 50
