@@ -141,7 +141,9 @@ def confirm(question: str, why: str, yes: bool, *, if_not: str) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{why}: say --yes")
+        raise click.UsageError(
+            f"{if_not}, because there is no terminal on which to confirm that {why}: say --yes"
+        )
     if not click.confirm(question, err=True):
         raise click.ClickException(if_not)
 

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import io
 import json
+import re
 import sys
 from importlib.metadata import EntryPoint
 
@@ -531,6 +532,30 @@ async def test_nobody_is_asked_whether_to_delete_where_nobody_can_answer(api, mi
     code, _, err = await milena("topics", "delete-records", "flights", "--before-offset", "latest")
     assert code == 64
     assert "say --yes" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "delete", "t"),
+        ("topics", "delete-records", "t", "--before-offset", "latest"),
+        ("groups", "delete", "g"),
+        ("groups", "reset", "g", "--topic", "t", "--to-offset", "earliest"),
+        ("transactions", "abort", "7", "0"),
+        ("users", "delete", "alice"),
+        ("tokens", "delete", "0abc1234"),
+        ("acls", "remove", "User:alice"),
+    ],
+    ids=" ".join,
+)
+async def test_who_cannot_be_asked_reads_first_that_nothing_was_done(api, milena, words):
+    api.access.add_entry("User:alice", "READ", "orders")
+    code, _, err = await milena(*words)
+    assert code == 64
+    assert re.search(
+        r"^Error: not \w+, because .+ to confirm that .+: say --yes$", err, re.MULTILINE
+    )
+    assert not [request for request in api.requests if request[0] == "DELETE"]
 
 
 async def test_nodes_are_listed_and_forgotten(api, milena):
