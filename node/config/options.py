@@ -398,7 +398,7 @@ class NodeConfig:
     default_partitions: int = field(
         default=1,
         metadata=option(
-            kinds.integer(1, 10_000),
+            kinds.integer(1, 1_000),
             "Number of partitions of a new topic if the request does not give one.",
             TOPICS,
         ),

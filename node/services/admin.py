@@ -211,9 +211,10 @@ class AdminService:
         count = self._defaults.partition_count
         if topic.partition_count is not None:
             count = topic.partition_count
-        if not 1 <= count <= PARTITIONS_MAX:
+        if not 1 <= count <= bounds.PARTITIONS_PER_REQUEST_MAX:
             raise InvalidReplicationError(
-                f"partitions_count {count}: give a number from 1 to {PARTITIONS_MAX}"
+                f"partitions_count {count}: give a number from 1 to {bounds.PARTITIONS_PER_REQUEST_MAX}, which one "
+                f"request creates at most; further requests add partitions, up to {PARTITIONS_MAX} in all"
             )
         return placement.place(image, count, factor, self._rng)
 

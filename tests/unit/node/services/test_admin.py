@@ -58,7 +58,7 @@ class TestCreate:
                 await create(new("a b"))
             for options in (
                 {"partition_count": 0},
-                {"partition_count": 10_001},
+                {"partition_count": 1_001},
                 {"replication_factor": 4},
                 {"replication_factor": 0},
                 {"replicas_assignments": {0: [1, 9]}},
@@ -69,6 +69,11 @@ class TestCreate:
             ):
                 with pytest.raises(InvalidReplicationError):
                     await create(new("t", **options))
+            for partitions in (1_001, 5_000, 10_001, 100_000):
+                with pytest.raises(
+                    InvalidReplicationError, match=f"{partitions}: .* from 1 to 1000,"
+                ):
+                    await create(new("t", partition_count=partitions))
             with pytest.raises(InvalidConfigError):
                 await create(new("t", configs={"no.such": "1"}))
             assert len(cluster.log.commands) == count
