@@ -99,7 +99,7 @@ SHORT_HELP = {
     "users": "List, create, change and delete users.",
 }
 """The line of each command in ``milena --help``, which imports no command."""
-STAND_IN_HELP = "(pip install . ./node)"
+STAND_IN_HELP = "(pip install milena-node)"
 OWN_PACKAGES = frozenset({"milena", "node", "http_api", "raft_meta", "storage"})
 """If a module of these packages is missing, the installation is broken: it is no extra that was left out."""
 
@@ -179,7 +179,9 @@ def load_command(point: "EntryPoint") -> click.Command:
 
 
 def _stand_in(name: str, why: str = "") -> click.Command:
-    sentence = f"needs the server: in a checkout, pip install . ./node{why}"
+    sentence = (
+        f"needs the server: pip install milena-node, or in a checkout pip install . ./node{why}"
+    )
 
     def refuse(words: tuple[str, ...]) -> None:
         del words

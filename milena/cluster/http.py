@@ -363,7 +363,8 @@ class HttpSession:
                     origin, request, is_repeatable=call.is_repeatable
                 )
         except ConnectError as error:
-            raise UnreachableError(f"cannot reach {url}: {_reason(error.__cause__)}") from error
+            reason = f"{_reason(error.__cause__)}{self._suspicion(url, error.__cause__)}"
+            raise UnreachableError(f"cannot reach {url}: {reason}") from error
         except AnswerTooLargeError as error:
             raise UnexpectedAnswerError(
                 f"{call.method} {call.path}: the answer of {url} has more than "
@@ -408,12 +409,16 @@ class HttpSession:
                 ) from error
         return found
 
-    def _suspicion(self, url: str, error: BaseException) -> str:
-        """Return another possible cause of a broken connection; empty for a node that has responded before.
+    def _suspicion(self, url: str, error: BaseException | None) -> str:
+        """Return what else may explain a failed or broken connection; empty if nothing is known.
 
         A port that speaks TLS closes a connection of plain HTTP. Under TLS 1.3, a node closes the connection of a
         client without a certificate after the handshake. To the client, both look like a node that ended.
         """
+        if getattr(error, "verify_code", None) in _UNKNOWN_AUTHORITY:
+            ca = self._credentials.ca
+            trusted = "this machine" if ca is None else ca
+            return f"; {trusted} has no authority that signed it: name a file of it as ca (--ca on the command line)"
         if not isinstance(error, ConnectionEndedError) or url in self._answered:
             return ""
         if self._origin(url).scheme == "https" and self._credentials.cert is not None:
@@ -534,6 +539,8 @@ def _answer_error(
     return ServerFailedError if status >= 500 else AnswerError
 
 
+_UNKNOWN_AUTHORITY = (18, 19, 20, 21)
+"""Codes of an ``ssl.SSLCertVerificationError``: signed by itself, or by an authority that the client does not have."""
 _NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 """Reasons of an ``ssl.SSLError`` by which versions of OpenSSL report that a handshake got no TLS response."""
 

@@ -317,9 +317,11 @@ def test_a_missing_extra_is_named_in_a_sentence(capsys, monkeypatch):
     monkeypatch.setattr(EntryPoint, "load", fail)
     monkeypatch.setattr(cli, "_announced", lambda: {"start": point("node.cli:start")})
     assert cli.run(["start", "--node-id", "1"]) == cli.EXIT_MISSING_EXTRA
-    assert "in a checkout, pip install . ./node" in capsys.readouterr().err
+    assert (
+        "pip install milena-node, or in a checkout pip install . ./node" in capsys.readouterr().err
+    )
     assert cli.run(["--help"]) == 0
-    assert "(pip install . ./node)" in capsys.readouterr().out
+    assert "(pip install milena-node)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", sorted(cli.SERVER_COMMANDS))
@@ -327,7 +329,9 @@ def test_the_servers_commands_are_known_without_it(capsys, monkeypatch, name):
     monkeypatch.setattr(cli, "_announced", dict)
     assert cli.run([name, "--any", "thing"]) == cli.EXIT_MISSING_EXTRA
     error = capsys.readouterr().err
-    assert error == f"milena: {name} needs the server: in a checkout, pip install . ./node\n"
+    assert error == (
+        f"milena: {name} needs the server: pip install milena-node, or in a checkout pip install . ./node\n"
+    )
     assert cli.run(["--help"]) == 0
     assert name in capsys.readouterr().out
 

@@ -51,7 +51,18 @@ async def test_a_cluster_whose_authority_is_not_trusted_is_told_apart_from_one_t
         *("--url", api.base_url, "--timeout", "2", "topics", "list"), trusting="stranger"
     )
     assert (code, out) == (2, "")
-    assert "certificate" in err
+    assert "unable to get local issuer certificate" in err
+    assert "this machine has no authority that signed it: name a file of it as ca (--ca on" in err
+
+
+async def test_an_authority_that_is_named_and_did_not_sign_is_named_in_the_error(
+    api: ApiClient,
+) -> None:
+    stranger = str(FILES / "stranger-ca.pem")
+    words = ("--url", api.base_url, "--timeout", "2", "--ca", stranger, "topics", "list")
+    code, _, err = await milena(*words, trusting="cluster")
+    assert code == 2
+    assert f"{stranger} has no authority that signed it" in err
 
 
 async def test_plain_http_is_told_that_the_port_may_want_https(api: ApiClient) -> None:
