@@ -5,8 +5,21 @@ from node.config.options import NodeConfig
 
 
 def announcement(config: NodeConfig, url: str) -> str:
-    """Return the node's URL, its data directory, and the next commands to type."""
+    """Return the node's URL, its data directory, and the next commands to type.
+
+    If the cluster has users, the commands sign in as the first one. If it creates no topic by itself, the first command
+    creates one.
+    """
     curl = f"curl --cacert {config.tls_cert_file}" if config.has_api_tls else "curl"
+    milena = f"milena --url {url}"
+    if config.has_api_tls:
+        milena += f" --ca {config.tls_cert_file}"
+    if config.client_auth == "required":
+        curl += " --cert CLIENT.pem --key CLIENT.key"
+        milena += " --cert CLIENT.pem --key CLIENT.key"
+    elif config.admin_password_file is not None:
+        curl += f" --user {config.admin_user}"
+        milena += f" --user {config.admin_user} --password-file {config.admin_password_file}"
     produce = (
         f"{curl} -H 'Content-Type: application/vnd.kafka.json.v2+json' "
         f'-d \'{{"records":[{{"value":"hello"}}]}}\' {url}/topics/greetings'
@@ -17,6 +30,7 @@ def announcement(config: NodeConfig, url: str) -> str:
         f"  data directory  {config.data_dir.absolute()}",
         f"  peers           {_peers(config)}",
         f"  build           {build_kind()}",
+        *([] if config.creates_topics else [f"  create          {milena} topics create greetings"]),
         f"  write           {produce}",
         f"  read            {read}",
     ]

@@ -185,3 +185,38 @@ def test_the_announcement_of_other_kinds_of_node():
     assert "joins a:7082" in announcement(load_config(None, {}, {"join": "a:7082"}), "http://h:1")
     tls = load_config(None, {}, {"tls_cert_file": "c.pem", "tls_key_file": "k.pem"})
     assert "curl --cacert c.pem" in announcement(tls, "https://h:1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "curl", "create"),
+    [
+        ({}, "curl -H", None),
+        (
+            {"auto_create_topics": "false"},
+            "curl -H",
+            "milena --url https://h:1 topics create greetings",
+        ),
+        (
+            {"admin_password_file": "/p", "admin_user": "root", "auto_create_topics": "false"},
+            "curl --user root -H",
+            "milena --url https://h:1 --user root --password-file /p topics create greetings",
+        ),
+        (
+            {"tls_cert_file": "c", "tls_key_file": "k", "tls_client_ca_file": "a"},
+            "curl --cacert c --cert CLIENT.pem --key CLIENT.key -H",
+            None,
+        ),
+        (
+            {"tls_cert_file": "c", "tls_key_file": "k", "auto_create_topics": "false"},
+            "curl --cacert c -H",
+            "milena --url https://h:1 --ca c topics create greetings",
+        ),
+    ],
+)
+def test_the_announced_commands_are_those_that_the_node_takes(settings, curl, create):
+    lines = announcement(load_config(None, {}, settings), "https://h:1").splitlines()
+    said = {line[:16].strip(): line[18:] for line in lines}
+    assert said["write"].startswith(curl)
+    assert said["read"].startswith(curl.removesuffix(" -H"))
+    assert said.get("create") == create
+    assert create is None or [*said].index("create") < [*said].index("write")
