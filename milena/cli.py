@@ -29,7 +29,7 @@ from milena.cluster.admin import TIMEOUT_S
 from milena.cluster.credentials import Credentials, nearer, texts_of
 from milena.cluster.routing import without_user
 from milena.commands import output
-from milena.commands.options import CommandGroup, FiniteRange, explained, moved_to_front
+from milena.commands.options import CommandGroup, Duration, explained, moved_to_front
 from milena.commands.profiles import complete_profile, own_profiles
 from milena.commands.standard_streams import drop_unwritten, fill_closed
 from milena.commands.target import (
@@ -61,6 +61,7 @@ OWN_COMMANDS = {
     "doctor": "health.doctor",
     "groups": "groups",
     "nodes": "nodes",
+    "partitions": "partitions",
     "produce": "producing.produce",
     "profiles": "profiles",
     "quotas": "access.quotas",
@@ -73,19 +74,24 @@ OWN_COMMANDS = {
     "users": "access.users",
 }
 """The module of ``milena.commands`` that has each command. It is imported only when the command runs."""
+LOCAL_COMMANDS = frozenset({"completion", "help", "version"})
+"""Commands that call no cluster."""
 SERVER_COMMANDS = frozenset({"start", "dev", "dump"})
 """Commands of the server. They are listed here so that the client can say what to install when it is missing."""
 SHORT_HELP = {
     "access": "Show or set the access mode.",
     "acls": "List, add and remove access control entries.",
     "bench": "Measure writing and reading.",
+    "completion": "Print a completion script for a shell.",
     "consume": "Print the records of a topic, one a line.",
     "dev": "Run a local cluster in the foreground.",
     "doctor": "Examine the cluster and say what to change.",
     "drain": "Move all leadership away from a node.",
     "dump": "Show the batches in a segment's file.",
     "groups": "List, describe, reset and delete groups.",
-    "nodes": "List nodes, and remove one that is gone.",
+    "help": "Show the help of a command.",
+    "nodes": "List, drain and remove nodes.",
+    "partitions": "Move replicas and leaders of partitions.",
     "produce": "Write each line of a file to a topic.",
     "profiles": "List the profiles of this user.",
     "quotas": "List, set and delete quotas.",
@@ -97,6 +103,7 @@ SHORT_HELP = {
     "topics": "Create, list, alter and delete topics.",
     "transactions": "List, describe and abort open transactions.",
     "users": "List, create, change and delete users.",
+    "version": "Show the version.",
 }
 """The line of each command in ``milena --help``, which imports no command."""
 STAND_IN_HELP = "(pip install milena-node)"
@@ -158,10 +165,14 @@ def _announced() -> "dict[str, EntryPoint]":
     return {point.name: point for point in points}
 
 
+def _version_text() -> str:
+    number = import_module("importlib.metadata").version("milena")
+    return f"milena, version {number} ({build_kind()})"
+
+
 def _show_version(ctx: click.Context, parameter: click.Parameter, is_wanted: bool) -> None:
     if is_wanted and not ctx.resilient_parsing:
-        number = import_module("importlib.metadata").version("milena")
-        click.echo(f"milena, version {number} ({build_kind()})")
+        click.echo(_version_text())
         ctx.exit()
 
 
@@ -204,7 +215,7 @@ def _stand_in(name: str, why: str = "") -> click.Command:
 @click.option("--profile", envvar="MILENA_PROFILE", metavar="NAME", shell_complete=complete_profile,
               help="A cluster by its name in ~/.config/milena/config.toml.")  # fmt: skip
 @click.option("--timeout", "timeout_s", default=TIMEOUT_S, show_default=True, metavar="SECONDS",
-              type=FiniteRange(min=0.1), help="Longest wait for an answer.")  # fmt: skip
+              type=Duration("s", least=0.1), help="Longest wait for a response: 30, 500ms, 2m.")  # fmt: skip
 @click.option("--token-file", type=FILE, envvar="MILENA_TOKEN_FILE", metavar="FILE",
               help="Ask with the token in this file; or MILENA_TOKEN.")  # fmt: skip
 @click.option("--user", envvar="MILENA_USER", metavar="NAME",
@@ -232,8 +243,8 @@ def cli(
 ) -> None:
     """A partitioned, replicated, append-only log over HTTP/JSON."""
     target = ClusterTarget(url=url, timeout_s=timeout_s)
-    # A command that runs nodes calls no cluster, so a mistake in the user's profile file must not stop it.
-    if ctx.invoked_subcommand in OWN_COMMANDS or ctx.invoked_subcommand in cli.commands:
+    # Other commands call no cluster, so a mistake in the user's profile file must not stop it.
+    if ctx.invoked_subcommand in {*OWN_COMMANDS, *cli.commands} - LOCAL_COMMANDS:
         target = chosen_target(ctx, target, profile, credentials)
         fault = url_fault(target.url)
         if fault is not None:
@@ -291,7 +302,7 @@ def _credentials(texts: Mapping[str, str]) -> Credentials:
 
 @cli.command()
 @click.option("--timeout", "drain_s", default=30.0, show_default=True, metavar="SECONDS",
-              type=FiniteRange(min=0.1, max=300), help="Longest wait for other leaders.")  # fmt: skip
+              type=Duration("s", least=0.1, most=300), help="Longest wait for other leaders: 30, 2m.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def drain(target: ClusterTarget, drain_s: float, is_json: bool) -> None:
@@ -307,6 +318,35 @@ def drain(target: ClusterTarget, drain_s: float, is_json: bool) -> None:
         click.echo("drained" if is_drained else "not drained: some partition has no other leader")
     if not is_drained:
         raise click.exceptions.Exit(EXIT_DEGRADED)
+
+
+@cli.command("version")
+def show_version() -> None:
+    """Show the version of this client, and whether its hot modules are compiled."""
+    click.echo(_version_text())
+
+
+@cli.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def show_help(ctx: click.Context, words: Sequence[str]) -> None:
+    """Show the help of a command, or all commands."""
+    place = ctx.find_root()
+    for word in words:
+        if not isinstance(place.command, CommandGroup):
+            raise click.UsageError(f"{place.command_path} has no command {word!r}", ctx=place)
+        name, command, _ = place.command.resolve_command(place, [word])
+        assert command is not None, "an unknown command fails"
+        place = click.Context(command, info_name=name, parent=place)
+    click.echo(place.get_help())
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands and options in a shell."""
+    found = import_module("click.shell_completion").get_completion_class(shell)
+    click.echo(found(cli, {}, "milena", "_MILENA_COMPLETE").source())
 
 
 def _answered(words: list[str]) -> object:

@@ -13,14 +13,14 @@ from typing import Self
 from milena.cluster import group_admin, transactions
 from milena.cluster.access_admin import AccessAdmin
 from milena.cluster.credentials import ANONYMOUS, Credentials
-from milena.cluster.group_admin import PartitionLag
+from milena.cluster.group_admin import PAGE_ROWS, PartitionLag
 from milena.cluster.group_views import GroupSummary, GroupView
 from milena.cluster.http import HttpCall, HttpSession, json_of, segment
 from milena.cluster.moves import Move, RequestedMove, planned_moves, running_moves
 from milena.cluster.node_exam import NodeExam, examine, read_metrics
 from milena.cluster.node_metrics import MetricsView
 from milena.cluster.transactions import TransactionView
-from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicView
+from milena.cluster.view import ClusterView, NodeView, PartitionView, TopicSizes, TopicView
 from milena.errors import NotNowError, UnexpectedAnswerError
 from milena.fields import AnswerFields, Json
 from milena.hints import Hinting, hinting
@@ -147,6 +147,31 @@ class AdminClient(Hinting, hints="Admin"):
             body["max_concurrent"] = max_concurrent
         return planned_moves(await self._http.post("/reassignments", body))
 
+    async def move_replicas(
+        self,
+        replicas: Mapping[TopicPartition, Sequence[int]],
+        *,
+        dry_run: bool = False,
+        throttle: int | None = None,
+        max_concurrent: int | None = None,
+    ) -> list[RequestedMove]:
+        """Move partitions to these nodes, the preferred leader first. The moves continue in the background.
+
+        Raises:
+            TargetNotFoundError: no such topic, partition or node.
+            AnswerError: it cannot be done; the message says what to change.
+        """
+        moves: list[Json] = [
+            {"topic": where.topic, "partition": where.partition, "replicas": list(nodes)}
+            for where, nodes in replicas.items()
+        ]
+        body: dict[str, Json] = {"partitions": moves, "dry_run": dry_run}
+        if throttle is not None:
+            body["throttle_bytes_per_s"] = throttle
+        if max_concurrent is not None:
+            body["max_concurrent"] = max_concurrent
+        return planned_moves(await self._http.post("/reassignments", body))
+
     async def reassignments(self) -> list[Move]:
         """Return the partitions that are moving, and their progress."""
         return running_moves(await self._http.get("/reassignments"))
@@ -196,6 +221,29 @@ class AdminClient(Hinting, hints="Admin"):
             await asyncio.gather(
                 *(self._offset_range(topic.name, p.partition) for p in topic.partitions)
             )
+        )
+
+    async def topic_sizes(self, name: str) -> TopicSizes:
+        """Return what a topic stores on all nodes, and which of its configs are set.
+
+        Raises:
+            TargetNotFoundError: there is no topic of this name.
+        """
+        path, found = f"/metadata/topics/{segment(name)}", dict[int, int | None]()
+        while True:
+            query = {"sizes": "all", "skip": str(len(found)), "limit": str(PAGE_ROWS)}
+            answer = AnswerFields(await self._http.get(path, query), "topic")
+            rows = list(answer.objects("partitions"))
+            for row in rows:
+                found[row.integer("partition")] = row.optional_integer("stored_bytes")
+            if len(rows) < PAGE_ROWS:
+                break
+        return TopicSizes(
+            topic_id=answer.text("topic_id"),
+            stored_bytes=answer.optional_integer("stored_bytes"),
+            silent_nodes=answer.integers("silent_nodes"),
+            partition_bytes=found,
+            set_configs=frozenset(answer.texts("configs")),
         )
 
     async def create_topic(
@@ -338,6 +386,16 @@ class AdminClient(Hinting, hints="Admin"):
             TargetNotFoundError: no such topic or partition.
         """
         return await group_admin.reset(self._http, group_id, topic, position, partitions=partitions)
+
+    async def reset_plan(
+        self, group_id: str, topic: str, position: Position
+    ) -> dict[int, tuple[int | None, int]]:
+        """Return the offset now, and the offset after a reset, of each partition of a topic. It changes nothing.
+
+        Raises:
+            TargetNotFoundError: there is no topic of this name.
+        """
+        return await group_admin.reset_plan(self._http, group_id, topic, position)
 
     async def delete_group(self, group_id: str) -> None:
         """Delete a group without members, and its offsets.

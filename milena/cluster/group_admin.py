@@ -138,6 +138,28 @@ async def reset(
     return {where: offset.offset for where, offset in group_offsets(answer).items()}
 
 
+async def reset_plan(
+    http: HttpSession, group_id: str, topic: str, position: Position
+) -> dict[int, tuple[int | None, int]]:
+    """Return the offset now, and the offset after a reset, of each partition."""
+    found, total = dict[int, tuple[int | None, int]](), 1
+    while len(found) < total:
+        query = {
+            "topic": topic,
+            "to": str(_reset_target(position)),
+            "skip": str(len(found)),
+            "limit": str(PAGE_ROWS),
+        }
+        answer = AnswerFields(await http.get(f"{_path(group_id)}/offsets:reset", query), "reset")
+        total = answer.integer("total")
+        rows = list(answer.objects("partitions"))
+        if not rows:
+            break
+        for row in rows:
+            found[row.integer("partition")] = (row.optional_integer("now"), row.integer("then"))
+    return found
+
+
 async def delete(http: HttpSession, group_id: str) -> None:
     """Delete a group."""
     await http.delete(_path(group_id))

@@ -1,9 +1,12 @@
-"""Moves of replicas between nodes, as nodes report them: the requested moves, and those in progress."""
+"""Moves of replicas between nodes: the requested moves, those in progress, and those for another replication factor."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from milena.cluster.view import ClusterView, PartitionView
 from milena.fields import AnswerFields, Json
+from milena.records import TopicPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,3 +95,56 @@ def _added(rows: Iterable[AnswerFields]) -> Iterable[JoiningReplica]:
             offsets_left=row.optional_integer("offsets_left"),
             bytes_left=row.optional_integer("bytes_left"),
         )
+
+
+def with_replicas(view: ClusterView, topic: str, factor: int) -> dict[TopicPartition, list[int]]:
+    """Return the nodes that give each partition of a topic this many replicas, for partitions that have another number.
+
+    The preferred leader stays first. New replicas go to other racks if possible, then to the nodes with the fewest
+    replicas. Replicas that are not in sync are dropped first.
+
+    Raises:
+        ValueError: there are too few nodes; the message says how many.
+    """
+    racks = {node.node_id: node.rack for node in view.nodes}
+    usable = [node.node_id for node in view.nodes if node.is_live and not node.is_draining]
+    if factor > len(usable):
+        raise ValueError(
+            f"{factor} replicas need {factor} nodes that are up and not draining; there are {len(usable)}"
+        )
+    loads = Counter(node for _, p in view.partitions() for node in p.replicas)
+    found = {}
+    for partition in next((t.partitions for t in view.topics if t.name == topic), ()):
+        if len(partition.replicas) == factor:
+            continue
+        replicas = _resized(partition, factor, usable, racks, loads)
+        loads.subtract(partition.replicas)
+        loads.update(replicas)
+        found[TopicPartition(topic, partition.partition)] = replicas
+    return found
+
+
+def _resized(
+    partition: PartitionView,
+    factor: int,
+    usable: Iterable[int],
+    racks: dict[int, str | None],
+    loads: Counter[int],
+) -> list[int]:
+    replicas = list(partition.replicas)
+
+    def crowd(node: int) -> int:
+        """Return how many other replicas are in the node's rack."""
+        return sum(racks.get(other) == racks.get(node) for other in replicas if other != node)
+
+    while len(replicas) < factor:
+        left = [node for node in usable if node not in replicas]
+        replicas.append(min(left, key=lambda node: (crowd(node), loads[node], node)))
+    while len(replicas) > factor:
+        isr = partition.isr
+        kept = next((node for node in replicas if node in isr), replicas[0])
+        left = [node for node in replicas if node != kept]
+        replicas.remove(
+            max(left, key=lambda node: (node not in isr, crowd(node), loads[node], node))
+        )
+    return replicas

@@ -1,7 +1,7 @@
 """Examine one node from outside: which node responds at its URL, and what it reports about itself."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 
 from milena.cluster.http import HttpCall, HttpSession, json_of
@@ -31,6 +31,8 @@ class NodeExam:
     answers_as: int | None = None
     cluster_id: str = ""
     version: str = ""
+    is_voter: bool | None = None
+    """True if it votes in the metadata quorum. None: it did not say."""
     clock_ahead_ms: int | None = None
     asked_ms: int = 0
     not_ready: str | None = None
@@ -39,25 +41,27 @@ class NodeExam:
 
 async def examine(http: HttpSession, node: NodeView, clock: Clock) -> NodeExam:
     """Request everything from a node, at the URL under which the cluster knows it. Never raises a ``ClientError``."""
+    found = NodeExam(node=node)
     try:
         asked_ms = clock.wall_ms()
         answer = await http.ask(node.url, _get("/"))
         halfway_ms = (asked_ms + clock.wall_ms()) // 2
         root = AnswerFields(json_of(answer, "GET /"), "GET /")
-        ready = await http.ask(node.url, _get("/readyz"))
-        return NodeExam(
-            node=node,
+        found = replace(
+            found,
             answers_as=root.integer("node_id"),
             cluster_id=root.text("cluster_id"),
             version=root.text("milena_version"),
             asked_ms=asked_ms,
             clock_ahead_ms=_ahead_ms(answer.headers.get("Date"), halfway_ms),
-            not_ready=None if ready.status == 200 else _reason(ready.body),
-            metrics=await read_metrics(http, node.url),
         )
+        ready = await http.ask(node.url, _get("/readyz"))
+        found = replace(found, not_ready=None if ready.status == 200 else _reason(ready.body))
+        metrics = await read_metrics(http, node.url)
+        return replace(found, metrics=metrics, is_voter=metrics.is_voter)
     except ClientError as error:
         is_denied = isinstance(error, NotPermittedError)
-        return NodeExam(node=node, failure=error.message, is_denied=is_denied)
+        return replace(found, failure=error.message, is_denied=is_denied)
 
 
 async def read_metrics(http: HttpSession, url: str) -> MetricsView:

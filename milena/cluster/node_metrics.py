@@ -10,6 +10,7 @@ _LINE = re.compile(r"^milena_(\w+)(?:\{([^\n]*)\})? (\S+)$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"\\]*)"')
 _OF_PARTITIONS = "partition_"
 _OF_CERTIFICATES = "tls_certificate_expiry_timestamp_seconds"
+_NOT_VOTING = ("learner", "observer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class MetricsView:
     values: dict[str, float]
     partitions: dict[TopicPartition, dict[str, float]]
     certificates: dict[str, float] = field(default_factory=dict)
+    is_voter: bool | None = None
+    """True if the node votes in the metadata quorum; None if it does not report its role."""
 
     def total(self, name: str) -> float:
         """Return the sum over the partitions."""
@@ -39,12 +42,15 @@ def parse_metrics(text: str) -> MetricsView:
     values: dict[str, float] = {}
     partitions: dict[TopicPartition, dict[str, float]] = {}
     certificates: dict[str, float] = {}
+    is_voter = None
     for name, labels, number in _LINE.findall(text):
         value = _number(number)
         if value is None:
             continue
         if not labels:
             values[name] = value
+        elif name == "raft_role" and value:
+            is_voter = not any(f'"{role}"' in labels for role in _NOT_VOTING)
         elif name.startswith(_OF_PARTITIONS):
             where = _partition(labels)
             if where is not None:
@@ -53,7 +59,9 @@ def parse_metrics(text: str) -> MetricsView:
             certificates[dict(_LABEL.findall(labels)).get("file", "")] = value
     if not values:
         raise UnexpectedAnswerError("metrics: not those of a node; is this a Milena node?")
-    return MetricsView(values=values, partitions=partitions, certificates=certificates)
+    return MetricsView(
+        values=values, partitions=partitions, certificates=certificates, is_voter=is_voter
+    )
 
 
 def _number(text: str) -> float | None:

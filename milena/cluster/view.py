@@ -50,6 +50,20 @@ class TopicView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSizes:
+    """The bytes that all replicas of a topic store, and the configs that were set for the topic.
+
+    The bytes do not include replicas on ``silent_nodes``, which did not respond. None means unknown.
+    """
+
+    topic_id: str
+    stored_bytes: int | None
+    silent_nodes: tuple[int, ...]
+    partition_bytes: dict[int, int | None]
+    set_configs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """The whole cluster at one version of its metadata."""
 

@@ -1,11 +1,13 @@
 """Format records as the bytes that ``milena consume`` prints (pure)."""
 
 import base64
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, unique
 from json.encoder import encode_basestring
 
+from milena.commands.producing.lines import parse_separator
 from milena.model.plain_text import escaped
 from milena.records import ConsumedRecord
 
@@ -20,11 +22,34 @@ class Format(Enum):
     RAW = "raw"
 
 
+_FIELD = re.compile(rb"%(.?)", re.DOTALL)
+_FIELDS = {b"t": "topic", b"p": "partition", b"o": "offset", b"T": "timestamp", b"k": "key", b"v": "value",
+           b"h": "headers", b"%": "%"}  # fmt: skip
+
+
+def parse_template(text: str) -> tuple[bytes, ...]:
+    r"""Return the parts of a line template: text and the letters of fields in turn; ``%k %v`` has ``k`` and ``v``.
+
+    Raises:
+        ValueError: an unknown field or a broken escape.
+    """
+    parts = _FIELD.split(parse_separator(text))
+    for letter in parts[1::2]:
+        if letter not in _FIELDS:
+            told = ", ".join(f"%{one.decode()} {name}" for one, name in _FIELDS.items())
+            raise ValueError(f"'%{letter.decode(errors='replace')}' is no field: use {told}")
+    return tuple(parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A format, its separators, and the text for a missing key or value (``null_marker``)."""
+    """A format, its separators, and the text for a missing key or value (``null_marker``).
+
+    ``template`` has the parts of a line, as ``parse_template`` returns them; then ``format`` does not count.
+    """
 
     format: Format = Format.VALUE
+    template: tuple[bytes, ...] = ()
     separator: bytes = b"\n"
     key_separator: bytes = b"\t"
     null_marker: bytes = b"null"
@@ -34,14 +59,17 @@ class Layout:
 
     def encode(self, records: Iterable[ConsumedRecord]) -> bytes:
         """Return the records, one after the other."""
-        end = b"" if self.format is Format.RAW else self.separator
+        is_raw = self.format is Format.RAW and not self.template
+        end = b"" if is_raw else self.separator
         line = self._line()
         data = b"".join([line(record) + end for record in records])
-        if not self.is_for_terminal or self.format is Format.RAW:
+        if not self.is_for_terminal or is_raw:
             return data
         return escaped(data.decode(errors="backslashreplace"), keeps_lines=True).encode()
 
     def _line(self) -> Callable[[ConsumedRecord], bytes]:
+        if self.template:
+            return self._filled
         match self.format:
             case Format.VALUE:
                 return self._value
@@ -51,6 +79,30 @@ class Layout:
                 return json_line
             case Format.RAW:
                 return _raw
+
+    def _filled(self, record: ConsumedRecord) -> bytes:
+        parts = list(self.template)
+        parts[1::2] = [self._field(letter, record) for letter in parts[1::2]]
+        return b"".join(parts)
+
+    def _field(self, letter: bytes, record: ConsumedRecord) -> bytes:
+        match letter:
+            case b"k":
+                return self.null_marker if record.key is None else record.key
+            case b"v":
+                return self._value(record)
+            case b"h":
+                return b",".join(
+                    name.encode() + b"=" + (self.null_marker if value is None else value)
+                    for name, value in record.headers
+                )
+            case b"%":
+                return b"%"
+            case b"t":
+                return record.topic.encode()
+            case _:
+                number = getattr(record, "timestamp_ms" if letter == b"T" else _FIELDS[letter])
+                return str(number).encode()
 
     def _value(self, record: ConsumedRecord) -> bytes:
         return self.null_marker if record.value is None else record.value

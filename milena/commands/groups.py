@@ -1,6 +1,7 @@
 """``milena groups``: consumer groups, their progress, and changes of it."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 
@@ -8,10 +9,10 @@ from milena.cluster.admin import AdminClient
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupView
 from milena.commands import group_output, output
-from milena.commands.options import CommandGroup, confirm, moment
-from milena.commands.target import ClusterTarget
+from milena.commands.options import CommandGroup, SignedAmount, confirm, delete_each, moment
+from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.errors import TargetNotFoundError
-from milena.records import Position, StartAt, TimestampMs
+from milena.records import Position, StartAt, TimestampMs, TopicPartition
 
 
 @click.group(cls=CommandGroup)
@@ -75,13 +76,17 @@ def _parse_end_or_offset(
 
 @groups.command("reset")
 @click.argument("group")
-@click.option("--topic", required=True, metavar="NAME", help="The topic to go on elsewhere in.")
+@click.option("--topic", "topics", required=True, multiple=True, metavar="NAME",
+              help="Reset the offsets in this topic; may be repeated.")  # fmt: skip
 @click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--to-offset", "place", callback=_parse_end_or_offset, metavar="N|earliest|latest",
               help="The next offset to read. Below the start: the start. Above the end: refused.")  # fmt: skip
 @click.option("--to-time", "time_ms", callback=moment, metavar="TIME",
               help="The first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
+@click.option("--shift-by", "shift", type=SignedAmount(), metavar="N",
+              help="N records forwards, or backwards if negative; at most to the start or the end.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Only show the offsets that a reset would set.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
@@ -89,60 +94,128 @@ def reset_group(
     target: ClusterTarget,
     *,
     group: str,
-    topic: str,
+    topics: Sequence[str],
     partitions: Sequence[int],
     place: Position | None,
     time_ms: int | None,
+    shift: int | None,
+    dry_run: bool,
     yes: bool,
     is_json: bool,
 ) -> None:
-    """Reset the offsets of the group GROUP in a topic. The group must have no members: stop them first.
+    """Reset the offsets of the group GROUP in topics. The group must have no members: stop them first.
 
     If the group does not exist, it is created, so that its consumers start at these offsets.
     """
-    if (place is None) == (time_ms is None):
-        raise click.UsageError("say either --to-offset or --to-time")
+    if sum(value is not None for value in (place, time_ms, shift)) != 1:
+        raise click.UsageError("give one of --to-offset, --to-time and --shift-by")
     position: Position | None = TimestampMs(time_ms) if time_ms is not None else place
-    assert position is not None, "one of the two was said"
-    is_new = not target.run(lambda client: _is_there(client, group))
-    if is_new:
-        question = f"There is no group {group}. Make it, with these offsets in topic {topic}?"
-        confirm(
-            question, f"there is no group {group}, and it would be made", yes, if_not="not made"
+    names, numbers = list(dict.fromkeys(topics)), sorted(set(partitions))
+
+    async def look(client: AdminClient) -> tuple[bool, list[PlannedReset]]:
+        found = [await planned_resets(client, group, topic, position, shift) for topic in names]
+        every = [row for rows in found for row in rows]
+        missing = {(topic, n) for topic in names for n in numbers} - {r[:2] for r in every}
+        if missing:
+            topic, number = min(missing)
+            raise NoSuchPartitionError(f"topic {topic} has no partition {number}")
+        return await _is_there(client, group), [
+            row for row in every if not numbers or row.partition in numbers
+        ]
+
+    is_there, rows = target.run(look)
+    if shift is not None and not (rows := [row for row in rows if row.now is not None]):
+        raise click.ClickException(
+            f"group {group} has no committed offset to shift: give --to-offset or --to-time"
         )
-    else:
-        question = f"Reset the offsets of group {group} in topic {topic}?"
-        confirm(question, f"the former offsets of {group} are forgotten", yes, if_not="not reset")
-    done = target.run(
-        lambda client: client.reset_group(
-            group, topic, position, partitions=sorted(set(partitions)) or None
-        )
+    if not dry_run:
+        where = f"topic{'' if len(names) == 1 else 's'} {', '.join(names)}"
+        if is_there:
+            question = f"Reset the offsets of group {group} in {where}?"
+            confirm(question, f"the former offsets of {group} are lost", yes, if_not="not reset")
+        else:
+            question = f"There is no group {group}. Create it, with these offsets in {where}?"
+            why = f"there is no group {group}, and it would be created"
+            confirm(question, why, yes, if_not="not created")
+
+        async def work(client: AdminClient) -> list[PlannedReset]:
+            return [row for topic in names for row in await _reset(client, group, topic, rows)]
+
+        rows = target.run(work)
+        if not is_there:
+            # Kafka's tool creates a group, too, so that consumers find where to begin. The user must notice a typo.
+            click.echo(
+                f"group {group} is new; if that is not what you meant: milena groups delete {group}",
+                err=True,
+            )
+    output.show(
+        is_json,
+        [
+            {"topic": r.topic, "partition": r.partition, "before": r.now, "offset": r.then}
+            for r in rows
+        ],
+        output.table(("TOPIC", "PARTITION", "BEFORE", "OFFSET"), rows),
     )
-    if is_new:
-        # Kafka's own tool does the same, so that consumers find where to begin. A mistyped name must still be noticed.
-        click.echo(
-            f"group {group} is new; if that is not what you meant: milena groups delete {group}",
-            err=True,
+
+
+class PlannedReset(NamedTuple):
+    """The offset of a group in a partition before (None: it has none) and after a reset."""
+
+    topic: str
+    partition: int
+    now: int | None
+    then: int
+
+
+async def planned_resets(
+    client: AdminClient, group: str, topic: str, position: Position | None, shift: int | None
+) -> list[PlannedReset]:
+    """Return where a reset would lead in each partition of a topic: to a position, or ``shift`` records further."""
+    if position is not None:
+        plan = await client.reset_plan(group, topic, position)
+        return [PlannedReset(topic, p, now, then) for p, (now, then) in sorted(plan.items())]
+    first = await client.reset_plan(group, topic, StartAt.EARLIEST)
+    end = await client.reset_plan(group, topic, StartAt.LATEST)
+    assert shift is not None, "without a position there is a shift"
+    return [
+        PlannedReset(
+            topic, p, now, start if now is None else max(start, min(now + shift, end[p][1]))
         )
-    rows = sorted((where.partition, offset) for where, offset in done.items())
-    if is_json:
-        click.echo(output.as_json([{"partition": p, "offset": offset} for p, offset in rows]))
-    else:
-        click.echo(output.table(("PARTITION", "OFFSET"), rows))
+        for p, (now, start) in sorted(first.items())
+        if p in end
+    ]
+
+
+async def _reset(
+    client: AdminClient, group: str, topic: str, rows: Sequence[PlannedReset]
+) -> list[PlannedReset]:
+    """Commit the planned offsets of one topic: a request for each offset, with all partitions that get it."""
+    of_topic = [row for row in rows if row.topic == topic]
+    done = []
+    for then in dict.fromkeys(row.then for row in of_topic):
+        numbers = [row.partition for row in of_topic if row.then == then]
+        found = await client.reset_group(group, topic, then, partitions=numbers)
+        done += [
+            row._replace(then=found[TopicPartition(topic, row.partition)])
+            for row in of_topic
+            if row.then == then
+        ]
+    return sorted(done)
 
 
 @groups.command("delete")
-@click.argument("group")
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def delete_group(target: ClusterTarget, group: str, yes: bool, is_json: bool) -> None:
-    """Delete the group GROUP and its offsets. It must have no members."""
-    confirm(
-        f"Delete group {group} and its offsets?",
-        f"the offsets of {group} are forgotten",
-        yes,
-        if_not="not deleted",
+def delete_groups(target: ClusterTarget, names: Sequence[str], yes: bool, is_json: bool) -> None:
+    """Delete groups and their offsets. They must have no members."""
+    delete_each(
+        target,
+        "group",
+        names,
+        lambda client, name: client.delete_group(name),
+        loss="the committed offsets are lost",
+        yes=yes,
+        is_json=is_json,
     )
-    target.run(lambda client: client.delete_group(group))
-    click.echo(output.as_json({"deleted": group}) if is_json else f"deleted group {group}")

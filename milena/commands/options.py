@@ -3,14 +3,17 @@
 import math
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from difflib import get_close_matches
 
 import click
 from click.core import ParameterSource
 
+from milena.cluster.admin import AdminClient
+from milena.commands import output
 from milena.commands.producing.lines import parse_separator
-from milena.commands.times import parse_moment
+from milena.commands.target import ClusterTarget
+from milena.commands.times import parse_amount, parse_duration, parse_moment
 from milena.model.clock import SystemClock
 
 
@@ -105,6 +108,84 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class Duration(FiniteRange):
+    """A time span with or without a unit: ``90``, ``1500ms``, ``3d``. A number alone has the option's own unit."""
+
+    name = "duration"
+
+    def __init__(self, unit: str, *, least: float = 0, most: float | None = None) -> None:
+        super().__init__(min=least, max=most)
+        self._unit = unit
+        self._unit_ms = parse_duration(f"1{unit}")
+
+    def convert(
+        self, value: float | str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the span in the option's unit."""
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                try:
+                    value = parse_duration(str(value)) / self._unit_ms
+                except ValueError:
+                    self.fail(
+                        f"{value!r} is no time: write 90{self._unit}, 2m or 3d (ms, s, m, h, d, w)",
+                        param,
+                        ctx,
+                    )
+        return super().convert(value, param, ctx)
+
+
+class Amount(click.IntRange):
+    """A whole number with or without a unit: 800000, 50M, 64Ki."""
+
+    name = "amount"
+
+    def convert(
+        self, value: int | str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the number."""
+        if isinstance(value, str):
+            try:
+                value = parse_amount(value)
+            except ValueError as error:
+                self.fail(f"{error}.", param, ctx)
+        return int(super().convert(value, param, ctx))
+
+
+class SignedAmount(Amount):
+    """An amount that may be negative: -100, 2k."""
+
+    def convert(
+        self, value: int | str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the number."""
+        if isinstance(value, str) and value[:1] == "-":
+            return -super().convert(value[1:], param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Rate(FiniteRange):
+    """Records per second, with or without a unit: 0.5, 2000, 2k."""
+
+    name = "rate"
+
+    def convert(
+        self, value: float | str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number."""
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                try:
+                    value = parse_amount(str(value))
+                except ValueError as error:
+                    self.fail(f"{error}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def separator(ctx: click.Context, parameter: click.Parameter, text: str | None) -> bytes | None:
     r"""Return the bytes that a text with escapes (``\t``, ``\0``, ``\x1f``) stands for."""
     if text is None:
@@ -115,20 +196,31 @@ def separator(ctx: click.Context, parameter: click.Parameter, text: str | None) 
         raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
 
 
-_RATE = re.compile(r"([0-9]{1,15})([kmg]?)b?(?:/s)?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+def delete_each(
+    target: ClusterTarget,
+    kind: str,
+    names: Sequence[str],
+    delete: Callable[[AdminClient, str], Awaitable[None]],
+    *,
+    loss: str,
+    yes: bool,
+    is_json: bool,
+) -> None:
+    """Delete things by name, one after the other, after one question. Print each when it is deleted.
 
+    ``loss`` says what else ends with them. It stops at the first that cannot be deleted.
+    """
+    each = list(dict.fromkeys(names))
+    told = f"{kind} {each[0]}" if len(each) == 1 else f"{len(each)} {kind}s ({', '.join(each)})"
+    question, why = f"Delete {told} ({loss})?", f"deleting {told} is final ({loss})"
+    confirm(question, why, yes, if_not="not deleted")
 
-def byte_rate(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    """Return bytes per second from a number with or without a decimal unit: 800000, 800k, 50MB/s, 1G."""
-    if text is None:
-        return None
-    found = _RATE.fullmatch(text.strip())
-    if found is None:
-        raise click.BadParameter(
-            f"{text!r} is no number of bytes; examples: 800000, 50M", ctx=ctx, param=parameter
-        )
-    return int(found[1]) * _UNITS[found[2].lower()]
+    async def work(client: AdminClient) -> None:
+        for name in each:
+            await delete(client, name)
+            output.show(is_json, {"deleted": name}, f"deleted {kind} {name}")
+
+    target.run(work)
 
 
 def confirm(question: str, why: str, yes: bool, *, if_not: str) -> None:

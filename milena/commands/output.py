@@ -4,8 +4,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+import click
+
 from milena.cluster.admin import OffsetRange
-from milena.cluster.view import ClusterView, Health, NodeView, PartitionView, TopicView
+from milena.cluster.node_exam import NodeExam
+from milena.cluster.view import ClusterView, Health, NodeView, PartitionView, TopicSizes, TopicView
 from milena.fields import Json
 from milena.model.plain_text import escaped
 
@@ -20,6 +23,11 @@ def as_json(value: Json) -> str:
     return _BEYOND_JSON.sub(
         lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=2, ensure_ascii=False)
     )
+
+
+def show(is_json: bool, value: Json, text: str) -> None:
+    """Print a result: as JSON for programs, else as text for people."""
+    click.echo(as_json(value) if is_json else text)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
@@ -73,18 +81,48 @@ def nodes_text(view: ClusterView) -> str:
     )
 
 
-def nodes_json(view: ClusterView) -> list[Json]:
+def node_list_text(view: ClusterView, exams: Sequence[NodeExam]) -> str:
+    """Return one line per node, with what it says itself."""
+    leads = view.leads()
+    votes = {True: "voter", False: "observer", None: None}
+    return table(
+        ("NODE", "STATE", "LEADS", "ROLE", "QUORUM", "RACK", "VERSION", "URL"),
+        [
+            (
+                exam.node.node_id,
+                node_state(exam.node),
+                leads[exam.node.node_id],
+                "controller" if exam.node.node_id == view.controller_id else "",
+                votes[exam.is_voter],
+                exam.node.rack,
+                exam.version or None,
+                exam.node.url,
+            )
+            for exam in exams
+        ],
+    )
+
+
+def node_list_json(exams: Iterable[NodeExam]) -> list[Json]:
     """Return the same for programs."""
     return [
-        {
-            "node_id": n.node_id,
-            "url": n.url,
-            "rack": n.rack,
-            "is_live": n.is_live,
-            "is_draining": n.is_draining,
-        }
-        for n in view.nodes
+        {**_node_json(e.node), "version": e.version or None, "is_voter": e.is_voter} for e in exams
     ]
+
+
+def _node_json(node: NodeView) -> dict[str, Json]:
+    return {
+        "node_id": node.node_id,
+        "url": node.url,
+        "rack": node.rack,
+        "is_live": node.is_live,
+        "is_draining": node.is_draining,
+    }
+
+
+def nodes_json(view: ClusterView) -> list[Json]:
+    """Return the same for programs."""
+    return list(map(_node_json, view.nodes))
 
 
 def heading(view: ClusterView) -> str:
@@ -183,11 +221,22 @@ def topics_text(topics: Iterable[TopicView]) -> str:
     )
 
 
-def topic_text(topic: TopicView, offsets: Sequence[OffsetRange]) -> str:
+def sizes_json(sizes: TopicSizes) -> dict[str, Json]:
+    """Return the id and sizes of a topic for programs."""
+    return {
+        "topic_id": sizes.topic_id,
+        "stored_bytes": sizes.stored_bytes,
+        "silent_nodes": list(sizes.silent_nodes),
+        "partition_bytes": {str(p): size for p, size in sorted(sizes.partition_bytes.items())},
+        "set_configs": [*sorted(sizes.set_configs)],
+    }
+
+
+def topic_text(topic: TopicView, sizes: TopicSizes, offsets: Sequence[OffsetRange]) -> str:
     """Return all about one topic."""
     ranges = {r.partition: r for r in offsets}
     partitions = table(
-        ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "FIRST OFFSET", "END OFFSET"),
+        ("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "FIRST OFFSET", "END OFFSET", "BYTES"),
         [
             (
                 p.partition,
@@ -196,15 +245,23 @@ def topic_text(topic: TopicView, offsets: Sequence[OffsetRange]) -> str:
                 ids(p.isr),
                 ranges[p.partition].log_start_offset if p.partition in ranges else None,
                 ranges[p.partition].high_watermark if p.partition in ranges else None,
+                sizes.partition_bytes.get(p.partition),
             )
             for p in topic.partitions
         ],
     )
     heading = (
         f"topic {topic.name}: {len(topic.partitions)} partitions, "
-        f"replication factor {topic.replication_factor}"
+        f"replication factor {topic.replication_factor}, id {sizes.topic_id}, "
+        f"{'?' if sizes.stored_bytes is None else sizes.stored_bytes} bytes on all nodes"
     )
-    configs = table(("CONFIG", "VALUE"), sorted(topic.configs.items())) if topic.configs else ""
+    if sizes.silent_nodes:
+        heading += f" but {ids(sizes.silent_nodes)}, which did not answer"
+    rows = [
+        (name, value, "set" if name in sizes.set_configs else "default")
+        for name, value in sorted(topic.configs.items())
+    ]
+    configs = table(("CONFIG", "VALUE", "FROM"), rows) if rows else ""
     return "\n\n".join(part for part in (heading, partitions, configs) if part)
 
 

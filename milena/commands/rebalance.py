@@ -1,7 +1,8 @@
 """``milena rebalance`` and ``milena reassignments``: move replicas to other nodes."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypedDict, TypeVar, Unpack
 
 import click
 from tqdm import tqdm
@@ -9,61 +10,100 @@ from tqdm import tqdm
 from milena.cluster.admin import AdminClient
 from milena.cluster.moves import Move, RequestedMove
 from milena.commands import output
-from milena.commands.options import CommandGroup, byte_rate
+from milena.commands.options import Amount, CommandGroup
 from milena.commands.target import EXIT_REFUSED, ClusterTarget
 from milena.errors import AnswerError, UnreachableError
 from milena.fields import Json
 from milena.model.clock import SystemClock
+
+F = TypeVar("F", bound=Callable[..., None])
 
 POLL_MS = 500
 PATIENCE_MS = 60_000
 """How long the node that is asked for progress may be silent. It may restart; the moves continue all the same."""
 
 
-@click.command()
-@click.option("--drain", "node_id", type=click.IntRange(min=1), metavar="NODE",
-              help="Only move everything away from this node.")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only say what would move.")
-@click.option("--throttle", callback=byte_rate, metavar="BYTES",
-              help="Most bytes a second that a node sends to new replicas (50M); default: its own.")  # fmt: skip
-@click.option("--max-concurrent", type=click.IntRange(min=0), metavar="N",
-              help="Partitions that move at a time; 0 for all of them. Default: 10.")  # fmt: skip
-@click.option("--wait", "is_waiting", is_flag=True, help="Come back when everything has arrived.")
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
-@click.pass_obj
-def rebalance(
-    target: ClusterTarget,
-    *,
-    node_id: int | None,
-    dry_run: bool,
-    throttle: int | None,
-    max_concurrent: int | None,
-    is_waiting: bool,
-    is_json: bool,
-) -> None:
-    """Move as few replicas as possible to balance the cluster, or all replicas away from one node.
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would move.")
+_THROTTLE = click.option("--throttle", type=Amount(min=0), metavar="BYTES",
+                         help="Most bytes a second from a node to new replicas.  [default: the node's]")  # fmt: skip
+_CONCURRENT = click.option("--max-concurrent", type=Amount(min=0), metavar="N",
+                           help="Partitions that move at a time; 0 for all of them.  [default: 10]")  # fmt: skip
+_WAIT = click.option(
+    "--wait", "is_waiting", is_flag=True, help="Return when all moves are complete."
+)
+_JSON = click.option("--json", "is_json", is_flag=True, help="For programs.")
 
-    Nodes that were added get their share. All partitions stay available. The moves continue in the background.
-    """
+
+class MoveOptions(TypedDict):
+    """The options of every command that moves replicas."""
+
+    dry_run: bool
+    throttle: int | None
+    max_concurrent: int | None
+    is_waiting: bool
+    is_json: bool
+
+
+def move_options(command: F) -> F:
+    """Give a command the options of ``MoveOptions``."""
+    for option in (_JSON, _WAIT, _CONCURRENT, _THROTTLE, _DRY_RUN):
+        command = option(command)
+    return command
+
+
+class MoveKeywords(TypedDict):
+    """The arguments of a request for moves."""
+
+    dry_run: bool
+    throttle: int | None
+    max_concurrent: int | None
+
+
+def run_moves(
+    target: ClusterTarget,
+    request: Callable[[AdminClient, MoveKeywords], Awaitable[list[RequestedMove]]],
+    said: MoveOptions,
+) -> None:
+    """Request moves, print them, and wait for them if the user wants to."""
+    keywords = MoveKeywords(
+        dry_run=said["dry_run"], throttle=said["throttle"], max_concurrent=said["max_concurrent"]
+    )
+    is_waiting = said["is_waiting"] and not said["dry_run"]
 
     async def work(client: AdminClient) -> tuple[list[RequestedMove], float]:
-        moves = await client.rebalance(
-            drain=node_id, dry_run=dry_run, throttle=throttle, max_concurrent=max_concurrent
-        )
+        moves = await request(client, keywords)
         clock = SystemClock()
         began_ms = clock.now_ms()
-        if is_waiting and not dry_run:
+        if is_waiting:
             await _arrived(client, [move for move in moves if move.error is None])
         return moves, (clock.now_ms() - began_ms) / 1000
 
     moves, took_s = target.run(work)
-    if is_json:
-        click.echo(output.as_json(_planned_json(moves, dry_run=dry_run)))
-    else:
-        click.echo(_planned_text(moves, dry_run=dry_run))
-        if is_waiting and moves and not dry_run:
-            click.echo(f"arrived after {took_s:.1f} s")
+    show_moves(moves, dry_run=said["dry_run"], is_json=said["is_json"])
+    if is_waiting and moves and not said["is_json"]:
+        click.echo(f"arrived after {took_s:.1f} s")
     _exit_if_refused(moves)
+
+
+def show_moves(
+    moves: Sequence[RequestedMove], *, dry_run: bool, is_json: bool, none: str = "nothing to move"
+) -> None:
+    """Print requested moves."""
+    text = _planned_text(moves, dry_run=dry_run) if moves else none
+    output.show(is_json, _planned_json(moves, dry_run=dry_run), text)
+
+
+@click.command()
+@click.option("--drain", "node_id", type=click.IntRange(min=1), metavar="NODE",
+              help="Only move everything away from this node; as milena nodes drain NODE.")  # fmt: skip
+@move_options
+@click.pass_obj
+def rebalance(target: ClusterTarget, node_id: int | None, **said: Unpack[MoveOptions]) -> None:
+    """Move as few replicas as possible to balance the cluster, or all replicas away from one node.
+
+    Nodes that were added get their share. All partitions stay available. The moves continue in the background.
+    """
+    run_moves(target, lambda client, options: client.rebalance(drain=node_id, **options), said)
 
 
 async def _arrived(client: AdminClient, moves: Sequence[RequestedMove]) -> None:
@@ -118,7 +158,7 @@ def list_reassignments(target: ClusterTarget, is_json: bool) -> None:
     elif moves:
         click.echo(_running_text(moves))
     else:
-        click.echo("nothing is on the move", err=True)
+        click.echo("no moves in progress", err=True)
 
 
 @reassignments.command("cancel")
@@ -134,10 +174,7 @@ def cancel_reassignments(
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
     moves = target.run(lambda client: client.cancel_reassignments(topic, partition))
-    if is_json:
-        click.echo(output.as_json(_planned_json(moves, dry_run=False)))
-    else:
-        click.echo(_planned_text(moves, dry_run=False) if moves else "nothing is on the move")
+    show_moves(moves, dry_run=False, is_json=is_json, none="no moves in progress")
     _exit_if_refused(moves)
 
 
@@ -147,8 +184,6 @@ def _exit_if_refused(moves: Iterable[RequestedMove]) -> None:
 
 
 def _planned_text(moves: Sequence[RequestedMove], *, dry_run: bool) -> str:
-    if not moves:
-        return "nothing to move"
     verb = "cancelled" if moves[0].is_cancelled else "would move" if dry_run else "moving"
     taken = [move for move in moves if move.error is None]
     copies = sum(len(move.added) for move in taken if not move.is_cancelled)

@@ -71,12 +71,16 @@ class ClusterTarget:
     def cluster(self) -> ClusterView:
         """Return the view of the cluster; warn on standard error if the view may be outdated."""
         view = self.run(lambda client: client.cluster())
+        self.warn_if_old(view)
+        return view
+
+    def warn_if_old(self, view: ClusterView) -> None:
+        """Say on standard error if a view may be outdated."""
         if not view.is_current:
             click.echo(
                 f"no majority of the metadata quorum answers: this is what {self.url} knew last",
                 err=True,
             )
-        return view
 
     def run_client(self, work: Callable[[Client], Awaitable[T]]) -> T:
         """Run one piece of work with records."""

@@ -1,11 +1,13 @@
-"""Times and durations as people write them on a command line (pure)."""
+"""Times, durations and amounts as people write them on a command line (pure)."""
 
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _AGO = re.compile(r"-(\d+)(ms|s|m|h|d|w)")
 _DURATION = re.compile(r"([0-9]{1,15})(ms|s|m|h|d|w)")
+_AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(?:([kmgt])(i?))?b?(?:/s)?", re.IGNORECASE)
 
 
 def parse_moment(text: str, *, now_ms: int) -> int:
@@ -36,6 +38,24 @@ def parse_duration(text: str) -> int:
     if found is None or int(found[1]) == 0:
         raise ValueError(f"{text!r} is no duration: write 90d or 12h (ms, s, m, h, d, w)")
     return int(found[1]) * _UNIT_MS[found[2]]
+
+
+def parse_amount(text: str) -> int:
+    """Return a whole number with or without a unit: 800000, 50M (a million), 64Ki (1024), 1GB, 2MiB/s.
+
+    Raises:
+        ValueError: the text is no amount, or no whole one.
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    amount = Decimal("0.5")
+    if found is not None:
+        power = " kmgt".index((found[2] or " ").lower())
+        amount = Decimal(found[1]) * (1024 if found[3] else 1000) ** power
+    if amount != int(amount):
+        raise ValueError(
+            f"{text!r} is no whole amount: write 800000, 50M (a million) or 64Ki (1024)"
+        )
+    return int(amount)
 
 
 def _iso_ms(text: str) -> int:

@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import click
 
 from milena.cluster.admin import AdminClient, OffsetRange
-from milena.cluster.view import TopicView
+from milena.cluster.moves import RequestedMove, with_replicas
+from milena.cluster.view import TopicSizes, TopicView
 from milena.commands import output
-from milena.commands.options import CommandGroup, confirm, moment
+from milena.commands.options import CommandGroup, confirm, delete_each, moment
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
+from milena.commands.times import parse_amount, parse_duration
 from milena.errors import TargetExistsError
 
 LATEST = "latest"
+MIN_INSYNC = "min.insync.replicas"
 
 
 @click.group(cls=CommandGroup)
@@ -28,32 +32,50 @@ def _parse_configs(
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", ctx=ctx, param=parameter)
-        configs[name] = value
+        try:
+            configs[name] = plain_config(name, value)
+        except ValueError as error:
+            raise click.BadParameter(f"{name}: {error}", ctx=ctx, param=parameter) from error
     return configs
 
 
+def plain_config(name: str, text: str) -> str:
+    """Return a setting as nodes take it: a time (``.ms``) or an amount (``.bytes``) with a unit becomes a number.
+
+    Raises:
+        ValueError: the text begins with a number, and what follows is no unit.
+    """
+    if not text[:1].isdigit() or text.isdigit():
+        return text
+    if name.endswith(".ms"):
+        return str(parse_duration(text))
+    return str(parse_amount(text)) if name.endswith(".bytes") else text
+
+
 @topics.command("create")
-@click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), help="Default: the cluster's.")
-@click.option("--replication-factor", type=click.IntRange(min=1), help="Default: the cluster's.")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--partitions", type=click.IntRange(min=1), metavar="N",
+              help="Number of partitions.  [default: the cluster's]")  # fmt: skip
+@click.option("--replication-factor", type=click.IntRange(min=1), metavar="N",
+              help="Replicas of each partition.  [default: the cluster's]")  # fmt: skip
 @click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="NAME=VALUE",
-              help="A topic setting; may be repeated.")  # fmt: skip
-@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is fine.")
+              help="A topic setting, such as retention.ms=3d or segment.bytes=64M; may be repeated.")  # fmt: skip
+@click.option("--if-not-exists", is_flag=True, help="Accept a topic that exists already.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def create_topic(
     target: ClusterTarget,
     *,
-    name: str,
+    names: Sequence[str],
     partitions: int | None,
     replication_factor: int | None,
     configs: dict[str, str],
     if_not_exists: bool,
     is_json: bool,
 ) -> None:
-    """Create the topic NAME."""
+    """Create topics, one after the other. It stops at the first that cannot be created."""
 
-    async def work(client: AdminClient) -> tuple[TopicView, bool]:
+    async def work(client: AdminClient, name: str) -> tuple[TopicView, bool]:
         try:
             await client.create_topic(
                 name,
@@ -67,13 +89,13 @@ def create_topic(
             return await client.topic(name), False
         return await client.topic(name), True
 
-    topic, is_new = target.run(work)
-    if is_json:
-        click.echo(output.as_json({"is_new": is_new, **output.topic_json(topic)}))
-    else:
-        click.echo(
+    for name in dict.fromkeys(names):
+        topic, is_new = target.run(partial(work, name=name))
+        output.show(
+            is_json,
+            {"is_new": is_new, **output.topic_json(topic)},
             f"{'created' if is_new else 'exists:'} topic {topic.name}: "
-            f"{len(topic.partitions)} partitions, replication factor {topic.replication_factor}"
+            f"{len(topic.partitions)} partitions, replication factor {topic.replication_factor}",
         )
 
 
@@ -96,42 +118,49 @@ def list_topics(target: ClusterTarget, is_json: bool) -> None:
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
-    """Show the topic NAME: settings, leaders, replicas, offsets."""
+    """Show the topic NAME: id, size, settings, leaders, replicas, offsets.
 
-    async def work(client: AdminClient) -> tuple[TopicView, list[OffsetRange]]:
-        topic = await client.topic(name)
+    Sizes are bytes on the disks of all replicas.
+    """
+
+    async def work(client: AdminClient) -> tuple[TopicView, TopicSizes, list[OffsetRange]]:
+        topic, sizes = await client.topic(name), await client.topic_sizes(name)
         # Only leaders know offsets. A partition without a leader is still worth showing.
         led = tuple(p for p in topic.partitions if p.leader is not None)
-        return topic, await client.offsets(replace(topic, partitions=led))
+        return topic, sizes, await client.offsets(replace(topic, partitions=led))
 
-    topic, offsets = target.run(work)
-    if is_json:
-        click.echo(output.as_json(output.topic_json(topic, offsets)))
-    else:
-        click.echo(output.topic_text(topic, offsets))
+    topic, sizes, offsets = target.run(work)
+    output.show(
+        is_json,
+        {**output.topic_json(topic, offsets), **output.sizes_json(sizes)},
+        output.topic_text(topic, sizes, offsets),
+    )
 
 
 @topics.command("delete")
-@click.argument("name")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def delete_topic(target: ClusterTarget, name: str, yes: bool, is_json: bool) -> None:
-    """Delete the topic NAME and all of its records."""
-    confirm(
-        f"Delete topic {name} and all of its records?",
-        f"deleting {name} loses its records",
-        yes,
-        if_not="not deleted",
+def delete_topics(target: ClusterTarget, names: Sequence[str], yes: bool, is_json: bool) -> None:
+    """Delete topics and all of their records."""
+    delete_each(
+        target,
+        "topic",
+        names,
+        lambda client, name: client.delete_topic(name),
+        loss="all records are lost",
+        yes=yes,
+        is_json=is_json,
     )
-    target.run(lambda client: client.delete_topic(name))
-    click.echo(output.as_json({"deleted": name}) if is_json else f"deleted topic {name}")
 
 
 @topics.command("alter")
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(min=1), metavar="N",
-              help="How many it is to have; never fewer than it has.")  # fmt: skip
+              help="The new number of partitions; never fewer than now.")  # fmt: skip
+@click.option("--replication-factor", "factor", type=click.IntRange(min=1), metavar="N",
+              help="The new number of replicas; they are copied in the background.")  # fmt: skip
 @click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="NAME=VALUE",
               help="Set a topic setting; may be repeated.")  # fmt: skip
 @click.option("--delete-config", "resets", multiple=True, metavar="NAME",
@@ -143,36 +172,62 @@ def alter_topic(
     *,
     name: str,
     partitions: int | None,
+    factor: int | None,
     configs: dict[str, str],
     resets: Sequence[str],
     is_json: bool,
 ) -> None:
-    """Change the topic NAME while it is in use: more partitions, other settings.
+    """Change the topic NAME while it is in use: settings, number of partitions, number of replicas.
 
     Settings are changed first, all or none of them. Existing records stay in their partition. With more partitions,
     later records of the same key may go to another partition.
     """
-    if partitions is None and not configs and not resets:
-        raise click.UsageError("nothing to change: say --partitions, --config or --delete-config")
+    if partitions is None and factor is None and not configs and not resets:
+        raise click.UsageError(
+            "nothing to change: give --partitions, --replication-factor, --config or --delete-config"
+        )
     both = sorted(configs.keys() & set(resets))
     if both:
         raise click.UsageError(f"{both[0]} is both set and reset")
 
-    async def work(client: AdminClient) -> TopicView:
+    async def work(client: AdminClient) -> tuple[TopicView, list[RequestedMove]]:
         changes: dict[str, str | None] = {**configs, **dict.fromkeys(resets)}
         if changes:
             await client.alter_configs(name, changes)
         if partitions is not None:
             await client.add_partitions(name, partitions)
-        return await client.topic(name)
+        moves = [] if factor is None else await _refactor(client, name, factor)
+        return await client.topic(name), moves
 
-    topic = target.run(work)
+    topic, moves = target.run(work)
+    failed = [move.error for move in moves if move.error is not None]
+    if failed:
+        raise click.ClickException(f"the replication factor of {name} is not {factor}: {failed[0]}")
     if is_json:
         click.echo(output.as_json(output.topic_json(topic)))
         return
-    click.echo(f"altered topic {topic.name}: {len(topic.partitions)} partitions")
+    told = f", replication factor {factor}" if factor is not None else ""
+    click.echo(f"altered topic {topic.name}: {len(topic.partitions)} partitions{told}")
+    if moves:
+        click.echo(f"{len(moves)} partitions are on the move: milena reassignments list")
     for config in sorted({*configs, *resets}):
         click.echo(f"{config}={topic.configs.get(config, '')}")
+
+
+async def _refactor(client: AdminClient, name: str, factor: int) -> list[RequestedMove]:
+    """Request the moves that give each partition of a topic this many replicas."""
+    view = await client.cluster()
+    least = next((t.configs for t in view.topics if t.name == name), {}).get(MIN_INSYNC, "1")
+    if factor < int(least):
+        raise click.UsageError(
+            f"replication factor {factor} is below {MIN_INSYNC}={least} of {name}, so writes would be refused: "
+            f"set --config {MIN_INSYNC}={factor}, too"
+        )
+    try:
+        wanted = with_replicas(view, name, factor)
+    except ValueError as error:
+        raise click.UsageError(f"--replication-factor: {error}") from error
+    return await client.move_replicas(wanted) if wanted else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

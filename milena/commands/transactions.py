@@ -6,7 +6,7 @@ import click
 
 from milena.cluster.transactions import TransactionView
 from milena.commands import output
-from milena.commands.options import CommandGroup, FiniteRange, confirm
+from milena.commands.options import CommandGroup, Duration, confirm
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.errors import TargetNotFoundError
 from milena.fields import Json
@@ -19,7 +19,7 @@ def transactions() -> None:
 
 
 @transactions.command("list")
-@click.option("--older-than", "older_than_s", type=FiniteRange(min=0), metavar="SECONDS",
+@click.option("--older-than", "older_than_s", type=Duration("s"), metavar="SECONDS",
               help="Only those that are open for longer.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj

@@ -2,6 +2,8 @@
 
 import click
 
+from milena.cluster.access_views import AccessView
+from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.access import output as access_output
 from milena.commands.options import CommandGroup
@@ -26,18 +28,47 @@ def access(ctx: click.Context, is_json: bool) -> None:
         click.echo(access_output.access_text(view))
 
 
+async def _check_superuser(client: AdminClient, user: str | None) -> None:
+    """Refuse to close an open cluster without the credentials that could open it again.
+
+    While the mode is off, nodes ignore credentials. In other modes, nodes refuse callers without the right to set it.
+
+    Raises:
+        click.UsageError: the caller gives no name of a superuser.
+    """
+    if (await client.access.state()).mode != AccessMode.OFF:
+        return
+    named = [found for found in await client.access.users() if found.name == user]
+    if not (named and named[0].is_superuser and named[0].password_count):
+        who = (
+            "you give no --user" if user is None else f"user {user} is no superuser with a password"
+        )
+        raise click.UsageError(
+            f"mode required would lock you out: {who}. Give --user and --password-file of a superuser; "
+            "milena users create NAME --superuser creates one. To set the mode all the same: --yes"
+        )
+
+
 @access.command("set")
 @click.argument("mode", type=click.Choice([mode.value for mode in AccessMode]))
+@click.option("--yes", is_flag=True, help="Set the mode even if it locks you out.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def set_mode(target: ClusterTarget, mode: str, is_json: bool) -> None:
+def set_mode(target: ClusterTarget, mode: str, yes: bool, is_json: bool) -> None:
     """Set the access mode.
 
     off: everyone may do everything. optional: a call that would be refused is logged and done. required: it is refused.
 
-    The mode does not change while no superuser has a password, because then no user could administer the cluster.
+    The mode does not change while no superuser has a password, because then no user could administer the cluster. To set
+    required while the mode is off, name a superuser with --user. Otherwise you might lock yourself out.
     """
-    view = target.run(lambda client: client.access.set_mode(AccessMode(mode)))
+
+    async def work(client: AdminClient) -> AccessView:
+        if mode == AccessMode.REQUIRED and not yes:
+            await _check_superuser(client, target.credentials.user)
+        return await client.access.set_mode(AccessMode(mode))
+
+    view = target.run(work)
     if is_json:
         click.echo(output.as_json(access_output.access_json(view)))
     else:

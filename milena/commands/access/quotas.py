@@ -6,6 +6,7 @@ from milena.commands import output
 from milena.commands.access import output as access_output
 from milena.commands.options import CommandGroup
 from milena.commands.target import ClusterTarget
+from milena.commands.times import parse_amount
 from milena.model.quotas import QuotaKey
 
 USER = click.option("--user", metavar="NAME", help="Whose; '*': each that has none of its own.")
@@ -97,6 +98,12 @@ def _bound(text: str) -> tuple[QuotaKey, int | None]:
         raise click.UsageError(f"{name!r} is no bound: {', '.join(QuotaKey)}") from None
     if amount == NONE:
         return key, None
-    if not sign or not (amount.isascii() and amount.isdecimal()) or int(amount) < 1:
-        raise click.UsageError(f"{text!r}: say {name}=AMOUNT, a whole number, or {name}={NONE}")
-    return key, int(amount)
+    try:
+        number = parse_amount(amount)
+    except ValueError:
+        number = 0
+    if not sign or number < 1:
+        raise click.UsageError(
+            f"{text!r}: write {name}=AMOUNT, a whole number above zero such as 500 or 10M, or {name}={NONE}"
+        )
+    return key, number

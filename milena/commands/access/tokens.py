@@ -11,7 +11,7 @@ from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.access import output as access_output
 from milena.commands.access.words import parse_grant
-from milena.commands.options import CommandGroup, confirm
+from milena.commands.options import CommandGroup, delete_each
 from milena.commands.target import ClusterTarget
 from milena.commands.times import parse_duration
 
@@ -104,32 +104,33 @@ def create_token(
 
 
 @tokens.command("delete")
-@click.argument("token_id", metavar="ID")
+@click.argument("token_ids", metavar="ID...", nargs=-1, required=True)
 @_USER
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def delete_token(
-    target: ClusterTarget, token_id: str, user: str | None, yes: bool, is_json: bool
+def delete_tokens(
+    target: ClusterTarget, token_ids: Sequence[str], user: str | None, yes: bool, is_json: bool
 ) -> None:
-    """Delete the token with this ID, as the list shows it.
+    """Delete tokens by their ID, as the list shows it.
 
-    Calls with this token are refused from then on.
+    Nodes refuse calls with a deleted token.
     """
-    if token_id.startswith(_TOKEN_PREFIX):
-        raise click.UsageError("this is a token: say its id, which milena tokens list shows")
-    confirm(
-        f"Delete token {token_id}?",
-        f"who comes with token {token_id} is refused from then on",
-        yes,
-        if_not="not deleted",
-    )
+    if any(token_id.startswith(_TOKEN_PREFIX) for token_id in token_ids):
+        raise click.UsageError("this is a token: give its id, which milena tokens list shows")
 
-    async def work(client: AdminClient) -> None:
+    async def delete(client: AdminClient, token_id: str) -> None:
         await client.access.delete_token(await _whose(client, user), token_id)
 
-    target.run(work)
-    click.echo(output.as_json({"deleted": token_id}) if is_json else f"deleted token {token_id}")
+    delete_each(
+        target,
+        "token",
+        token_ids,
+        delete,
+        loss="calls with it are refused from then on",
+        yes=yes,
+        is_json=is_json,
+    )
 
 
 async def _whose(client: AdminClient, user: str | None) -> str:

@@ -1,6 +1,7 @@
 """``milena users``: the users of a cluster, and their passwords."""
 
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -9,7 +10,7 @@ from milena.cluster.admin import AdminClient
 from milena.cluster.credentials import SECRET_BYTES_MAX, password_of
 from milena.commands import output
 from milena.commands.access import output as access_output
-from milena.commands.options import CommandGroup, confirm
+from milena.commands.options import CommandGroup, delete_each
 from milena.commands.target import ClusterTarget
 from milena.errors import TargetExistsError, TargetNotFoundError
 from milena.model.secret import Secret
@@ -118,20 +119,21 @@ def change_user(
 
 
 @users.command("delete")
-@click.argument("name")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def delete_user(target: ClusterTarget, name: str, yes: bool, is_json: bool) -> None:
-    """Delete the user NAME, its tokens and entries."""
-    confirm(
-        f"Delete user {name} with its tokens and entries?",
-        f"the tokens and entries of {name} go with it",
-        yes,
-        if_not="not deleted",
+def delete_users(target: ClusterTarget, names: Sequence[str], yes: bool, is_json: bool) -> None:
+    """Delete users, their tokens and entries."""
+    delete_each(
+        target,
+        "user",
+        names,
+        lambda client, name: client.access.delete_user(name),
+        loss="its tokens and entries are deleted, too",
+        yes=yes,
+        is_json=is_json,
     )
-    target.run(lambda client: client.access.delete_user(name))
-    click.echo(output.as_json({"deleted": name}) if is_json else f"deleted user {name}")
 
 
 async def _is_there(client: AdminClient, name: str) -> bool:

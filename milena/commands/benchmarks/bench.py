@@ -15,7 +15,7 @@ from milena.commands.benchmarks.runs import (
     bench_latency,
     bench_produce,
 )
-from milena.commands.options import CommandGroup, FiniteRange
+from milena.commands.options import Amount, CommandGroup, Duration, Rate
 from milena.commands.producing.produce import ACKS
 from milena.commands.target import ClusterTarget, exit_code, told
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
@@ -26,16 +26,14 @@ _DEFAULTS = ProducerOptions()
 _SECONDS = 10.0
 _SIZE_MAX = 8 << 20
 
-_COUNT = click.option(
-    "--records", type=click.IntRange(min=1), metavar="N", help="Stop after so many."
-)
-_SECONDS_OPTION = click.option("--seconds", type=FiniteRange(min=0.1, max=86_400), metavar="S",
+_COUNT = click.option("--records", type=Amount(min=1), metavar="N", help="Stop after so many.")
+_SECONDS_OPTION = click.option("--seconds", type=Duration("s", least=0.1, most=86_400), metavar="S",
                                help="Stop after so long.  [default: 10, unless --records]")  # fmt: skip
 _JSON = click.option("--json", "is_json", is_flag=True, help="For programs.")
 _ACKS = click.option("--acks", type=click.Choice(["all", "1"]), default="all", show_default=True,
                      help="Who must have a record: all replicas in sync, the leader.")  # fmt: skip
 # Records are recognised by their bytes. Sixteen random bytes do not repeat.
-_SIZE = click.option("--size", type=click.IntRange(min=16, max=_SIZE_MAX), default=100, metavar="BYTES",
+_SIZE = click.option("--size", type=Amount(min=16, max=_SIZE_MAX), default=100, metavar="BYTES",
                      show_default=True, help="Of a record's value: random bytes.")  # fmt: skip
 
 
@@ -68,14 +66,14 @@ def _report(
 @_SECONDS_OPTION
 @_SIZE
 @_ACKS
-@click.option("--batch-bytes", type=click.IntRange(min=1 << 10, max=32 << 20), metavar="BYTES",
+@click.option("--batch-bytes", type=Amount(min=1 << 10, max=32 << 20), metavar="BYTES",
               default=_DEFAULTS.batch_bytes, show_default=True, help="How large a batch may get.")  # fmt: skip
-@click.option("--linger-ms", type=FiniteRange(min=0, max=60_000), metavar="MS",
+@click.option("--linger-ms", type=Duration("ms", most=60_000), metavar="MS",
               default=_DEFAULTS.linger_ms, show_default=True,
               help="How long a record may wait for others.")  # fmt: skip
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)),
               default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
-@click.option("--rate", type=FiniteRange(min=0, min_open=True, max=10_000_000), metavar="N",
+@click.option("--rate", type=Rate(min=0, min_open=True, max=10_000_000), metavar="N",
               help="Records a second.  [default: as many as the cluster takes]")  # fmt: skip
 @_JSON
 @click.pass_obj
@@ -95,7 +93,7 @@ def produce_bench(
 ) -> None:
     """Write random records to TOPIC, which must exist.
 
-    Without --rate, the client's buffer is always full, and the latency is mostly the wait in it.
+    Latency is measured only with --rate. Without it, the client's buffer is always full, and records wait there.
     """
     keywords = ProducerKeywords(
         acks=ACKS[acks],
@@ -143,7 +141,7 @@ def consume_bench(
 @_SECONDS_OPTION
 @_SIZE
 @_ACKS
-@click.option("--rate", type=FiniteRange(min=0, min_open=True, max=100_000), metavar="N",
+@click.option("--rate", type=Rate(min=0, min_open=True, max=100_000), metavar="N",
               default=100.0, show_default=True, help="Records a second.")  # fmt: skip
 @_JSON
 @click.pass_obj

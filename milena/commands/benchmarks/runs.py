@@ -54,6 +54,7 @@ class BenchResult:
     failed: int = 0
     not_read: int = 0
     first_error: ClientError | None = None
+    remark: str = ""
     latencies: dict[str, Latencies] = field(default_factory=dict)
 
     def text(self) -> str:
@@ -68,6 +69,8 @@ class BenchResult:
             head += f"\n{self.failed} records were not acknowledged"
         if self.not_read:
             head += f"\n{self.not_read} records were acknowledged, and not read within {LAST_READ_S:g} s"
+        if self.remark:
+            head += f"\n{self.remark}"
         return "\n\n".join([head, *(found.text(of) for of, found in self.latencies.items())])
 
     def as_json(self) -> Json:
@@ -120,10 +123,19 @@ async def bench_produce(
     rate: float | None,
     chance: Random,
 ) -> BenchResult:
-    """Write random bytes. A latency runs from when a record was due (at a rate), or sent, to its acknowledgement."""
+    """Write random bytes. At a rate, a latency runs from when a record was due to its acknowledgement.
+
+    Without a rate there are no latencies: records mostly wait in this client's buffer, which is always full.
+    """
     await client.metadata.partition_count(topic)
     result = BenchResult(what=f"records of {size} bytes written to {topic} and acknowledged")
-    latencies = result.latencies["write latency"] = Latencies(chance)
+    latencies = Latencies(chance)
+    if rate is None:
+        result.remark = (
+            "without --rate, records wait in this client's full buffer: latency is not measured"
+        )
+    else:
+        result.latencies["write latency"] = latencies
     # No delay is dropped here: a record that is sent late was late for the program that wanted to send it.
     pace = None if rate is None else RecordSchedule(rate, catch_up_s=float("inf"))
     clock, sent = SystemClock(), 0

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from functools import partial
 
 import click
@@ -11,8 +12,8 @@ from milena.client import Client
 from milena.commands.consuming.consume_options import ConsumeOptions
 from milena.commands.consuming.following import check_member, print_following
 from milena.commands.consuming.quorum_watch import quorum_watched
-from milena.commands.formats import Format, Layout
-from milena.commands.options import moment, separator
+from milena.commands.formats import Format, Layout, parse_template
+from milena.commands.options import Amount, moment, separator
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.consuming.options import check_group
@@ -27,6 +28,28 @@ FETCH_BYTES_MIN = 64 << 10
 FEW_READERS = 16
 
 
+def _parse_until(
+    ctx: click.Context, parameter: click.Parameter, text: str | None
+) -> int | TimestampMs | None:
+    if text is None or (text.isascii() and text.isdigit()):
+        return None if text is None else int(text)
+    time_ms = moment(ctx, parameter, text)
+    return None if time_ms is None else TimestampMs(time_ms)
+
+
+def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> Layout:
+    if text in {form.value for form in Format}:
+        return Layout(format=Format(text))
+    try:
+        template = parse_template(text)
+        if len(template) == 1:
+            known = ", ".join(form.value for form in Format)
+            raise ValueError(f"{text!r} is no format: use {known}, or a template such as '%k %v'")
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx=ctx, param=parameter) from error
+    return Layout(template=template)
+
+
 @click.command()
 @click.argument("topic")
 @click.option("--group", "-g", metavar="NAME",
@@ -35,18 +58,22 @@ FEW_READERS = 16
 @click.option("--offset", type=click.IntRange(min=0), metavar="N", help="Start at this offset.")
 @click.option("--time", "time_ms", callback=moment, metavar="TIME",
               help="Start with the first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
-@click.option("--last", type=click.IntRange(min=0), metavar="N",
+@click.option("--last", type=Amount(min=0), metavar="N",
               help="Start N records before the end of each partition.")  # fmt: skip
+@click.option("--until", callback=_parse_until, metavar="N|TIME",
+              help="Stop before this offset, or before the first record at or after this time.")  # fmt: skip
 @click.option("--follow", "-f", "is_following", is_flag=True,
               help="Go on with what comes, until interrupted.")  # fmt: skip
 @click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
-@click.option("--max-records", "-n", "records_max", type=click.IntRange(min=0), metavar="N",
+@click.option("--max-records", "-n", "records_max", type=Amount(min=0), metavar="N",
               help="Stop after so many records.")  # fmt: skip
 @click.option("--order", type=click.Choice(["partition", "time"]), default="partition",
               show_default=True, help="How to put partitions into one stream.")  # fmt: skip
-@click.option("--format", "format_name", type=click.Choice([f.value for f in Format]),
-              default=Format.VALUE.value, show_default=True, help="What to print of a record.")  # fmt: skip
+@click.option("--format", "layout", callback=_parse_format, default=Format.VALUE.value,
+              show_default=True, metavar="value|key-value|json|raw|TEMPLATE",
+              help="What to print of a record. In a template: %k key, %v value, %t topic, %p partition, "
+                   "%o offset, %T time in ms, %h headers.")  # fmt: skip
 @click.option("--separator", "record_end", callback=separator, default=r"\n", show_default=True,
               metavar="TEXT", help=r"What ends a record; \0 and the like are understood.")  # fmt: skip
 @click.option("--key-separator", callback=separator, default=r"\t", show_default=True,
@@ -66,11 +93,12 @@ def consume(
     offset: int | None,
     time_ms: int | None,
     last: int | None,
+    until: int | TimestampMs | None,
     is_following: bool,
     partitions: tuple[int, ...],
     records_max: int | None,
     order: str,
-    format_name: str,
+    layout: Layout,
     record_end: bytes,
     key_separator: bytes,
     null_marker: str,
@@ -99,6 +127,10 @@ def consume(
         raise click.UsageError(
             "--order time needs an end: a partition that is silent would hold up the others; leave out --follow"
         )
+    if is_following and until is not None:
+        raise click.UsageError(
+            "--until ends the command, --follow and --group go on: leave out one"
+        )
     try:
         check_group(group)
     except ValueError as error:
@@ -118,9 +150,10 @@ def consume(
         is_by_time=order == "time",
         records_max=records_max,
         on_out_of_range=OnOutOfRange(on_out_of_range),
-        layout=Layout(
+        until=until,
+        layout=replace(
+            layout,
             is_for_terminal=sys.stdout.isatty(),
-            format=Format(format_name),
             separator=record_end,
             key_separator=key_separator,
             null_marker=null_marker.encode(),
@@ -177,7 +210,15 @@ async def print_records(client: Client, options: ConsumeOptions) -> None:
         watch = await stack.enter_async_context(quorum_watched(client.admin.has_majority))
         output = stack.enter_context(DaemonThread("standard output"))
         readers = [
-            await stack.enter_async_context(_reader(client, options, partition, len(partitions)))
+            await stack.enter_async_context(
+                _reader(
+                    client,
+                    options,
+                    partition,
+                    len(partitions),
+                    await _end(client, options, partition),
+                )
+            )
             for partition in partitions
         ]
         stream = await stack.enter_async_context(aclosing(_in_order(readers, options)))
@@ -202,8 +243,14 @@ async def _partitions(client: Client, options: ConsumeOptions) -> Sequence[int]:
     return options.partitions or range(count)
 
 
+async def _end(client: Client, options: ConsumeOptions, partition: int) -> int | None:
+    if isinstance(options.until, TimestampMs):
+        return await client.admin.offset_at(options.topic, partition, options.until.value)
+    return options.until
+
+
 def _reader(
-    client: Client, options: ConsumeOptions, partition: int, reader_count: int
+    client: Client, options: ConsumeOptions, partition: int, reader_count: int, end: int | None
 ) -> PartitionReader:
     prefetch_chunks = PREFETCH_CHUNKS if reader_count <= FEW_READERS else 1
     share = HELD_BYTES // (reader_count * prefetch_chunks)
@@ -211,6 +258,7 @@ def _reader(
         options.topic,
         partition,
         start=options.start,
+        end=end,
         follow=options.is_following,
         on_out_of_range=options.on_out_of_range,
         max_bytes=max(FETCH_BYTES_MIN, min(FETCH_BYTES, share)),

@@ -9,6 +9,7 @@ from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.health.diagnosis import ClusterExam, Finding, Severity, diagnose
 from milena.commands.health.status_watch import take_look
+from milena.commands.options import Amount
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.fields import Json
 from milena.model.clock import SystemClock
@@ -17,7 +18,7 @@ LAG_MAX = 10_000
 
 
 @click.command()
-@click.option("--lag", "lag_max", type=click.IntRange(min=0), default=LAG_MAX, show_default=True,
+@click.option("--lag", "lag_max", type=Amount(min=0), default=LAG_MAX, show_default=True,
               metavar="N", help="How much a group may have to read.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj

@@ -8,7 +8,7 @@ import click
 from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.health.status_watch import watch
-from milena.commands.options import FiniteRange
+from milena.commands.options import Duration
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.model.clock import SystemClock
 
@@ -18,7 +18,7 @@ INTERVAL_S = 2.0
 @click.command()
 @click.option("--watch", "-w", "is_watching", is_flag=True,
               help="Go on, with rates and the lag of groups, until interrupted.")  # fmt: skip
-@click.option("--interval", "interval_s", metavar="SECONDS", type=FiniteRange(min=0.5, max=3600),
+@click.option("--interval", "interval_s", metavar="SECONDS", type=Duration("s", least=0.5, most=3600),
               help="With --watch: between two looks.  [default: 2]")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj

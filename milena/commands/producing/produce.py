@@ -14,7 +14,7 @@ import click
 
 from milena.client import Client
 from milena.commands import output
-from milena.commands.options import FiniteRange, separator
+from milena.commands.options import Amount, Duration, Rate, separator
 from milena.commands.producing.json_lines import JsonLines, partitions_needed
 from milena.commands.producing.line_producer import LineOptions, LineProducer, SendPort
 from milena.commands.producing.line_source import STANDARD_INPUT, BadSourceError, LineSource
@@ -75,12 +75,12 @@ def _headers(
               help="Replicas that must have a record: all in sync, the leader, or none.")  # fmt: skip
 @click.option("--compression", type=click.Choice(list(COMPRESSIONS)),
               default=_DEFAULTS.compression, show_default=True, help="Of whole batches.")  # fmt: skip
-@click.option("--batch-bytes", type=click.IntRange(min=1 << 10, max=32 << 20), metavar="BYTES",
+@click.option("--batch-bytes", type=Amount(min=1 << 10, max=32 << 20), metavar="BYTES",
               default=_DEFAULTS.batch_bytes, show_default=True, help="How large a batch may get.")  # fmt: skip
-@click.option("--linger-ms", type=FiniteRange(min=0, max=3_600_000), metavar="MS",
+@click.option("--linger-ms", type=Duration("ms", most=3_600_000), metavar="MS",
               default=_DEFAULTS.linger_ms, show_default=True,
               help="How long a record may wait for others.")  # fmt: skip
-@click.option("--rate", type=FiniteRange(min=0, min_open=True, max=10_000_000), metavar="N",
+@click.option("--rate", type=Rate(min=0, min_open=True, max=10_000_000), metavar="N",
               help="Most records a second.  [default: as many as the cluster takes]")  # fmt: skip
 @click.option("--no-idempotent", is_flag=True,
               help="Do not number batches: a retry may then write a record twice.")  # fmt: skip
@@ -88,7 +88,7 @@ def _headers(
               help="All lines or none, as one transaction of this name, open for 15 minutes at most.")  # fmt: skip
 @click.option("--name", metavar="NAME",
               help="Go on where the last run of this name stopped: each record of FILE is there once.")  # fmt: skip
-@click.option("--timeout", "delivery_s", type=FiniteRange(min=0.1, max=86_400),
+@click.option("--timeout", "delivery_s", type=Duration("s", least=0.1, most=86_400),
               metavar="SECONDS", default=_DEFAULTS.delivery_timeout_ms / 1000, show_default=True,
               help="How long a record may take to be acknowledged, retries included.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True,

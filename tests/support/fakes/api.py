@@ -81,6 +81,7 @@ class FakeApi:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.post("/drain", self._drain),
+                web.get("/metadata/topics/{t}", self._sizes),
                 web.get("/topics", self._names),
                 web.get("/topics/{t}", self._topic),
                 web.get("/topics/{t}/partitions/{p}/offsets", self._offsets),
@@ -119,6 +120,22 @@ class FakeApi:
                 "brokers": self.brokers,
                 "topics": list(self.topics.values()),
                 "is_current": self.is_current,
+            }
+        )
+
+    async def _sizes(self, request: web.Request) -> web.Response:
+        topic = self.topics.get(request.match_info["t"])
+        if topic is None:
+            return self._missing(request)
+        partitions = [{**p, "stored_bytes": 300} for p in topic["partitions"]]
+        return web.json_response(
+            {
+                "topic_id": "f1c6",
+                "configs": topic["configs"],
+                "partition_count": len(partitions),
+                "stored_bytes": 300 * len(partitions),
+                "silent_nodes": [],
+                "partitions": partitions,
             }
         )
 

@@ -79,6 +79,7 @@ class FakeGroupApi:
             web.post("/groups/{g}/offsets", self._commit),
             web.get("/groups/{g}/offsets", self._committed),
             web.post("/groups/{g}/offsets:reset", self._reset),
+            web.get("/groups/{g}/offsets:reset", self._preview),
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -194,8 +195,24 @@ class FakeGroupApi:
             self.describe(name)
         if self.described[name]["members"]:
             return self._not_empty(request)
-        done = {str(p): {"offset": 7} for p in body.get("partitions", (0, 1))}
+        offset = body["to"] if isinstance(body["to"], int) else 7
+        done = {str(p): {"offset": offset} for p in body.get("partitions", (0, 1))}
         return web.json_response({"offsets": {body["topic"]: done}})
+
+    async def _preview(self, request: web.Request) -> web.Response:
+        to, topic = request.query["to"], request.query["topic"]
+        ends = {"earliest": 2, "latest": self.ends[topic]}
+        group = self.described.get(request.match_info["g"], {"offsets": {}})
+        now = group["offsets"].get(topic, {})
+        rows = [
+            {
+                "partition": p,
+                "now": now.get(str(p), {}).get("offset"),
+                "then": int(to) if to.isdigit() else ends.get(to, 7),
+            }
+            for p in (0, 1)
+        ]
+        return web.json_response({"total": len(rows), "partitions": rows})
 
     async def _body(self, request: web.Request) -> Any:
         body = json.loads(await request.text())

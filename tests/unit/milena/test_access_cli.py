@@ -56,10 +56,10 @@ async def test_access_shows_the_mode_and_who_you_are(api, milena):
 
 
 async def test_the_mode_is_set(api, milena):
-    code, _, err = await milena("access", "set", "required")
+    code, _, err = await milena("access", "set", "required", "--yes")
     assert (code, err) == (1, "milena: There is no superuser. Make one.\n")
     api.access.add_user("root", "x", is_superuser=True)
-    code, out, _ = await milena("access", "set", "required")
+    code, out, _ = await milena("access", "set", "required", "--yes")
     assert (code, out) == (0, "mode required\nyou are User:ANONYMOUS\n")
     code, out, _ = await milena("access", "set", "optional", "--json")
     assert (code, json.loads(out)["mode"]) == (0, "optional")
@@ -333,7 +333,7 @@ async def test_quotas_are_set_listed_and_deleted(api, milena):
         (("set", "request_rate=5"), "say whom it binds"),
         (("set", "--user", "ann"), "Missing argument"),
         (("set", "rate=5", "--user", "ann"), "'rate' is no bound: request_rate"),
-        (("set", "request_rate=0", "--user", "ann"), "say request_rate=AMOUNT"),
+        (("set", "request_rate=0", "--user", "ann"), "write request_rate=AMOUNT"),
         (("set", "request_rate", "--user", "ann"), "or request_rate=none"),
         (("delete",), "say whom it binds"),
     ],

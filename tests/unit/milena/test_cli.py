@@ -159,8 +159,9 @@ async def test_describe_shows_offsets_and_configs(api, milena):
     api.add_topic("flights", isr=(1, 2), configs={"retention.ms": "1000"})
     code, out, _ = await milena("topics", "describe", "flights")
     assert code == 0
-    assert ["0", "1", "1,2,3", "1,2", "5", "42"] in [line.split() for line in out.splitlines()]
-    assert ["retention.ms", "1000"] in [line.split() for line in out.splitlines()]
+    assert "id f1c6, 300 bytes on all nodes" in out
+    assert ["0", "1", "1,2,3", "1,2", "5", "42", "300"] in map(str.split, out.splitlines())
+    assert ["retention.ms", "1000", "set"] in map(str.split, out.splitlines())
 
 
 async def test_describe_without_a_leader_leaves_offsets_out(api, milena):

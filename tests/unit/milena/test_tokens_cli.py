@@ -165,7 +165,7 @@ async def test_tokens_are_deleted_once_that_is_meant(api, milena):
     api.access.be("alice")
     code, _, err = await milena("tokens", "delete", "0abc1234")
     assert code == 64
-    assert "is refused from then on: say --yes" in err
+    assert "(calls with it are refused from then on): say --yes" in err
     code, out, _ = await milena("tokens", "delete", "0abc1234", "--yes")
     assert (code, out) == (0, "deleted token 0abc1234\n")
     assert api.access.tokens["alice"] == []
@@ -176,7 +176,7 @@ async def test_tokens_are_deleted_once_that_is_meant(api, milena):
 async def test_a_token_in_the_place_of_its_id_is_not_sent_or_shown(api, milena):
     code, out, err = await milena("tokens", "delete", TOKEN_SECRET, "--yes")
     assert code == 64
-    assert "say its id" in err
+    assert "give its id" in err
     assert TOKEN_SECRET not in out + err
     assert api.access.asked == []
 

@@ -1,0 +1,102 @@
+"""``milena partitions``: moves replicas and leadership of single partitions."""
+
+from collections.abc import Sequence
+from typing import Unpack
+
+import click
+
+from milena.cluster.admin import AdminClient
+from milena.cluster.moves import RequestedMove
+from milena.cluster.view import PartitionView
+from milena.commands import output
+from milena.commands.options import CommandGroup
+from milena.commands.rebalance import MoveKeywords, MoveOptions, move_options, run_moves
+from milena.commands.target import ClusterTarget, NoSuchPartitionError
+from milena.records import TopicPartition
+
+
+@click.group(cls=CommandGroup)
+def partitions() -> None:
+    """Move replicas and leadership of single partitions."""
+
+
+def _node_ids(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and 0 < int(word) < 1 << 31 for word in words):
+        raise click.BadParameter(
+            f"{text!r} is no list of node ids: write 1,2,3", ctx=ctx, param=parameter
+        )
+    found = [int(word) for word in words]
+    if len(set(found)) < len(found):
+        raise click.BadParameter(f"{text!r} names a node twice", ctx=ctx, param=parameter)
+    return found
+
+
+@partitions.command("move")
+@click.argument("topic")
+@click.option("--partition", "-p", "numbers", type=click.IntRange(min=0), multiple=True,
+              required=True, metavar="N", help="The partition; may be repeated.")  # fmt: skip
+@click.option("--to", "node_ids", required=True, callback=_node_ids, metavar="IDS",
+              help="The nodes that hold it then, as 1,2,4; the first is the preferred leader.")  # fmt: skip
+@move_options
+@click.pass_obj
+def move(
+    target: ClusterTarget,
+    topic: str,
+    numbers: Sequence[int],
+    node_ids: list[int],
+    **said: Unpack[MoveOptions],
+) -> None:
+    """Move a partition of TOPIC to the given nodes.
+
+    The number of nodes is its new number of replicas. The move continues in the background; the partition stays
+    available.
+    """
+
+    async def work(client: AdminClient, options: MoveKeywords) -> list[RequestedMove]:
+        wanted = {TopicPartition(topic, number): node_ids for number in numbers}
+        return await client.move_replicas(wanted, **options)
+
+    run_moves(target, work, said)
+
+
+@partitions.command("lead")
+@click.argument("topic")
+@click.option("--partition", "-p", "number", type=click.IntRange(min=0), required=True,
+              metavar="N", help="The partition.")  # fmt: skip
+@click.option("--by", "node_id", type=click.IntRange(min=1), required=True, metavar="ID",
+              help="The node; it must hold a replica.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="For programs.")
+@click.pass_obj
+def lead(target: ClusterTarget, topic: str, number: int, node_id: int, is_json: bool) -> None:
+    """Make a node the preferred leader of a partition of TOPIC.
+
+    If its replica is in sync, the cluster hands it the leadership when it balances leaders next: by default within a
+    minute (leader_balance_interval_ms).
+    """
+
+    async def work(client: AdminClient) -> PartitionView:
+        found = (await client.topic(topic)).partitions
+        partition = next((p for p in found if p.partition == number), None)
+        if partition is None:
+            raise NoSuchPartitionError(
+                f"topic {topic} has no partition {number}: they are 0 to {len(found) - 1}"
+            )
+        if node_id not in partition.replicas:
+            raise click.UsageError(
+                f"node {node_id} holds no replica of {topic}-{number}; these do: "
+                f"{output.ids(partition.replicas)}. milena partitions move gives it one"
+            )
+        others = [node for node in partition.replicas if node != node_id]
+        (done,) = await client.move_replicas({TopicPartition(topic, number): [node_id, *others]})
+        if done.error is not None:
+            raise click.ClickException(f"{topic}-{number}: {done.error}")
+        return partition
+
+    partition = target.run(work)
+    now = "leads it already" if partition.leader == node_id else "takes over within a minute"
+    output.show(
+        is_json,
+        {"topic": topic, "partition": number, "leader": partition.leader, "preferred": node_id},
+        f"node {node_id} is the preferred leader of {topic}-{number}, and {now}",
+    )
