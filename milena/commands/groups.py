@@ -138,10 +138,24 @@ def reset_group(
             why = f"there is no group {group}, and it would be created"
             confirm(question, why, yes, if_not="not created")
 
-        async def work(client: AdminClient) -> list[PlannedReset]:
-            return [row for topic in names for row in await _reset(client, group, topic, rows)]
+        async def work(client: AdminClient) -> dict[TopicPartition, int]:
+            done: dict[TopicPartition, int] = {}
+            for topic in names:
+                done |= (
+                    await _shift(client, group, topic, rows)
+                    if position is None
+                    else await client.reset_group(
+                        group, topic, position, partitions=numbers or None
+                    )
+                )
+            return done
 
-        rows = target.run(work)
+        done = target.run(work)
+        before = {row[:2]: row.now for row in rows}
+        rows = [
+            PlannedReset(*where, before.get(where), offset)
+            for where, offset in sorted(done.items())
+        ]
         if not is_there:
             # Kafka's tool creates a group, too, so that consumers find where to begin. The user must notice a typo.
             click.echo(
@@ -186,21 +200,18 @@ async def planned_resets(
     ]
 
 
-async def _reset(
+async def _shift(
     client: AdminClient, group: str, topic: str, rows: Sequence[PlannedReset]
-) -> list[PlannedReset]:
+) -> dict[TopicPartition, int]:
     """Commit the planned offsets of one topic: a request for each offset, with all partitions that get it."""
-    of_topic = [row for row in rows if row.topic == topic]
-    done = []
-    for then in dict.fromkeys(row.then for row in of_topic):
-        numbers = [row.partition for row in of_topic if row.then == then]
-        found = await client.reset_group(group, topic, then, partitions=numbers)
-        done += [
-            row._replace(then=found[TopicPartition(topic, row.partition)])
-            for row in of_topic
-            if row.then == then
-        ]
-    return sorted(done)
+    places: dict[int, list[int]] = {}
+    for row in rows:
+        if row.topic == topic:
+            places.setdefault(row.then, []).append(row.partition)
+    done: dict[TopicPartition, int] = {}
+    for then, partitions in places.items():
+        done |= await client.reset_group(group, topic, then, partitions=partitions)
+    return done
 
 
 @groups.command("delete")

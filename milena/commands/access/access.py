@@ -59,8 +59,9 @@ def set_mode(target: ClusterTarget, mode: str, yes: bool, is_json: bool) -> None
 
     off: everyone may do everything. optional: a call that would be refused is logged and done. required: it is refused.
 
-    The mode does not change while no superuser has a password, because then no user could administer the cluster. To set
-    required while the mode is off, name a superuser with --user. Otherwise you might lock yourself out.
+    The mode does not change while no superuser has a password, because then no user could administer the cluster.
+
+    To set required while the mode is off, name a superuser with --user. Otherwise you might lock yourself out.
     """
 
     async def work(client: AdminClient) -> AccessView:

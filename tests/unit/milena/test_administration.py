@@ -261,9 +261,10 @@ async def test_several_topics_are_reset_and_no_partition_that_was_not_named(api,
     code, out, _ = await milena(*words)
     assert code == 0
     assert [(r["topic"], r["partition"], r["offset"]) for r in json.loads(out)] == [
-        ("t", 1, 42),
-        ("u", 1, 9),
+        ("t", 1, 7),
+        ("u", 1, 7),
     ]
+    assert [body["partitions"] for _, body in api.groups.bodies] == [[1], [1]]
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ async def test_reset_says_where_to(api, milena, words, to):
     ((_, body),) = api.groups.bodies
     assert body["topic"] == "t"
     assert body["to"] == to
-    assert out.splitlines()[0] == "PARTITION  OFFSET"
+    assert out.splitlines()[0].split() == ["TOPIC", "PARTITION", "BEFORE", "OFFSET"]
     assert body.get("partitions") == ([1] if "-p" in words else None)
 
 
@@ -104,12 +104,12 @@ async def test_reset_says_that_a_group_is_new(api, milena):
     assert err == ""
     code, _, err = await milena("groups", "reset", "gg", *words)
     assert code == 64
-    assert "there is no group gg, and it would be made: say --yes" in err
+    assert "there is no group gg, and it would be created: say --yes" in err
     assert [path for path, _ in api.groups.bodies] == ["/groups/g/offsets:reset"]
     code, out, err = await milena("groups", "reset", "gg", *words, "--yes", "--json")
     assert code == 0
     assert "group gg is new" in err
-    assert json.loads(out)[0] == {"partition": 0, "offset": 7}
+    assert json.loads(out)[0] == {"topic": "t", "partition": 0, "before": None, "offset": 7}
 
 
 @pytest.mark.parametrize(

@@ -197,7 +197,7 @@ async def test_users_are_deleted_once_that_is_meant(api, milena, monkeypatch):
     api.access.add_user("alice")
     code, _, err = await milena("users", "delete", "alice")
     assert code == 64
-    assert "the tokens and entries of alice go with it: say --yes" in err
+    assert "(its tokens and entries are deleted, too): say --yes" in err
     monkeypatch.setattr("sys.stdin", Terminal("n\n"))
     code, _, err = await milena("users", "delete", "alice")
     assert (code, err.endswith("milena: not deleted\n")) == (1, True)
