@@ -227,10 +227,12 @@ def dev(
     admin_password_file: Path | None,
 ) -> None:
     """Run a local cluster in the foreground, with one process per node. Ctrl-C stops them all."""
-    closed = {}
-    if admin_password_file is not None:
-        closed["admin_password_file"] = str(admin_password_file)
+    password_file = None if admin_password_file is None else str(admin_password_file)
+    closed = {} if password_file is None else {"admin_password_file": password_file}
     try:
+        dev_cluster.check_ports(
+            count=int(node_count), base_port=base_port, base_peer_port=base_peer_port
+        )
         plans = dev_cluster.plan_nodes(
             count=int(node_count),
             data_dir=data_dir,
@@ -247,4 +249,6 @@ def dev(
     except StartupError as error:
         click.echo(f"milena: cannot start: {error.message}", err=True)
         raise SystemExit(EXIT_REFUSED) from None
-    raise SystemExit(asyncio.run(dev_cluster.run_nodes(plans, write=partial(click.echo, nl=False))))
+    write = partial(click.echo, nl=False)
+    text = dev_cluster.next_steps(plans, password_file)
+    raise SystemExit(asyncio.run(dev_cluster.run_nodes(plans, write=write, ready_text=text)))

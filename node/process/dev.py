@@ -11,11 +11,14 @@ import os
 import secrets
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from milena.model.clock import SystemClock
 from milena.model.errors import StartupError
 from node.config.sources import flag_of
 
@@ -28,6 +31,8 @@ GRACE_MS = 10_000
 PORTS_APART = 5
 """Least distance of the base ports: the largest number of nodes. Closer ones would make API and peer ports collide."""
 PIECE_BYTES = 64 << 10
+READY_POLL_MS = 200
+READY_TIMEOUT_S = 2.0
 _PR_SET_PDEATHSIG = 1
 # Loaded at import, because no import may happen between fork and exec.
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -129,8 +134,45 @@ def _write_secret(path: Path) -> None:
         file.write(secrets.token_urlsafe(32) + "\n")
 
 
-async def run_nodes(plans: Sequence[NodePlan], *, write: Callable[[str], object]) -> int:
+def check_ports(*, count: int, base_port: int, base_peer_port: int) -> None:
+    """Refuse ports that another process has.
+
+    Raises:
+        StartupError: a port is taken; the message names the option that chooses another one.
+    """
+    for option, base in (("--base-port", base_port), ("--base-peer-port", base_peer_port)):
+        for port in range(base, base + count):
+            with socket.socket() as probe:
+                # A node binds with this option, too: connections of a former run do not block the port.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError as error:
+                    raise StartupError(
+                        f"cannot listen on 127.0.0.1:{port}: {error.strerror}; free the port, or give another "
+                        f"{option} than {base}"
+                    ) from error
+
+
+def next_steps(plans: Sequence[NodePlan], password_file: str | None) -> str:
+    """Return the text that ends the start: where the console is, and three commands to try."""
+    options = f" --url {plans[0].url}"
+    if password_file is not None:
+        options += f" --user admin --password-file {shlex.quote(password_file)}"
+    return (
+        f"ready: {len(plans)} node{'s' * (len(plans) > 1)}, console {plans[0].url}/console/. Try in another terminal:\n"
+        f"  milena topics create greetings --if-not-exists{options}\n"
+        f"  echo hello | milena produce greetings{options}\n"
+        f"  milena consume greetings{options}\n"
+    )
+
+
+async def run_nodes(
+    plans: Sequence[NodePlan], *, write: Callable[[str], object], ready_text: str = ""
+) -> int:
     """Run the processes until SIGINT or SIGTERM, or until all have ended; return the exit code.
+
+    ``ready_text`` is written once, when all nodes are ready.
 
     A node that refuses to start stops them all: its settings are wrong, and so are the others'.
     """
@@ -139,7 +181,7 @@ async def run_nodes(plans: Sequence[NodePlan], *, write: Callable[[str], object]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, cluster.stop, 0)
     try:
-        return await cluster.run(plans)
+        return await cluster.run(plans, ready_text)
     finally:
         cluster.kill()
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -156,9 +198,10 @@ class _NodeProcesses:
         self._is_stopping = False
         self._grace: asyncio.TimerHandle | None = None
 
-    async def run(self, plans: Sequence[NodePlan]) -> int:
+    async def run(self, plans: Sequence[NodePlan], ready_text: str) -> int:
         """Start everything and wait for its end."""
         width = max(len(plan.name) for plan in plans)
+        telling = asyncio.create_task(self._tell_ready(plans, ready_text))
         try:
             async with asyncio.TaskGroup() as group:
                 for plan in plans:
@@ -166,6 +209,7 @@ class _NodeProcesses:
                     group.create_task(self._follow(plan, process, f"{plan.name:<{width}} | "))
                 self._write(f"console url={plans[0].url}/console/\n")
         finally:
+            telling.cancel()
             if self._grace is not None:
                 self._grace.cancel()
         return self._exit_code
@@ -187,6 +231,15 @@ class _NodeProcesses:
         for process in self._running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
+
+    async def _tell_ready(self, plans: Sequence[NodePlan], text: str) -> None:
+        if not text:
+            return
+        clock = SystemClock()
+        for plan in plans:
+            while not await _is_ready(plan.url):
+                await clock.sleep(READY_POLL_MS)
+        self._write(text)
 
     async def _spawn(self, plan: NodePlan) -> asyncio.subprocess.Process:
         parent = os.getpid()
@@ -224,6 +277,23 @@ class _NodeProcesses:
             "--base-peer-port\n"
         )
         self.stop(EXIT_REFUSED)
+
+
+async def _is_ready(url: str) -> bool:
+    place = urlsplit(url)
+    try:
+        async with asyncio.timeout(READY_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(place.hostname, place.port)
+            try:
+                request = (
+                    f"GET /readyz HTTP/1.1\r\nHost: {place.netloc}\r\nConnection: close\r\n\r\n"
+                )
+                writer.write(request.encode())
+                return b" 200 " in await reader.readline()
+            finally:
+                writer.close()
+    except OSError:
+        return False
 
 
 def _how(code: int) -> str:

@@ -90,11 +90,12 @@ def test_an_environment_without_mypy_has_no_compiled_tree(no_compiler, monkeypat
 def test_milena_dev_starts_its_nodes_without_a_compiler(no_compiler, monkeypatch, tmp_path):
     planned = []
 
-    async def run_nodes(plans, *, write):
+    async def run_nodes(plans, **_):
         planned.extend(plans)
         return 0
 
     monkeypatch.setattr(cli.dev_cluster, "run_nodes", run_nodes)
+    monkeypatch.setattr(cli.dev_cluster, "check_ports", lambda **_: None)
     done = CliRunner().invoke(cli.dev, ["--nodes", "1", "--data-dir", str(tmp_path / "data")])
     assert done.exit_code == 0, done.output
     assert [plan.chosen for plan in planned] == [{}]

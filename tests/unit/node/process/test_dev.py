@@ -1,10 +1,12 @@
 """A local cluster: what is planned, and what becomes of its processes; real ones, but small."""
 
 import asyncio
+import dataclasses
 import os
 import select
 import shlex
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -17,7 +19,8 @@ from milena.model.errors import StartupError
 from node.config.rules import secret_of
 from node.config.sources import load_config
 from node.process import dev
-from node.process.dev import NodePlan, plan_nodes, run_nodes
+from node.process.dev import NodePlan, check_ports, next_steps, plan_nodes, run_nodes
+from tests.support.command_lines import check_command_line
 
 WAIT_S = 20
 
@@ -152,6 +155,68 @@ async def test_the_console_is_named_once_behind_the_nodes():
     assert await run == 0
     assert [line for line in output.text.splitlines() if "url=" in line][-1].startswith("console ")
     assert output.text.count("/console/") == 1
+
+
+NODE = """
+import http.server, socket, sys
+server = http.server.HTTPServer(("127.0.0.1", {port}), http.server.BaseHTTPRequestHandler)
+server.RequestHandlerClass.do_GET = lambda call: (call.send_response(200), call.end_headers())
+server.RequestHandlerClass.log_message = lambda *_: None
+server.serve_forever()
+"""
+
+
+async def test_the_next_steps_are_told_once_when_every_node_is_ready(unused_tcp_port_factory):
+    output, ports = Output(), [unused_tcp_port_factory() for _ in range(2)]
+    plans = [
+        dataclasses.replace(
+            process(f"n{port}", NODE.format(port=port)), url=f"http://127.0.0.1:{port}"
+        )
+        for port in ports
+    ]
+    run = asyncio.ensure_future(run_nodes(plans, write=output, ready_text="ready: go\n"))
+    await output.has("ready: go")
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await run == 0
+    assert output.text.count("ready") == 1
+
+
+async def test_nothing_is_told_of_nodes_that_never_get_ready(unused_tcp_port):
+    output = Output()
+    plan = dataclasses.replace(process("n", WAITS), url=f"http://127.0.0.1:{unused_tcp_port}")
+    run = asyncio.ensure_future(run_nodes([plan], write=output, ready_text="ready: go\n"))
+    await output.has("| up")
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await run == 0
+    assert "ready" not in output.text
+
+
+@pytest.mark.parametrize("password_file", [None, "/a b/pw"])
+def test_the_next_steps_are_commands_that_exist(tmp_path: Path, password_file: str | None):
+    text = next_steps(plan(tmp_path), password_file)
+    lines = [line.split(" | ")[-1] for line in text.splitlines()[1:]]
+    assert len(lines) == 3
+    for line in lines:
+        words = shlex.split(line)
+        assert words[0] == "milena"
+        assert ("--password-file" in words) is (password_file is not None)
+        assert password_file in (None, words[-1])
+        check_command_line(words[1:])
+
+
+@pytest.mark.parametrize("option", ["--base-port", "--base-peer-port"])
+def test_a_port_that_is_taken_names_the_option_to_change(unused_tcp_port_factory, option: str):
+    bases = {
+        "--base-port": unused_tcp_port_factory(),
+        "--base-peer-port": unused_tcp_port_factory(),
+    }
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", bases[option]))
+        other.listen()
+        with pytest.raises(StartupError, match=rf"{bases[option]}.*give another {option} than"):
+            check_ports(
+                count=1, base_port=bases["--base-port"], base_peer_port=bases["--base-peer-port"]
+            )
 
 
 async def test_a_node_that_ends_is_named_and_the_others_go_on():
