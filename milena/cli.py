@@ -29,7 +29,7 @@ from milena.cluster.admin import TIMEOUT_S
 from milena.cluster.credentials import Credentials, nearer, texts_of
 from milena.cluster.routing import without_user
 from milena.commands import output
-from milena.commands.options import CommandGroup, Duration, explained, moved_to_front
+from milena.commands.options import CommandGroup, Duration, explained, moved_to_front, with_examples
 from milena.commands.profiles import complete_profile, own_profiles
 from milena.commands.standard_streams import drop_unwritten, fill_closed
 from milena.commands.target import (
@@ -130,9 +130,12 @@ class CommandsByName(CommandGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return an own command, else an announced one."""
-        own = super().get_command(ctx, cmd_name)
-        if own is not None:
-            return own
+        found = self._command(cmd_name)
+        return found if found is None else with_examples(found, cmd_name)
+
+    def _command(self, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.commands:
+            return self.commands[cmd_name]
         if cmd_name in OWN_COMMANDS:
             found: object = getattr(
                 import_module(f"milena.commands.{OWN_COMMANDS[cmd_name]}"), cmd_name
@@ -342,7 +345,7 @@ def show_help(ctx: click.Context, words: Sequence[str]) -> None:
 
 
 @cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a script that completes commands and options in a shell."""
     found = import_module("click.shell_completion").get_completion_class(shell)

@@ -24,7 +24,7 @@ class Format(Enum):
 
 _FIELD = re.compile(rb"%(.?)", re.DOTALL)
 _FIELDS = {b"t": "topic", b"p": "partition", b"o": "offset", b"T": "timestamp", b"k": "key", b"v": "value",
-           b"h": "headers", b"%": "%"}  # fmt: skip
+           b"h": "headers", b"%": "the sign itself"}  # fmt: skip
 
 
 def parse_template(text: str) -> tuple[bytes, ...]:

@@ -9,7 +9,15 @@ from milena.cluster.admin import AdminClient
 from milena.cluster.group_admin import PartitionLag
 from milena.cluster.group_views import GroupView
 from milena.commands import group_output, output
-from milena.commands.options import CommandGroup, SignedAmount, confirm, delete_each, moment
+from milena.commands.options import (
+    NAME,
+    CommandGroup,
+    Number,
+    SignedAmount,
+    confirm,
+    delete_each,
+    moment,
+)
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.errors import TargetNotFoundError
 from milena.records import Position, StartAt, TimestampMs, TopicPartition
@@ -35,7 +43,7 @@ def list_groups(target: ClusterTarget, is_json: bool) -> None:
 
 
 @groups.command("describe")
-@click.argument("group")
+@click.argument("group", type=NAME)
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def describe_group(target: ClusterTarget, group: str, is_json: bool) -> None:
@@ -75,10 +83,10 @@ def _parse_end_or_offset(
 
 
 @groups.command("reset")
-@click.argument("group")
-@click.option("--topic", "topics", required=True, multiple=True, metavar="NAME",
+@click.argument("group", type=NAME)
+@click.option("--topic", "topics", required=True, multiple=True, type=NAME, metavar="NAME",
               help="Reset the offsets in this topic; may be repeated.")  # fmt: skip
-@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True,
+@click.option("--partition", "-p", "partitions", type=Number(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--to-offset", "place", callback=_parse_end_or_offset, metavar="N|earliest|latest",
               help="The next offset to read. Below the start: the start. Above the end: refused.")  # fmt: skip
@@ -215,7 +223,7 @@ async def _shift(
 
 
 @groups.command("delete")
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.argument("names", type=NAME, metavar="GROUP...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj

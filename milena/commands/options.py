@@ -11,6 +11,7 @@ from click.core import ParameterSource
 
 from milena.cluster.admin import AdminClient
 from milena.commands import output
+from milena.commands.examples import epilog_of
 from milena.commands.producing.lines import parse_separator
 from milena.commands.target import ClusterTarget
 from milena.commands.times import parse_amount, parse_duration, parse_moment
@@ -18,7 +19,12 @@ from milena.model.clock import SystemClock
 
 
 class CommandGroup(click.Group):
-    """A group that lists its commands in the error about an unknown command."""
+    """A group that lists its commands in the error about an unknown command, and adds examples to their help."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command, with its examples."""
+        found = super().get_command(ctx, cmd_name)
+        return found if found is None else with_examples(found, f"{self.name} {cmd_name}")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -39,6 +45,14 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+def with_examples(command: click.Command, words: str) -> click.Command:
+    """Add the examples of a command to the end of its help."""
+    epilog = epilog_of(words)
+    if epilog is not None and not (command.epilog or "").endswith(epilog):
+        command.epilog = "\n\n".join(filter(None, (command.epilog, epilog)))
+    return command
+
+
 _OTHERS_WORDS_FOR_URL = re.compile(r"--(bootstrap-?)?(servers?|brokers?|hosts?|endpoints?|address)")
 
 
@@ -50,10 +64,10 @@ def explained(error: click.NoSuchOption) -> click.UsageError:
     meant = "--url" if _OTHERS_WORDS_FOR_URL.fullmatch(name) else name
     for place in _upwards(ctx):
         if meant in _option_names(place) and (place is not ctx or meant != name):
-            told = f"No such option '{name}': {place.command_path} {meant} …"
+            told = f"No such option '{name}': use {place.command_path} {meant} …"
             if place is not ctx:
                 told += f" {ctx.command_path.removeprefix(place.command_path).strip()}"
-            return click.UsageError(f"{told} is how it is said", ctx=ctx)
+            return click.UsageError(told, ctx=ctx)
     # Click suggests options of similar spelling. A prefix of a long option is not similar enough for that.
     if begun := [option for option in _option_names(ctx) if option.startswith(name)]:
         told = f"No such option '{name}': did you mean {' or '.join(begun)}?"
@@ -135,6 +149,33 @@ class Duration(FiniteRange):
                         ctx,
                     )
         return super().convert(value, param, ctx)
+
+
+class Name(click.types.StringParamType):
+    """A name that is not empty."""
+
+    name = "text"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name. Nodes check the rest."""
+        if not value:
+            self.fail("a name is empty: is a variable of your shell not set?", param, ctx)
+        return value
+
+
+NAME = Name()
+
+
+class Number(click.IntRange):
+    """A whole number in a range, such as an id or an offset."""
+
+    def convert(
+        self, value: int | str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Return the number."""
+        if not re.fullmatch(r"-?[0-9]+", str(value)):
+            self.fail(f"{value!r} is no whole number.", param, ctx)
+        return int(super().convert(int(value), param, ctx))
 
 
 class Amount(click.IntRange):

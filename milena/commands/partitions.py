@@ -9,7 +9,7 @@ from milena.cluster.admin import AdminClient
 from milena.cluster.moves import RequestedMove
 from milena.cluster.view import PartitionView
 from milena.commands import output
-from milena.commands.options import CommandGroup
+from milena.commands.options import NAME, CommandGroup, Number
 from milena.commands.rebalance import MoveKeywords, MoveOptions, move_options, run_moves
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.records import TopicPartition
@@ -33,8 +33,8 @@ def _node_ids(ctx: click.Context, parameter: click.Parameter, text: str) -> list
 
 
 @partitions.command("move")
-@click.argument("topic")
-@click.option("--partition", "-p", "numbers", type=click.IntRange(min=0), multiple=True,
+@click.argument("topic", type=NAME)
+@click.option("--partition", "-p", "numbers", type=Number(min=0), multiple=True,
               required=True, metavar="N", help="The partition; may be repeated.")  # fmt: skip
 @click.option("--to", "node_ids", required=True, callback=_node_ids, metavar="IDS",
               help="The nodes that hold it then, as 1,2,4; the first is the preferred leader.")  # fmt: skip
@@ -61,10 +61,10 @@ def move(
 
 
 @partitions.command("lead")
-@click.argument("topic")
-@click.option("--partition", "-p", "number", type=click.IntRange(min=0), required=True,
+@click.argument("topic", type=NAME)
+@click.option("--partition", "-p", "number", type=Number(min=0), required=True,
               metavar="N", help="The partition.")  # fmt: skip
-@click.option("--by", "node_id", type=click.IntRange(min=1), required=True, metavar="ID",
+@click.option("--by", "node_id", type=Number(min=1), required=True, metavar="ID",
               help="The node; it must hold a replica.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj

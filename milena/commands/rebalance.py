@@ -10,7 +10,7 @@ from tqdm import tqdm
 from milena.cluster.admin import AdminClient
 from milena.cluster.moves import Move, RequestedMove
 from milena.commands import output
-from milena.commands.options import Amount, CommandGroup
+from milena.commands.options import NAME, Amount, CommandGroup, Number
 from milena.commands.target import EXIT_REFUSED, ClusterTarget
 from milena.errors import AnswerError, UnreachableError
 from milena.fields import Json
@@ -94,7 +94,7 @@ def show_moves(
 
 
 @click.command()
-@click.option("--drain", "node_id", type=click.IntRange(min=1), metavar="NODE",
+@click.option("--drain", "node_id", type=Number(min=1), metavar="NODE",
               help="Only move everything away from this node; as milena nodes drain NODE.")  # fmt: skip
 @move_options
 @click.pass_obj
@@ -162,8 +162,8 @@ def list_reassignments(target: ClusterTarget, is_json: bool) -> None:
 
 
 @reassignments.command("cancel")
-@click.option("--topic", metavar="NAME", help="Only of this topic; default all.")
-@click.option("--partition", "-p", type=click.IntRange(min=0), metavar="N",
+@click.option("--topic", type=NAME, metavar="NAME", help="Only of this topic; default all.")
+@click.option("--partition", "-p", type=Number(min=0), metavar="N",
               help="Only this partition of the topic.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj

@@ -10,7 +10,7 @@ from milena.cluster.admin import AdminClient, OffsetRange
 from milena.cluster.moves import RequestedMove, with_replicas
 from milena.cluster.view import TopicSizes, TopicView
 from milena.commands import output
-from milena.commands.options import CommandGroup, confirm, delete_each, moment
+from milena.commands.options import NAME, CommandGroup, Number, confirm, delete_each, moment
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.commands.times import parse_amount, parse_duration
 from milena.errors import TargetExistsError
@@ -53,10 +53,10 @@ def plain_config(name: str, text: str) -> str:
 
 
 @topics.command("create")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--partitions", type=click.IntRange(min=1), metavar="N",
+@click.argument("names", type=NAME, metavar="NAME...", nargs=-1, required=True)
+@click.option("--partitions", type=Number(min=1), metavar="N",
               help="Number of partitions.  [default: the cluster's]")  # fmt: skip
-@click.option("--replication-factor", type=click.IntRange(min=1), metavar="N",
+@click.option("--replication-factor", type=Number(min=1), metavar="N",
               help="Replicas of each partition.  [default: the cluster's]")  # fmt: skip
 @click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="NAME=VALUE",
               help="A topic setting, such as retention.ms=3d or segment.bytes=64M; may be repeated.")  # fmt: skip
@@ -114,7 +114,7 @@ def list_topics(target: ClusterTarget, is_json: bool) -> None:
 
 
 @topics.command("describe")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
@@ -138,7 +138,7 @@ def describe_topic(target: ClusterTarget, name: str, is_json: bool) -> None:
 
 
 @topics.command("delete")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", type=NAME, metavar="NAME...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
@@ -156,14 +156,14 @@ def delete_topics(target: ClusterTarget, names: Sequence[str], yes: bool, is_jso
 
 
 @topics.command("alter")
-@click.argument("name")
-@click.option("--partitions", type=click.IntRange(min=1), metavar="N",
+@click.argument("name", type=NAME)
+@click.option("--partitions", type=Number(min=1), metavar="N",
               help="The new number of partitions; never fewer than now.")  # fmt: skip
-@click.option("--replication-factor", "factor", type=click.IntRange(min=1), metavar="N",
+@click.option("--replication-factor", "factor", type=Number(min=1), metavar="N",
               help="The new number of replicas; they are copied in the background.")  # fmt: skip
 @click.option("--config", "configs", multiple=True, callback=_parse_configs, metavar="NAME=VALUE",
               help="Set a topic setting; may be repeated.")  # fmt: skip
-@click.option("--delete-config", "resets", multiple=True, metavar="NAME",
+@click.option("--delete-config", "resets", multiple=True, type=NAME, metavar="NAME",
               help="Reset a topic setting to its default; may be repeated.")  # fmt: skip
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
@@ -257,12 +257,12 @@ def _parse_offset(
 
 
 @topics.command("delete-records")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @click.option("--before-offset", callback=_parse_offset, metavar="N|latest",
               help="The first offset to keep; latest: nothing of what is there now.")  # fmt: skip
 @click.option("--before-time", "time_ms", callback=moment, metavar="TIME",
               help="Keep the first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
-@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True,
+@click.option("--partition", "-p", "partitions", type=Number(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")

@@ -6,7 +6,7 @@ import click
 
 from milena.cluster.transactions import TransactionView
 from milena.commands import output
-from milena.commands.options import CommandGroup, Duration, confirm
+from milena.commands.options import NAME, CommandGroup, Duration, Number, confirm
 from milena.commands.target import EXIT_DEGRADED, ClusterTarget
 from milena.errors import TargetNotFoundError
 from milena.fields import Json
@@ -30,7 +30,7 @@ def list_transactions(target: ClusterTarget, older_than_s: float | None, is_json
 
 
 @transactions.command("describe")
-@click.argument("name", metavar="ID")
+@click.argument("name", type=NAME, metavar="ID")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
 def describe_transaction(target: ClusterTarget, name: str, is_json: bool) -> None:
@@ -75,8 +75,8 @@ def find_hanging(target: ClusterTarget, is_json: bool) -> None:
 
 
 @transactions.command("abort")
-@click.argument("producer_id", type=click.IntRange(min=0), metavar="ID")
-@click.argument("producer_epoch", type=click.IntRange(min=0), metavar="EPOCH")
+@click.argument("producer_id", type=Number(min=0), metavar="ID")
+@click.argument("producer_epoch", type=Number(min=0), metavar="EPOCH")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj

@@ -50,7 +50,7 @@ async def _check_superuser(client: AdminClient, user: str | None) -> None:
 
 
 @access.command("set")
-@click.argument("mode", type=click.Choice([mode.value for mode in AccessMode]))
+@click.argument("mode", metavar="MODE", type=click.Choice([mode.value for mode in AccessMode]))
 @click.option("--yes", is_flag=True, help="Set the mode even if it locks you out.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj

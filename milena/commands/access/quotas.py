@@ -4,14 +4,19 @@ import click
 
 from milena.commands import output
 from milena.commands.access import output as access_output
-from milena.commands.options import CommandGroup
+from milena.commands.options import NAME, CommandGroup
 from milena.commands.target import ClusterTarget
 from milena.commands.times import parse_amount
 from milena.model.quotas import QuotaKey
 
-USER = click.option("--user", metavar="NAME", help="Whose; '*': each that has none of its own.")
+USER = click.option(
+    "--user", type=NAME, metavar="NAME", help="Whose; '*': each that has none of its own."
+)
 CLIENT_ID = click.option(
-    "--client-id", metavar="ID", help="Of which programs; '*': each that has none of its own."
+    "--client-id",
+    type=NAME,
+    metavar="ID",
+    help="Of which programs; '*': each that has none of its own.",
 )
 NONE = "none"
 

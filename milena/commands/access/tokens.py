@@ -11,11 +11,11 @@ from milena.cluster.admin import AdminClient
 from milena.commands import output
 from milena.commands.access import output as access_output
 from milena.commands.access.words import parse_grant
-from milena.commands.options import CommandGroup, delete_each
+from milena.commands.options import NAME, CommandGroup, delete_each
 from milena.commands.target import ClusterTarget
 from milena.commands.times import parse_duration
 
-_USER = click.option("--user", metavar="NAME", help="Whose.  [default: who asks]")
+_USER = click.option("--user", type=NAME, metavar="NAME", help="Whose.  [default: who asks]")
 _TOKEN_PREFIX = "mln_"  # noqa: S105  # how tokens begin, and none
 
 
@@ -104,7 +104,7 @@ def create_token(
 
 
 @tokens.command("delete")
-@click.argument("token_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("token_ids", type=NAME, metavar="ID...", nargs=-1, required=True)
 @_USER
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")

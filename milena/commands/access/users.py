@@ -10,7 +10,7 @@ from milena.cluster.admin import AdminClient
 from milena.cluster.credentials import SECRET_BYTES_MAX, password_of
 from milena.commands import output
 from milena.commands.access import output as access_output
-from milena.commands.options import CommandGroup, delete_each
+from milena.commands.options import NAME, CommandGroup, delete_each
 from milena.commands.target import ClusterTarget
 from milena.errors import TargetExistsError, TargetNotFoundError
 from milena.model.secret import Secret
@@ -38,7 +38,7 @@ def list_users(target: ClusterTarget, is_json: bool) -> None:
 
 
 @users.command("create")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @click.option("--superuser", "is_superuser", is_flag=True,
               help="May do everything, whatever entries say.")  # fmt: skip
 @click.option("--password-file", "file", metavar="FILE",
@@ -76,7 +76,7 @@ def create_user(
 
 
 @users.command("change")
-@click.argument("name")
+@click.argument("name", type=NAME)
 @click.option("--superuser/--no-superuser", "is_superuser", default=None,
               help="Whether it may do everything; then no password is asked for.")  # fmt: skip
 @click.option("--password-file", "file", metavar="FILE",
@@ -119,7 +119,7 @@ def change_user(
 
 
 @users.command("delete")
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", type=NAME, metavar="NAME...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj

@@ -15,7 +15,7 @@ from milena.commands.benchmarks.runs import (
     bench_latency,
     bench_produce,
 )
-from milena.commands.options import Amount, CommandGroup, Duration, Rate
+from milena.commands.options import NAME, Amount, CommandGroup, Duration, Rate
 from milena.commands.producing.produce import ACKS
 from milena.commands.target import ClusterTarget, exit_code, told
 from milena.producing.options import COMPRESSIONS, ProducerKeywords, ProducerOptions
@@ -61,7 +61,7 @@ def _report(
 
 
 @bench.command("produce")
-@click.argument("topic")
+@click.argument("topic", type=NAME)
 @_COUNT
 @_SECONDS_OPTION
 @_SIZE
@@ -118,7 +118,7 @@ def produce_bench(
 
 
 @bench.command("consume")
-@click.argument("topic")
+@click.argument("topic", type=NAME)
 @_COUNT
 @_SECONDS_OPTION
 @_JSON
@@ -136,7 +136,7 @@ def consume_bench(
 
 
 @bench.command("latency")
-@click.argument("topic")
+@click.argument("topic", type=NAME)
 @_COUNT
 @_SECONDS_OPTION
 @_SIZE

@@ -13,7 +13,7 @@ from milena.commands.consuming.consume_options import ConsumeOptions
 from milena.commands.consuming.following import check_member, print_following
 from milena.commands.consuming.quorum_watch import quorum_watched
 from milena.commands.formats import Format, Layout, parse_template
-from milena.commands.options import Amount, moment, separator
+from milena.commands.options import NAME, Amount, Number, moment, separator
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
 from milena.consuming.options import check_group
@@ -51,11 +51,11 @@ def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> 
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=NAME)
 @click.option("--group", "-g", metavar="NAME",
               help="As a member of this consumer group; until interrupted.")  # fmt: skip
 @click.option("--from-beginning", is_flag=True, help="Start with the first record there is.")
-@click.option("--offset", type=click.IntRange(min=0), metavar="N", help="Start at this offset.")
+@click.option("--offset", type=Number(min=0), metavar="N", help="Start at this offset.")
 @click.option("--time", "time_ms", callback=moment, metavar="TIME",
               help="Start with the first record at or after this time: ISO-8601, ms since 1970, or -1h.")  # fmt: skip
 @click.option("--last", type=Amount(min=0), metavar="N",
@@ -64,7 +64,7 @@ def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> 
               help="Stop before this offset, or before the first record at or after this time.")  # fmt: skip
 @click.option("--follow", "-f", "is_following", is_flag=True,
               help="Go on with what comes, until interrupted.")  # fmt: skip
-@click.option("--partition", "-p", "partitions", type=click.IntRange(min=0), multiple=True,
+@click.option("--partition", "-p", "partitions", type=Number(min=0), multiple=True,
               metavar="N", help="Only this partition; may be repeated.  [default: all]")  # fmt: skip
 @click.option("--max-records", "-n", "records_max", type=Amount(min=0), metavar="N",
               help="Stop after so many records.")  # fmt: skip

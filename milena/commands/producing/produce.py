@@ -14,7 +14,7 @@ import click
 
 from milena.client import Client
 from milena.commands import output
-from milena.commands.options import Amount, Duration, Rate, separator
+from milena.commands.options import NAME, Amount, Duration, Number, Rate, separator
 from milena.commands.producing.json_lines import JsonLines, partitions_needed
 from milena.commands.producing.line_producer import LineOptions, LineProducer, SendPort
 from milena.commands.producing.line_source import STANDARD_INPUT, BadSourceError, LineSource
@@ -53,7 +53,7 @@ def _headers(
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", type=NAME)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True),
                 default=STANDARD_INPUT)  # fmt: skip
 @click.option("--gzip", "is_packed", is_flag=True,
@@ -69,7 +69,7 @@ def _headers(
 @click.option("--null-marker", metavar="TEXT", help="A value that is exactly this is a tombstone.")
 @click.option("--on-bad-line", type=click.Choice(["fail", "skip"]), default="fail",
               show_default=True, help="What to do with a line that has no key.")  # fmt: skip
-@click.option("--partition", "-p", type=click.IntRange(min=0), metavar="N",
+@click.option("--partition", "-p", type=Number(min=0), metavar="N",
               help="Everything into this partition.  [default: by key, else in turns]")  # fmt: skip
 @click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True,
               help="Replicas that must have a record: all in sync, the leader, or none.")  # fmt: skip
