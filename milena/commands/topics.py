@@ -16,7 +16,6 @@ from milena.commands.times import parse_amount, parse_duration
 from milena.errors import TargetExistsError
 
 LATEST = "latest"
-MIN_INSYNC = "min.insync.replicas"
 
 
 @click.group(cls=CommandGroup)
@@ -216,15 +215,8 @@ def alter_topic(
 
 async def _refactor(client: AdminClient, name: str, factor: int) -> list[RequestedMove]:
     """Request the moves that give each partition of a topic this many replicas."""
-    view = await client.cluster()
-    least = next((t.configs for t in view.topics if t.name == name), {}).get(MIN_INSYNC, "1")
-    if factor < int(least):
-        raise click.UsageError(
-            f"replication factor {factor} is below {MIN_INSYNC}={least} of {name}, so writes would be refused: "
-            f"set --config {MIN_INSYNC}={factor}, too"
-        )
     try:
-        wanted = with_replicas(view, name, factor)
+        wanted = with_replicas(await client.cluster(), name, factor)
     except ValueError as error:
         raise click.UsageError(f"--replication-factor: {error}") from error
     return await client.move_replicas(wanted) if wanted else []

@@ -167,7 +167,7 @@ def test_nodes_are_listed_with_version_and_vote(cluster):
 def test_replicas_and_leaders_are_moved(cluster):
     one = cluster.nodes[0]
     assert milena(one, "topics", "create", "moving").returncode == 0
-    moved = milena(one, "partitions", "move", "moving", "-p", "0", "--to", "2", "--wait")
+    moved = milena(one, "partitions", "move", "moving", "-p", "0", "--to", "2,1", "--wait")
     assert moved.returncode == 0, moved.stderr
     grown = milena(one, "topics", "alter", "moving", "--replication-factor", "3")
     assert grown.returncode == 0, grown.stderr

@@ -183,13 +183,6 @@ async def test_the_replication_factor_is_changed_by_moves(api, milena):
     assert sent(api, "POST")[-1]["partitions"][0]["replicas"] == [1, 2, 3]
 
 
-async def test_a_replication_factor_that_would_block_writes_is_refused(api, milena):
-    api.add_topic("t", configs={"min.insync.replicas": "2"})
-    code, _, err = await milena("topics", "alter", "t", "--replication-factor", "1")
-    assert (code, "--config min.insync.replicas=1" in err) == (64, True)
-    assert sent(api, "POST") == []
-
-
 async def test_several_topics_are_created_and_deleted_by_one_command(api, milena):
     code, out, _ = await milena("topics", "create", "a", "b", "a")
     assert code == 0
