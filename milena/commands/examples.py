@@ -9,7 +9,7 @@ acls remove: acls remove User:shop --topic orders --dry-run
 bench produce: bench produce load --rate 2k --seconds 30s
 bench consume: bench consume load --records 1M
 bench latency: bench latency load --rate 100
-completion: completion bash > ~/.local/share/bash-completion/completions/milena
+completion: completion fish > ~/.config/fish/completions/milena.fish
 consume: consume orders --last 10
 consume: consume orders --follow --format '%T %k %v'
 consume: consume orders --time -1h --until -30m --format json
