@@ -40,6 +40,7 @@ class Read:
     is_whole: bool = False
     next_offset: int | None = None
     is_uncommitted: bool = False
+    rule: str = "J-read-ack"  # what is broken if the answer ends too early
 
 
 @dataclass
@@ -82,7 +83,7 @@ class Checker:
         behind = [offset for offset in must if offset > last]
         is_stale = bool(behind) and (read.is_whole or not shown)
         self.verdicts.check(
-            "J-read-ack",
+            read.rule,
             not is_stale,
             where,
             f"records acknowledged before, up to {must[-1] if must else None}",

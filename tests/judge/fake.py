@@ -54,6 +54,7 @@ FAULTS = {
     "swapped answers": ("J-own-answer",),
     "open is read": ("J-tx-isolation",),
     "aborted is read": ("J-tx-isolation",),
+    "an end is not waited for": ("J-tx-visible",),
     "half a transaction": ("J-read-ack", "J-gap"),
     "early abort": ("J-tx-time",),
     "late writes of a transaction": ("J-tx-fence",),
@@ -119,6 +120,9 @@ class FakeCluster:
     ids: dict[str, int] = field(default_factory=dict)
     former: dict[str, list[_Log]] = field(default_factory=dict)
     open: dict[str, str] = field(default_factory=dict)  # transaction: open, committed or aborted
+    late: dict[str, int] = field(
+        default_factory=dict
+    )  # transaction: tick until which readers stop at it
     done: dict[str, bytes] = field(default_factory=dict)
     groups: dict[str, dict[tuple[str, int], int]] = field(default_factory=dict)
     turns: int = 0
@@ -400,7 +404,8 @@ class FakeCluster:
         found = []
         for record in log.records:
             state = self.open.get(record.transaction, "committed")
-            if state == "open" and "open is read" not in self.faults:
+            is_held = state == "open" or self.late.get(record.transaction, 0) > self.ticks
+            if is_held and "open is read" not in self.faults:
                 break
             is_shown = state != "aborted" or "aborted is read" in self.faults
             if (
@@ -575,6 +580,8 @@ class FakeCluster:
                         own[0].is_lost = True
                     log.records.append(_Stored(log.end, None, None, [], 0, is_marker=True))
         self.open[mark] = state
+        if state == "aborted" and self._has("an end is not waited for"):
+            self.late[mark] = self.ticks + 40
 
     def _begin(self, _node: int, request: Request, _query: object) -> _Answer:
         told = json.loads(request.body or b"")
@@ -592,6 +599,7 @@ class FakeCluster:
             "producer_id": identity,
             "producer_epoch": epoch,
             "transaction": mark,
+            "visible": True,
         }
         return 200, {}, json.dumps(body).encode()
 
@@ -679,8 +687,10 @@ def _item(name: str, number: int, record: _Stored, form: str) -> str:
             fields.append(f'"{word}":{json.dumps(data.decode())}')
         elif form == "json" and is_json(data):
             fields.append(f'"{word}":{data.decode()}')
+        elif _is_text(data):
+            fields.append(f'"{word}_text":{json.dumps(data.decode())}')
         else:
-            fields.append(f'"{word}":null,"{word}_base64":"{base64.b64encode(data).decode()}"')
+            fields.append(f'"{word}_base64":"{base64.b64encode(data).decode()}"')
     pairs = [{"key": key, "value": base64.b64encode(data).decode()} for key, data in record.headers]
     return (
         "{"

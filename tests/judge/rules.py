@@ -28,6 +28,7 @@ RULES = {
     "J-if-match": "At most one writer of an offset is acknowledged. 412 reports a true end, and nothing was written.",
     "J-tx-atomic": "All records and offsets of a transaction take effect, or none.",
     "J-tx-isolation": "A record of an open or an aborted transaction is not read.",
+    "J-tx-visible": "After an end that was answered with `visible: true`, every node reads past the transaction.",
     "J-tx-fence": "A former holder of a transactional id or a producer name can write nothing more.",
     "J-tx-time": "A transaction is not aborted before its timeout.",
     "J-known": "If one node's answer shows a change of topics, the next answer of every node shows it too.",

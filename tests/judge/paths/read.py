@@ -114,6 +114,8 @@ def row_of(item: dict[str, Any], data: str) -> tuple[int, Row]:
 
 
 def _shown(item: dict[str, Any], name: str, data: str) -> Shown:
+    if f"{name}_text" in item:
+        return Shown(item[f"{name}_text"].encode())
     if f"{name}_base64" in item:
         return Shown(base64.b64decode(item[f"{name}_base64"]))
     value = item[name]

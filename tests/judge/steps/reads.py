@@ -83,8 +83,9 @@ def read_from(
     *,
     node: int | None = None,
     is_all: bool = False,
+    rule: str = "J-read-ack",
 ) -> int | None:
-    """Read from an offset and judge the answer; return where to go on."""
+    """Read from an offset and judge the answer; return where to go on. The rule holds for the answer's end."""
     parameters = {"offset": str(start)}
     count = 0 if is_all else rng.choice((0, 0, 0, 1, 2))
     parameters |= {"count": str(count)} if count else {}
@@ -117,6 +118,7 @@ def read_from(
             answer.ended,
             is_whole,
             next_offset,
+            rule=rule,
         )
     )
     return next_offset

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.judge.client import Lost, Request, Response
 from tests.judge.model import FOREVER, Fate, Partition, Sent, Topic, Transaction
-from tests.judge.paths.read import FORMATS
+from tests.judge.paths.read import FORM, FORMATS
 from tests.judge.paths.write import PATHS, Receipt, WritePath, v2_record
 from tests.judge.steps import reads, writes
 from tests.judge.world import World, body_of, code_of, is_told, is_unsure
@@ -105,6 +105,8 @@ def session(world: World, rng: random.Random) -> None:
     is_sure = _write_some(world, rng, tx, mark)
     if rng.random() < 0.5:
         world.sleep(rng.choice((0.05, 0.3, 6.0 if world.is_stormy else 0.3)))
+    if rng.random() < 0.6:
+        _write_behind(world, rng, tx)
     base = f"/transactions/{told['producer_id']}/{told['producer_epoch']}"
     draw = rng.random()
     if draw < 0.6:
@@ -114,12 +116,15 @@ def session(world: World, rng: random.Random) -> None:
         is_over = isinstance(answer, Response) and (
             answer.status == 200 or code_of(answer) in _NOTHING
         )
-        world.model.end(tx, Fate.REFUSED if is_over else Fate.UNKNOWN, after_s=_AGAIN)
+        if is_over:
+            _discarded(world, rng, tx, answer)
+        else:
+            world.model.end(tx, Fate.UNKNOWN)
     elif draw < 0.9:
         again = world.json("POST", "/transactions:begin", {"transactional_id": name})
         taken = _end(world, rng, tx, again)
         if isinstance(taken, Response) and taken.status == 200:
-            world.model.end(tx, Fate.REFUSED, after_s=_AGAIN)
+            _discarded(world, rng, tx, taken)
             world.until_answered(
                 rng,
                 Request(
@@ -141,6 +146,39 @@ def _end(world: World, rng: random.Random, tx: Transaction, request: Request) ->
     is_told = isinstance(answer, Response) and answer.status == 200
     tx.is_heard = is_told and world.now < began + _HEARD and "until" not in request.target
     return answer
+
+
+def _write_behind(world: World, rng: random.Random, tx: Transaction) -> None:
+    """Write a record outside of the transaction behind the records that it has in a partition."""
+    written = [sent for sent in tx.sent if sent.fate is Fate.ACKED and sent.partition is not None]
+    if not written:
+        return
+    sent = rng.choice(written)
+    path = rng.choice(_V2)
+    records = path.some(rng, world.model, sent.topic, sent.partition, 1)
+    writes.send(world, rng, path, sent.partition, records, note=f"behind {tx.name}")
+
+
+def _discarded(world: World, rng: random.Random, tx: Transaction, answer: Response | Lost) -> None:
+    """Note that a transaction is aborted. If the answer calls its end visible, no node stops at it."""
+    is_visible = isinstance(answer, Response) and body_of(answer).get("visible") is True
+    world.model.end(tx, Fate.REFUSED, after_s=0.0 if is_visible else _AGAIN)
+    if is_visible:
+        _read_past(world, rng, tx)
+
+
+def _read_past(world: World, rng: random.Random, tx: Transaction) -> None:
+    """Read on every node from the first record of an ended transaction on."""
+    parts = {
+        sent.topic.partitions[sent.partition] for sent in tx.sent if sent.partition is not None
+    }
+    for part in sorted(parts, key=lambda part: part.name):
+        start = max(part.first(world.now), min(tx.low.get(part, 0), part.end_floor(world.now)))
+        for node in rng.sample(world.nodes, len(world.nodes)):
+            form = FORM[rng.choice(("binary", "ndjson-binary"))]
+            reads.read_from(
+                world, rng, part, form, start, node=node, is_all=True, rule="J-tx-visible"
+            )
 
 
 def _write_some(world: World, rng: random.Random, tx: Transaction, mark: tuple[str, str]) -> bool:
@@ -195,6 +233,8 @@ def _commit(
     if answer.status == 200:
         is_visible = bool(body_of(answer)["visible"])
         world.model.end(tx, Fate.ACKED, after_s=0.0 if is_visible else _AGAIN)
+        if is_visible:
+            _read_past(world, rng, tx)
         again = world.until_answered(rng, request)
         if isinstance(again, Response) and again.status < 500:
             check(
