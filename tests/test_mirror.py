@@ -28,7 +28,6 @@ UNTESTED = frozenset(
         "http_api.describing.error_sets",
         "http_api.formats.framing",
         "http_api.formats.rows",
-        "http_api.formats.text_v2",
         "http_api.groups.lags",
         "http_api.groups.offsets",
         "http_api.native.access.handlers",

@@ -36,7 +36,10 @@ class RecordsBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The request's options. ``count`` None: no bound. ``is_verified``: stored batches are checked completely too."""
+    """The request's options. ``count`` None: no bound. ``is_verified``: stored batches are checked completely too.
+
+    ``has_faults``: a record that the format cannot show is replaced by an error, as in streams.
+    """
 
     topic: str
     partition: int
@@ -44,6 +47,7 @@ class Wanted:
     count: int | None
     bytes_max: int
     is_verified: bool = False
+    has_faults: bool = False
 
 
 def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
@@ -69,8 +73,8 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
         )
     writer = RowWriter(wanted.topic, wanted.partition)
     next_offset = selection.next_offset
-    if wanted.type.format is RecordFormat.BINARY:
-        rows = binary_v2.encode(writer, selection)
+    if wanted.has_faults or wanted.type.format is RecordFormat.BINARY:
+        rows = rows_of(writer, selection, wanted.type.format or RecordFormat.JSON)
     else:
         is_text = wanted.type.format is RecordFormat.TEXT
         rows, bad_offset = (text_v2 if is_text else json_v2).encode(writer, selection)

@@ -68,7 +68,7 @@ def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | 
 
 
 def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
-    """Return a row for each record. A record that is not JSON becomes an error object with its bytes as base64."""
+    """Return a row for each record. A record that is not JSON becomes an error object."""
     rows: list[bytes] = []
     for piece in selection.slices:
         faults = _faults(piece.values)

@@ -47,8 +47,8 @@ class RowWriter:
     ) -> bytes:
         """Return a row in place of a record that its format cannot show.
 
-        ``show`` turns a key or value into JSON text, or into None if it is not ``what`` the format takes. Then the row
-        has its bytes as base64.
+        ``show`` turns a key or value into JSON text, or into None if it is not ``what`` the format takes. Then the name
+        of its field says what the row has in its place: a string (``key_text``) if it is UTF-8, else ``key_base64``.
         """
         parts: list[bytes] = []
         wrong: list[str] = []
@@ -59,7 +59,12 @@ class RowWriter:
                 parts.append(b'"%b":%b' % (name.encode(), shown))
             else:
                 assert item is not None, "it is shown as null"
-                parts.append(b'"%b_base64":"%b"' % (name.encode(), b2a_base64(item, newline=False)))
+                if (string := text_json(item)) is not None:
+                    parts.append(b'"%b_text":%b' % (name.encode(), string))
+                else:
+                    parts.append(
+                        b'"%b_base64":"%b"' % (name.encode(), b2a_base64(item, newline=False))
+                    )
                 wrong.append(name)
         fault = f"{' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} not {what}"
         row = b'{"topic":%b,%b,"partition":%d,"offset":%d' % (
@@ -101,6 +106,14 @@ def _encode_headers(pairs: Headers) -> bytes:
             for name, value in pairs
         ]
     )
+
+
+def text_json(item: bytes) -> bytes | None:
+    """Return a JSON string with the same UTF-8 text, or None: the bytes are not UTF-8."""
+    try:
+        return orjson.dumps(item.decode())
+    except UnicodeDecodeError:
+        return None
 
 
 def base64_text(value: bytes) -> str:

@@ -6,11 +6,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from http_api.describing.schemas import json_kind
 from http_api.formats.envelope import Column, decode_envelope
-from http_api.formats.rows import RowWriter
+from http_api.formats.rows import RowWriter, text_json
 from http_api.formats.selection import Selection, Slice
 from milena.model.errors import InvalidRecordError
 from milena.model.requests import Records
@@ -55,35 +53,32 @@ def encode(writer: RowWriter, selection: Selection) -> tuple[list[bytes], int | 
 
 
 def encode_each(writer: RowWriter, selection: Selection) -> list[bytes]:
-    """Return a row for each record. A record that is not UTF-8 becomes an error object with its bytes as base64."""
+    """Return a row for each record. A record that is not UTF-8 becomes an error object."""
     rows: list[bytes] = []
     for piece in selection.slices:
         keys, values, faults = _columns(piece)
         whole = list(writer.rows(piece, keys, values))
         for index in faults:
-            whole[index] = writer.fault_row(piece, index, _shown, "text in UTF-8")
+            whole[index] = writer.fault_row(piece, index, text_json, "text in UTF-8")
         rows += whole
     return rows
 
 
 def _columns(piece: Slice) -> tuple[Column | None, Column, set[int]]:
     """Return keys and values as JSON strings, and the positions of records that cannot be shown."""
-    values = [_shown(value) for value in piece.values]
+    values = _strings(piece.values)
     faults = _faults(piece.values, values)
     if piece.keys is None:
         return None, values, faults
-    keys = [_shown(key) for key in piece.keys]
+    keys = _strings(piece.keys)
     return keys, values, faults | _faults(piece.keys, keys)
+
+
+def _strings(column: Column) -> Column:
+    return [None if item is None else text_json(item) for item in column]
 
 
 def _faults(stored: Sequence[bytes | None], shown: Sequence[bytes | None]) -> set[int]:
     """Return the positions of stored items that cannot be shown."""
     pairs = enumerate(zip(stored, shown, strict=True))
     return {index for index, (item, text) in pairs if item is not None and text is None}
-
-
-def _shown(item: bytes | None) -> bytes | None:
-    try:
-        return None if item is None else orjson.dumps(item.decode())
-    except UnicodeDecodeError:
-        return None

@@ -235,38 +235,45 @@ def records_type(accept: str) -> RecordsType:
     )
 
 
-_CONSUMERS_TYPES = {
+_TYPES_OF_FORMATS = {
     RecordFormat.JSON: RecordsType(RecordFormat.JSON, JSON_V2_TYPE),
     RecordFormat.BINARY: RecordsType(RecordFormat.BINARY, BINARY_V2_TYPE),
     RecordFormat.TEXT: RecordsType(RecordFormat.TEXT, TEXT_V2_TYPE),
 }
-_PLAIN_CONSUMERS_TYPES = {format_: RecordsType(format_, JSON_TYPE) for format_ in _CONSUMERS_TYPES}
+_PLAIN_TYPES_OF_FORMATS = {
+    format_: RecordsType(format_, JSON_TYPE) for format_ in _TYPES_OF_FORMATS
+}
 
 
 @lru_cache(maxsize=512)
-def consumer_records_type(accept: str, own: RecordFormat) -> RecordsType:
-    """Return the type of responses to a consumer that was created for the format ``own``.
+def type_in_format(accept: str, own: RecordFormat, chosen_by: str) -> RecordsType:
+    """Return the type of a response whose records have the format ``own``, whatever the client accepts.
+
+    Args:
+        accept: the header.
+        own: JSON, binary or text.
+        chosen_by: the sentence that says what chose the format, for the error.
 
     Raises:
-        NotAcceptableError: nothing in the list is that format, or a stream, which takes records of either.
+        NotAcceptableError: nothing in the list is that format, or a stream, which takes records of any of the three.
     """
-    anyhow = replace(_CONSUMERS_TYPES[own], is_any=True)
-    offered = ((anyhow.content_type, anyhow), (JSON_TYPE, _PLAIN_CONSUMERS_TYPES[own]))
+    anyhow = replace(_TYPES_OF_FORMATS[own], is_any=True)
+    offered = ((anyhow.content_type, anyhow), (JSON_TYPE, _PLAIN_TYPES_OF_FORMATS[own]))
 
     def named(name: str) -> RecordsType | None:
         wanted = _records_type_named(name)
         if wanted is None or wanted.framing is not None:
             return wanted
         if wanted.content_type == JSON_TYPE:
-            return _PLAIN_CONSUMERS_TYPES[own]
-        return _CONSUMERS_TYPES[own] if wanted.format in (None, own) else None
+            return _PLAIN_TYPES_OF_FORMATS[own]
+        return _TYPES_OF_FORMATS[own] if wanted.format in (None, own) else None
 
     chosen = _choose(accept, named, offered)
     if chosen is not None:
         return chosen
     raise NotAcceptableError(
-        f"the consumer was created for the format '{own}', which none of '{accept}' is; "
-        f"ask for {_CONSUMERS_TYPES[own].content_type}, {NDJSON_TYPE} or {EVENTS_TYPE}"
+        f"{chosen_by} the format '{own}', which none of '{accept}' is; "
+        f"ask for {_TYPES_OF_FORMATS[own].content_type}, {NDJSON_TYPE} or {EVENTS_TYPE}"
     )
 
 

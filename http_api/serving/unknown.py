@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from aiohttp import web
 
 from http_api.describing.schemas import parse_query
+from http_api.protocol.media import TEXT_V2_TYPE
 from http_api.serving.endpoint import Route
 from milena.model.errors import MalformedRequestError
 
@@ -22,6 +23,9 @@ TRANSACTION_HEADER = "Milena-Transaction"
 _READS = frozenset({"GET", "HEAD"})
 _REFUSED_OF_READS = ("If-Match", "If-Unmodified-Since", "If-Range")
 """The conditions that a read refuses. Caches send the others to revalidate: a full response answers those."""
+
+
+_FORMAT_NAMES = frozenset({"format", "keys"})
 
 
 def check_known(route: Route, request: web.BaseRequest) -> None:
@@ -55,7 +59,15 @@ def check_query(route: Route, raw_query: str) -> None:
     known = route.query_names
     for name in parse_query(raw_query):
         if name not in known:
-            raise MalformedRequestError(f"Unknown parameter '{name}': {_hint(name, known)}")
+            hint = _hint_of_format(name, route) or _hint(name, known)
+            raise MalformedRequestError(f"Unknown parameter '{name}': {hint}")
+
+
+def _hint_of_format(name: str, route: Route) -> str | None:
+    """Return where a write says the format of its records, if the parameter looks like an attempt to say it."""
+    if name not in _FORMAT_NAMES or route.body is None or TEXT_V2_TYPE not in route.body.content:
+        return None
+    return f"the Content-Type says how keys and values are written, such as {TEXT_V2_TYPE}"
 
 
 def _hint(name: str, known: Collection[str]) -> str:

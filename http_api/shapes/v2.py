@@ -152,9 +152,11 @@ FAULT = Shape(
         },
         {
             "key": anything(),
-            "key_base64": base64("in place of `key`, when that is what `error` says"),
+            "key_text": text("in place of `key`: it is not JSON, but text in UTF-8"),
+            "key_base64": base64("in place of `key`: it is not UTF-8"),
             "value": anything(),
-            "value_base64": base64("in place of `value`, when that is what `error` says"),
+            "value_text": text("in place of `value`: it is not JSON, but text in UTF-8"),
+            "value_base64": base64("in place of `value`: it is not UTF-8"),
             **_MORE,
         },
     ),
@@ -168,9 +170,9 @@ CONSUMER_RECORDS_TEXT = Shape(
     listing({"anyOf": [_record(nullable(text()), nullable(text())), FAULT]}),
 )
 LINES = text(
-    "a record a line, as in the list of the JSON types, or in its place `topic`, `key` or `key_base64`, `value` or "
-    "`value_base64`, `partition`, `offset`, `error_code` and `error`; an empty line means nothing; when the stream "
-    "cannot go on, its last line is an error"
+    "a record a line, as in the list of the JSON types, or in its place `topic`, `key`, `key_text` or `key_base64`, "
+    "`value`, `value_text` or `value_base64`, `partition`, `offset`, `error_code` and `error`; an empty line means "
+    "nothing; when the stream cannot go on, its last line is an error"
 )
 EVENTS = text(
     "an event a record: `id` is its offset, `data` what its line would be in NDJSON; comments mean nothing; when the "

@@ -14,7 +14,7 @@ from http_api.formats.rows import RowWriter, json_list
 from http_api.formats.selection import Selection, select
 from http_api.ports.groups import Delivered, DeliveredRecords
 from http_api.protocol.answers import bytes_answer
-from http_api.protocol.media import RecordFormat, StreamFraming, consumer_records_type, stream_type
+from http_api.protocol.media import RecordFormat, StreamFraming, stream_type, type_in_format
 from http_api.serving.call import Call
 from http_api.serving.places import KEEP_ALIVE_MS, PIECE_BYTES, Retries
 from http_api.streaming.answer import stream_answer
@@ -68,7 +68,8 @@ async def get_records(call: Call) -> web.StreamResponse:
     is_following = FOLLOW.read(query)
     consumers, limits = call.ports.consumers, call.ports.limits
     own = RecordFormat(await consumers.format_of(group, instance))
-    type_ = stream_type(consumer_records_type(call.header("Accept"), own), is_following)
+    own_type = type_in_format(call.header("Accept"), own, "the consumer was created for")
+    type_ = stream_type(own_type, is_following)
     if call.request.method == "HEAD":
         # A ``HEAD`` request takes no records.
         return bytes_answer(b"", type_.content_type)

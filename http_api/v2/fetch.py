@@ -12,7 +12,14 @@ from http_api.formats import arrow
 from http_api.formats.answers import RecordsBody, Wanted, encode_records
 from http_api.formats.envelope import parse_time
 from http_api.ports.node import ApiLimits
-from http_api.protocol.media import RecordFormat, StreamFraming, records_type, stream_type
+from http_api.protocol.media import (
+    RecordFormat,
+    RecordsType,
+    StreamFraming,
+    records_type,
+    stream_type,
+    type_in_format,
+)
 from http_api.records.conditions import etag
 from http_api.records.topic_tags import EXAMPLE, PATTERN
 from http_api.serving.call import Call
@@ -78,8 +85,9 @@ FOLLOW = ChoiceParam(
 )
 FORMAT = ChoiceParam(
     name="format",
-    description="of NDJSON and server-sent events: how keys and values are written; `binary` is base64, "
-    "`text` strings of what is UTF-8",
+    description="how keys and values are written: `binary` is base64, `text` strings of what is UTF-8. A record that "
+    "the format cannot show is an error in its place. Not with encoded batches and Arrow, nor with the type of another "
+    "format in `Accept`",
     words={
         "json": RecordFormat.JSON,
         "binary": RecordFormat.BINARY,
@@ -128,7 +136,8 @@ class FetchOptions:
     timeout_ms: int
     is_local: bool
     is_following: bool | None
-    stream_format: RecordFormat
+    format: RecordFormat | None
+    """None: the query does not name one."""
     is_verified: bool
     is_uncommitted: bool
 
@@ -150,7 +159,7 @@ def parse_options(raw_query: str) -> FetchOptions:
         timeout_ms=TIMEOUT.read(query),
         is_local=REPLICA.read(query),
         is_following=FOLLOW.read(query),
-        stream_format=FORMAT.read(query),
+        format=FORMAT.read(query) if FORMAT.name in query else None,
         is_verified=VERIFY.read(query),
         is_uncommitted=ISOLATION.read(query),
     )
@@ -184,7 +193,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
     topic = call.names["topic"]
     partition = partition_number(call)
     options = parse_options(call.raw_query)
-    type_ = stream_type(records_type(call.header("Accept")), options.is_following)
+    type_ = stream_type(_records_type(call.header("Accept"), options.format), options.is_following)
     last_id = call.header(LAST_EVENT_ID.name)
     resumed = parse_event_id(last_id) if last_id else None
     limits = call.ports.limits
@@ -213,6 +222,7 @@ async def fetch_records(call: Call) -> web.StreamResponse:
         type=type_,
         count=options.count,
         is_verified=options.is_verified,
+        has_faults=options.format is not None,
         # Decompressed records may exceed the stored size by this much, and no more.
         bytes_max=limits.fetch_bytes_max,
     )
@@ -230,6 +240,12 @@ async def fetch_records(call: Call) -> web.StreamResponse:
     return fetch_answer(result, records)
 
 
+def _records_type(accept: str, format_: RecordFormat | None) -> RecordsType:
+    if format_ is None:
+        return records_type(accept)
+    return type_in_format(accept, format_, "the query asks for")
+
+
 async def _stream(
     call: Call,
     request: FetchRequest,
@@ -243,7 +259,7 @@ async def _stream(
     source = RecordSource(
         ports=call.ports,
         request=request,
-        format=options.stream_format,
+        format=options.format or RecordFormat.JSON,
         count=options.count,
         is_following=is_following,
         topic_tag=topic_tag,

@@ -67,7 +67,9 @@ async def test_hostile_records_are_text_and_nothing_in_them_hides(browser, made)
     node, topic = await made(records)
     page = await messages(browser, node, topic, "?partition=0&from=earliest")
     await page.until(f"document.querySelectorAll('tbody tr').length === {len(HOSTILE)}")
-    assert [(row[3], row[4]) for row in await page.run(CELLS)] == [(s, s) for s in HOSTILE.values()]
+    assert [(row[3], row[4]) for row in await page.run(CELLS)] == [
+        (f"{s} {'JSON' if s.startswith('{') else 'text'}", s) for s in HOSTILE.values()
+    ]
     for at, shown in enumerate(HOSTILE.values()):
         await page.click(".link", str(at))
         await page.until(
@@ -168,7 +170,7 @@ async def test_a_record_is_written_once_and_those_who_follow_see_it(browser, mad
     await page.until("document.querySelectorAll('tbody tr').length === 1")
     await follower.until_shown("Following: 1 record received")
     (row,) = await follower.run(CELLS)
-    assert (row[:2], row[3:]) == (["1", "0"], ['"u1"', '{"n":1}', "1"])
+    assert (row[:2], row[3:]) == (["1", "0"], ['"u1" JSON', '{"n":1}', "1"])
     stored = ok(
         await asyncio.to_thread(
             call, node, f"GET /topics/{topic}/partitions/1/records", headers={"Accept": BINARY}
@@ -179,6 +181,34 @@ async def test_a_record_is_written_once_and_those_who_follow_see_it(browser, mad
     ]
     assert await follower.run("document.documentElement.scrollWidth") <= 390
     assert not [*page.faults, *follower.faults]
+
+
+async def test_both_forms_of_a_key_are_offered_and_told_apart(browser, made):
+    node, topic = await made([{"key": base64.b64encode(b"\xff").decode(), "value": encoded("0")}])
+    page = await messages(browser, node, topic, "?partition=0&from=earliest")
+    await page.click("details.action > summary", "Write a record")
+    await page.fill("details.action input", "u1")
+    for form, stored, offset in (("text", "u1", 1), ("JSON", '"u1"', 2)):
+        await page.choose("details.action .beside select", form)
+        await page.until_shown(f"The key is stored as {stored}.")
+        await page.fill("details.action label:nth-of-type(4) textarea", str(offset))
+        await page.click("details.action form button")
+        await page.until_shown(f"written to partition 0 at offset {offset}")
+    await page.until("document.querySelectorAll('tbody tr').length === 3")
+    shown = [row[3] for row in await page.run(CELLS)]
+    assert shown[0].endswith(" bytes")
+    assert shown[1:] == ["u1 text", '"u1" JSON']
+    records = ok(
+        await asyncio.to_thread(
+            call, node, f"GET /topics/{topic}/partitions/0/records", headers={"Accept": BINARY}
+        )
+    )
+    assert [r["key"] for r in records[1:]] == [encoded("u1"), encoded('"u1"')]
+    for offset, told in (("0", "bytes, 1 B"), ("1", "text, 2 B"), ("2", "JSON, 4 B")):
+        await page.click(".link", offset)
+        await page.until_shown(f"Offset {offset} of partition 0")
+        assert await page.run("document.querySelector('.record h3').textContent") == f"Key {told}"
+    assert not page.faults
 
 
 async def test_a_flood_leaves_the_last_records_and_the_count_of_all(browser, made):

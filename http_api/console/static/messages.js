@@ -5,7 +5,7 @@ import { path } from "./api.js";
 import { ONCE, useAnswer, useLook } from "./live.js";
 import { PagedFilter, PagedTable, PartitionField, usePaged } from "./paged.js";
 import { Produce } from "./produce.js";
-import { Preview, Record, contentOf, download } from "./record_view.js";
+import { Preview, Record, contentOf, download, formOf } from "./record_view.js";
 import { BYTES_MAX, LINES, SCANNED_BYTES_MAX, TAIL_MAX, countOf, readRecords, requestsOf, testOf, useTail } from "./reading.js";
 import { number, plural, size, time } from "./text.js";
 import { Answered, Failure, Field, Filter, Head, Name, Nothing, Table, href, html } from "./ui.js";
@@ -98,7 +98,7 @@ function Records({ topic, records, empty }) {
       { head: "Partition", num: true, cell: ({ record }) => record.partition, by: ({ record }) => record.partition },
       { head: "Offset", num: true, cell: ({ record }) => html`<button type="button" class="link" onClick=${show(record)} aria-label=${`open offset ${record.offset} of partition ${record.partition}`}>${record.offset}</button>`, by: ({ record }) => record.offset },
       { head: "Time", kind: "when", cell: ({ record }) => time(record.timestamp), by: ({ record }) => record.timestamp },
-      { head: "Key", cell: ({ key }) => html`<${Preview} content=${key} none="none" />` },
+      { head: "Key", cell: ({ key }) => html`<${Preview} content=${key} none="none" />${key.bytes && html` <span class="dim">${formOf(key)}</span>`}` },
       { head: "Value", cell: ({ value }) => html`<${Preview} content=${value} none="none: a tombstone" />` },
       { head: "Headers", num: true, cell: ({ record }) => number(record.headers?.length ?? 0) },
     ]} />`;

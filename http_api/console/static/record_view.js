@@ -19,6 +19,13 @@ export function contentOf(base64) {
   return { bytes, text, mode: isJson(text) ? "JSON" : "text" };
 }
 
+/** The form of a key, in the words of the form that writes one: JSON, text or bytes; null without a key. */
+export function formOf({ bytes, text }) {
+  if (bytes === null) return null;
+  if (text === null) return "bytes";
+  return isJson(text) ? "JSON" : "text";
+}
+
 /** One line of the content, for tables. */
 export function Preview({ content, none }) {
   if (content.bytes === null) return html`<span class="dim">${none}</span>`;
@@ -37,13 +44,13 @@ function rendered({ bytes, text }, mode) {
   return visible(shown, "\n\t");
 }
 
-/** A key or value up to SHOWN_MAX, in the form that the reader chooses. */
-export function Content({ title, content, none }) {
+/** A key or value up to SHOWN_MAX, in the mode that the reader chooses. `form`: the form of a key, which the title names. */
+export function Content({ title, content, form, none }) {
   const [chosen, setChosen] = useState(null);
   if (content.bytes === null) return html`<section><h3>${title}</h3><p class="dim">${none}</p></section>`;
   const mode = chosen ?? content.mode;
   const can = { JSON: content.mode === "JSON", text: content.text !== null, hex: true, base64: true };
-  return html`<section><h3>${title} <span class="dim">${size(content.bytes.length)}</span></h3>
+  return html`<section><h3>${title} <span class="dim">${form ? `${form}, ` : ""}${size(content.bytes.length)}</span></h3>
     <div class="tabs" role="group" aria-label=${`${title} as`}>${MODES.map((one) => html`<button type="button" aria-pressed=${mode === one} disabled=${!can[one]} onClick=${() => setChosen(one)}>${one}</button>`)}</div>
     <pre tabindex="0" aria-label=${title} dir="auto">${rendered(content, mode)}</pre>
     ${content.bytes.length > SHOWN_MAX && html`<p class="dim">The first ${size(SHOWN_MAX)}; the download has all of it.</p>`}
@@ -52,7 +59,7 @@ export function Content({ title, content, none }) {
 
 export function Record({ record, onClose }) {
   const headers = (record.headers ?? []).map((header) => [header.key, contentOf(header.value)]);
-  const value = contentOf(record.value);
+  const [key, value] = [contentOf(record.key), contentOf(record.value)];
   const title = useRef();
   useEffect(() => title.current.focus(), []);
   return html`<aside class="record" aria-label="record" onKeyDown=${(e) => e.key === "Escape" && onClose()}>
@@ -61,7 +68,7 @@ export function Record({ record, onClose }) {
       <button type="button" onClick=${onClose}>Close</button></header>
     <${Facts} facts=${[["Time", time(record.timestamp)], ["Headers", plural(headers.length, "header")]]} />
     ${headers.map(([name, content]) => html`<p class="header"><${Name} text=${name} />: <${Preview} content=${content} none="null" /></p>`)}
-    <${Content} title="Key" content=${contentOf(record.key)} none="none" />
+    <${Content} title="Key" content=${key} form=${formOf(key)} none="none" />
     <${Content} title="Value" content=${value} none="none: a tombstone" />
   </aside>`;
 }

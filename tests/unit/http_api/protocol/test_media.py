@@ -14,12 +14,12 @@ from http_api.protocol.media import (
     RecordFormat,
     StreamFraming,
     check_json_type,
-    consumer_records_type,
     framing_type,
     metadata_type,
     parse_accept,
     produce_format,
     records_type,
+    type_in_format,
 )
 from milena.model.errors import NotAcceptableError, UnsupportedMediaTypeError
 
@@ -208,7 +208,7 @@ def test_a_client_that_takes_anything_gets_it(accept):
     assert records_type(accept).is_any
     assert framing_type(accept) is StreamFraming.LINES
     for own in (RecordFormat.JSON, RecordFormat.BINARY, RecordFormat.TEXT):
-        assert consumer_records_type(accept, own).format is own
+        assert type_in_format(accept, own, "").format is own
 
 
 @pytest.mark.parametrize("accept", OLD_CLIENTS.values(), ids=OLD_CLIENTS)

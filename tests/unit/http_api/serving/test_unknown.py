@@ -8,7 +8,7 @@ from http_api.describing.params import ParamPlace
 from http_api.routes import ROUTES
 from http_api.serving.unknown import CONDITIONS, TRANSACTION_HEADER
 from tests.support.fakes.ports import CLUSTER_ID
-from tests.support.http.api_server import JSON_V2, V3
+from tests.support.http.api_server import JSON_V2, TEXT_V2, V3
 
 OF_CACHES = {"If-None-Match", "If-Modified-Since"}
 RECORDS = {"records": [{"value": 1}]}
@@ -53,6 +53,32 @@ async def test_every_endpoint_refuses_a_parameter_that_it_does_not_know(api, rou
     known = ", ".join(sorted(query_names(route)))
     hint = f"this endpoint knows {known}" if known else "this endpoint takes none"
     assert message == f"Unknown parameter 'zone': {hint}"
+
+
+READERS_WITH_FORMATS = {"fetchRecords", "fetchTopic"}
+"""They honour the parameter in each of their types (tests/unit/http_api/v2/test_v2_fetch.py)."""
+
+
+@by_route
+@pytest.mark.parametrize("name", ["format", "keys"])
+async def test_a_form_of_records_is_refused_where_it_has_no_effect(api, route, name):
+    if name == "format" and route.operation_id in READERS_WITH_FORMATS:
+        return
+    message = await refusal(api, route.method, f"{path_of(route)}?{name}=text")
+    assert message.startswith(f"Unknown parameter '{name}': ")
+    assert not api.node.produce_requests
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/topics/t", "/topics/t/partitions/0", "/topics/t/partitions/0/records", "/transactions"],
+)
+async def test_a_write_with_a_form_in_its_query_is_told_where_it_belongs(api, path):
+    for name in ("format", "keys"):
+        message = await refusal(api, "POST", f"{path}?{name}=text")
+        assert message.endswith(
+            f": the Content-Type says how keys and values are written, such as {TEXT_V2}"
+        )
 
 
 @by_route

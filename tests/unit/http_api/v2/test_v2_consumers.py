@@ -406,6 +406,26 @@ async def test_a_consumer_of_text(api):
         assert (await api.get(f"{C1}/records", accept)).error == (406, 40601)
 
 
+@pytest.mark.parametrize(
+    ("format_", "keys"),
+    [
+        ("json", [{"key": "u1"}, {"key_text": "u1"}, {"key_base64": "/w=="}, {"key": None}]),
+        ("text", [{"key": '"u1"'}, {"key": "u1"}, {"key_base64": "/w=="}, {"key": None}]),
+        ("binary", [{"key": "InUxIg=="}, {"key": "dTE="}, {"key": "/w=="}, {"key": None}]),
+    ],
+)
+async def test_each_format_says_how_it_writes_each_key(api, format_, keys):
+    api.node.append("t", 0, [b"1"] * 4, [b'"u1"', b"u1", b"\xff", None])
+    await create(api, format=format_)
+    place = {"partitions": [{"topic": "t", "partition": 0}]}
+    await api.post(f"{C1}/assignments", place, V2)
+    for accept in (None, JSON, NDJSON):
+        await api.post(f"{C1}/positions/beginning", place, V2)
+        body = (await api.get(f"{C1}/records", accept)).body
+        rows = orjson.loads(body) if accept != NDJSON else map(orjson.loads, body.splitlines())
+        assert [{k: v for k, v in row.items() if k.startswith("key")} for row in rows] == keys
+
+
 async def test_time_and_bytes_are_the_callers_or_the_consumers(subscribed):
     await subscribed.get(f"{C1}/records")
     await subscribed.get(f"{C1}/records?timeout=5&max_bytes=1000")

@@ -2,17 +2,31 @@
 
 import asyncio
 
+import orjson
 import pyarrow as pa
 import pytest
 
 from http_api.formats import arrow
 from http_api.ports.node import ApiLimits
+from http_api.routes import ROUTES
 from milena.model.batch.decode import iterate_headers
 from milena.model.errors import NotReadyError
 from milena.model.requests import Doubt
 from milena.model.types import Codec
 from tests.support.fakes.ports import NOW_MS
-from tests.support.http.api_server import ARROW, BATCH, BINARY_V2, JSON_V2, TEXT_V2, serving
+from tests.support.http.api_server import (
+    ARROW,
+    BATCH,
+    BINARY_V2,
+    EVENTS,
+    JSON_V2,
+    NDJSON,
+    TEXT_V2,
+    V2,
+    serving,
+)
+
+JSON = "application/json"
 
 
 def offsets(answer):
@@ -366,6 +380,80 @@ async def test_text_by_name_ends_before_a_record_that_is_none_and_says_so_at_it(
         assert refused.error == (422, 42203)
         assert f"offset {offset} of t-0 is not text in UTF-8" in refused.json["message"]
     assert offsets(await api.records("t", "?offset=5&count=1", accept=TEXT_V2)) == [5]
+
+
+# -- how keys are written --------------------------------------------------------------------------
+
+MIXED_KEYS = [b'"u1"', b"u1", b"\xff", None]
+"""As JSON writes one, as text writes the same, bytes, and none."""
+SHOWN_KEYS = {
+    "json": [{"key": "u1"}, {"key_text": "u1"}, {"key_base64": "/w=="}, {"key": None}],
+    "text": [{"key": '"u1"'}, {"key": "u1"}, {"key_base64": "/w=="}, {"key": None}],
+    "binary": [{"key": "InUxIg=="}, {"key": "dTE="}, {"key": "/w=="}, {"key": None}],
+}
+TYPES_OF_FORMATS = {"json": JSON_V2, "text": TEXT_V2, "binary": BINARY_V2}
+READS = {
+    route.operation_id: (
+        route.path.replace("{topic}", "t").replace("{partition}", "0"),
+        [None, "*/*", V2, *(type_ for answer in route.answers for type_ in answer.content)],
+    )
+    for route in ROUTES
+    if "format" in route.query_names
+}
+READS_AND_TYPES = [(path, accept) for path, accepts in READS.values() for accept in accepts]
+
+
+def shown_keys(answer):
+    """The fields of each record that say something of its key."""
+    kind, body = answer.headers["Content-Type"], answer.body
+    if kind == EVENTS:
+        body = b"\n".join(line[6:] for line in body.splitlines() if line.startswith(b"data: "))
+    is_list = kind not in (EVENTS, NDJSON)
+    rows = orjson.loads(body) if is_list else map(orjson.loads, filter(None, body.splitlines()))
+    return [{name: row[name] for name in row if name.startswith("key")} for row in rows]
+
+
+@pytest.fixture
+def mixed(api):
+    api.node.append("t", 0, [b"1"] * len(MIXED_KEYS), MIXED_KEYS)
+    return api
+
+
+@pytest.mark.parametrize("format_", [*SHOWN_KEYS, None])
+@pytest.mark.parametrize(("path", "accept"), READS_AND_TYPES)
+async def test_a_format_is_honoured_under_every_type_or_refused(mixed, path, accept, format_):
+    query = "" if format_ is None else f"&format={format_}"
+    answer = await mixed.get(f"{path}?follow=false{query}", accept)
+    if format_ is None and answer.headers["Content-Type"] in (BATCH, ARROW):
+        return
+    contradicts = accept in {BATCH, ARROW, *TYPES_OF_FORMATS.values()} - {
+        TYPES_OF_FORMATS.get(format_)
+    }
+    if accept not in (None, "*/*", V2, NDJSON, EVENTS) and "partitions" not in path:
+        contradicts = True
+    if format_ is not None and contradicts:
+        assert answer.error == (406, 40601)
+        assert f"the query asks for the format '{format_}'" in answer.json["message"]
+        return
+    named = {type_: name for name, type_ in TYPES_OF_FORMATS.items()}
+    wanted = SHOWN_KEYS[format_ or named.get(accept, "json")]
+    if format_ is None and accept in (JSON_V2, JSON):
+        wanted = wanted[:1]  # These end before a record that they cannot show.
+    elif format_ is None and accept == TEXT_V2:
+        wanted = wanted[:2]
+    assert answer.status == 200, answer.body
+    assert shown_keys(answer) == wanted
+
+
+def test_operations_that_read_records_by_a_format():
+    assert set(READS) == {"fetchRecords", "fetchTopic"}
+
+
+async def test_a_format_decides_the_type_of_a_client_that_takes_any(mixed):
+    for format_, type_ in TYPES_OF_FORMATS.items():
+        for accept, answered in ((None, type_), ("*/*", type_), (V2, type_), (JSON, JSON)):
+            answer = await mixed.records("t", f"?format={format_}", accept)
+            assert answer.headers["Content-Type"] == answered
 
 
 @pytest.mark.parametrize("accept", [JSON_V2, BINARY_V2, TEXT_V2, BATCH, ARROW])

@@ -2,14 +2,19 @@
 
 import json
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from http_api.formats import text_v2
+from http_api.formats.json_v2 import decode
 from milena.commands.formats import json_line
 from milena.commands.producing.json_lines import JsonLines, partitions_needed
 from milena.commands.producing.line_producer import LineOptions, LineProducer
 from milena.commands.producing.lines import Placing
+from milena.model.turns import at_once
+from milena.model.types import TimestampType
 from milena.records import ConsumedRecord
 from tests.support.time.fake_clock import FakeClock
 
@@ -49,6 +54,29 @@ def test_every_record_that_is_printed_is_read_back_whole_and_in_its_place(record
         for r in records
     ]
     assert [n for run in found.runs for n in run.numbers] == [*range(1, len(records) + 1)]
+
+
+@pytest.mark.parametrize(
+    "key", ["u1", 'say "a"', "\u00e9\u2028", 5, -0.5, {"a": [1, None]}, True, "\x7f\x00"]
+)
+def test_json_as_text_is_stored_as_http_stores_the_same_json(key):
+    body = orjson.dumps({"records": [{"key": key, "value": key}]})
+    (stored,) = decode(body, records_max=1).keys
+    record = ConsumedRecord("t", 0, 0, 0, TimestampType.CREATE, key=stored, value=stored)
+    (printed,) = parsed(json_line(record)).runs
+    (written,) = parsed(
+        json.dumps({"key": stored.decode(), "value": stored.decode()}).encode()
+    ).runs
+    for run in (printed, written):
+        assert ([*run.keys], [*run.values]) == ([stored], [stored])
+
+
+def test_a_key_is_the_text_that_http_stores_in_its_text_format():
+    body = b'{"records":[{"key":"u1","value":"tea"}]}'
+    (run,) = parsed(b'{"key":"u1","value":"tea"}').runs
+    stored = at_once(text_v2.decode_steps(body, records_max=1))
+    assert ([*run.keys], [*run.values]) == (stored.keys, stored.values) == ([b"u1"], [b"tea"])
+    assert decode(body, records_max=1).keys == [b'"u1"']
 
 
 def test_records_that_share_their_place_are_one_run():
