@@ -208,12 +208,12 @@ class AppendQueue:
         if header.is_transactional:
             identity = (header.producer_id, header.producer_epoch)
             if header.marker is not None:
-                if identity not in self._log.transactions.open:
+                if identity not in self._log.writers.transactions.open:
                     raise TransactionNotFoundError(
                         "the transaction has its marker; nothing was written"
                     )
                 return None
-            self._log.transactions.check_room(identity)
+            self._log.writers.transactions.check_room(identity)
             self._on_transaction()
         if header.request_keys:
             found = self._find_keyed(header, now_ms, coming)
@@ -231,7 +231,8 @@ class AppendQueue:
             entry = self._log.idempotency_lookup(key.key_hash, now_ms)
             if entry is not None:
                 return self._repeat_of(header, key, entry)
-        self._log.check_key_room(now_ms, coming=coming + len(header.request_keys) - 1)
+        coming += len(header.request_keys) - 1
+        self._log.writers.idempotency.check_room(now_ms, coming=coming)
         return None
 
     def _repeat_of(

@@ -194,7 +194,7 @@ class Compactor:
             "compacted partition=%s log_end=%d clean_end=%d bytes_before=%d bytes_after=%d records_removed=%d ms=%d",
             runner.name,
             runner.log.log_end_offset,
-            runner.log.clean_end_offset,
+            runner.log.compaction.clean_end,
             run.bytes_before,
             run.bytes_after,
             run.counts.records,

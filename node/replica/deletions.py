@@ -76,7 +76,7 @@ class Deletions:
             self._check_confirmed(leader)
             logger.info("delete records partition=%s before=%d", self._name, offset)
             with changes_replica(self._on_fatal):
-                log.advance_log_start(offset)
+                log.start.advance(offset)
         leader.on_deleted(offset)
         self._on_log_start()
         await self._adopted(offset, leader, timeout_ms)

@@ -50,7 +50,7 @@ class FollowerLog:
         """Whether the leader demands to cut committed records: this replica refuses and waits for an operator."""
         # Deleted records were committed, so the log start is a lower bound. After recovery cut the log, its end may be
         # below the stored high watermark.
-        known = max(log.high_watermark_checkpoint, log.log_start_offset)
+        known = max(log.replica.checkpoint.high_watermark, log.log_start_offset)
         self.high_watermark = min(known, log.log_end_offset)
         """The first offset that is not known to be committed. While this replica leads, the value from before."""
         self.agreed_epoch = -1
@@ -77,7 +77,7 @@ class FollowerLog:
         if not self._log.log_start_offset < log_start <= self.high_watermark:
             return False
         with changes_replica(self._on_fatal):
-            self._log.advance_log_start(log_start)
+            self._log.start.advance(log_start)
         return True
 
     def truncate(self, state: Partition, *, epoch: int, end_offset: int) -> None:
@@ -90,11 +90,11 @@ class FollowerLog:
         truncation = plan_truncation(
             diverging_epoch=epoch,
             diverging_end=end_offset,
-            epoch_end=log.epoch_end,
+            epoch_end=log.state.epoch_end,
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
             high_watermark=self.high_watermark,
-            last_epoch=log.last_epoch,
+            last_epoch=log.state.epochs.last_epoch,
             partition=state,
         )
         if not truncation.is_allowed:
@@ -113,7 +113,7 @@ class FollowerLog:
         )
         self._counts.truncations += 1
         with changes_replica(self._on_fatal):
-            log.truncate_to(truncation.offset)
+            log.cutting.truncate_to(truncation.offset)
         self.high_watermark = min(self.high_watermark, log.log_end_offset)
         cut = FateUnknownError(
             f"{self._name}: another leader took over before the record was on every in-sync replica"
@@ -130,7 +130,7 @@ class FollowerLog:
             leader_epoch,
         )
         with changes_replica(self._on_fatal):
-            self._log.restart_at(log_start, producers)
+            self._log.cutting.restart_at(log_start, producers)
         self.high_watermark = log_start
         # It is unknown now whether the records written here are the ones that were committed.
         lost = FateUnknownError(f"{self._name}: the log was restarted at offset {log_start}")
@@ -184,7 +184,7 @@ class FollowerLog:
         reason = log.recovery.reason or "another leader"
         logger.warning("copied again partition=%s: %s", self._name, reason)
         with changes_replica(self._on_fatal):
-            self._log.restart_at(0)
+            self._log.cutting.restart_at(0)
         self.high_watermark = 0
         lost = FateUnknownError(f"{self._name}: the copy that took the record is made again")
         self._acknowledgements.fail_above(-1, lost)

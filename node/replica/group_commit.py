@@ -53,9 +53,9 @@ class GroupSync:
         """Start a sync if the log needs one and none runs; the end of a running sync starts the next one."""
         if self._sync is not None or self._is_closed:
             return
-        if not self._log.needs_sync(self._clock.now_ms()):
+        if not self._log.flushing.is_due(self._clock.now_ms()):
             return
-        ticket = self._log.begin_sync()
+        ticket = self._log.flushing.begin()
         if ticket is None:
             return
         self._began_ms = self._clock.now_ms()
@@ -84,7 +84,7 @@ class GroupSync:
             self._on_fatal(error)
             return
         with changes_replica(self._on_fatal):
-            self._log.finish_sync(ticket)
+            self._log.flushing.finish(ticket)
             self._counts.syncs += 1
             self._counts.short_syncs += ticket.data_bytes <= SHORT_SYNC_BYTES
             self._counts.sync_ms.observe(self._clock.now_ms() - self._began_ms)

@@ -56,26 +56,26 @@ class LogUpkeep:
         """Delete old segments, as leader; the followers learn of it even if no record is written any more."""
         before = self._log.log_start_offset
         with changes_replica(self._on_fatal):
-            after = self._log.maybe_apply_retention(self._clock.expiry_ms(), self._stable_end())
+            after = self._log.start.apply_retention(self._clock.expiry_ms(), self._stable_end())
         if after > before:
             self._on_log_start()
 
     def maybe_roll(self) -> None:
         """Close the active segment when it is old enough."""
         with changes_replica(self._on_fatal):
-            self._log.maybe_roll(self._clock.expiry_ms())
+            self._log.rolling.roll_by_age(self._clock.expiry_ms())
 
     async def close_segment(self, offset: int) -> None:
         """Close the segment that holds ``offset``, if the disk has room, and checkpoint; do nothing after ``stop``."""
         if self._is_stopped:
             return
         with changes_replica(self._on_fatal):
-            self._log.close_segment(offset)
+            self._log.rolling.close_segment(offset)
         await self.maybe_checkpoint()
 
     def compaction_need(self, tombstone_end: int) -> CompactionNeed:
         """Return the compaction that the log needs; every replica has everything below ``tombstone_end``."""
-        return self._log.compaction_need(
+        return self._log.compaction.need(
             self._clock.expiry_ms(), self._stable_end(), tombstone_end=tombstone_end
         )
 
@@ -87,7 +87,7 @@ class LogUpkeep:
         """
         if not self._clock.expiry_ms():
             return None
-        return self._log.begin_compaction(
+        return self._log.compaction.begin(
             self._clock.expiry_ms(), self._stable_end(), tombstone_end=tombstone_end
         )
 
@@ -100,19 +100,19 @@ class LogUpkeep:
         loop = asyncio.get_running_loop()
         with changes_replica(self._on_fatal):
             worked = await loop.run_in_executor(self._pool, run.step)
-        self._log.note_compaction(run)
+        self._log.compaction.note(run)
         return worked
 
     def end_compaction(self, run: CompactionRun) -> None:
         """End the run at any point, and adopt the result of its last slice."""
         run.void()
-        self._log.note_compaction(run)
+        self._log.compaction.note(run)
 
     async def maybe_checkpoint(self) -> None:
         """Store the high watermark, and move the recovery point when enough was appended."""
         if self._is_stopped or self._is_checkpointing:
             return
-        ticket = self._log.begin_checkpoint(self._high_watermark())
+        ticket = self._log.checkpointing.begin(self._high_watermark())
         if ticket is None:
             return
         self._is_checkpointing = True
@@ -121,7 +121,7 @@ class LogUpkeep:
                 await asyncio.get_running_loop().run_in_executor(self._pool, ticket.run)
         finally:
             self._is_checkpointing = False
-            self._log.finish_checkpoint(ticket)
+            self._log.checkpointing.finish(ticket)
         self._on_checkpoint()
 
     def stop(self) -> None:

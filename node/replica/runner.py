@@ -208,7 +208,7 @@ class PartitionRunner:
         It is never below the log start. Transactions of records that the leader deleted are decided, even if their
         markers have not arrived here yet.
         """
-        high_watermark, transactions = self.high_watermark, self.log.transactions
+        high_watermark, transactions = self.high_watermark, self.log.writers.transactions
         if not transactions:
             return high_watermark
         return max(self.log.log_start_offset, transactions.stable_end(high_watermark))
@@ -254,7 +254,7 @@ class PartitionRunner:
         self.state = state
         self.log.config = log_config(settings)
         if not state.is_complete:
-            self.log.end_dropping()
+            self.log.compaction.void_dropping()
         if state.leader_epoch == self.leader_epoch and self.leader is not None:
             if self.leader.on_image(state, min_insync=settings.min_insync_replicas):
                 self._on_high_watermark()
@@ -283,7 +283,7 @@ class PartitionRunner:
         if me not in state.damaged and all(s.broker_id != me for s in state.suspects):
             logger.info("sound again partition=%s leader_epoch=%d", self.name, state.leader_epoch)
             with changes_replica(self._context.on_fatal):
-                self.log.mark_sound()
+                self.log.cutting.mark_sound()
 
     def _count_isr(self, state: Partition) -> None:
         if self.leader is not None and state.leader_epoch == self.leader_epoch:
@@ -321,7 +321,7 @@ class PartitionRunner:
             self._syncs.maybe_begin()
         else:
             self.role = ReplicaRole.OFFLINE if state.leader is None else ReplicaRole.FOLLOWER
-            self.log.forget_uncommitted()
+            self.log.state.uncommitted.forget()
         logger.info(
             "replica role=%s partition=%s log_end=%d high_watermark=%d leader_epoch=%d leader=%s isr=%s",
             self.role,
@@ -334,7 +334,7 @@ class PartitionRunner:
         )
         self._queue.refuse_all(self._not_leader())
         self._deletions.change_leader(self.leader)
-        if self.leader is not None and self.log.transactions.open:
+        if self.leader is not None and self.log.writers.transactions.open:
             self._on_transaction()
         self._notify_watchers()
         # Writers keep waiting: a record of an earlier leadership is committed once this replica's high watermark
@@ -379,7 +379,7 @@ class PartitionRunner:
 
     def append_marker(self, identity: Identity, ending: Ending | None) -> None:
         """End a transaction that is open in this leader's log: commit it as ``ending`` says, or abort it (None)."""
-        found = self.log.transactions.open[identity]
+        found = self.log.writers.transactions.open[identity]
         marker = Marker(
             is_commit=ending is not None,
             first_offset=found.first_offset,
@@ -461,7 +461,7 @@ class PartitionRunner:
             self._on_high_watermark()
 
     def _on_high_watermark(self) -> None:
-        self.log.forget_uncommitted(self.high_watermark)
+        self.log.state.uncommitted.forget_below(self.high_watermark)
         self._acknowledgements.on_committed(self.high_watermark, self.stable_end)
         self._notify_watchers()
 
@@ -508,7 +508,7 @@ class PartitionRunner:
             offset=offset,
             last_epoch=last_epoch,
             log_start=self.log.log_start_offset,
-            epoch_end=self.log.epoch_end(last_epoch),
+            epoch_end=self.log.state.epoch_end(last_epoch),
             brokers=brokers,
         )
         if verdict is not FetchVerdict.ACCEPTED:
@@ -544,7 +544,7 @@ class PartitionRunner:
         If the epoch is older than all that this log knows, return it with the log start. Then this log has no record of
         that epoch above its start, so it shares none there with a follower that wrote last in that epoch.
         """
-        found, end = self.log.epoch_end(epoch)
+        found, end = self.log.state.epoch_end(epoch)
         if found < 0 <= epoch:
             return epoch, self.log.log_start_offset
         return found, end
@@ -748,7 +748,7 @@ class PartitionRunner:
 
     def on_doubt(self, offset: int | None) -> None:
         """Have the log checked, because a reader found damage at ``offset`` (None: at an unknown place)."""
-        self.log.forget_uncommitted()
+        self.log.state.uncommitted.forget()
         self._context.on_doubt(self, offset)
 
     # -- housekeeping ----------------------------------------------------------------------------
@@ -757,7 +757,7 @@ class PartitionRunner:
     def is_resting(self) -> bool:
         """Whether ``tick`` has nothing to do; this is so for nearly all of many replicas."""
         log, leader = self.log, self.leader
-        if log.synced_end_offset < log.log_end_offset:
+        if log.flushing.synced_end < log.log_end_offset:
             return False
         return leader is None or leader.is_resting
 
@@ -807,7 +807,7 @@ class PartitionRunner:
         await self._syncs.close()
         if is_clean:
             await asyncio.get_running_loop().run_in_executor(
-                self._context.pool, self.log.checkpoint, self.high_watermark
+                self._context.pool, self.log.checkpointing.run, self.high_watermark
             )
         self.leader = None
         self.role = ReplicaRole.OFFLINE

@@ -141,7 +141,7 @@ class FollowedPartitions:
             runner.partition,
             followed.leader_epoch,
             log.log_end_offset,
-            log.last_epoch,
+            log.state.epochs.last_epoch,
         ]
 
     @staticmethod

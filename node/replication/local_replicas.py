@@ -172,7 +172,9 @@ class LocalReplicas:
             now_ms=self._clock.expiry_ms(),
             memory=self._memory,
         )
-        return OpenedLog(topic_id=topic_id, topic=log.topic_name, partition=partition, log=log)
+        return OpenedLog(
+            topic_id=topic_id, topic=log.replica.meta.topic_name, partition=partition, log=log
+        )
 
     def reports(self) -> tuple[ReplicaReport, ...]:
         """Return reports for the quorum about the replicas that were not sound after recovery."""
@@ -181,7 +183,7 @@ class LocalReplicas:
                 topic_id=opened.topic_id,
                 partition=opened.partition,
                 is_damaged=opened.log.health is ReplicaHealth.DAMAGED,
-                last_epoch=opened.log.last_epoch,
+                last_epoch=opened.log.state.epochs.last_epoch,
                 log_end_offset=opened.log.log_end_offset,
             )
             for opened in self._opened.values()

@@ -175,7 +175,7 @@ class TransactionMarkers:
             # The image is ahead of the replicas for a turn of the loop. In the image's epoch another replica may lead,
             # and may already have ended transactions that this log still has open.
             return True
-        opened = runner.log.transactions.open
+        opened = runner.log.writers.transactions.open
         for identity in list(opened):
             outcome = outcome_of(image, *key, *identity)
             if outcome is not NotCommitted.OPEN:
@@ -238,7 +238,7 @@ class TransactionMarkers:
             if runner.leader is None:
                 continue
             key = (runner.topic_id, runner.partition)
-            for identity, found in runner.log.transactions.open.items():
+            for identity, found in runner.log.writers.transactions.open.items():
                 since = self._since_ms[identity] = since_ms.get(identity, now_ms)
                 open_ms = max(latest_ms - found.began_ms, now_ms - since)
                 counts.open += 1
@@ -289,7 +289,7 @@ class TransactionMarkers:
 
 def _is_under_way(runner: PartitionRunner, identity: Identity) -> bool:
     """Return whether a transaction is open in the log, or its marker is not committed yet."""
-    transactions = runner.log.transactions
+    transactions = runner.log.writers.transactions
     if identity in transactions.open:
         return True
     return transactions.is_ending(identity, runner.high_watermark)
@@ -308,7 +308,7 @@ def _has_marker(runner: PartitionRunner, identity: Identity) -> bool:
     A marker ends the producer's epoch in the log, so the log knows a later epoch of the producer.
     """
     producer_id, producer_epoch = identity
-    return runner.log.producer_epoch(producer_id) > producer_epoch
+    return runner.log.writers.producers.epoch_of(producer_id) > producer_epoch
 
 
 def _is_abandoned(found: OngoingTransaction, image: Image, open_ms: int) -> bool:

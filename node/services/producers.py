@@ -220,7 +220,7 @@ class ProducerService:
     def _held_here(self, producer_id: int, producer_epoch: int) -> Iterator[HeldRow]:
         """Yield transactions under earlier epochs that hold up readers of copies here."""
         for runner in self._replicas:
-            transactions = runner.log.transactions
+            transactions = runner.log.writers.transactions
             if not transactions:
                 continue
             for epoch in transactions.epochs_under_way(producer_id, runner.high_watermark):
@@ -232,7 +232,7 @@ class ProducerService:
             SequenceRow(runner.topic, runner.partition, sequence)
             for runner in self._replicas
             if runner.leader is not None
-            and (sequence := runner.log.last_sequence(producer_id)) is not None
+            and (sequence := runner.log.writers.producers.last_sequence(producer_id)) is not None
         )
 
     async def _tell_sequences(self, request: SequencesRequest) -> SequencesAnswer:

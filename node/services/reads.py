@@ -429,7 +429,7 @@ class ReadService:
         """
         # Take the aborted transactions first: retention may forget one during the read, and its records are still in
         # the data.
-        aborted = runner.log.transactions.aborted
+        aborted = runner.log.writers.transactions.aborted
         data = await self._read_stored(runner, offset, max_bytes, end_offset)
         return without_aborted(data, aborted) if aborted and not is_uncommitted else data
 
@@ -547,7 +547,7 @@ class ReadService:
     async def records_end(self, runner: PartitionRunner) -> int:
         """Return one above the last record of this copy that a committed reader sees; the log start without one."""
         log, end = runner.log, runner.stable_end
-        state = (log.log_start_offset, end, log.clean_end_offset)
+        state = (log.log_start_offset, end, log.compaction.clean_end)
         known = runner.records_end
         if known is not None and known[0] == state:
             return known[1]
@@ -589,7 +589,7 @@ class ReadService:
             read=read,
             start=runner.log.log_start_offset,
             end=end,
-            aborted={} if is_uncommitted else runner.log.transactions.aborted,
+            aborted={} if is_uncommitted else runner.log.writers.transactions.aborted,
         )
 
     def _end_of(self, runner: PartitionRunner, request: FetchRequest) -> int:

@@ -1,6 +1,6 @@
 """One compaction of one log, in slices that any thread may run while the owner continues to use the log.
 
-The owner starts a run and looks at it after each slice (``PartitionLog.note_compaction``). A run changes files, but
+The owner starts a run and looks at it after each slice (``LogCompaction.note``). A run changes files, but
 only the owner changes the table of segments. So a slice that replaced segments ends there, and the next slice waits
 until the table is updated. Until then readers have the old files, which stay open.
 
@@ -81,10 +81,9 @@ class CompactionRun:
         - segments are swapped from the oldest on, so a tombstone is never removed before the records that it deletes.
     """
 
-    def __init__(self, replica: ReplicaFiles, plan: RunPlan, *, log_lock: threading.Lock) -> None:
+    def __init__(self, replica: ReplicaFiles, plan: RunPlan) -> None:
         self._replica = replica
         self._plan = plan
-        self._log_lock = log_lock
         self._lock = threading.Lock()
         self._segments = plan.segments
         self._clean_end = plan.clean_end
@@ -246,7 +245,7 @@ class CompactionRun:
         for old in group:
             old.give_up_names()
         # The owner and its checkpoints change files of the same folder under this lock.
-        with self._log_lock:
+        with self._replica.lock:
             swap_in(self._replica, segment.base_offset, segment.next_offset, indexes)
         segment.drop_index()
         self.swap = SegmentSwap(group, segment)
@@ -261,7 +260,7 @@ class CompactionRun:
         # No batch of these transactions remains.
         writers.transactions.forget_below(self._clean_end)
         mark = CompactionMark(self._clean_end, self.counts.horizon_ms)
-        with self._log_lock:
+        with self._replica.lock:
             write_mark(self._replica, mark, writers)
         self.mark = mark
 

@@ -1,10 +1,9 @@
 """When a log's recovery point moves, and which checkpoint still counts after it was written.
 
 The owner's thread creates and finishes a checkpoint's ticket. In between, the ticket may run on any thread. A cut of
-the log in the meantime takes the lock, which the ticket holds while it writes, and makes older tickets void (``void``).
+the log in the meantime takes the folder's lock, which the ticket holds while it writes. The cut makes older tickets
+void (``void``).
 """
-
-import threading
 
 from milena.model.types import NO_OFFSET
 from storage.log.flushing import Flushing
@@ -28,7 +27,6 @@ class Checkpointing:
         "_flushing",
         "_generations",
         "_hinted_end_offset",
-        "_lock",
         "_replica",
         "_state",
         "appended_bytes",
@@ -40,14 +38,12 @@ class Checkpointing:
         state: LogState,
         flushing: Flushing,
         *,
-        lock: threading.Lock,
         scanned_bytes: int,
     ) -> None:
-        """Take the log's parts. A ticket that writes holds ``lock``; ``scanned_bytes`` were read by recovery."""
+        """Take the log's parts; ``scanned_bytes`` were read by recovery."""
         self._replica = replica
         self._state = state
         self._flushing = flushing
-        self._lock = lock
         self._generations = Generations()
         # Log end when the index files and the snapshot were last written; -1 if they do not match the log any more.
         self._hinted_end_offset = NO_OFFSET if scanned_bytes else state.end_offset
@@ -55,19 +51,21 @@ class Checkpointing:
         """Bytes since the last checkpoint that moved the recovery point; each append adds its own."""
 
     def begin(
-        self, high_watermark: int, *, due_bytes: int, is_clean: bool = False
+        self, high_watermark: int, *, is_forced: bool = False, is_clean: bool = False
     ) -> CheckpointTicket | None:
         """Return a ticket for a checkpoint; None if the checkpoint would change nothing.
 
+        The recovery point moves once ``checkpoint_bytes`` were appended, and whenever a segment waits to be sealed.
+
         Args:
             high_watermark: the partition's, as far as this replica knows.
-            due_bytes: the recovery point moves once this many bytes were appended (0: always), and whenever a segment
-                waits to be sealed.
+            is_forced: move the recovery point to the log end, even if little was appended.
             is_clean: the log is being closed.
         """
         state = self._state
         stored = self._replica.checkpoint
         unsealed = state.table.unsealed
+        due_bytes = 0 if is_forced else state.config.checkpoint_bytes
         is_due = bool(unsealed) or self.appended_bytes >= due_bytes
         has_moved = state.end_offset != self._hinted_end_offset or bool(unsealed)
         plan = None
@@ -84,15 +82,13 @@ class Checkpointing:
         )
         if plan is None and checkpoint == stored:
             return None
-        return CheckpointTicket(
-            self._replica, checkpoint, plan, lock=self._lock, generations=self._generations
-        )
+        return CheckpointTicket(self._replica, checkpoint, plan, generations=self._generations)
 
     def _plan(self) -> CheckpointPlan:
         state = self._state
         self.appended_bytes = 0
         return CheckpointPlan(
-            sync=self._flushing.ticket_for_all(state.end_offset),
+            sync=self._flushing.ticket_for_all(),
             sealed=tuple(state.table.unsealed.items()),
             indexes=state.table.active.encode_indexes(),
             epochs=state.epochs.encode(),
@@ -108,7 +104,7 @@ class Checkpointing:
         self._hinted_end_offset = ticket.checkpoint.recovery_point
         self._flushing.note_synced(ticket.checkpoint.recovery_point)
         self._state.table.mark_sealed(sealed)
-        with self._lock:
+        with self._replica.lock:
             self._remove_old_snapshots()
 
     def _remove_old_snapshots(self) -> None:
@@ -119,13 +115,13 @@ class Checkpointing:
         for offset in below[:-1]:
             replica.files.remove(replica.path(offset_name(offset, SNAPSHOT_SUFFIX)))
 
-    def run(self, high_watermark: int, *, due_bytes: int = 0, is_clean: bool = False) -> None:
+    def run(self, high_watermark: int, *, is_forced: bool = False, is_clean: bool = False) -> None:
         """Run a whole checkpoint on this thread; see ``begin``.
 
         Raises:
             DiskFailedError: stop the process.
         """
-        ticket = self.begin(high_watermark, due_bytes=due_bytes, is_clean=is_clean)
+        ticket = self.begin(high_watermark, is_forced=is_forced, is_clean=is_clean)
         if ticket is not None:
             ticket.run()
             self.finish(ticket)

@@ -9,7 +9,6 @@ The meta file announces a step that changes several files before the first of th
 Work on the folder alone is in ``storage.replica.folder`` and ``truncation``.
 """
 
-import threading
 from dataclasses import replace
 
 from milena.disk.files import Buffer
@@ -38,7 +37,7 @@ class Cutting:
         - a cut that fails halfway stops the process: recovery continues at the same place.
     """
 
-    __slots__ = ("_checkpointing", "_compaction", "_flushing", "_lock", "_replica", "_state")
+    __slots__ = ("_checkpointing", "_compaction", "_flushing", "_replica", "_state")
 
     def __init__(
         self,
@@ -47,21 +46,17 @@ class Cutting:
         flushing: Flushing,
         compaction: LogCompaction,
         checkpointing: Checkpointing,
-        *,
-        lock: threading.Lock,
     ) -> None:
-        """Take the log's parts; ``lock`` keeps checkpoints and compaction apart from changes of the same files."""
         self._replica = replica
         self._state = state
         self._flushing = flushing
         self._compaction = compaction
         self._checkpointing = checkpointing
-        self._lock = lock
 
     # Truncation.
 
     def truncate_to(self, offset: int) -> None:
-        """Cut everything at and above ``offset``, durably; see ``PartitionLog.truncate_to``.
+        """Cut everything at and above ``offset``, durably; a batch that holds ``offset`` is cut as a whole.
 
         Raises:
             DiskFailedError: stop the process. Also raised if the kept part is damaged; the next start finds the damage.
@@ -73,7 +68,7 @@ class Cutting:
             # bytes from the same place and can handle a damaged copy. It skips batches that an index describes, so the
             # index goes too. Otherwise the next cut would fail here again.
             kept, _ = self._state.table.split_at(offset)
-            with self._lock:
+            with self._replica.lock:
                 self._checkpointing.void()
                 self._replica.lower_checkpoint(offset)
                 self._replica.remove_index(kept[-1].base_offset)
@@ -99,7 +94,7 @@ class Cutting:
             writers = writers_at(self._replica, state.table, end_offset)
             self._empty_at(state.start_offset, writers)
             return
-        with self._lock:
+        with self._replica.lock:
             self._checkpointing.void()
             self._truncate(offset)
 
@@ -139,8 +134,12 @@ class Cutting:
 
     # A restart at another offset.
 
-    def restart_at(self, offset: int, producer_snapshot: bytes | None) -> None:
-        """Drop all batches and restart the empty log at ``offset``; see ``PartitionLog.restart_at``.
+    def restart_at(self, offset: int, producer_snapshot: bytes | None = None) -> None:
+        """Drop all batches and restart the empty log at ``offset``, where the leader's log starts.
+
+        Args:
+            offset: the new log start and log end.
+            producer_snapshot: result of the leader's ``PartitionLog.producer_snapshot``.
 
         Raises:
             CorruptLogError: the snapshot is damaged; nothing has changed.
@@ -154,7 +153,7 @@ class Cutting:
         writers.transactions = Transactions()
         self._compaction.void_all()
         state, replica = self._state, self._replica
-        with self._lock:
+        with self._replica.lock:
             self._checkpointing.void()
             # Write it even if a snapshot with this name exists: that one describes the log from before.
             write_snapshot(replica, writers, offset)
@@ -187,7 +186,7 @@ class Cutting:
         except DiskFullError:
             segment.remove()
             raise
-        with self._lock:
+        with self._replica.lock:
             self._checkpointing.void()
             replica.lower_checkpoint(header.base_offset)
         empty = state.table.active
@@ -212,7 +211,7 @@ class Cutting:
         offset = damage.offset
         self._compaction.void_above(offset)
         state, replica = self._state, self._replica
-        with self._lock:
+        with self._replica.lock:
             self._checkpointing.void()
             replica.store_meta(replace(replica.meta, health=ReplicaHealth.DAMAGED))
             kept, _ = state.table.split_at(offset)
@@ -238,7 +237,7 @@ class Cutting:
         Raises:
             DiskFailedError: stop the process.
         """
-        with self._lock:
+        with self._replica.lock:
             self._drop_remains()
 
     def _drop_remains(self) -> None:
@@ -250,13 +249,13 @@ class Cutting:
             raise DiskFailedError(f"cannot restore {self._state.name}: {error}") from error
 
     def mark_sound(self) -> None:
-        """Trust the replica as it is now; see ``PartitionLog.mark_sound``.
+        """Trust the replica again: it was restored from the leader, or elected for want of a better one.
 
         Raises:
             DiskFailedError: stop the process.
         """
         replica = self._replica
-        with self._lock:
+        with self._replica.lock:
             if self._state.has_remains:
                 self._drop_remains()
             # The lost records stay lost. The next start must not find the replica suspect again because of them.

@@ -4,11 +4,10 @@ A strict log (``flush.messages=1``) is always due, so every append is synced bef
 sync belong to the next one. A relaxed log is due by count or by time.
 """
 
+from storage.log.state import LogState
 from storage.log.tickets import SyncTicket
 from storage.replica.folder import ReplicaFiles
-from storage.segments.log_config import LogConfig
 from storage.segments.segment import Segment
-from storage.segments.table import SegmentTable
 
 
 class Flushing:
@@ -26,17 +25,18 @@ class Flushing:
         "_records",
         "_replica",
         "_since_ms",
-        "_table",
+        "_state",
         "_ticket",
         "_unsynced",
         "synced_end",
     )
 
-    def __init__(self, replica: ReplicaFiles, table: SegmentTable, synced_end: int) -> None:
+    def __init__(self, replica: ReplicaFiles, state: LogState) -> None:
+        """Take the log's parts; recovery has synced everything in it."""
         self._replica = replica
-        self._table = table
+        self._state = state
         self._ticket: SyncTicket | None = None
-        self.synced_end = synced_end
+        self.synced_end = state.end_offset
         self._reset()
 
     def _reset(self) -> None:
@@ -56,10 +56,11 @@ class Flushing:
         """Note that a segment was created or removed; the next ticket also syncs the folder."""
         self._has_names = True
 
-    def is_due(self, config: LogConfig, now_ms: int) -> bool:
-        """Whether a sync is due."""
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a sync is due: for a strict log whenever something is unsynced, for others by count or time."""
         if not self._unsynced and not self._has_names:
             return False
+        config = self._state.config
         if config.is_strict:
             return True
         if self._since_ms is None:
@@ -69,14 +70,14 @@ class Flushing:
             flush_ms is not None and now_ms - self._since_ms >= flush_ms
         )
 
-    def begin(self, log_end_offset: int) -> SyncTicket | None:
+    def begin(self) -> SyncTicket | None:
         """Return a ticket for everything unsynced; None if all is synced or another ticket is in flight."""
         if self._ticket is not None or not (self._unsynced or self._has_names):
             return None
         self._ticket = SyncTicket(
             self._replica,
             self._unsynced,
-            log_end_offset,
+            self._state.end_offset,
             data_bytes=self._data_bytes,
             has_names=self._has_names,
         )
@@ -90,23 +91,24 @@ class Flushing:
             self._ticket = None
             self.synced_end = max(self.synced_end, ticket.end_offset)
 
-    def ticket_for_all(self, log_end_offset: int) -> SyncTicket:
+    def ticket_for_all(self) -> SyncTicket:
         """Return a ticket that also covers what another ticket may be syncing."""
-        unsynced = self._table.above(self.synced_end)
-        return SyncTicket(self._replica, unsynced, log_end_offset, has_names=True)
+        unsynced = self._state.table.above(self.synced_end)
+        return SyncTicket(self._replica, unsynced, self._state.end_offset, has_names=True)
 
-    def sync_all(self, log_end_offset: int) -> None:
+    def sync_all(self) -> None:
         """Sync everything now, on this thread. A ticket in flight stays valid: another thread may be running it.
 
         Raises:
             DiskFailedError: stop the process.
         """
-        ticket = self.ticket_for_all(log_end_offset)
+        ticket = self.ticket_for_all()
         try:
             ticket.run()
         finally:
             ticket.release()
-        self.note_all_synced(log_end_offset)
+        self.synced_end = ticket.end_offset
+        self._reset()
 
     def note_synced(self, end_offset: int) -> None:
         """Note that a checkpoint synced everything below ``end_offset``; names of newer segments may be unsynced."""
@@ -115,17 +117,12 @@ class Flushing:
             segment for segment in self._unsynced if segment.next_offset > self.synced_end
         ]
 
-    def note_all_synced(self, end_offset: int) -> None:
-        """Note that everything is durable, up to the log end."""
-        self.synced_end = end_offset
-        self._reset()
-
     def note_truncation(self, end_offset: int) -> None:
         """Note that the log now ends at ``end_offset``; a ticket in flight covers no more than that."""
         self.synced_end = min(self.synced_end, end_offset)
         if self._ticket is not None:
             self._ticket.end_offset = min(self._ticket.end_offset, end_offset)
-        kept = self._table.segments
+        kept = self._state.table.segments
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
 
     def note_restart(self, offset: int) -> None:

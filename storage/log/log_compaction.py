@@ -4,21 +4,16 @@ Only the thread of ``partition_log`` calls this module. It decides when a run ma
 each slice. ``compaction.policy`` decides what is removed, and ``compaction.run`` does the work.
 """
 
-import threading
-from collections.abc import Mapping
-
 from milena.model.batch.header import decode_header
 from milena.model.types import NO_OFFSET, ReplicaHealth
 from storage.compaction.mark import NOTHING_COMPACTED, read_mark, remove_mark
 from storage.compaction.policy import CompactionNeed, LogSurvey, assess
 from storage.compaction.run import CompactionRun, RunPlan
 from storage.log.flushing import Flushing
-from storage.log.reader import Bounds, read_span
+from storage.log.reader import read_span
+from storage.log.state import LogState
 from storage.replica.folder import ReplicaFiles
-from storage.segments.log_config import LogConfig
 from storage.segments.segment import Segment
-from storage.segments.table import SegmentTable
-from storage.state.transactions import AbortedRange, Identity
 
 
 class LogCompaction:
@@ -30,26 +25,17 @@ class LogCompaction:
         - nothing at or above ``clean_end`` of the current log was compacted.
     """
 
-    __slots__ = ("_dirty_since", "_flushing", "_lock", "_mark", "_replica", "_run", "_table")
+    __slots__ = ("_dirty_since", "_flushing", "_mark", "_replica", "_run", "_state")
 
-    def __init__(
-        self,
-        replica: ReplicaFiles,
-        table: SegmentTable,
-        flushing: Flushing,
-        *,
-        lock: threading.Lock,
-        log_end_offset: int,
-    ) -> None:
-        """Read the mark from the folder; ``lock`` keeps a run apart from the owner's changes of the same files."""
+    def __init__(self, replica: ReplicaFiles, state: LogState, flushing: Flushing) -> None:
+        """Take the log's parts, and read the mark from the folder."""
         self._replica = replica
-        self._table = table
+        self._state = state
         self._flushing = flushing
-        self._lock = lock
         self._run: CompactionRun | None = None
         self._dirty_since: tuple[int, int | None] = (NO_OFFSET, None)
         self._mark, _ = read_mark(replica)
-        if self._mark.clean_end > log_end_offset:
+        if self._mark.clean_end > state.end_offset:
             self._forget()
 
     @property
@@ -57,24 +43,22 @@ class LogCompaction:
         """Offset below which the log is compacted."""
         return self._mark.clean_end
 
-    def need(
-        self,
-        bounds: Bounds,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        high_watermark: int,
-        tombstone_end: int,
-    ) -> CompactionNeed:
-        """Estimate what a run would do now; see ``PartitionLog.compaction_need``."""
+    def need(self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0) -> CompactionNeed:
+        """Estimate what a run would do now, and whether it is due.
+
+        Args:
+            now_ms: wall clock.
+            high_watermark: nothing at or above it is touched; with transactions, pass the last stable offset.
+            tombstone_end: every replica has everything below it.
+        """
         survey = LogSurvey(
             segments=tuple(segment.summary for segment in self._compactable(high_watermark)),
             clean_end=self._mark.clean_end,
-            dirty_since_ms=self._find_dirty_since(bounds, config),
+            dirty_since_ms=self._find_dirty_since(),
             horizon_ms=self._mark.horizon_ms,
             tombstone_end=tombstone_end,
         )
-        return assess(survey, config, now_ms)
+        return assess(survey, self._state.config, now_ms)
 
     def _compactable(self, high_watermark: int) -> list[Segment]:
         """Return the closed segments whose bytes and indexes are durable and whose records are committed."""
@@ -82,45 +66,39 @@ class LogCompaction:
             high_watermark, self._flushing.synced_end, self._replica.checkpoint.recovery_point
         )
         segments = []
-        for segment in self._table.segments[:-1]:
-            if segment.next_offset > limit or segment in self._table.unsealed:
+        for segment in self._state.table.segments[:-1]:
+            if segment.next_offset > limit or segment in self._state.table.unsealed:
                 break
             segments.append(segment)
         return segments
 
-    def _find_dirty_since(self, bounds: Bounds, config: LogConfig) -> int | None:
+    def _find_dirty_since(self) -> int | None:
         """Return the append time of the first batch that is not compacted; None if no lag limit needs it."""
-        if config.max_compaction_lag_ms is None:
+        if self._state.config.max_compaction_lag_ms is None:
             return None
+        bounds = self._state.bounds()
         start = max(self._mark.clean_end, bounds.start)
         if self._dirty_since[0] != start and start < bounds.end:
             span = read_span(
-                self._table, bounds, start, max_bytes=1, end_offset=None, is_cached=False
+                self._state.table, bounds, start, max_bytes=1, end_offset=None, is_cached=False
             )
             assert span is not None, "only a read from the page cache may miss"
             self._dirty_since = (start, decode_header(span).append_time_ms)
         return self._dirty_since[1] if self._dirty_since[0] == start else None
 
     def begin(
-        self,
-        bounds: Bounds,
-        config: LogConfig,
-        *,
-        now_ms: int,
-        high_watermark: int,
-        tombstone_end: int,
-        aborted: Mapping[Identity, AbortedRange],
+        self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
     ) -> CompactionRun | None:
-        """Start a run if one is due and none is in progress; a replica that is not sound gets none."""
-        if self._run is not None or self._replica.meta.health is not ReplicaHealth.SOUND:
+        """Start a run if one is due and none is in progress.
+
+        Call ``step`` on any thread, and ``note`` after each step. A replica that is not sound gets no run, because
+        other replicas may have what it lacks.
+        """
+        if self._state.has_remains or self._run is not None:
             return None
-        need = self.need(
-            bounds,
-            config,
-            now_ms=now_ms,
-            high_watermark=high_watermark,
-            tombstone_end=tombstone_end,
-        )
+        if self._replica.meta.health is not ReplicaHealth.SOUND:
+            return None
+        need = self.need(now_ms, high_watermark, tombstone_end=tombstone_end)
         if not need.is_due:
             return None
         plan = RunPlan(
@@ -129,14 +107,14 @@ class LogCompaction:
                 for segment in self._compactable(high_watermark)
                 if segment.next_offset <= need.end_offset
             ),
-            config=config,
+            config=self._state.config,
             clean_end=self._mark.clean_end,
             end_offset=need.end_offset,
             now_ms=now_ms,
             tombstone_end=tombstone_end,
-            aborted=aborted,
+            aborted=self._state.writers.transactions.aborted,
         )
-        self._run = CompactionRun(self._replica, plan, log_lock=self._lock)
+        self._run = CompactionRun(self._replica, plan)
         return self._run
 
     def note(self, run: CompactionRun) -> None:
@@ -145,11 +123,13 @@ class LogCompaction:
             return
         swap, run.swap = run.swap, None
         if swap is not None:
-            self._table.replace(swap.old, swap.segment)
+            self._state.table.replace(swap.old, swap.segment)
         if run.mark is not None:
             self._mark = run.mark
         if run.is_done:
             self._run = None
+        # The run has removed the batches of transactions that were aborted below this offset.
+        self._state.writers.transactions.forget_below(self.clean_end)
 
     def void(self) -> None:
         """End the run, because the segments that it works on are about to change."""

@@ -3,26 +3,23 @@
 Only the owner's thread calls methods that change the log. Other threads may call the ``read`` methods at the same time.
 They may also call ``run`` of the tickets, so that the owner does not wait for the disk.
 
-    append            writes to memory and page cache; durable once the next sync ticket is finished
-    begin_sync        group commit: one ticket covers everything that was appended since the last ticket
-    begin_checkpoint  moves the recovery point now and then, and keeps the high watermark for the next start
-    begin_compaction  removes, slice by slice, records that a later record of the same key has replaced
+``PartitionLog`` implements appends and reads. An append writes to memory and page cache; it is durable once the next
+sync ticket is finished. Each other operation is a part of the log with its own module. All parts work on one
+``LogState``, and callers use them directly:
 
-This class is the only interface of a log. It implements appends and reads. Each other operation has its own module, and
-all of them work on one ``LogState``:
-
-    flushing        the part that is not durable yet
+    state           offsets, epochs, producers and segments; other packages only read it
+    replica         the folder with its meta file and checkpoint
+    flushing        group commit: one ticket covers everything that was appended since the last ticket
     checkpointing   when the recovery point moves, and which checkpoints count
     rolling         when a new segment starts
     cutting         how the log loses its end: truncation, a restart at another offset, damage
     start           how the log loses its beginning: retention, an explicit log start
-    log_compaction  compaction of the closed segments
+    compaction      removes, slice by slice, records that a later record of the same key has replaced
 
 Other layers decide who may append, what the high watermark is, and what a full disk or a suspect replica means for the
 cluster. There is no clock: callers pass ``now_ms``.
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,8 +29,6 @@ from milena.model.batch.encode import stamp_batch
 from milena.model.batch.header import STAMP_BYTES, BatchHeader, decode_header
 from milena.model.errors import ReplicaDamagedError, RequestTooLargeError, StaleLeaderEpochError
 from milena.model.types import ReplicaHealth
-from storage.compaction.policy import CompactionNeed
-from storage.compaction.run import CompactionRun
 from storage.log.checkpointing import Checkpointing
 from storage.log.cutting import Cutting
 from storage.log.flushing import Flushing
@@ -43,7 +38,6 @@ from storage.log.rolling import Rolling
 from storage.log.start import LogStart
 from storage.log.state import LogState
 from storage.log.succession import check_succession, fit_filler, is_straddling
-from storage.log.tickets import CheckpointTicket, SyncTicket
 from storage.replica.folder import ReplicaFiles, open_replica
 from storage.replica.meta import META_NAME, ReplicaMeta
 from storage.replica.recovery import RecoveredLog, RecoveryReport, recover
@@ -51,16 +45,10 @@ from storage.segments.append_plan import AppendPlan, AppendRun
 from storage.segments.log_config import LogConfig
 from storage.segments.scrub import Damage, SegmentScrub, is_current, scrub_above, scrub_of
 from storage.segments.segment import Segment
-from storage.segments.table import SegmentTable
 from storage.segments.tail import NO_TAIL, TAIL_BYTES_MAX, Tail, tail_of
 from storage.segments.uncommitted import UncommittedMemory
 from storage.state.idempotency import IdempotencyEntry
-from storage.state.producer_state import (
-    NO_SEQUENCE,
-    Verdict,
-    WriterState,
-    encode_snapshot,
-)
+from storage.state.producer_state import Verdict, WriterState, encode_snapshot
 from storage.state.transactions import Transactions
 
 __all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
@@ -73,7 +61,7 @@ class PartitionLog:
     """The log of one replica; see the module docstring.
 
     Invariants:
-        - ``log_start_offset <= synced_end_offset <= log_end_offset``;
+        - ``log_start_offset <= flushing.synced_end <= log_end_offset``;
         - segments follow each other without a gap, and only the last one grows;
         - batches below the log end are whole and checked; epochs never fall along the log;
         - the recovery point on disk never passes the synced end, nor a truncation that has returned;
@@ -88,42 +76,31 @@ class PartitionLog:
         memory: UncommittedMemory,
     ) -> None:
         """Take the parts that ``open`` has prepared; call ``open`` instead."""
-        self._replica = replica
-        self._config = config
+        self.replica = replica
         self.recovery: RecoveryReport = recovered.report
         """Findings of ``open``, or of a later scrub; ``health`` is the current verdict."""
-        # One lock for all modules: checkpoints, compaction and cuts change the same files of the folder, and the first
-        # two may run on other threads.
-        lock = self._lock = threading.Lock()
-        table = self._table = SegmentTable(recovered.segments, recovered.unsealed)
-        state = self._state = LogState(
+        state = self.state = LogState(
             f"{replica.meta.topic_name}/{replica.meta.partition}",
-            table,
-            recovered.epochs,
-            recovered.writers,
+            config,
+            recovered,
             log_start_offset=replica.log_start_offset,
-            has_remains=recovered.has_remains,
             memory=memory,
         )
-        flushing = self._flushing = Flushing(replica, table, state.end_offset)
-        self._compaction = LogCompaction(
-            replica, table, flushing, lock=lock, log_end_offset=state.end_offset
+        flushing = self.flushing = Flushing(replica, state)
+        self.compaction = LogCompaction(replica, state, flushing)
+        self.checkpointing = Checkpointing(
+            replica, state, flushing, scanned_bytes=recovered.report.scanned_bytes
         )
-        self._checkpointing = Checkpointing(
-            replica, state, flushing, lock=lock, scanned_bytes=recovered.report.scanned_bytes
-        )
-        self._rolling = Rolling(replica, state, flushing)
-        self._cutting = Cutting(
-            replica, state, flushing, self._compaction, self._checkpointing, lock=lock
-        )
-        self._log_start = LogStart(
+        self.rolling = Rolling(replica, state, flushing)
+        self.cutting = Cutting(replica, state, flushing, self.compaction, self.checkpointing)
+        self.start = LogStart(
             replica,
             state,
             flushing,
-            compaction=self._compaction,
-            checkpointing=self._checkpointing,
-            rolling=self._rolling,
-            lock=lock,
+            compaction=self.compaction,
+            checkpointing=self.checkpointing,
+            cutting=self.cutting,
+            rolling=self.rolling,
         )
 
     @classmethod
@@ -177,107 +154,50 @@ class PartitionLog:
             replica.checkpoint = replace(replica.checkpoint, is_clean=False)
         log = cls(replica, config, recover(replica), memory or UncommittedMemory())
         # Recovery has no clock: it also restored producers and keys that are past their time.
-        log._state.writers.expire(now_ms)
+        log.state.writers.expire(now_ms)
         return log
 
     # Properties.
 
     @property
-    def topic_name(self) -> str:
-        """Name of the topic."""
-        return self._replica.meta.topic_name
-
-    @property
-    def topic_id(self) -> str:
-        """Id of the topic."""
-        return self._replica.meta.topic_id
-
-    @property
-    def partition(self) -> int:
-        """Number of the partition."""
-        return self._replica.meta.partition
-
-    @property
-    def directory(self) -> str:
-        """The replica's folder."""
-        return self._replica.directory
-
-    @property
     def config(self) -> LogConfig:
         """Settings; may be replaced at any time."""
-        return self._config
+        return self.state.config
 
     @config.setter
     def config(self, config: LogConfig) -> None:
-        self._config = config
-        self._replica.index_interval_bytes = config.index_interval_bytes
-
-    @property
-    def clean_end_offset(self) -> int:
-        """Offset below which the log is compacted."""
-        return self._compaction.clean_end
+        self.state.config = config
+        self.replica.index_interval_bytes = config.index_interval_bytes
 
     @property
     def health(self) -> ReplicaHealth:
-        """Verdict about the replica; it survives restarts until ``mark_sound``."""
-        return self._replica.meta.health
+        """Verdict about the replica; it survives restarts until ``Cutting.mark_sound``."""
+        return self.replica.meta.health
 
     @property
     def log_start_offset(self) -> int:
         """First readable offset."""
-        return self._state.start_offset
+        return self.state.start_offset
 
     @property
     def log_end_offset(self) -> int:
         """Next offset to be written."""
-        return self._state.end_offset
-
-    @property
-    def synced_end_offset(self) -> int:
-        """Offset below which everything is durable."""
-        return self._flushing.synced_end
+        return self.state.end_offset
 
     @property
     def stored_end_offset(self) -> int:
         """End (exclusive) of what may be acknowledged: the synced end if strict, the log end if relaxed."""
-        return self._flushing.synced_end if self._config.is_strict else self._state.end_offset
-
-    @property
-    def high_watermark_checkpoint(self) -> int:
-        """High watermark of the last checkpoint."""
-        return self._replica.checkpoint.high_watermark
-
-    @property
-    def recovery_point(self) -> int:
-        """Offset from which recovery would scan."""
-        return self._replica.checkpoint.recovery_point
-
-    @property
-    def last_epoch(self) -> int:
-        """Leader epoch of the last batch; -1 in an empty log."""
-        return self._state.epochs.last_epoch
+        return self.flushing.synced_end if self.config.is_strict else self.state.end_offset
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches."""
-        return sum(segment.size_bytes for segment in self._table.segments)
+        return sum(segment.size_bytes for segment in self.state.table.segments)
 
     @property
-    def segment_count(self) -> int:
-        """Number of segments, including the active one."""
-        return len(self._table.segments)
-
-    def mark_sound(self) -> None:
-        """Trust the replica again: it was restored from the leader, or elected for want of a better one.
-
-        Raises:
-            DiskFailedError: stop the process.
-        """
-        self._cutting.mark_sound()
-
-    @property
-    def _active(self) -> Segment:
-        return self._table.active
+    def writers(self) -> WriterState:
+        """Known producers, idempotency keys and transactions, as of the log's end; read only."""
+        return self.state.writers
 
     # Appending.
 
@@ -326,7 +246,7 @@ class PartitionLog:
     ) -> list[_Stamped]:
         """Return the batches as they will lie at the log's end, one after the other."""
         stamped: list[_Stamped] = []
-        offset = self._state.end_offset
+        offset = self.state.end_offset
         for batch, header in zip(batches, headers, strict=True):
             stamp = stamp_batch(
                 batch, base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
@@ -345,23 +265,23 @@ class PartitionLog:
         # append; a large one is not, so its pieces stay in memory as they are until the batch is committed.
         if header.batch_bytes > TAIL_BYTES_MAX:
             self._append_next(header, chunks)
-            self._state.uncommitted.keep(header, chunks)
+            self.state.uncommitted.keep(header, chunks)
             return
         whole = b"".join(chunks)
         self._append_next(header, (whole,))
-        self._state.tail = Tail(header.base_offset, header.next_offset, whole)
+        self.state.tail = Tail(header.base_offset, header.next_offset, whole)
 
     def _append_many(self, stamped: Sequence[_Stamped]) -> None:
-        plan = AppendPlan(self._active, self._config)
+        plan = AppendPlan(self.state.table.active, self.state.config)
         for header, chunks in stamped:
             plan.add(header, *chunks)
         self._append(plan)
         # A span never crosses the end of a segment, so the tail holds the last segment's part only.
         if sum(header.batch_bytes for header, _ in stamped) <= TAIL_BYTES_MAX:
-            self._state.tail = tail_of(plan.runs[-1])
+            self.state.tail = tail_of(plan.runs[-1])
         else:
             for header, chunks in stamped:
-                self._state.uncommitted.keep(header, chunks)
+                self.state.uncommitted.keep(header, chunks)
 
     def append_as_follower(self, data: Buffer) -> int:
         """Append whole batches as the leader sent them; return the new log end.
@@ -374,27 +294,27 @@ class PartitionLog:
         found = list(iterate_batches(data))
         if len(found) == 1 and self._is_next(found[0][1]):
             self._append_next(found[0][1], (data,))
-            return self._state.end_offset
+            return self.state.end_offset
         # Two batches from a leader do not start at this log's end and are still right: see ``succession``.
-        data = fit_filler(data, found, self._state.end_offset)
-        has_straddler = is_straddling(found, self._state.start_offset, self._state.end_offset)
+        data = fit_filler(data, found, self.state.end_offset)
+        has_straddler = is_straddling(found, self.state.start_offset, self.state.end_offset)
         check_succession(
             found,
-            offset=found[0][1].base_offset if has_straddler else self._state.end_offset,
-            last_epoch=self._state.epochs.last_epoch,
+            offset=found[0][1].base_offset if has_straddler else self.state.end_offset,
+            last_epoch=self.state.epochs.last_epoch,
         )
         # Only now, when the batches are known to be good, may an append change the disk.
-        if self._state.has_remains:
-            self._cutting.drop_remains()
+        if self.state.has_remains:
+            self.cutting.drop_remains()
         # Remains lie at the offsets that this append is about to use, so they are cut first.
         view = memoryview(data)
         if has_straddler:
             _, first = found.pop(0)
             # ``begin_with`` writes this batch, so it is only counted here.
-            segment = self._cutting.begin_with(first, view[: first.batch_bytes])
+            segment = self.cutting.begin_with(first, view[: first.batch_bytes])
             self._commit(AppendRun(segment, total_bytes=first.batch_bytes, headers=[first]))
             view = view[first.batch_bytes :]
-        plan = AppendPlan(self._active, self._config)
+        plan = AppendPlan(self.state.table.active, self.state.config)
         for _, header in found:
             plan.add(header)
         for run in plan.runs:
@@ -402,15 +322,16 @@ class PartitionLog:
             run.chunks.append(view[: run.total_bytes])
             view = view[run.total_bytes :]
         self._append(plan)
-        return self._state.end_offset
+        return self.state.end_offset
 
     def _is_next(self, header: BatchHeader) -> bool:
         """Whether a batch continues the log and needs no new segment, new epoch or cut."""
-        state = self._state
+        state = self.state
         return (
             header.base_offset == state.end_offset
             and header.leader_epoch == state.epochs.last_epoch
-            and self._active.size_bytes + header.batch_bytes <= self._config.segment_bytes
+            and self.state.table.active.size_bytes + header.batch_bytes
+            <= self.state.config.segment_bytes
             and not state.has_remains
         )
 
@@ -419,7 +340,7 @@ class PartitionLog:
 
         It does what a plan with this batch would do. The epoch table needs no entry: the batch has the last epoch.
         """
-        state, segment, config = self._state, self._active, self._config
+        state, segment, config = self.state, self.state.table.active, self.state.config
         state.tail = NO_TAIL
         segment.write(
             chunks,
@@ -427,25 +348,25 @@ class PartitionLog:
             allocation_end=min(segment.size_bytes + config.preallocate_bytes, config.segment_bytes),
         )
         self._count_in(segment, header)
-        self._checkpointing.appended_bytes += header.batch_bytes
+        self.checkpointing.appended_bytes += header.batch_bytes
         # The end moves last. A reader on another thread takes the end as its bound, and must then find the batch in the
         # segment's index.
         state.end_offset = segment.next_offset
-        self._flushing.note_append(segment, header.record_count, header.batch_bytes)
+        self.flushing.note_append(segment, header.record_count, header.batch_bytes)
 
     def _require_leader_epoch(self, leader_epoch: int) -> None:
         """Refuse an append of a leader with a stale epoch, or to a damaged replica."""
         self._require_undamaged()
-        if leader_epoch < self._state.epochs.last_epoch:
+        if leader_epoch < self.state.epochs.last_epoch:
             raise StaleLeaderEpochError(
-                f"leader epoch {leader_epoch} is older than epoch {self._state.epochs.last_epoch} of the log"
+                f"leader epoch {leader_epoch} is older than epoch {self.state.epochs.last_epoch} of the log"
             )
         # This log now assigns offsets itself. State of batches that it never got would answer retries for offsets that
         # other batches take.
         self._forget_foreign_state()
 
     def _require_sizes(self, headers: Sequence[BatchHeader]) -> None:
-        bytes_max = self._config.max_message_bytes
+        bytes_max = self.state.config.max_message_bytes
         for header in headers:
             if header.batch_bytes > bytes_max:
                 raise RequestTooLargeError(
@@ -456,18 +377,18 @@ class PartitionLog:
     def _require_undamaged(self) -> None:
         if self.health is ReplicaHealth.DAMAGED:
             raise ReplicaDamagedError(
-                f"this replica of {self._state.name} is damaged: {self.recovery.reason}"
+                f"this replica of {self.state.name} is damaged: {self.recovery.reason}"
             )
 
     def _forget_foreign_state(self) -> None:
         """Drop producer state of batches that this log never got; it came with a leader's snapshot (``restart_at``)."""
-        if self._state.writers.covers_offset > self._state.end_offset:
-            self._state.writers.forget_from(self._state.end_offset)
+        if self.state.writers.covers_offset > self.state.end_offset:
+            self.state.writers.forget_from(self.state.end_offset)
 
     def _append(self, plan: AppendPlan) -> None:
         """Write all batches of an append; count them only after every write succeeded."""
         # A full disk raises in ``write``, which takes back what it wrote. The log is then as before.
-        self._state.tail = NO_TAIL
+        self.state.tail = NO_TAIL
         plan.write()
         for run in plan.runs:
             self._commit(run)
@@ -475,52 +396,26 @@ class PartitionLog:
     def _commit(self, run: AppendRun) -> None:
         segment = run.segment
         if run.is_new:
-            self._rolling.push(segment)
+            self.rolling.push(segment)
         if not run.headers:
             return
         records = 0
         for header in run.headers:
-            self._state.epochs.assign(header.leader_epoch, header.base_offset)
+            self.state.epochs.assign(header.leader_epoch, header.base_offset)
             self._count_in(segment, header)
             records += header.record_count
-        self._checkpointing.appended_bytes += run.total_bytes
-        self._state.end_offset = segment.next_offset
-        self._flushing.note_append(segment, records, run.total_bytes)
+        self.checkpointing.appended_bytes += run.total_bytes
+        self.state.end_offset = segment.next_offset
+        self.flushing.note_append(segment, records, run.total_bytes)
 
     def _count_in(self, segment: Segment, header: BatchHeader) -> None:
-        self._state.writers.record(header, header.base_offset, header.append_time_ms)
+        self.state.writers.record(header, header.base_offset, header.append_time_ms)
         segment.add_batch(
             header.base_offset,
             header.next_offset,
             header.batch_bytes,
             header.latest_timestamp_ms,
         )
-
-    # Syncing.
-
-    def needs_sync(self, now_ms: int) -> bool:
-        """Whether ``begin_sync`` is due: a strict log whenever something is unsynced, others by count or time."""
-        return self._flushing.is_due(self._config, now_ms)
-
-    def begin_sync(self) -> SyncTicket | None:
-        """Return a ticket for everything unsynced; None if all is synced or another ticket is in flight."""
-        return self._flushing.begin(self._state.end_offset)
-
-    def finish_sync(self, ticket: SyncTicket) -> int:
-        """Count a ticket that has run; return the synced end."""
-        self._flushing.finish(ticket)
-        return self._flushing.synced_end
-
-    def sync(self) -> int:
-        """Sync everything now, on this thread; return the synced end.
-
-        A ticket in flight stays valid, because another thread may be running it.
-
-        Raises:
-            DiskFailedError: stop the process.
-        """
-        self._flushing.sync_all(self._state.end_offset)
-        return self._flushing.synced_end
 
     # Reading.
 
@@ -555,18 +450,18 @@ class PartitionLog:
         self, offset: int, max_bytes: int, end_offset: int | None, *, is_cached: bool
     ) -> bytes | None:
         self._require_undamaged()
-        tail = self._state.tail
+        tail = self.state.tail
         if (
             is_cached
-            and self._state.start_offset <= offset == tail.base_offset
+            and self.state.start_offset <= offset == tail.base_offset
             and len(tail.span) <= max_bytes
             and (end_offset is None or end_offset >= tail.next_offset)
         ):
             # All followers ask for exactly this, right after an append.
             return tail.span
         return read_span(
-            self._table,
-            self._state.bounds(),
+            self.state.table,
+            self.state.bounds(),
             offset,
             max_bytes=max_bytes,
             end_offset=end_offset,
@@ -579,20 +474,10 @@ class PartitionLog:
         The chunks are whole batches in order, up to ``max_bytes`` and ``end_offset``. If the list is empty, use
         ``read_span``.
         """
-        state = self._state
+        state = self.state
         if not state.uncommitted or offset < state.start_offset:
             return []
         return state.uncommitted.find(offset, max_bytes=max_bytes, end_offset=end_offset)
-
-    def forget_uncommitted(self, below: int | None = None) -> None:
-        """Drop appends below ``below`` from memory, because they are committed; None: drop all, no reader is left."""
-        uncommitted = self._state.uncommitted
-        if not uncommitted:
-            return
-        if below is None:
-            uncommitted.forget()
-        else:
-            uncommitted.forget_below(below)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, *, is_uncommitted: bool = False
@@ -612,18 +497,12 @@ class PartitionLog:
         """
         self._require_undamaged()
         # Safe on any thread: transactions are only added to this mapping. Forgetting some puts a new one in its place.
-        aborted = {} if is_uncommitted else self.transactions.aborted
-        return find_by_timestamp(self._table, self._state.bounds(), timestamp_ms, aborted=aborted)
+        aborted = {} if is_uncommitted else self.writers.transactions.aborted
+        return find_by_timestamp(
+            self.state.table, self.state.bounds(), timestamp_ms, aborted=aborted
+        )
 
-    # Epochs and writers.
-
-    def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """Return the largest leader epoch <= ``epoch`` and its end (exclusive); (-1, -1) without one."""
-        return self._state.epochs.end_of(epoch, self._state.end_offset)
-
-    def epoch_at(self, offset: int) -> int:
-        """Return the leader epoch of the batch that holds ``offset``; -1 below the log start."""
-        return self._state.epochs.epoch_at(offset)
+    # Writers.
 
     def producer_check(self, header: BatchHeader, now_ms: int) -> Verdict:
         """Judge whether a batch may be appended after all batches so far, synced or not.
@@ -633,29 +512,12 @@ class PartitionLog:
             InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
         """
         self._forget_foreign_state()
-        return self._state.writers.producers.check(header, now_ms)
-
-    def last_sequence(self, producer_id: int) -> int | None:
-        """Return the last sequence that a producer wrote here; None if none is remembered."""
-        entry = self._state.writers.producers.get(producer_id)
-        if entry is None or entry.batches[-1].last_sequence == NO_SEQUENCE:
-            return None
-        return entry.batches[-1].last_sequence
-
-    def producer_epoch(self, producer_id: int) -> int:
-        """Return the lowest epoch under which a producer may write here; -1 if none is remembered."""
-        entry = self._state.writers.producers.get(producer_id)
-        return -1 if entry is None else entry.producer_epoch
-
-    @property
-    def transactions(self) -> Transactions:
-        """Transactions with batches in the log, as of its end; read only."""
-        return self._state.writers.transactions
+        return self.state.writers.producers.check(header, now_ms)
 
     def idempotency_lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
         """Return the entry of an idempotency key within its window."""
         self._forget_foreign_state()
-        return self._state.writers.idempotency.lookup(key_hash, now_ms)
+        return self.state.writers.idempotency.lookup(key_hash, now_ms)
 
     def has_key(self, key_hash: bytes, now_ms: int) -> bool:
         """Whether an idempotency key is known, even if only from a leader's batches that this log does not have yet.
@@ -663,19 +525,7 @@ class PartitionLog:
         Use this on a follower. ``idempotency_lookup`` is for the leader, because it forgets state of batches that the
         log does not have.
         """
-        return self._state.writers.idempotency.lookup(key_hash, now_ms) is not None
-
-    def check_key_room(self, now_ms: int, *, coming: int) -> None:
-        """Refuse one more idempotency key if the memory for keys is full.
-
-        Args:
-            now_ms: wall clock.
-            coming: keys that are already accepted but not appended yet.
-
-        Raises:
-            TooManyRequestsError: all remembered keys are only a few minutes old.
-        """
-        self._state.writers.idempotency.check_room(now_ms, coming=coming)
+        return self.writers.idempotency.lookup(key_hash, now_ms) is not None
 
     def producer_snapshot(self, high_watermark: int) -> bytes:
         """Encode the writers' state below the high watermark, for a follower that starts above offset 0.
@@ -684,136 +534,12 @@ class PartitionLog:
         would answer a retry with a batch that its log never had.
         """
         writers = WriterState()
-        writers.install(self._state.writers.freeze(self._state.end_offset))
+        writers.install(self.state.writers.freeze(self.state.end_offset))
         writers.forget_from(high_watermark)
         # The follower learns of transactions from its log: each marker lies behind its records, and the log start never
         # passes an open transaction.
         writers.transactions = Transactions()
         return encode_snapshot(writers.freeze(high_watermark))
-
-    # Cutting the end.
-
-    def truncate_to(self, offset: int) -> None:
-        """Cut everything at and above ``offset``, durably; a batch that holds ``offset`` is cut as a whole.
-
-        Raises:
-            DiskFailedError: stop the process. Also raised if the kept part is damaged; the next start finds the damage.
-        """
-        self._cutting.truncate_to(offset)
-
-    def restart_at(self, offset: int, producer_snapshot: bytes | None = None) -> None:
-        """Drop all batches and restart the empty log at ``offset``, where the leader's log starts.
-
-        Args:
-            offset: the new log start and log end.
-            producer_snapshot: result of the leader's ``producer_snapshot``.
-
-        Raises:
-            CorruptLogError: the snapshot is damaged; nothing has changed.
-            DiskFullError: nothing has changed, or the next start finishes the restart.
-            DiskFailedError: stop the process.
-        """
-        self._cutting.restart_at(offset, producer_snapshot)
-
-    # Cutting the beginning.
-
-    def advance_log_start(self, offset: int) -> None:
-        """Make ``offset`` the first readable one, durably, and remove segments wholly below it.
-
-        Raises:
-            OffsetOutOfRangeError: above the log end; use ``restart_at`` for that.
-            DiskFailedError: stop the process.
-        """
-        if offset <= self._state.start_offset:
-            return
-        if offset > self._state.end_offset:
-            raise self._state.bounds().out_of_range(offset)
-        # ``advance`` may start a new segment at the log end, where the remains lie.
-        if self._state.has_remains:
-            self._cutting.drop_remains()
-        self._log_start.advance(offset)
-
-    def maybe_apply_retention(self, now_ms: int, high_watermark: int) -> int:
-        """Remove segments below the high watermark that are too old or exceed the size limit; return the log start.
-
-        Raises:
-            DiskFailedError: stop the process.
-        """
-        # Writers expire by time and not with segments (KIP-360), so this happens in topics without retention, too.
-        self._state.writers.expire(now_ms)
-        if self._config.is_deleting:
-            start = self._log_start.retained(
-                self._config, now_ms=now_ms, high_watermark=high_watermark
-            )
-            self.advance_log_start(start)
-        # Segments below the log start wait until a checkpoint has sealed them. These were sealed since the last call.
-        self._log_start.drop_forgettable()
-        return self._state.start_offset
-
-    # Rolling by age, and compaction.
-
-    def maybe_roll(self, now_ms: int) -> None:
-        """Start a new segment if the active one is old enough; on a full disk, leave it for a later call.
-
-        Raises:
-            DiskFailedError: stop the process.
-        """
-        self._rolling.roll_by_age(self._config.roll_ms, now_ms)
-
-    def close_segment(self, offset: int) -> None:
-        """Start a new segment if the active one holds ``offset``; on a full disk, leave it for a later call.
-
-        Raises:
-            DiskFailedError: stop the process.
-        """
-        self._rolling.close_segment(offset)
-
-    def compaction_need(
-        self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
-    ) -> CompactionNeed:
-        """Estimate what a compaction would do now, and whether it is due.
-
-        Args:
-            now_ms: wall clock.
-            high_watermark: nothing at or above it is touched; with transactions, pass the last stable offset.
-            tombstone_end: every replica has everything below it.
-        """
-        return self._compaction.need(
-            self._state.bounds(),
-            self._config,
-            now_ms=now_ms,
-            high_watermark=high_watermark,
-            tombstone_end=tombstone_end,
-        )
-
-    def begin_compaction(
-        self, now_ms: int, high_watermark: int, *, tombstone_end: int = 0
-    ) -> CompactionRun | None:
-        """Start a compaction if one is due. Call ``step`` on any thread, and ``note_compaction`` after each step.
-
-        At most one run is in progress. A replica that is not sound gets none, because other replicas may have what it
-        lacks.
-        """
-        if self._state.has_remains:
-            return None
-        return self._compaction.begin(
-            self._state.bounds(),
-            self._config,
-            now_ms=now_ms,
-            high_watermark=high_watermark,
-            tombstone_end=tombstone_end,
-            aborted=self._state.writers.transactions.aborted,
-        )
-
-    def end_dropping(self) -> None:
-        """End a run that may drop tombstones or markers, because a replica may soon copy the records before them."""
-        self._compaction.void_dropping()
-
-    def note_compaction(self, run: CompactionRun) -> None:
-        """Take over the result of a step."""
-        self._compaction.note(run)
-        # The run has removed the batches of transactions that were aborted below this offset.
-        self._state.writers.transactions.forget_below(self._compaction.clean_end)
 
     # Damage.
 
@@ -827,9 +553,9 @@ class PartitionLog:
         if self.health is ReplicaHealth.DAMAGED:
             return None
         # Above the recovery point, a cut and a new write would look like damage.
-        limit = min(self.recovery_point, self._flushing.synced_end)
+        limit = min(self.replica.checkpoint.recovery_point, self.flushing.synced_end)
         near = offset if is_near else None
-        return scrub_above(self._table, offset, limit, again=again, near=near)
+        return scrub_above(self.state.table, offset, limit, again=again, near=near)
 
     def begin_look(self, offset: int, *, is_near: bool = False) -> SegmentScrub | None:
         """Return a scrub of the written part of the segment that holds ``offset``, sealed or not; None without one.
@@ -839,14 +565,14 @@ class PartitionLog:
         If the segment is not sealed, close it when damage is found, and scrub it again. A cut and a new write in the
         meantime may look like damage.
         """
-        is_there = self.log_start_offset <= offset < self._state.end_offset
+        is_there = self.log_start_offset <= offset < self.state.end_offset
         if self.health is ReplicaHealth.DAMAGED or not is_there:
             return None
-        return scrub_of(self._table.find(offset), near=offset if is_near else None)
+        return scrub_of(self.state.table.find(offset), near=offset if is_near else None)
 
     def is_current(self, damage: Damage) -> bool:
         """Whether the segment with this damage is still the same part of the log."""
-        return is_current(self._table, damage)
+        return is_current(self.state.table, damage)
 
     def give_up_from(self, damage: Damage) -> None:
         """End the log before the damage and mark it damaged, as recovery would; cut nothing until the log grows again.
@@ -854,38 +580,11 @@ class PartitionLog:
         Raises:
             DiskFailedError: stop the process.
         """
-        self._cutting.give_up_from(damage)
+        self.cutting.give_up_from(damage)
         reason = f"{damage.path} is damaged at offset {damage.offset}, byte {damage.position}: {damage.reason}"
         self.recovery = replace(self.recovery, health=ReplicaHealth.DAMAGED, reason=reason)
 
-    # Checkpoints and the end.
-
-    def checkpoint(self, high_watermark: int, *, is_forced: bool = False) -> None:
-        """Store the high watermark and, if enough was appended, move the recovery point; all on this thread.
-
-        Args:
-            high_watermark: the partition's, as far as this replica knows.
-            is_forced: move the recovery point to the log end, even if little was appended.
-
-        Raises:
-            DiskFailedError: stop the process.
-        """
-        self._checkpointing.run(high_watermark, due_bytes=self._due_bytes(is_forced=is_forced))
-
-    def begin_checkpoint(
-        self, high_watermark: int, *, is_forced: bool = False
-    ) -> CheckpointTicket | None:
-        """Return a checkpoint as a ticket, for any thread; None if it would change nothing."""
-        return self._checkpointing.begin(
-            high_watermark, due_bytes=self._due_bytes(is_forced=is_forced)
-        )
-
-    def _due_bytes(self, *, is_forced: bool) -> int:
-        return 0 if is_forced else self._config.checkpoint_bytes
-
-    def finish_checkpoint(self, ticket: CheckpointTicket) -> None:
-        """Count a checkpoint that has run."""
-        self._checkpointing.finish(ticket)
+    # The end.
 
     def close(self, *, is_clean: bool) -> None:
         """Close all files. ``is_clean``: sync and checkpoint first, so that the next start need not scan.
@@ -893,17 +592,19 @@ class PartitionLog:
         Raises:
             DiskFailedError: stop the process.
         """
-        self._compaction.void()
-        self._state.uncommitted.forget()
+        self.compaction.void()
+        self.state.uncommitted.forget()
         if is_clean:
-            self.sync()
+            self.flushing.sync_all()
             # The preallocated zeros are cut, so that the next start need not read them. Remains stay, because they may
             # be all that is left of their records. A log with remains is not clean: only a scan finds the damage again.
-            has_remains = self._state.has_remains
+            has_remains = self.state.has_remains
             if not has_remains:
-                self._active.cut_leftovers()
-            self._checkpointing.run(self.high_watermark_checkpoint, is_clean=not has_remains)
-        self._table.close()
+                self.state.table.active.cut_leftovers()
+            self.checkpointing.run(
+                self.replica.checkpoint.high_watermark, is_forced=True, is_clean=not has_remains
+            )
+        self.state.table.close()
 
     def delete(self) -> None:
         """Close the log and remove the replica's folder; remove it from the manifest first.
@@ -911,13 +612,13 @@ class PartitionLog:
         Raises:
             DiskFailedError: stop the process.
         """
-        self._compaction.void()
-        self._state.uncommitted.forget()
+        self.compaction.void()
+        self.state.uncommitted.forget()
         # With the lock: a checkpoint in flight must not write into the folder after its removal.
-        with self._lock:
-            self._checkpointing.void()
-            self._table.close()
-            replica = self._replica
+        with self.replica.lock:
+            self.checkpointing.void()
+            self.state.table.close()
+            replica = self.replica
             # A crash may leave some of these files. Without the meta file, the next start treats them as leftovers.
             replica.files.remove(replica.path(META_NAME))
             replica.files.sync_directory(replica.directory)

@@ -46,13 +46,13 @@ class Rolling:
             with suppress(DiskFullError):
                 self.push(self._replica.new_segment(self._state.end_offset))
 
-    def roll_by_age(self, roll_ms: int | None, now_ms: int) -> None:
-        """Call ``try_roll`` if the first batch of the active segment is ``roll_ms`` old; None: never.
+    def roll_by_age(self, now_ms: int) -> None:
+        """Call ``try_roll`` if the active segment is old enough.
 
         Raises:
             DiskFailedError: stop the process.
         """
-        active = self._state.table.active
+        active, roll_ms = self._state.table.active, self._state.config.roll_ms
         if roll_ms is None or not active.size_bytes or self._state.has_remains:
             return
         if self._age.has_reached(roll_ms, active, now_ms):

@@ -3,16 +3,15 @@
 ``segments.retention`` computes how far retention moves it (pure). A caller may also name the new start.
 """
 
-import threading
 from dataclasses import replace
 
 from storage.log.checkpointing import Checkpointing
+from storage.log.cutting import Cutting
 from storage.log.flushing import Flushing
 from storage.log.log_compaction import LogCompaction
 from storage.log.rolling import Rolling
 from storage.log.state import LogState
 from storage.replica.folder import ReplicaFiles
-from storage.segments.log_config import LogConfig
 from storage.segments.retention import forgettable, retained_start
 
 
@@ -27,8 +26,8 @@ class LogStart:
     __slots__ = (
         "_checkpointing",
         "_compaction",
+        "_cutting",
         "_flushing",
-        "_lock",
         "_replica",
         "_rolling",
         "_state",
@@ -42,32 +41,39 @@ class LogStart:
         *,
         compaction: LogCompaction,
         checkpointing: Checkpointing,
+        cutting: Cutting,
         rolling: Rolling,
-        lock: threading.Lock,
     ) -> None:
-        """Take the log's parts; ``lock`` keeps a checkpoint in progress apart from a change of the same file."""
         self._replica = replica
         self._state = state
         self._flushing = flushing
         self._compaction = compaction
         self._checkpointing = checkpointing
+        self._cutting = cutting
         self._rolling = rolling
-        self._lock = lock
 
     def advance(self, offset: int) -> None:
-        """Make ``offset``, above the log start and in a log without remains, the first readable one.
+        """Make ``offset`` the first readable one, durably, and remove segments wholly below it.
 
         Raises:
+            OffsetOutOfRangeError: above the log end; use ``Cutting.restart_at`` for that.
             DiskFailedError: stop the process.
         """
         state, replica = self._state, self._replica
+        if offset <= state.start_offset:
+            return
+        if offset > state.end_offset:
+            raise state.bounds().out_of_range(offset)
+        # A new segment may start at the log end, where the remains lie.
+        if state.has_remains:
+            self._cutting.drop_remains()
         if offset > self._flushing.synced_end:
             # Otherwise a power cut could leave a log that ends below its start.
-            self._flushing.sync_all(state.end_offset)
+            self._flushing.sync_all()
         if offset == state.end_offset:
             # On a full disk the last segment stays for now. Its records can no longer be read in any case.
             self._rolling.try_roll()
-        with self._lock:
+        with replica.lock:
             replica.store_checkpoint(
                 replace(replica.checkpoint, log_start_offset=offset, is_clean=False)
             )
@@ -76,9 +82,9 @@ class LogStart:
         state.writers.transactions.forget_below(offset)
         if any(segment.next_offset <= offset for segment in state.table.unsealed):
             self._checkpointing.run(replica.checkpoint.high_watermark)
-        self.drop_forgettable()
+        self._drop_forgettable()
 
-    def drop_forgettable(self) -> None:
+    def _drop_forgettable(self) -> None:
         """Remove segments below the log start that are sealed.
 
         Sealing writes a snapshot, which keeps the writers' state that came from the segment.
@@ -97,8 +103,23 @@ class LogStart:
                 break
         return forgettable(summaries, self._state.start_offset)
 
-    def retained(self, config: LogConfig, *, now_ms: int, high_watermark: int) -> int:
+    def apply_retention(self, now_ms: int, high_watermark: int) -> int:
+        """Remove segments below the high watermark that are too old or exceed the size limit; return the log start.
+
+        Raises:
+            DiskFailedError: stop the process.
+        """
+        # Writers expire by time and not with segments (KIP-360), so this happens in topics without retention, too.
+        self._state.writers.expire(now_ms)
+        if self._state.config.is_deleting:
+            self.advance(self._retained(now_ms, high_watermark))
+        # Segments below the log start wait until a checkpoint has sealed them. These were sealed since the last call.
+        self._drop_forgettable()
+        return self._state.start_offset
+
+    def _retained(self, now_ms: int, high_watermark: int) -> int:
         """Return where the log should start by age and size; records that an in-sync replica may need stay."""
+        config = self._state.config
         return retained_start(
             [segment.summary for segment in self._state.table.segments],
             now_ms=now_ms,

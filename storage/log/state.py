@@ -6,11 +6,11 @@ states are valid. This module has no steps and no files.
 """
 
 from storage.log.reader import Bounds
+from storage.replica.recovery import RecoveredLog
+from storage.segments.log_config import LogConfig
 from storage.segments.table import SegmentTable
 from storage.segments.tail import NO_TAIL, Tail
 from storage.segments.uncommitted import Uncommitted, UncommittedMemory
-from storage.state.leader_epochs import LeaderEpochs
-from storage.state.producer_state import WriterState
 
 
 class LogState:
@@ -18,6 +18,7 @@ class LogState:
 
     Attributes:
         name: the partition's name, for messages.
+        config: settings.
         table: the segments.
         epochs: where each leader epoch begins.
         writers: known producers and idempotency keys at the log end.
@@ -29,6 +30,7 @@ class LogState:
     """
 
     __slots__ = (
+        "config",
         "end_offset",
         "epochs",
         "has_remains",
@@ -43,22 +45,21 @@ class LogState:
     def __init__(
         self,
         name: str,
-        table: SegmentTable,
-        epochs: LeaderEpochs,
-        writers: WriterState,
+        config: LogConfig,
+        recovered: RecoveredLog,
         *,
         log_start_offset: int,
-        has_remains: bool,
         memory: UncommittedMemory,
     ) -> None:
-        """Take the log's parts; the log may start above ``log_start_offset``, which is the checkpoint's."""
+        """Take the recovered log; it may start above ``log_start_offset``, which is the checkpoint's."""
         self.name = name
-        self.table = table
-        self.epochs = epochs
-        self.writers = writers
-        self.start_offset = max(log_start_offset, table.bases[0])
-        self.end_offset = table.active.next_offset
-        self.has_remains = has_remains
+        self.config = config
+        self.table = SegmentTable(recovered.segments, recovered.unsealed)
+        self.epochs = recovered.epochs
+        self.writers = recovered.writers
+        self.start_offset = max(log_start_offset, self.table.bases[0])
+        self.end_offset = self.table.active.next_offset
+        self.has_remains = recovered.has_remains
         self.tail: Tail = NO_TAIL
         self.uncommitted = Uncommitted(memory)
 
@@ -70,3 +71,7 @@ class LogState:
     def bounds(self) -> Bounds:
         """Return the range of offsets that may be read now."""
         return Bounds(self.start_offset, self.end_offset, self.name)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """Return the largest leader epoch <= ``epoch`` and its end (exclusive); (-1, -1) without one."""
+        return self.epochs.end_of(epoch, self.end_offset)

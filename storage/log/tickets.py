@@ -4,7 +4,6 @@ The owner's thread creates a ticket and finishes it. ``run`` may run on any thre
 to append. A ticket holds pins, which keep its files open. It holds nothing else of the log's state.
 """
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -73,14 +72,12 @@ class CheckpointTicket:
     """A checkpoint that moves the recovery point and stores the high watermark.
 
     The recovery point passes a segment only after the segment is durable: its bytes, index, time index, the epoch table
-    and a snapshot of the writers' state. This determines the order of ``run``. ``lock`` keeps the ticket apart from the
-    owner's own changes of the same files. ``generation`` tells the ticket that a truncation or a newer checkpoint came
-    first, and that its content is void.
+    and a snapshot of the writers' state. This determines the order of ``run``. ``generation`` tells the ticket that a
+    truncation or a newer checkpoint came first, and that its content is void.
     """
 
     __slots__ = (
         "_generations",
-        "_lock",
         "_pinned",
         "_plan",
         "_replica",
@@ -95,12 +92,10 @@ class CheckpointTicket:
         checkpoint: Checkpoint,
         plan: CheckpointPlan | None,
         *,
-        lock: threading.Lock,
         generations: "Generations",
     ) -> None:
         self._replica = replica
         self._plan = plan
-        self._lock = lock
         self._generations = generations
         self._pinned = (
             [] if plan is None else [(segment, segment.pin()) for segment, _ in plan.sealed]
@@ -121,7 +116,7 @@ class CheckpointTicket:
         Raises:
             DiskFailedError: stop the process.
         """
-        with self._lock:
+        with self._replica.lock:
             if self.generation != self._generations.current:
                 return
             stored = self._replica.checkpoint

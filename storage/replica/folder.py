@@ -13,7 +13,8 @@
 Changes here are durable when they return, unless their docstring says otherwise. This module knows nothing of batches.
 """
 
-from dataclasses import dataclass, replace
+import threading
+from dataclasses import dataclass, field, replace
 
 from milena.disk.files import Files
 from milena.model.errors import CorruptLogError, DiskFullError
@@ -49,6 +50,8 @@ class ReplicaFiles:
     index_interval_bytes: int
     reason: str = ""
     """Why the replica is not sound, if this was found before recovery started."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held by a thread that changes files here: checkpoints and compaction may run apart from the owner's thread."""
 
     def path(self, name: str) -> str:
         """Return the path of a file in the folder."""

@@ -122,6 +122,18 @@ class ProducerStates:
         """Return the state of a producer, expired or not."""
         return self._entries.get(producer_id)
 
+    def epoch_of(self, producer_id: int) -> int:
+        """Return the lowest epoch under which a producer may write here; -1 if none is remembered."""
+        entry = self.get(producer_id)
+        return -1 if entry is None else entry.producer_epoch
+
+    def last_sequence(self, producer_id: int) -> int | None:
+        """Return the last sequence that a producer wrote here; None if none is remembered."""
+        entry = self.get(producer_id)
+        if entry is None or entry.batches[-1].last_sequence == NO_SEQUENCE:
+            return None
+        return entry.batches[-1].last_sequence
+
     def check(self, header: BatchHeader, now_ms: int) -> Verdict:
         """Judge whether a producer's batch may be appended.
 

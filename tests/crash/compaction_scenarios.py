@@ -29,7 +29,7 @@ Values = dict[bytes | None, bytes]
 
 def writers_of(log: PartitionLog) -> str:
     """What the log remembers of its writers."""
-    writers = log._state.writers.freeze(log.log_end_offset)
+    writers = log.state.writers.freeze(log.log_end_offset)
     return blake2b(repr((writers.producers, writers.idempotency)).encode()).hexdigest()
 
 
@@ -55,7 +55,7 @@ class CompactedPromise:
         log = open_log(files, config=COMPACTED)
         assert log.health is ReplicaHealth.SOUND, log.recovery
         assert log.log_end_offset == self.end_offset
-        assert tuple(log.epoch_end(epoch) for epoch in range(5)) == self.epoch_ends
+        assert tuple(log.state.epoch_end(epoch) for epoch in range(5)) == self.epoch_ends
         assert writers_of(log) == self.writers
         assert tuple(sorted(values_of(log).items(), key=str)) == self.wanted
         leftovers = [path for path in files.paths() if path.endswith((".cleaned", ".swap"))]
@@ -90,7 +90,7 @@ def promise_of(log: PartitionLog, wanted: Values) -> CompactedPromise:
         before=tuple(sorted(records_of(log).items())),
         wanted=tuple(sorted(wanted.items(), key=str)),
         end_offset=log.log_end_offset,
-        epoch_ends=tuple(log.epoch_end(epoch) for epoch in range(5)),
+        epoch_ends=tuple(log.state.epoch_end(epoch) for epoch in range(5)),
         writers=writers_of(log),
     )
 
@@ -113,7 +113,7 @@ def compact_into_one(files: MemoryFiles, announce: Announce) -> None:
     log.config = COMPACTED
     announce(promise_of(log, wanted))
     assert compact(log)
-    assert log.segment_count == 2
+    assert len(log.state.table.segments) == 2
 
 
 COMPACTION_SCENARIOS = (

@@ -115,7 +115,7 @@ class DirectoryPromise:
         log = open_replica(files, directory, 9)
         directory.add_replicas([(TOPIC_ID, 9)])
         log.append_as_leader([make_batch(2)], leader_epoch=0, now_ms=NOW_MS)
-        log.sync()
+        log.flushing.sync_all()
         kept = read_all(log)
         files.crash()
         directory = open_directory(files, "fresh")
@@ -174,7 +174,7 @@ class Node:
         for size in sizes:
             batch = make_batch(2, value_bytes=size)
             log.append_as_leader([batch], leader_epoch=0, now_ms=NOW_MS)
-        log.sync()
+        log.flushing.sync_all()
         ends = dict(self.promise.listed)
         ends[TOPIC_ID, partition] = log.log_end_offset
         self.say(listed=tuple(ends.items()), is_quiet=True)
@@ -192,7 +192,7 @@ class Node:
         """In order."""
         self.say(is_quiet=False)
         for log in self.logs.values():
-            log.checkpoint(log.log_end_offset)
+            log.checkpointing.run(log.log_end_offset)
             log.close(is_clean=True)
         self.directory.mark_clean_stop()
         self.directory.close()

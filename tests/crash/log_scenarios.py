@@ -46,11 +46,18 @@ def verdict_of(log: PartitionLog) -> Verdict:
         assert offset is None or header.base_offset == offset, "offsets are dense"
         offset = header.next_offset
     assert offset in (None, log.log_end_offset)
-    writers = log._state.writers.freeze(log.log_end_offset)
+    writers = log.state.writers.freeze(log.log_end_offset)
     seen = blake2b(repr((writers.producers, writers.idempotency)).encode()).hexdigest()
-    epochs = tuple(log.epoch_end(epoch) for epoch in range(log.last_epoch + 1))
+    epochs = tuple(log.state.epoch_end(epoch) for epoch in range(log.state.epochs.last_epoch + 1))
     return Verdict(
-        (log.log_start_offset, log.log_end_offset, Batches(batches), log.last_epoch, epochs, seen),
+        (
+            log.log_start_offset,
+            log.log_end_offset,
+            Batches(batches),
+            log.state.epochs.last_epoch,
+            epochs,
+            seen,
+        ),
         is_trusted=log.health is ReplicaHealth.SOUND,
         has_cut=log.recovery.cut_bytes > 0,
     )
@@ -117,21 +124,21 @@ class LogPromise:
     def live_on(self, files: MemoryFiles) -> None:
         log = self.open(files)
         if log.health is not ReplicaHealth.SOUND:
-            log.mark_sound()
+            log.cutting.mark_sound()
         before = read_all(log)
         end = log.log_end_offset
         batch = make_batch(2, value_bytes=7)
-        epoch = log.last_epoch + 1
+        epoch = log.state.epochs.last_epoch + 1
         log.append_as_leader([batch], leader_epoch=epoch, now_ms=NOW_MS + 10_000)
-        log.sync()
-        log.checkpoint(log.log_end_offset)
+        log.flushing.sync_all()
+        log.checkpointing.run(log.log_end_offset)
         added = stamped(batch, base_offset=end, leader_epoch=epoch, append_time_ms=NOW_MS + 10_000)
         files.crash()
         log = self.open(files, is_listed=True)
         assert log.health is ReplicaHealth.SOUND, log.recovery
         is_kept = read_all(log) == [*before, added]
         assert is_kept, "what was appended after recovery is not what is there"
-        log.truncate_to(end)
+        log.cutting.truncate_to(end)
         files.crash()
         log = self.open(files, is_listed=True)
         assert log.health is ReplicaHealth.SOUND, log.recovery
@@ -172,7 +179,7 @@ class Announcing(LogModel):
         end = min(before.log_end, planned.log_end)
         self._announce(self._promise(candidates, end, is_quiet=False))
         super().change(planned, run)
-        self._stored_high_watermark = self.log.high_watermark_checkpoint
+        self._stored_high_watermark = self.log.replica.checkpoint.high_watermark
         self.announce()
 
     def _promise(
@@ -216,8 +223,8 @@ class Announcing(LogModel):
 
     def note_synced(self) -> None:
         """A ticket was finished."""
-        self.expected = replace(self.expected, durable_end=self.log.synced_end_offset)
-        self._stored_high_watermark = self.log.high_watermark_checkpoint
+        self.expected = replace(self.expected, durable_end=self.log.flushing.synced_end)
+        self._stored_high_watermark = self.log.replica.checkpoint.high_watermark
         self.announce()
 
     def fill(self, rounds: int = 3) -> None:
@@ -272,11 +279,11 @@ def checkpoint_unsynced(model: Announcing) -> None:
     """A checkpoint of a log that was not synced, and appends while its ticket is under way."""
     model.write(600, 33)
     model.write(900)
-    ticket = model.log.begin_checkpoint(0, is_forced=True)
+    ticket = model.log.checkpointing.begin(0, is_forced=True)
     assert ticket is not None
     model.write(500, 700)
     ticket.run()
-    model.log.finish_checkpoint(ticket)
+    model.log.checkpointing.finish(ticket)
     model.note_synced()
     model.sync()
 
@@ -284,18 +291,18 @@ def checkpoint_unsynced(model: Announcing) -> None:
 def group_commit(model: Announcing) -> None:
     """Appends while a sync is under way, across a roll."""
     model.write(700)
-    ticket = model.log.begin_sync()
+    ticket = model.log.flushing.begin()
     assert ticket is not None
     model.write(900, 11)
     model.write(400)
     ticket.run()
-    model.log.finish_sync(ticket)
+    model.log.flushing.finish(ticket)
     model.note_synced()
     model.write(33)
-    ticket = model.log.begin_sync()
+    ticket = model.log.flushing.begin()
     assert ticket is not None
     ticket.run()
-    model.log.finish_sync(ticket)
+    model.log.flushing.finish(ticket)
     model.note_synced()
 
 
@@ -380,16 +387,16 @@ def _retain(model: Announcing, **bounds: int) -> None:
     """As much as a log without crashes forgets: the steps are those of an advanced log start."""
     log = model.log
     log.config = replace(model.config, **bounds)
-    ends = [segment.next_offset for segment in log._table.segments if segment.size_bytes]
+    ends = [segment.next_offset for segment in log.state.table.segments if segment.size_bytes]
     # Where it will start is read off a copy, whose retention does not touch the disk that is searched.
     copy = open_log(
         MemoryFiles.developed(model.files.photograph()), config=log.config, now_ms=model.now_ms
     )
-    start = copy.maybe_apply_retention(model.now_ms, log.log_end_offset)
+    start = copy.start.apply_retention(model.now_ms, log.log_end_offset)
     assert start in ends, (start, ends)
     model.change(
         replace(model.expected, log_start=start),
-        lambda: log.maybe_apply_retention(model.now_ms, log.log_end_offset),
+        lambda: log.start.apply_retention(model.now_ms, log.log_end_offset),
     )
 
 
@@ -399,7 +406,7 @@ def restart(model: Announcing) -> None:
     snapshot = model.log.producer_snapshot(model.log.log_end_offset)
     model.high_watermark = 40
     planned = Expected(log_start=40, log_end=40, durable_end=40)
-    model.change(planned, lambda: model.log.restart_at(40, snapshot))
+    model.change(planned, lambda: model.log.cutting.restart_at(40, snapshot))
     model.is_state_exact = False
     model.write(300, as_follower=True)
     model.sync()
@@ -444,7 +451,7 @@ class Relaxed(Announcing):
     def checkpoint_at_end(self) -> None:
         """Store the log end as high watermark, though it is not durable."""
         log = self.log
-        self.change(self.expected, lambda: log.checkpoint(log.log_end_offset))
+        self.change(self.expected, lambda: log.checkpointing.run(log.log_end_offset))
 
 
 def made_sound(model: Announcing) -> None:
@@ -453,14 +460,14 @@ def made_sound(model: Announcing) -> None:
     model.sync()
     log = model.log
     model._announce(SuspectPromise(inner=model._promise((model.expected,), 6, is_quiet=False)))
-    active = log._table.active
+    active = log.state.table.active
     log.close(is_clean=False)
     # A tail that was torn by an earlier crash.
     model.files.overwrite(active.path(".log"), active.size_bytes, b"half a batch")
     model.files.kill()
     model.log = open_log(model.files)
     assert model.log.health is ReplicaHealth.SUSPECT
-    model.log.mark_sound()
+    model.log.cutting.mark_sound()
     model.announce()
     model.write(33)
     model.sync()

@@ -83,9 +83,9 @@ class UpdatesPromise:
     def live_on(self, files: MemoryFiles) -> None:
         log = open_log(files, config=COMPACTED)
         if log.health is not ReplicaHealth.SOUND:
-            log.mark_sound()
+            log.cutting.mark_sound()
         wanted = values_of(log)
-        epoch = log.last_epoch + 1
+        epoch = log.state.epochs.last_epoch + 1
         append(log, keyed_batch([(b"alive", b"yes")]), epoch=epoch)
         roll(log)
         compact(log)
@@ -147,13 +147,13 @@ class Compacting:
             self.say(is_quiet=False, written_end=offset)
             self.log.append_as_leader([batch], leader_epoch=epoch, now_ms=NOW_MS)
             self.say(is_quiet=False)
-        self.log.sync()
+        self.log.flushing.sync_all()
         self._durable_end = self.log.log_end_offset
         self.say(is_quiet=True)
-        self.log.checkpoint(self._durable_end)
+        self.log.checkpointing.run(self._durable_end)
 
     def _sequence(self, producer_id: int) -> int:
-        last = self.log.last_sequence(producer_id)
+        last = self.log.writers.producers.last_sequence(producer_id)
         return 0 if last is None else last + 1
 
     def seal(self) -> None:
@@ -181,12 +181,12 @@ def updates_between_slices(node: Compacting) -> None:
     node.update(10)
     node.seal()
     end = node.log.log_end_offset
-    run = node.log.begin_compaction(NOW_MS, end, tombstone_end=end)
+    run = node.log.compaction.begin(NOW_MS, end, tombstone_end=end)
     assert run is not None
     for epoch in (1, 2):
         if not run.is_done:
             run.step()
-            node.log.note_compaction(run)
+            node.log.compaction.note(run)
         node.update(3, epoch=epoch)
     finish(node.log, run)
     node.seal()

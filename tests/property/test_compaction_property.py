@@ -75,7 +75,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
     def batch(self, pairs, producer_id, key):
         producer = extension = None
         if producer_id is not None:
-            last = self.log.last_sequence(producer_id)
+            last = self.log.writers.producers.last_sequence(producer_id)
             producer = ProducerStamp(producer_id, 0, 0 if last is None else last + 1)
         elif key is not None:
             extension = IdempotencyExtension(bytes([key]) * 16, bytes([key]) * 8, 6)
@@ -87,7 +87,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
 
     @rule()
     def roll(self):
-        self.log.close_segment(self.log.log_end_offset)
+        self.log.rolling.close_segment(self.log.log_end_offset)
 
     @rule(segment_bytes=st.sampled_from([300, 600, 1500, 20_000]))
     def resize(self, segment_bytes):
@@ -100,27 +100,27 @@ class CompactedLogMachine(RuleBasedStateMachine):
 
     @rule()
     def commit(self):
-        self.log.sync()
+        self.log.flushing.sync_all()
         self.committed_end = self.durable_end = self.log.log_end_offset
-        self.log.checkpoint(self.committed_end)
+        self.log.checkpointing.run(self.committed_end)
 
     @rule(fraction=fractions)
     def truncate(self, fraction):
         low = max(self.committed_end, self.log.log_start_offset)
-        self.log.truncate_to(low + round(fraction * (self.log.log_end_offset - low)))
+        self.log.cutting.truncate_to(low + round(fraction * (self.log.log_end_offset - low)))
         self.note_cut()
 
     @rule(fraction=fractions)
     def advance_log_start(self, fraction):
         start = self.log.log_start_offset
-        self.log.advance_log_start(start + round(fraction * (self.committed_end - start)))
+        self.log.start.advance(start + round(fraction * (self.committed_end - start)))
 
     # Compaction.
 
     @precondition(lambda self: self.run is None)
     @rule()
     def begin(self):
-        self.run = self.log.begin_compaction(
+        self.run = self.log.compaction.begin(
             self.now_ms, self.committed_end, tombstone_end=self.committed_end
         )
         if self.run is not None:
@@ -131,7 +131,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
     def step(self, count):
         for _ in range(count):
             self.run.step()
-            self.log.note_compaction(self.run)
+            self.log.compaction.note(self.run)
         if self.run.is_done:
             self.run = None
 
@@ -143,7 +143,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
     def prepare(self):
         """Begin a run over all that there is."""
         self.finish()
-        self.log.close_segment(self.log.log_end_offset)
+        self.log.rolling.close_segment(self.log.log_end_offset)
         self.commit()
         self.begin()
 
@@ -156,7 +156,7 @@ class CompactedLogMachine(RuleBasedStateMachine):
     @rule()
     def reopen(self):
         self.run = None
-        self.log.checkpoint(self.committed_end)
+        self.log.checkpointing.run(self.committed_end)
         self.log.close(is_clean=True)
         self.files.crash()
         self.log = open_log(self.files, config=self.config, was_clean=True, now_ms=self.now_ms)
@@ -203,8 +203,8 @@ class CompactedLogMachine(RuleBasedStateMachine):
         assert self.log.health is not ReplicaHealth.DAMAGED, self.log.recovery
         assert self.log.log_end_offset >= self.durable_end
         if self.log.health is not ReplicaHealth.SOUND:
-            self.log.mark_sound()
-        self.epoch = max(self.epoch, self.log.last_epoch)
+            self.log.cutting.mark_sound()
+        self.epoch = max(self.epoch, self.log.state.epochs.last_epoch)
         assert not any(path.endswith((".cleaned", ".swap")) for path in self.files.paths())
         self.note_cut()
         self.durable_end = self.log.log_end_offset
@@ -241,12 +241,12 @@ class CompactedLogMachine(RuleBasedStateMachine):
             # Only a tombstone may be gone, and with it everything that it deleted.
             assert value is None
             assert key not in [key for key, _ in found.values()]
-        clean = self.log.clean_end_offset
+        clean = self.log.compaction.clean_end
         below = [key for offset, (key, _) in found.items() if offset < clean]
         if self.run is None:
             assert len(below) == len(set(below)), "each key once where it was compacted"
         for offset in found:
-            assert self.log.epoch_at(offset) == self.epochs[offset]
+            assert self.log.state.epochs.epoch_at(offset) == self.epochs[offset]
 
     @invariant()
     def retries_are_recognised(self):

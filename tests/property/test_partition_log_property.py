@@ -94,14 +94,14 @@ class PartitionLogMachine(RuleBasedStateMachine):
     def truncate(self, fraction):
         """A follower never truncates below its high watermark."""
         model = self.model
-        low = max(model.log.log_start_offset, model.log.high_watermark_checkpoint)
+        low = max(model.log.log_start_offset, model.log.replica.checkpoint.high_watermark)
         offset = low + round(fraction * (model.log.log_end_offset - low))
         model.truncate_to(offset)
 
     @rule(fraction=fractions)
     def advance_log_start(self, fraction):
         model = self.model
-        start, end = model.log.log_start_offset, model.log.synced_end_offset
+        start, end = model.log.log_start_offset, model.log.flushing.synced_end
         model.advance_log_start(start + round(fraction * max(end - start, 0)))
 
     @rule(distance=st.integers(0, 50))
@@ -113,33 +113,33 @@ class PartitionLogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sync_ticket is None)
     @rule()
     def begin_sync(self):
-        self.sync_ticket = self.model.log.begin_sync()
+        self.sync_ticket = self.model.log.flushing.begin()
 
     @precondition(lambda self: self.sync_ticket is not None)
     @rule()
     def finish_sync(self):
         ticket, self.sync_ticket = self.sync_ticket, None
         ticket.run()
-        self.model.log.finish_sync(ticket)
+        self.model.log.flushing.finish(ticket)
         self.note_synced()
 
     @precondition(lambda self: self.checkpoint_ticket is None)
     @rule()
     def begin_checkpoint(self):
         model = self.model
-        self.checkpoint_ticket = model.log.begin_checkpoint(model.high_watermark, is_forced=True)
+        self.checkpoint_ticket = model.log.checkpointing.begin(model.high_watermark, is_forced=True)
 
     @precondition(lambda self: self.checkpoint_ticket is not None)
     @rule()
     def finish_checkpoint(self):
         ticket, self.checkpoint_ticket = self.checkpoint_ticket, None
         ticket.run()
-        self.model.log.finish_checkpoint(ticket)
+        self.model.log.checkpointing.finish(ticket)
         self.note_synced()
 
     def note_synced(self):
         model = self.model
-        end = model.log.synced_end_offset
+        end = model.log.flushing.synced_end
         assert end >= model.expected.durable_end
         model.expected = replace(model.expected, durable_end=end)
 

@@ -181,7 +181,7 @@ class TransactionLookup:
         if runner.log.has_key(key_hash, now_ms):
             return False
         try:
-            runner.log.check_key_room(now_ms, coming=0)
+            runner.log.writers.idempotency.check_room(now_ms, coming=0)
         except TooManyRequestsError:
             return False
         return True
@@ -328,7 +328,9 @@ class TransactionLookup:
             request.leader_epoch,
             is_confirmed=not request.is_bound,
         )
-        found = runner.log.transactions.open.get((request.producer_id, request.producer_epoch))
+        found = runner.log.writers.transactions.open.get(
+            (request.producer_id, request.producer_epoch)
+        )
         return OpenTransactionAnswer(
             end_offset=-1 if found is None else found.end_offset,
             records=0 if found is None else found.records,
@@ -388,7 +390,7 @@ class TransactionLookup:
             )
             for runner in self._replicas
             if runner.leader is not None
-            for identity, found in runner.log.transactions.under_way(runner.high_watermark)
+            for identity, found in runner.log.writers.transactions.under_way(runner.high_watermark)
         ]
         rows.sort(key=lambda row: row.began_ms)
         return tuple(rows[:ROWS_MAX])

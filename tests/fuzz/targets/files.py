@@ -71,7 +71,7 @@ def _filled_log() -> LogModel:
 
 
 def _segment() -> Segment:
-    return _filled_log().log._table.active
+    return _filled_log().log.state.table.active
 
 
 def _index(data: bytes) -> object:

@@ -86,10 +86,10 @@ class _Watch:
         self.key = key
         self.runner = runner
         log = self.log = runner.log
-        self.state = log._state
-        self.flushing = log._flushing
-        self.replica = log._replica
-        self.compaction = log._compaction
+        self.state = log.state
+        self.flushing = log.flushing
+        self.replica = log.replica
+        self.compaction = log.compaction
         self.take()
         # Nothing is known of it yet.
         self.leader_epoch: int | None = None
@@ -106,7 +106,7 @@ class _Watch:
             and self.state.start_offset is self.log_start
             and self.replica.meta is self.meta
             and self.compaction._mark is self.mark
-            and log._config is self.config
+            and log.state.config is self.config
         )
 
     def take(self) -> None:
@@ -119,7 +119,7 @@ class _Watch:
         self.log_start = self.state.start_offset
         self.log_end = self.state.end_offset
         self.synced_end = self.flushing.synced_end
-        self.config = log._config
+        self.config = log.state.config
         self.meta = self.replica.meta
         self.mark = self.compaction._mark
 

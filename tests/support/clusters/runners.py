@@ -185,7 +185,7 @@ class Bench:
             broker_epoch=self.brokers[follower].broker_epoch,
             leader_epoch=runner.leader_epoch,
             offset=self.log.log_end_offset if offset is None else offset,
-            last_epoch=self.log.last_epoch if last_epoch is None else last_epoch,
+            last_epoch=self.log.state.epochs.last_epoch if last_epoch is None else last_epoch,
             brokers=self.brokers,
         ).name
 

@@ -50,21 +50,21 @@ def append(log: PartitionLog, *batches: bytes, epoch: int = 0, now_ms: int = NOW
     offsets = [
         log.append_as_leader([batch], leader_epoch=epoch, now_ms=now_ms)[0] for batch in batches
     ]
-    log.sync()
-    log.checkpoint(log.log_end_offset)
+    log.flushing.sync_all()
+    log.checkpointing.run(log.log_end_offset)
     return offsets
 
 
 def roll(log: PartitionLog) -> None:
     """Close the active segment, and let a checkpoint seal it: only such segments are compacted."""
-    log.close_segment(log.log_end_offset)
-    log.checkpoint(log.log_end_offset)
+    log.rolling.close_segment(log.log_end_offset)
+    log.checkpointing.run(log.log_end_offset)
 
 
 def compact(log: PartitionLog, *, now_ms: int = NOW_MS, tombstone_end: int | None = None) -> bool:
     """Run a compaction to its end; False when none is due."""
     end = log.log_end_offset
-    run = log.begin_compaction(
+    run = log.compaction.begin(
         now_ms, end, tombstone_end=end if tombstone_end is None else tombstone_end
     )
     if run is None:
@@ -77,7 +77,7 @@ def finish(log: PartitionLog, run: CompactionRun) -> None:
     """Step a run to its end."""
     while not run.is_done:
         run.step()
-        log.note_compaction(run)
+        log.compaction.note(run)
 
 
 def records_of(log: PartitionLog) -> dict[int, Pair]:

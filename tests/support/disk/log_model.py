@@ -198,29 +198,33 @@ class LogModel:
         return stored
 
     def sync(self) -> None:
-        self.change(replace(self.expected, durable_end=self.expected.log_end), self.log.sync)
+        self.change(
+            replace(self.expected, durable_end=self.expected.log_end), self.log.flushing.sync_all
+        )
 
     def checkpoint(self) -> None:
         self.high_watermark = max(self.high_watermark, self.expected.durable_end)
         self.change(
             self.expected,
-            lambda: self.log.checkpoint(self.high_watermark),
+            lambda: self.log.checkpointing.run(self.high_watermark),
         )
 
     def truncate_to(self, offset: int) -> None:
         self.high_watermark = min(self.high_watermark, offset)
-        self.change(self.expected.truncated_to(offset), lambda: self.log.truncate_to(offset))
+        self.change(
+            self.expected.truncated_to(offset), lambda: self.log.cutting.truncate_to(offset)
+        )
 
     def advance_log_start(self, offset: int) -> None:
         self.change(
             replace(self.expected, log_start=max(offset, self.expected.log_start)),
-            lambda: self.log.advance_log_start(offset),
+            lambda: self.log.start.advance(offset),
         )
 
     def restart_at(self, offset: int) -> None:
         self.high_watermark = offset
         planned = Expected(log_start=offset, log_end=offset, durable_end=offset)
-        self.change(planned, lambda: self.log.restart_at(offset))
+        self.change(planned, lambda: self.log.cutting.restart_at(offset))
 
     def change(self, planned: Expected, run: Callable[[], object]) -> None:
         """Run a change, after which the log must hold ``planned``; a crash may cut it short."""
@@ -231,7 +235,7 @@ class LogModel:
     # Crashes.
 
     def reopen_cleanly(self) -> None:
-        self.log.checkpoint(self.high_watermark)
+        self.log.checkpointing.run(self.high_watermark)
         self.log.close(is_clean=True)
         self.expected = replace(self.expected, durable_end=self.expected.log_end)
         self.files.crash()
@@ -254,7 +258,7 @@ class LogModel:
         self.files.kill()
         self._recover([self.expected])
         assert self.log.recovery.health is ReplicaHealth.SOUND, self.log.recovery
-        assert self.log.log_end_offset == self.log.synced_end_offset
+        assert self.log.log_end_offset == self.log.flushing.synced_end
 
     def crash_in(self, number: int, change: Callable[[], None], rng: Random, keep: Keep) -> bool:
         """Cut the power before the ``number``-th disk operation of a change; False when it has fewer."""
@@ -289,9 +293,9 @@ class LogModel:
         self.expected = replace(fitting[0].truncated_to(end), durable_end=end)
         assert self.expected.log_end == end
         if self.log.health is not ReplicaHealth.SOUND:
-            self.log.mark_sound()
+            self.log.cutting.mark_sound()
         self.high_watermark = min(self.high_watermark, end)
-        self.leader_epoch = max(self.leader_epoch, self.log.last_epoch)
+        self.leader_epoch = max(self.leader_epoch, self.log.state.epochs.last_epoch)
         self.check()
 
     def _fits(self, candidate: Expected) -> bool:
@@ -312,9 +316,9 @@ class LogModel:
         log, expected = self.log, self.expected
         assert log.log_start_offset == expected.log_start
         assert log.log_end_offset == expected.log_end
-        assert log.synced_end_offset >= expected.durable_end
-        assert log.synced_end_offset <= log.log_end_offset
-        assert log.recovery_point <= log.synced_end_offset
+        assert log.flushing.synced_end >= expected.durable_end
+        assert log.flushing.synced_end <= log.log_end_offset
+        assert log.replica.checkpoint.recovery_point <= log.flushing.synced_end
         is_same = read_all(log) == expected.kept
         assert is_same
         self.check_epochs()
@@ -324,12 +328,12 @@ class LogModel:
         headers = [decode_header(batch) for batch in self.expected.kept]
         for header in headers:
             start = max(header.base_offset, self.expected.log_start)
-            assert self.log.epoch_at(start) == header.leader_epoch
+            assert self.log.state.epochs.epoch_at(start) == header.leader_epoch
         if headers:
-            assert self.log.last_epoch == headers[-1].leader_epoch
+            assert self.log.state.epochs.last_epoch == headers[-1].leader_epoch
         ends = {header.leader_epoch: header.next_offset for header in headers}
         for epoch, end in ends.items():
-            assert self.log.epoch_end(epoch) == (epoch, end)
+            assert self.log.state.epoch_end(epoch) == (epoch, end)
 
     def check_writers(self) -> None:
         if not self.is_state_exact:
@@ -338,7 +342,7 @@ class LogModel:
         for batch in self.expected.batches:
             header = decode_header(batch)
             replayed.record(header, header.base_offset, header.append_time_ms)
-        state = self.log._state.writers
+        state = self.log.state.writers
         assert state.producers.freeze() == replayed.producers.freeze()
         assert state.idempotency.freeze() == replayed.idempotency.freeze()
 
@@ -361,7 +365,7 @@ class LogModel:
         if len(found) < len(wanted):
             # Only the end of a segment may cut a read short.
             next_offset = decode_header(found[-1]).next_offset
-            assert next_offset in self.log._table.bases
+            assert next_offset in self.log.state.table.bases
         cached = self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         assert cached in (None, b"".join(found))
 
@@ -380,5 +384,5 @@ class LogModel:
 
     def next_sequence(self, producer_id: int) -> int:
         """The sequence that the producer must use next."""
-        state = self.log._state.writers.producers.get(producer_id)
+        state = self.log.state.writers.producers.get(producer_id)
         return 0 if state is None else (state.batches[-1].last_sequence + 1) % (1 << 31)

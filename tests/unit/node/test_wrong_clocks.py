@@ -140,7 +140,7 @@ class TestFromTheStart:
             await write(cluster.nodes[2], "sent", one)
             await cluster.stop_gracefully(1)
             await cluster.until(lambda: cluster.is_led("t"))
-            transactions = cluster.runner(3, "t").log.transactions
+            transactions = cluster.runner(3, "t").log.writers.transactions
             await after(timeout_ms - 1_000 - (true_ms() - began_ms))
             assert transactions.open
             # A clock that is behind is made up for by the time that the leader has seen it; and one look.

@@ -119,7 +119,7 @@ class CompactedTopic(Part):
     ) -> None:
         if key[0] != self.clients.topic_id:
             return
-        end = runner.log.clean_end_offset
+        end = runner.log.compaction.clean_end
         if self._clean_ends.get(runner, 0) != end:
             self._clean_ends[runner] = end
             self.runs += end > 0
@@ -137,7 +137,7 @@ class CompactedTopic(Part):
         if runner.log.health is not ReplicaHealth.SOUND:
             return
         ledger = self.ledger(0)
-        clean_end = runner.log.clean_end_offset
+        clean_end = runner.log.compaction.clean_end
         if clean_end > ledger.end:
             raise ViolationError(
                 f"{who}: {TOPIC} is compacted below {clean_end}, above {ledger.end}"

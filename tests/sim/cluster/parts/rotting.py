@@ -218,10 +218,10 @@ def closed(runner: PartitionRunner) -> list[Segment]:
         return []
     return [
         segment
-        for segment in log._table.segments[:-1]
-        if segment not in log._table.unsealed
+        for segment in log.state.table.segments[:-1]
+        if segment not in log.state.table.unsealed
         and segment.size_bytes
-        and segment.next_offset <= min(log.recovery_point, log.stored_end_offset)
+        and segment.next_offset <= min(log.replica.checkpoint.recovery_point, log.stored_end_offset)
     ]
 
 

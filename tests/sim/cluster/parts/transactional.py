@@ -177,7 +177,7 @@ class TransactionalTopics(Part):
             return False
         return not any(
             runner is None
-            or runner.log.transactions.open
+            or runner.log.writers.transactions.open
             or runner.stable_end < runner.high_watermark
             for _, runner in self._replicas()
         )
@@ -231,7 +231,7 @@ class TransactionalTopics(Part):
         given: dict[int, str] = {}
         while offset < chronicle.end:
             span = runner.log.read_span(offset, max_bytes=READ_BYTES)
-            data = without_aborted(span, runner.log.transactions.aborted)
+            data = without_aborted(span, runner.log.writers.transactions.aborted)
             for position, header in iterate_batches(data):
                 columns = decode_columns(data, header, position, bytes_max=READ_BYTES)
                 for at, value in zip(offsets_of(header, columns), columns.values, strict=True):

@@ -15,8 +15,8 @@ STORAGE: tuple[Mutation, ...] = (
         name="stored-end",
         guard="a strict topic's stored end is the synced end",
         module="storage.log.partition_log",
-        old="return self._flushing.synced_end if self._config.is_strict else self._state.end_offset",
-        new="return self._state.end_offset",
+        old="return self.flushing.synced_end if self.config.is_strict else self.state.end_offset",
+        new="return self.state.end_offset",
         options=("--faults", "cut_power,cut_all_power,slow_disk"),
     ),
     Mutation(
@@ -104,8 +104,8 @@ STORAGE: tuple[Mutation, ...] = (
         name="doubt-of-deleted",
         guard="what was deleted is not looked for in what follows it",
         module="storage.log.partition_log",
-        old="is_there = self.log_start_offset <= offset < self._state.end_offset",
-        new="is_there = offset < self._state.end_offset",
+        old="is_there = self.log_start_offset <= offset < self.state.end_offset",
+        new="is_there = offset < self.state.end_offset",
         by="tests/unit/storage/segments/test_scrub.py",
     ),
 )

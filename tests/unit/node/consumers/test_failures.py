@@ -108,7 +108,7 @@ def rot(cluster: Cluster, node_id: int, partition: int = 0) -> Callable[[], None
     (path,) = (
         path
         for path in cluster.files[node_id].paths()
-        if path.startswith(log.directory) and path.endswith(LOG_SUFFIX)
+        if path.startswith(log.replica.directory) and path.endswith(LOG_SUFFIX)
     )
     position = len(log.read_span(0, max_bytes=1)) + 80
     cluster.files[node_id].flip_bit(path, position)

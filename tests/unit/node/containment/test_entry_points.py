@@ -145,7 +145,7 @@ LOG = "storage.log.partition_log.PartitionLog"
 FATAL = [
     ("an append", f"{LOG}.append_as_leader", 1),
     ("an append of a follower", f"{LOG}.append_as_follower", 2),
-    ("the end of a sync", f"{LOG}.finish_sync", 1),
+    ("the end of a sync", "storage.log.flushing.Flushing.finish", 1),
     ("the leader's progress", "node.replica.leader.PartitionLeader.on_appended", 1),
     ("a follower's acknowledgement", "node.replica.leader.PartitionLeader.on_accepted_fetch", 1),
     ("the high watermark of a follower", "node.replica.follower_log.FollowerLog.advance", 2),

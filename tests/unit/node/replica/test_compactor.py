@@ -94,7 +94,7 @@ class TestLogs:
             await update(cluster, 5)
             await compact(cluster, 1)
             log = cluster.runner(1, "t").log
-            assert (log.segment_count, log.clean_end_offset) == (2, 0)
+            assert (len(log.state.table.segments), log.compaction.clean_end) == (2, 0)
             assert len(await cluster.nodes[1].read("t")) == 20
 
     @virtual
@@ -174,11 +174,11 @@ class TestLogs:
                 await LoopClock().sleep(1_000)
             looking = asyncio.create_task(compactor.look())
             await LoopClock().sleep(100)
-            assert runner.log._compaction._run is not None, "it is at work"
+            assert runner.log.compaction._run is not None, "it is at work"
             await cluster.kill(3)
             await cluster.until(lambda: 3 not in cluster.isr_of("t"))
             await LoopClock().sleep(1_500)
-            assert runner.log._compaction._run is None
+            assert runner.log.compaction._run is None
             await looking
             assert compactor._counts.runs == 0
             await compactor.look()
@@ -256,7 +256,7 @@ class TestFollowers:
             for node_id in (1, 2):
                 log = cluster.runner(node_id, "t").log
                 assert all(key != b"key-0" for key, _ in records_of(log).values())
-            segment = cluster.runner(3, "t").log._table.segments[0]
+            segment = cluster.runner(3, "t").log.state.table.segments[0]
             path, middle = segment.path(".log"), segment.size_bytes // 2
             await cluster.kill(3)
             await cluster.until(lambda: 3 not in cluster.isr_of("t"))

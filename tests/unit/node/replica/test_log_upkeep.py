@@ -27,8 +27,8 @@ async def segments(**configs: str) -> Bench:
     for number in range(4):
         bench.send(keyed(b"k", is_transactional=number == 1), Acks.ALL)
         await settle()
-        bench.log.close_segment(number)
-        bench.log.checkpoint(bench.runner.high_watermark, is_forced=True)
+        bench.log.rolling.close_segment(number)
+        bench.log.checkpointing.run(bench.runner.high_watermark, is_forced=True)
     assert (bench.runner.high_watermark, bench.runner.stable_end) == (4, 1)
     return bench
 
@@ -53,7 +53,7 @@ async def test_compaction_ends_where_an_open_transaction_begins() -> None:
     run = upkeep.begin_compaction(0)
     assert run is not None
     finish(bench.log, run)
-    assert bench.log.clean_end_offset == 1
+    assert bench.log.compaction.clean_end == 1
     bench.runner.append_marker(IDENTITY, None)
     await settle()
     assert upkeep.compaction_need(0).end_offset == 4

@@ -96,11 +96,11 @@ class TestSyncing:
         bench = leading(flush_messages="1000", flush_ms="300")
         await bench.sent("a", acks=Acks.ALL)
         bench.runner.tick(bench.clock.now_ms(), bench.brokers)
-        assert bench.log.synced_end_offset == 0
+        assert bench.log.flushing.synced_end == 0
         await after(301)
         bench.runner.tick(bench.clock.now_ms(), bench.brokers)
         await settle()
-        assert bench.log.synced_end_offset == 1
+        assert bench.log.flushing.synced_end == 1
 
 
 class TestFullDisk:
@@ -148,12 +148,12 @@ class TestRestart:
         bench = leading()
         for value in ("a", "b", "c"):
             await bench.sent(value, acks=Acks.ALL)
-        bench.log.checkpoint(hw)
+        bench.log.checkpointing.run(hw)
         bench.files.crash()
         if cut:
             path = next(p for p in bench.files.paths() if p.endswith(".log"))
             file = bench.files.open(path)
-            file.truncate(bench.log._active.size_bytes - 1)
+            file.truncate(bench.log.state.table.active.size_bytes - 1)
             file.sync()
             file.close()
         bench.runner = bench.open(is_listed=True)

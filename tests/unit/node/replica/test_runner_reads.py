@@ -52,7 +52,7 @@ class TestReading:
     async def test_below_the_log_start_is_out_of_range(self) -> None:
         bench = leading()
         await bench.sent("a", "b", acks=Acks.ALL)
-        bench.log.advance_log_start(2)
+        bench.log.start.advance(2)
         with pytest.raises(OffsetOutOfRangeError):
             bench.runner.check_offset(1, has_lease=True)
 

@@ -225,10 +225,10 @@ class TestFollowing:
         await bench.sent("a", "b")
         bench.ack(2)
         if is_emptied:
-            bench.log.advance_log_start(2)
+            bench.log.start.advance(2)
         bench.lead((1, 2), epoch=6, version=8)
         await bench.sent("c")
-        bench.log.advance_log_start(2)
+        bench.log.start.advance(2)
         assert bench.ack(2, 2, last_epoch=5) == "ACCEPTED"
         assert bench.ack(2, 3, last_epoch=5) == "DIVERGING"
         assert bench.runner.agreed_end(5) == (5, 2)
@@ -243,9 +243,9 @@ class TestFollowing:
         bench.lead((1, 2), epoch=6, version=8)
         await bench.sent("b")
         bench.ack(2)
-        bench.log.advance_log_start(2)
+        bench.log.start.advance(2)
         await bench.sent("c")
-        assert bench.log.epoch_end(5) == (-1, -1)
+        assert bench.log.state.epoch_end(5) == (-1, -1)
         assert bench.ack(2, 3, last_epoch=5) == "DIVERGING"
         assert bench.runner.agreed_end(5) == (5, 2)
         assert bench.ack(2, 2, last_epoch=5) == "BELOW_LOG_START"

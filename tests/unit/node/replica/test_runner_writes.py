@@ -237,7 +237,7 @@ class TestDuplicates:
     @virtual
     async def test_all_keys_of_a_batch_need_room(self) -> None:
         bench = leading()
-        bench.log._state.writers.idempotency = IdempotencyTable(keys_max=2)
+        bench.log.state.writers.idempotency = IdempotencyTable(keys_max=2)
         keys = [bytes([number]) * 16 for number in range(5)]
         with pytest.raises(TooManyRequestsError):
             await bench.send(shared(1, *keys[:3]))
@@ -250,7 +250,7 @@ class TestDuplicates:
     @virtual
     async def test_no_key_is_taken_that_would_push_out_one_of_the_last_minutes(self) -> None:
         bench = leading()
-        bench.log._state.writers.idempotency = IdempotencyTable(keys_max=2)
+        bench.log.state.writers.idempotency = IdempotencyTable(keys_max=2)
         keys = [bytes([number]) * 16 for number in range(3)]
         writes = [bench.send(batch("a", key=key)) for key in keys]
         await settle()
@@ -353,7 +353,7 @@ class TestAcks:
         bench.send(batch("a"), Acks.NONE)
         await settle()
         assert watcher.log_ends == [1]
-        assert bench.log.synced_end_offset == 0
+        assert bench.log.flushing.synced_end == 0
         bench.pool.release()
 
 

@@ -48,7 +48,7 @@ async def sealed(cluster: Cluster, **configs: str) -> None:
         await roll(cluster)
     for node_id in (1, 2, 3):
         log = cluster.runner(node_id, "t").log
-        assert (log.segment_count, log.recovery_point) == (3, 32)
+        assert (len(log.state.table.segments), log.replica.checkpoint.recovery_point) == (3, 32)
 
 
 async def roll(cluster: Cluster) -> None:
@@ -61,7 +61,7 @@ async def roll(cluster: Cluster) -> None:
 
 def rot(cluster: Cluster, node_id: int, *, byte: int = 400, segment: int = 0) -> str:
     """Flip a bit of a sealed segment; returns the file's path."""
-    directory = cluster.runner(node_id, "t").log.directory
+    directory = cluster.runner(node_id, "t").log.replica.directory
     paths = [p for p in cluster.files[node_id].paths() if p.startswith(directory)]
     path = [p for p in paths if p.endswith(LOG_SUFFIX)][segment]
     cluster.files[node_id].flip_bit(path, byte)
@@ -94,7 +94,7 @@ async def test_what_is_whole_is_counted_and_left_alone() -> None:
         scrubber = scrubber_of(cluster, 1)
         await scrubber.look()
         counts = scrubber._counts
-        sizes = [s.size_bytes for s in cluster.runner(1, "t").log._table.segments[:-1]]
+        sizes = [s.size_bytes for s in cluster.runner(1, "t").log.state.table.segments[:-1]]
         assert (counts.checked_bytes, counts.damages, counts.passes) == (sum(sizes), 0, 1)
         assert counts.last_pass_ms == LoopClock().wall_ms()
 
@@ -292,7 +292,7 @@ async def behind(cluster: Cluster, *, is_sealed: bool) -> None:
     if is_sealed:
         cluster.runner(1, "t").upkeep.maybe_roll()
         await LoopClock().sleep(1_500)
-    assert cluster.runner(1, "t").log.segment_count == (4 if is_sealed else 3)
+    assert len(cluster.runner(1, "t").log.state.table.segments) == (4 if is_sealed else 3)
 
 
 @pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "growing"])
@@ -340,7 +340,7 @@ async def test_what_is_whole_is_left_alone_whoever_doubts_it(is_sealed: bool) ->
     async with cluster_of() as cluster:
         await behind(cluster, is_sealed=is_sealed)
         log = cluster.runner(1, "t").log
-        segments, epoch = log.segment_count, cluster.runner(1, "t").leader_epoch
+        segments, epoch = len(log.state.table.segments), cluster.runner(1, "t").leader_epoch
         async with attended(cluster, 1) as scrubber:
             for offset in (32, 47, 48, None):
                 scrubber.doubt(cluster.runner(1, "t"), offset)
@@ -348,7 +348,10 @@ async def test_what_is_whole_is_left_alone_whoever_doubts_it(is_sealed: bool) ->
                 assert not scrubber._doubts
         assert scrubber._counts.checked_bytes > 0
         assert scrubber._counts.damages == 0
-        assert (log.segment_count, cluster.runner(1, "t").leader_epoch) == (segments, epoch)
+        assert (len(log.state.table.segments), cluster.runner(1, "t").leader_epoch) == (
+            segments,
+            epoch,
+        )
 
 
 @virtual
@@ -356,8 +359,8 @@ async def test_what_is_gone_by_now_is_doubted_no_more() -> None:
     async with cluster_of() as cluster:
         await behind(cluster, is_sealed=False)
         runner = cluster.runner(1, "t")
-        runner.log.close_segment(47)
-        runner.log.advance_log_start(48)
+        runner.log.rolling.close_segment(47)
+        runner.log.start.advance(48)
         async with attended(cluster, 1) as scrubber:
             for offset in (32, 47, None):
                 scrubber.doubt(runner, offset)
@@ -381,7 +384,7 @@ async def test_a_doubted_segment_that_grows_stays_open_while_there_is_no_room() 
             files.on_operation = refuse_to_create
             scrubber.doubt(cluster.runner(1, "t"), 32)
             await LoopClock().sleep(SCRUB_RETRY_MS + 500)
-            assert (log.segment_count, scrubber._counts.damages) == (3, 0)
+            assert (len(log.state.table.segments), scrubber._counts.damages) == (3, 0)
             files.on_operation = None
             scrubber.doubt(cluster.runner(1, "t"), 32)
             await LoopClock().sleep(SCRUB_RETRY_MS + 500)

@@ -178,7 +178,7 @@ class TestWaiting:
         served.write("a")
         await settle()
         assert parked.done()
-        assert served.bench.log.synced_end_offset == 0
+        assert served.bench.log.flushing.synced_end == 0
         served.bench.pool.release()
 
     @virtual
@@ -350,7 +350,7 @@ class TestVerdicts:
         served = Served(isr=(1,))
         served.write("a", "b")
         await settle()
-        served.bench.log.advance_log_start(2)
+        served.bench.log.start.advance(2)
         rows, body = await served.request((0, 1, 5), full=True)
         assert rows == [Row(0, FetchCode.BELOW_LOG_START, size=len(body), a=2)]
         assert body == served.bench.log.producer_snapshot(served.bench.log.log_end_offset)
@@ -363,7 +363,7 @@ class TestVerdicts:
         for partition, bench in enumerate(served.benches):
             served.write("a", "b", partition=partition)
             await settle()
-            bench.log.advance_log_start(2)
+            bench.log.start.advance(2)
         big = b"s" * (SNAPSHOT_BYTES_MAX - 1)
         monkeypatch.setattr(type(served.bench.log), "producer_snapshot", lambda *_: big)
         rows, body = await served.request((0, 1, 5), (1, 1, 5), (2, 1, 5), full=True)

@@ -238,7 +238,7 @@ class TestSyncs:
             pair.leaders[number].log.append_as_leader(
                 [batch("x" * 400_000)], leader_epoch=5, now_ms=1
             )
-            pair.leaders[number].log.sync()
+            pair.leaders[number].log.flushing.sync_all()
         pair.start()
         await after(1_000)
         assert sum(follower.log.size_bytes for follower in pair.followers) < 2 * BYTES_MAX
@@ -368,7 +368,7 @@ class TestTurns:
         await after(5)
         write(pair, "b")
         # The first is stored, and nobody was told yet: whoever appends next notices.
-        pair.follower.log.sync()
+        pair.follower.log.flushing.sync_all()
         pair.fetcher._look_soon()
         await after(5)
         assert pair.follower.log.log_end_offset == 2
@@ -401,7 +401,7 @@ class TestDivergence:
     async def test_begins_anew_where_the_leaders_log_starts(self) -> None:
         pair = Replicated()
         pair.leader.log.append_as_leader([batch("a"), batch("b")], leader_epoch=4, now_ms=1)
-        pair.leader.log.advance_log_start(2)
+        pair.leader.log.start.advance(2)
         pair.take_roles(epoch=6, version=9)
         pair.start()
         write(pair, "c")
@@ -417,8 +417,8 @@ class TestDivergence:
         pair = Replicated()
         for bench in (pair.leader, pair.follower):
             bench.log.append_as_leader([batch("a")], leader_epoch=4, now_ms=1)
-            bench.log.sync()
-        pair.leader.log.advance_log_start(1)
+            bench.log.flushing.sync_all()
+        pair.leader.log.start.advance(1)
         pair.leader.log.append_as_leader([batch("b")], leader_epoch=5, now_ms=1)
         pair.follower.runner.advance_as_follower(leader_epoch=5, high_watermark=1, log_start=0)
         pair.take_roles(epoch=6, version=9)
@@ -432,7 +432,7 @@ class TestDivergence:
     async def test_a_follower_that_may_not_truncate_stops_asking(self) -> None:
         pair = Replicated()
         pair.follower.log.append_as_leader([batch("x")], leader_epoch=4, now_ms=1)
-        pair.follower.log.sync()
+        pair.follower.log.flushing.sync_all()
         pair.follower.runner.advance_as_follower(leader_epoch=5, high_watermark=1, log_start=0)
         pair.start()
         await after(10_000)

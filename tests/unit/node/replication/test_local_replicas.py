@@ -430,7 +430,7 @@ class TestStarting:
         runner = host.replicas.runners[ONE, 0]
         for value in ("a", "b"):
             runner.log.append_as_leader([batch(value)], leader_epoch=0, now_ms=1)
-        runner.log.sync()
+        runner.log.flushing.sync_all()
         size = runner.log.size_bytes
         await host.stop(is_clean=False)
         host.files.kill()

@@ -52,9 +52,9 @@ async def test_a_leader_whose_clock_is_behind_aborts_it_when_it_has_led_for_so_l
         await send(cluster, 1, one, "t", "slow")
         await move_leader(cluster, 2)
         await after(4_000)
-        assert cluster.runner(2, "t").log.transactions.open
+        assert cluster.runner(2, "t").log.writers.transactions.open
         await after(2_000)
-        assert not cluster.runner(2, "t").log.transactions.open
+        assert not cluster.runner(2, "t").log.writers.transactions.open
         await cluster.nodes[1].write("t", "on")
         assert await read(cluster, 3, "t") == ["on"]
 
@@ -99,7 +99,7 @@ async def test_the_quorum_hears_of_a_marker_once_it_is_committed() -> None:
             cluster.nodes[2].transactions.commit(commit_of(one, ("t", end, 1)))
         )
         await cluster.until(lambda: log.log_end_offset == 2)
-        assert not log.transactions.open
+        assert not log.writers.transactions.open
         await after(500)
         assert finishes(leader) == 0
         for follower in (2, 3):

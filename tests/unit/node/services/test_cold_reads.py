@@ -173,6 +173,6 @@ async def test_what_is_deleted_while_the_disk_is_read_is_still_known_to_be_abort
         reading = asyncio.create_task(node.fetch("t", 0))
         await settle()
         assert await node.delete_records("t", 2) == 2
-        assert not runner.log.transactions.aborted
+        assert not runner.log.writers.transactions.aborted
         await disk.finish()
         assert values_of((await reading).batches) == ["a"]

@@ -51,7 +51,7 @@ async def an_aborted_one(cluster: Cluster) -> None:
     one = await service.begin("me", timeout_ms=30_000)
     await send(cluster, 1, one, "t", "never", "never")
     await service.abort(one, timeout_ms=1_000)
-    await cluster.until(lambda: not cluster.runner(1, "t").log.transactions.open)
+    await cluster.until(lambda: not cluster.runner(1, "t").log.writers.transactions.open)
 
 
 async def an_open_one(cluster: Cluster) -> None:

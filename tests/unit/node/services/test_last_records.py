@@ -176,7 +176,7 @@ async def test_neither_markers_nor_aborted_nor_open_transactions_count(asked: in
         one = await service.begin("me", timeout_ms=30_000)
         await send(cluster, 1, one, "t", "never")
         await service.abort(one, timeout_ms=1_000)
-        await cluster.until(lambda: not cluster.runner(1, "t").log.transactions.open)
+        await cluster.until(lambda: not cluster.runner(1, "t").log.writers.transactions.open)
         await cluster.nodes[1].write("t", "e")
         two = await service.begin("you", timeout_ms=30_000)
         await send(cluster, 1, two, "t", "open")
@@ -199,7 +199,7 @@ async def test_a_time_is_that_of_a_record_which_the_reader_may_see(asked: int) -
         one = await service.begin("me", timeout_ms=30_000)
         await send(cluster, 1, one, "t", "never")
         await service.abort(one, timeout_ms=1_000)
-        await cluster.until(lambda: not cluster.runner(1, "t").log.transactions.open)
+        await cluster.until(lambda: not cluster.runner(1, "t").log.writers.transactions.open)
         await cluster.nodes[1].write("t", "a")
         for is_uncommitted, first in ((False, 2), (True, 0)):
             result = await cluster.nodes[asked].reads.fetch(

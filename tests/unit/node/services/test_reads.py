@@ -215,7 +215,7 @@ class TestOffsets:
             for node_id in (1, 2, 3):
                 with pytest.raises(OffsetOutOfRangeError):
                     await cluster.nodes[node_id].fetch("t", 3)
-            cluster.runner(2, "t").log.advance_log_start(1)
+            cluster.runner(2, "t").log.start.advance(1)
             with pytest.raises(OffsetOutOfRangeError, match="deleted"):
                 await cluster.nodes[3].fetch("t", 0)
 
@@ -653,7 +653,7 @@ def doubts_of(cluster: Cluster) -> dict[int, list[int | None]]:
 
 def segment_of(cluster: Cluster, node_id: int) -> str:
     """The file of a copy of ``t``."""
-    directory = cluster.runner(node_id, "t").log.directory
+    directory = cluster.runner(node_id, "t").log.replica.directory
     paths = cluster.files[node_id].paths()
     (path,) = (p for p in paths if p.startswith(directory) and p.endswith(LOG_SUFFIX))
     return path

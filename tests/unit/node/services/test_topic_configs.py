@@ -88,10 +88,14 @@ async def test_segment_bytes() -> None:
     async with cluster_of() as cluster:
         await cluster.create("t", (1, 2, 3))
         await write_aged(cluster, 0, 4)
-        assert cluster.runner(1, "t").log.segment_count == 1
+        assert len(cluster.runner(1, "t").log.state.table.segments) == 1
         await alter(cluster, segment_bytes=65_536)
         await write_aged(cluster, 0, 4)
-        assert [cluster.runner(i, "t").log.segment_count for i in (1, 2, 3)] == [3, 3, 3]
+        assert [len(cluster.runner(i, "t").log.state.table.segments) for i in (1, 2, 3)] == [
+            3,
+            3,
+            3,
+        ]
 
 
 @virtual
@@ -300,7 +304,7 @@ async def test_message_timestamp_before_and_after_max_ms(
 
 def unsynced(cluster: Cluster) -> list[int]:
     logs = [cluster.runner(i, "t").log for i in sorted(cluster.nodes)]
-    return [log.log_end_offset - log.synced_end_offset for log in logs]
+    return [log.log_end_offset - log.flushing.synced_end for log in logs]
 
 
 @virtual
@@ -336,7 +340,7 @@ async def test_index_interval_bytes_from_the_next_segment_on() -> None:
         await write_aged(cluster, 0, 3)
         await alter(cluster, index_interval_bytes=1 << 24)
         await write_aged(cluster, 0, 3)
-        segments = cluster.runner(1, "t").log._table.segments
+        segments = cluster.runner(1, "t").log.state.table.segments
         indexes = [segment._index for segment in segments]
         assert [None if index is None else len(index) for index in indexes] == [3, 1]
 

@@ -53,7 +53,7 @@ def test_the_active_segment_is_left_alone(log):
 def test_what_is_not_committed_is_left_alone(log):
     append(log, keyed_batch([(b"a", b"1")]), keyed_batch([(b"a", b"2")]))
     roll(log)
-    assert log.begin_compaction(NOW_MS, 1) is None
+    assert log.compaction.begin(NOW_MS, 1) is None
 
 
 def test_removed_batches_become_one_filler_within_a_leader_epoch(log):
@@ -67,7 +67,7 @@ def test_removed_batches_become_one_filler_within_a_leader_epoch(log):
         (6, 8, 0, 1),
         (9, 9, 1, 1),
     ]
-    assert log.epoch_end(0) == (0, 6)
+    assert log.state.epoch_end(0) == (0, 6)
 
 
 def test_fillers_of_two_runs_become_one(log):
@@ -77,7 +77,7 @@ def test_fillers_of_two_runs_become_one(log):
         assert compact(log)
     headers = [decode_header(batch) for batch in read_all(log)]
     assert [(h.base_offset, h.record_count) for h in headers] == [(0, 0), (11, 1)]
-    assert log.segment_count == 2, "small neighbours are merged"
+    assert len(log.state.table.segments) == 2, "small neighbours are merged"
 
 
 def test_records_without_a_key_stay(log):
@@ -150,7 +150,7 @@ def test_a_key_that_is_written_again_needs_its_tombstone_no_more(log):
 
 def test_more_keys_than_memory_holds_take_several_passes(files):
     log, wanted = filled_log(files)
-    run = log.begin_compaction(NOW_MS, log.log_end_offset)
+    run = log.compaction.begin(NOW_MS, log.log_end_offset)
     run._plan = replace(run._plan, keys_max=3)
     finish(log, run)
     assert values_of(log) == wanted
@@ -165,7 +165,7 @@ def test_a_tombstone_that_a_pass_does_not_reach_waits_for_the_next_run(log):
         log, keyed_batch([(b"a", b"1")]), keyed_batch([(b"b", b"1")]), keyed_batch([(b"a", None)])
     )
     roll(log)
-    run = log.begin_compaction(NOW_MS, log.log_end_offset, tombstone_end=log.log_end_offset)
+    run = log.compaction.begin(NOW_MS, log.log_end_offset, tombstone_end=log.log_end_offset)
     run._plan = replace(run._plan, keys_max=1)
     finish(log, run)
     assert records_of(log) == {1: (b"b", b"1"), 2: (b"a", None)}
@@ -204,7 +204,7 @@ def test_retries_are_recognised_after_their_records_are_gone(files, log):
     again = restarted(files, log)
     for n in range(3, 8):
         assert again.producer_check(decode_header(batches[n]), NOW_MS) == Duplicate(n, n)
-    assert again.last_sequence(7) == 7
+    assert again.writers.producers.last_sequence(7) == 7
     headers = [decode_header(batch) for batch in read_all(again)]
     assert [h.base_offset for h in headers] == [0, 3, 4, 5, 6, 7, 8], "older ones are gone"
 
@@ -254,7 +254,7 @@ def test_a_pass_lets_go_of_no_writer_that_it_has_not_reached(files, log):
     log = restarted(files, log)
     append(log, keyed_batch([(b"c", b"1")]))
     roll(log)
-    run = log.begin_compaction(NOW_MS, log.log_end_offset)
+    run = log.compaction.begin(NOW_MS, log.log_end_offset)
     run._plan = replace(run._plan, keys_max=1)
     finish(log, run)
     again = restarted(files, log)
@@ -282,10 +282,10 @@ def test_a_full_disk_ends_a_run_and_leaves_the_log(files):
     log, wanted = filled_log(files)
     before = read_all(log)
     files.capacity = files.used_bytes() + 100
-    run = log.begin_compaction(NOW_MS, log.log_end_offset)
+    run = log.compaction.begin(NOW_MS, log.log_end_offset)
     with pytest.raises(DiskFullError, match="needs"):
         finish(log, run)
-    log.note_compaction(run)
+    log.compaction.note(run)
     assert read_all(log) == before
     files.capacity = None
     assert compact(log)
@@ -295,12 +295,12 @@ def test_a_full_disk_ends_a_run_and_leaves_the_log(files):
 def test_damage_ends_a_run_before_it_spreads(files):
     log, _ = filled_log(files)
     files.flip_bit(f"{DIRECTORY}/{0:020d}.log", 300)
-    run = log.begin_compaction(NOW_MS, log.log_end_offset)
+    run = log.compaction.begin(NOW_MS, log.log_end_offset)
     with pytest.raises(CorruptLogError):
         finish(log, run)
-    log.note_compaction(run)
+    log.compaction.note(run)
     assert not any(path.endswith(".cleaned") for path in files.paths())
-    assert log.begin_compaction(NOW_MS, log.log_end_offset) is not None
+    assert log.compaction.begin(NOW_MS, log.log_end_offset) is not None
 
 
 def test_a_log_with_an_index_that_could_not_be_written_is_read_all_the_same(files):
@@ -334,7 +334,7 @@ def test_a_crash_before_any_operation_leaves_a_whole_log(keep, is_merged):
     number = 0
     while True:
         files, log, wanted = log_to_crash(is_merged=is_merged)
-        end, before, segments = log.log_end_offset, records_of(log), log.segment_count
+        end, before, segments = log.log_end_offset, records_of(log), len(log.state.table.segments)
         files.crash_before(number)
         try:
             compact(log)
@@ -342,7 +342,7 @@ def test_a_crash_before_any_operation_leaves_a_whole_log(keep, is_merged):
             is_cut_short = True
         else:
             is_cut_short = False
-            assert log.segment_count == (2 if is_merged else segments)
+            assert len(log.state.table.segments) == (2 if is_merged else segments)
         files.crash(Random(number), keep)
         again = open_log(files, config=COMPACTED)
         assert again.health is ReplicaHealth.SOUND, (number, again.recovery)
@@ -350,8 +350,8 @@ def test_a_crash_before_any_operation_leaves_a_whole_log(keep, is_merged):
         found = records_of(again)
         assert found.items() <= before.items()
         assert values_of(again) == wanted, number
-        assert [again.epoch_end(epoch) for epoch in range(5)] == [
-            log.epoch_end(epoch) for epoch in range(5)
+        assert [again.state.epoch_end(epoch) for epoch in range(5)] == [
+            log.state.epoch_end(epoch) for epoch in range(5)
         ]
         assert not any(path.endswith((".cleaned", ".swap")) for path in files.paths())
         # At most the segment whose swap was cut short has no index.
@@ -379,4 +379,4 @@ def test_a_follower_takes_a_compacted_log_from_any_position():
         while follower.log_end_offset < source.log_end_offset:
             follower.append_as_follower(source.read_span(follower.log_end_offset, max_bytes=200))
         assert values_of(follower) == wanted, count
-        assert follower._state.epochs.entries == source._state.epochs.entries
+        assert follower.state.epochs.entries == source.state.epochs.entries

@@ -53,7 +53,7 @@ def test_a_log_is_compacted_when_enough_of_it_is_new_or_some_of_it_is_old(files)
     assert compact(log)
     append(log, *(keyed_batch([(b"%d" % n, b"x" * 100)]) for n in range(5)))
     roll(log)
-    need = log.compaction_need(NOW_MS, log.log_end_offset)
+    need = log.compaction.need(NOW_MS, log.log_end_offset)
     assert 0.3 < need.dirty_ratio < 0.4
     assert not compact(log)
     assert not compact(log, now_ms=NOW_MS + 60_000)
@@ -67,22 +67,22 @@ def test_a_record_that_is_not_committed_replaces_nothing(files, log):
     committed = log.log_end_offset
     append(log, keyed_batch([(b"a", b"3")]))
     roll(log)
-    run = log.begin_compaction(NOW_MS, committed)
+    run = log.compaction.begin(NOW_MS, committed)
     assert run is not None
     finish(log, run)
     assert records_of(log) == {1: (b"a", b"2"), 2: (b"a", b"3")}
-    assert log.begin_compaction(NOW_MS, committed) is None
+    assert log.compaction.begin(NOW_MS, committed) is None
     assert compact(log)
     assert records_of(log) == {2: (b"a", b"3")}
 
 
 def test_a_log_that_does_not_delete_keeps_old_segments(files):
     log, _ = filled_log(files)
-    log.maybe_apply_retention(NOW_MS * 2, log.log_end_offset)
+    log.start.apply_retention(NOW_MS * 2, log.log_end_offset)
     assert log.log_start_offset == 0
     log.config = replace(COMPACTED, is_deleting=True)
     compact(log)
-    log.maybe_apply_retention(NOW_MS * 2, log.log_end_offset)
+    log.start.apply_retention(NOW_MS * 2, log.log_end_offset)
     assert log.log_start_offset == log.log_end_offset
 
 
@@ -97,7 +97,7 @@ def test_a_mark_that_is_damaged_is_none(files, log, content):
     log.close(is_clean=True)
     files.write_atomically(f"{DIRECTORY}/compaction", content)
     again = open_log(files, config=COMPACTED)
-    assert again.clean_end_offset == 0
+    assert again.compaction.clean_end == 0
     assert compact(again)
     assert records_of(again) == {1: (b"a", b"2")}
 
@@ -105,10 +105,10 @@ def test_a_mark_that_is_damaged_is_none(files, log, content):
 def test_a_mark_of_another_log_is_removed(files, log):
     append(log, keyed_batch([(b"a", b"1")]))
     path = f"{DIRECTORY}/compaction"
-    write_mark(log._replica, CompactionMark(500, None), WriterState())
+    write_mark(log.replica, CompactionMark(500, None), WriterState())
     log.close(is_clean=True)
     again = open_log(files, config=COMPACTED, was_clean=True)
-    assert again.clean_end_offset == 0
+    assert again.compaction.clean_end == 0
     assert not files.exists(path), "it would fit once the log has grown"
 
 
@@ -118,7 +118,7 @@ def test_a_mark_of_another_log_is_removed(files, log):
 def test_readers_of_old_segments_go_on(files):
     log, wanted = filled_log(files)
     before = records_of(log)
-    old = log._table.segments[0]
+    old = log.state.table.segments[0]
     file = old.pin()
     assert compact(log)
     assert old.is_replaced
@@ -133,19 +133,19 @@ def test_readers_of_old_segments_go_on(files):
 def test_a_reader_that_comes_between_disk_and_table_gets_the_old_records(files):
     log, _ = filled_log(files)
     before = records_of(log)
-    run = log.begin_compaction(NOW_MS, log.log_end_offset)
+    run = log.compaction.begin(NOW_MS, log.log_end_offset)
     while run.swap is None:
         run.step()
     assert records_of(log) == before
     assert log.offset_for_timestamp(NOW_MS) is not None
-    log.note_compaction(run)
+    log.compaction.note(run)
     finish(log, run)
     assert len(records_of(log)) < len(before)
 
 
 def test_a_segment_that_was_looked_up_before_it_was_replaced_is_looked_up_again(files):
     log, _ = filled_log(files)
-    table = log._table
+    table = log.state.table
     stale = table.segments[0]
     compact(log)
     find, answers = table.find, [stale]
@@ -157,32 +157,32 @@ def test_a_segment_that_was_looked_up_before_it_was_replaced_is_looked_up_again(
         def find(self, offset):
             return answers.pop() if answers else find(offset)
 
-    log._table = StaleTable()
+    log.state.table = StaleTable()
     assert decode_header(log.read_span(0, max_bytes=1)).base_offset == 0
 
 
 def test_appends_rolls_and_checkpoints_go_on_during_a_run(files):
     log, wanted = filled_log(files)
-    run = log.begin_compaction(NOW_MS, log.log_end_offset)
+    run = log.compaction.begin(NOW_MS, log.log_end_offset)
     run._plan = replace(run._plan, slice_bytes=1)
     number = 0
     while not run.is_done:
         run.step()
         number += 1
         append(log, keyed_batch([(b"key-1", b"%d" % number)]), epoch=4)
-        log.note_compaction(run)
+        log.compaction.note(run)
     wanted[b"key-1"] = b"%d" % number
-    assert log.segment_count > 5
+    assert len(log.state.table.segments) > 5
     assert values_of(log) == wanted
     compact(log)
     assert values_of(log) == wanted
 
 
 CUTS = {
-    "truncate": lambda log: log.truncate_to(log.log_end_offset - 1),
-    "restart": lambda log: log.restart_at(5000),
-    "advance": lambda log: log.advance_log_start(log.log_end_offset // 2),
-    "retention": lambda log: log.maybe_apply_retention(NOW_MS * 2, log.log_end_offset),
+    "truncate": lambda log: log.cutting.truncate_to(log.log_end_offset - 1),
+    "restart": lambda log: log.cutting.restart_at(5000),
+    "advance": lambda log: log.start.advance(log.log_end_offset // 2),
+    "retention": lambda log: log.start.apply_retention(NOW_MS * 2, log.log_end_offset),
     "close": lambda log: log.close(is_clean=False),
     "delete": lambda log: log.delete(),
 }
@@ -194,12 +194,12 @@ def test_what_the_owner_does_to_the_log_ends_a_run(cut):
         files = MemoryFiles()
         log, wanted = filled_log(files, config=replace(COMPACTED, is_deleting=True))
         append(log, keyed_batch([(b"open", b"1")]), epoch=4)
-        run = log.begin_compaction(NOW_MS, log.log_end_offset)
+        run = log.compaction.begin(NOW_MS, log.log_end_offset)
         run._plan = replace(run._plan, slice_bytes=300)
         for _ in range(stop_at):
             if not run.is_done:
                 run.step()
-                log.note_compaction(run)
+                log.compaction.note(run)
         if not run.is_done:
             run.step()  # a swap on the disk that the table has not heard of
         CUTS[cut](log)
@@ -230,10 +230,10 @@ def _restarted(files, log):
 def test_a_truncation_below_what_was_compacted_forgets_that_it_was(files):
     log, _ = filled_log(files)
     compact(log)
-    end = log.clean_end_offset
+    end = log.compaction.clean_end
     assert end > 100
-    log.truncate_to(50)
-    assert log.clean_end_offset == 0
+    log.cutting.truncate_to(50)
+    assert log.compaction.clean_end == 0
     append(log, *(keyed_batch([(b"key-1", b"%d" % n)]) for n in range(120)), epoch=9)
     roll(log)
     again = _restarted(files, log)

@@ -56,7 +56,7 @@ def test_a_leader_assigns_dense_offsets_and_stamps_its_epoch_and_time(log):
     assert [h.base_offset for h in headers] == [0, 3, 4]
     assert {h.leader_epoch for h in headers} == {4}
     assert [h.append_time_ms for h in headers] == [NOW_MS + 5, NOW_MS + 5, NOW_MS]
-    assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (0, 6, 4)
+    assert (log.log_start_offset, log.log_end_offset, log.state.epochs.last_epoch) == (0, 6, 4)
 
 
 def test_a_batch_that_goes_on_where_the_log_ends_is_kept_for_the_next_read(log):
@@ -69,7 +69,8 @@ def test_a_batch_that_goes_on_where_the_log_ends_is_kept_for_the_next_read(log):
         5,
     ]
     assert log.read_span_cached(5, max_bytes=1 << 20) == read_all(log)[-1]
-    assert log.sync() == 6
+    log.flushing.sync_all()
+    assert log.flushing.synced_end == 6
 
 
 def test_a_lone_batch_of_an_older_epoch_or_too_large_is_not_taken(files):
@@ -86,7 +87,7 @@ def test_lone_batches_roll_segments_and_survive_a_full_disk(files):
     log = open_log(files, is_listed=False, config=replace(SMALL, segment_bytes=400))
     for _ in range(9):
         append(log, make_batch(1, value_bytes=40))
-    assert log.segment_count > 2
+    assert len(log.state.table.segments) > 2
     files.capacity = files.used_bytes()
     before = read_all(log)
     with pytest.raises(DiskFullError):
@@ -101,7 +102,7 @@ def test_an_append_of_nothing_changes_nothing(log):
     assert append(log) == ()
     assert log.append_as_follower(b"") == 0
     assert log.log_end_offset == 0
-    assert not log.needs_sync(NOW_MS)
+    assert not log.flushing.is_due(NOW_MS)
 
 
 def test_batches_of_one_append_go_out_in_one_write(files):
@@ -121,18 +122,18 @@ def test_headers_that_the_caller_knows_are_not_decoded_again(log, monkeypatch):
 
 def test_a_segment_is_rolled_before_it_grows_too_large(files, log):
     fill(log, 40)
-    assert log.segment_count == len(bases(files)) > 4
-    assert all(segment.size_bytes <= SMALL.segment_bytes for segment in log._table.segments)
+    assert len(log.state.table.segments) == len(bases(files)) > 4
+    assert all(segment.size_bytes <= SMALL.segment_bytes for segment in log.state.table.segments)
     append(log, make_batch(value_bytes=10_000))
     append(log, make_batch())
-    assert log._table.segments[-2].size_bytes > 10_000, "a single batch may be larger"
-    assert log.size_bytes == sum(segment.size_bytes for segment in log._table.segments)
+    assert log.state.table.segments[-2].size_bytes > 10_000, "a single batch may be larger"
+    assert log.size_bytes == sum(segment.size_bytes for segment in log.state.table.segments)
 
 
 def test_one_append_may_span_segments(files, log):
     offsets = append(log, *[make_batch(2, value_bytes=150) for _ in range(20)])
     assert offsets == tuple(range(0, 40, 2))
-    assert log.segment_count > 2
+    assert len(log.state.table.segments) > 2
     assert [decode_header(batch).base_offset for batch in read_all(log)] == list(range(0, 40, 2))
 
 
@@ -172,7 +173,7 @@ def test_a_full_disk_refuses_the_whole_append_and_leaves_no_trace(files):
             model.append(group)
         except DiskFullError:
             model.check()
-            assert model.log.segment_count == 1
+            assert len(model.log.state.table.segments) == 1
             assert model.log.idempotency_lookup(bytes([3]) * 16, NOW_MS) is None
             files.crash(keep="all")
             model.log = open_log(files, now_ms=model.now_ms)
@@ -249,18 +250,18 @@ def test_batches_that_come_one_by_one_make_the_same_log_as_all_at_once():
     other = open_log(one_by_one, is_listed=False)
     for number, batch in enumerate(batches):
         assert other.append_as_follower(batch) == 2 * number + 2
-        assert other.needs_sync(NOW_MS)
-        other.sync()
+        assert other.flushing.is_due(NOW_MS)
+        other.flushing.sync_all()
     assert read_all(other) == batches
     assert bases(one_by_one) == bases(at_once)
     assert len(bases(at_once)) > 2
     for looked_up in (log, other):
-        assert [looked_up.epoch_end(epoch) for epoch in (5, 8, 9)] == [
-            log.epoch_end(epoch) for epoch in (5, 8, 9)
+        assert [looked_up.state.epoch_end(epoch) for epoch in (5, 8, 9)] == [
+            log.state.epoch_end(epoch) for epoch in (5, 8, 9)
         ]
         assert looked_up.offset_for_timestamp(NOW_MS) == log.offset_for_timestamp(NOW_MS)
-        assert (looked_up.last_epoch, looked_up.size_bytes) == (9, log.size_bytes)
-        assert looked_up.synced_end_offset == (160 if looked_up is other else 0)
+        assert (looked_up.state.epochs.last_epoch, looked_up.size_bytes) == (9, log.size_bytes)
+        assert looked_up.flushing.synced_end == (160 if looked_up is other else 0)
 
 
 def test_a_full_disk_leaves_a_follower_that_takes_one_batch_where_it_was(files, log):
@@ -284,13 +285,13 @@ def test_a_full_disk_leaves_a_follower_that_takes_one_batch_where_it_was(files, 
 
 def test_a_follower_may_begin_with_the_batch_in_whose_middle_the_leaders_log_starts(files, log):
     fill(log, 3)
-    log.restart_at(101)
+    log.cutting.restart_at(101)
     batches = leaders_batches(5, base_offset=100)
     assert log.append_as_follower(b"".join(batches)) == 110
     assert (log.log_start_offset, log.log_end_offset) == (101, 110)
     assert read_all(log) == batches
     assert bases(files) == [100]
-    log.sync()
+    log.flushing.sync_all()
     files.crash()
     again = open_log(files)
     assert again.health is ReplicaHealth.SOUND
@@ -299,12 +300,12 @@ def test_a_follower_may_begin_with_the_batch_in_whose_middle_the_leaders_log_sta
 
 
 def test_its_stored_part_never_ends_below_the_log_start(log):
-    log.restart_at(101)
-    assert log.synced_end_offset == 101
+    log.cutting.restart_at(101)
+    assert log.flushing.synced_end == 101
     log.append_as_follower(b"".join(leaders_batches(5, base_offset=100)))
-    assert log.synced_end_offset == 101
-    log.sync()
-    assert log.synced_end_offset == 110
+    assert log.flushing.synced_end == 101
+    log.flushing.sync_all()
+    assert log.flushing.synced_end == 110
 
 
 @pytest.mark.parametrize(
@@ -318,12 +319,12 @@ def test_a_power_cut_while_it_begins_there(keep, seed):
         leader = open_log(files, is_listed=False, directory="/leader/0")
         append(leader, producer_batch(0))
         log = open_log(files, is_listed=False)
-        log.restart_at(101, leader.producer_snapshot(leader.log_end_offset))
+        log.cutting.restart_at(101, leader.producer_snapshot(leader.log_end_offset))
         files.crash_before(number)
         try:
             log.append_as_follower(b"".join(leaders_batches(5, base_offset=100)))
-            log.sync()
-            log.checkpoint(0, is_forced=True)
+            log.flushing.sync_all()
+            log.checkpointing.run(0, is_forced=True)
             is_cut_short = False
         except SimulatedCrashError:
             is_cut_short = True
@@ -332,7 +333,7 @@ def test_a_power_cut_while_it_begins_there(keep, seed):
         is_torn = keep == "some" and log.recovery.cut_bytes > 0
         assert is_torn or log.health is ReplicaHealth.SOUND, log.recovery
         assert log.log_start_offset == 101
-        assert log._state.writers.producers.get(7) is not None
+        assert log.state.writers.producers.get(7) is not None
         batches = leaders_batches(5, base_offset=100)
         done = max(log.log_end_offset - 100, 0) // 2
         assert log.append_as_follower(b"".join(batches[done:])) == 110
@@ -343,7 +344,7 @@ def test_a_power_cut_while_it_begins_there(keep, seed):
 
 
 def test_a_full_disk_leaves_it_empty(files, log):
-    log.restart_at(101)
+    log.cutting.restart_at(101)
     files.capacity = files.used_bytes() + 100
     with pytest.raises(DiskFullError):
         log.append_as_follower(b"".join(leaders_batches(5, base_offset=100)))
@@ -354,7 +355,7 @@ def test_a_full_disk_leaves_it_empty(files, log):
 
 
 def test_only_an_empty_log_may_begin_below_its_start(log):
-    log.restart_at(101)
+    log.cutting.restart_at(101)
     with pytest.raises(CorruptBatchError):
         log.append_as_follower(b"".join(leaders_batches(1, base_offset=99)))
     append(log, make_batch())
@@ -364,7 +365,7 @@ def test_only_an_empty_log_may_begin_below_its_start(log):
 
 def test_cutting_the_batch_that_holds_the_log_start_empties_the_log(log):
     append(log, producer_batch(0, records=4), producer_batch(4, records=4))
-    log.advance_log_start(6)
-    log.truncate_to(7)
+    log.start.advance(6)
+    log.cutting.truncate_to(7)
     assert (log.log_start_offset, log.log_end_offset) == (6, 6)
     assert append(log, producer_batch(4, records=3)) == (6,)

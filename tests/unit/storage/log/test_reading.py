@@ -54,8 +54,8 @@ def test_a_span_is_the_same_in_one_piece(log):
 
 def test_a_read_out_of_range_says_what_the_range_is(log):
     fill(log, 10)
-    log.sync()
-    log.advance_log_start(5)
+    log.flushing.sync_all()
+    log.start.advance(5)
     for offset in (4, 21):
         with pytest.raises(OffsetOutOfRangeError, match=f"offset {offset} .* goes from 5 to 20"):
             read_batches(log, offset, max_bytes=1)
@@ -65,8 +65,8 @@ def test_a_read_out_of_range_says_what_the_range_is(log):
 
 def test_a_cached_read_never_touches_the_disk(files, log):
     fill(log, 30)
-    log.sync()
-    log.checkpoint(0, is_forced=True)
+    log.flushing.sync_all()
+    log.checkpointing.run(0, is_forced=True)
     files.kill()
     log = open_log(files)
     assert log.read_span_cached(0, max_bytes=900) is None, "the index is not in memory"
@@ -79,26 +79,26 @@ def test_a_cached_read_never_touches_the_disk(files, log):
 
 def test_only_a_few_old_segments_stay_open(files, log):
     fill(log, 100)
-    log.sync()
-    log.checkpoint(0, is_forced=True)
-    assert log.segment_count > 12
+    log.flushing.sync_all()
+    log.checkpointing.run(0, is_forced=True)
+    assert len(log.state.table.segments) > 12
     for _ in range(2):
         assert len(read_all(log)) == 100
-        opened = [segment for segment in log._table.segments if segment._file is not None]
+        opened = [segment for segment in log.state.table.segments if segment._file is not None]
         assert len(opened) <= 5
-        indexed = [segment for segment in log._table.segments if segment.has_index]
+        indexed = [segment for segment in log.state.table.segments if segment.has_index]
         assert len(indexed) <= 5
 
 
 def test_a_reader_that_comes_after_retention_is_told_that_its_offset_is_gone(files, log):
     fill(log, 30)
-    log.sync()
-    log.checkpoint(0, is_forced=True)
-    table = log._table._table
-    log.advance_log_start(40)
-    log._table._table = table
-    log._state.start_offset = 0
-    for segment in log._table.segments:
+    log.flushing.sync_all()
+    log.checkpointing.run(0, is_forced=True)
+    table = log.state.table._table
+    log.start.advance(40)
+    log.state.table._table = table
+    log.state.start_offset = 0
+    for segment in log.state.table.segments:
         segment.let_go()
     with pytest.raises(OffsetOutOfRangeError):
         read_batches(log, 0, max_bytes=1)
@@ -124,8 +124,8 @@ def test_readers_on_other_threads_see_whole_batches_while_the_owner_appends(file
         reader.start()
     for _ in range(40):
         fill(log, 3)
-        log.sync()
-        log.checkpoint(0, is_forced=True)
+        log.flushing.sync_all()
+        log.checkpointing.run(0, is_forced=True)
     is_done.set()
     for reader in readers:
         reader.join()
@@ -143,7 +143,7 @@ def test_the_first_record_that_is_not_older_is_found(log):
     assert log.offset_for_timestamp(151) == (6, 200)
     assert log.offset_for_timestamp(202) == (8, 202)
     assert log.offset_for_timestamp(203) is None
-    log.advance_log_start(2)
+    log.start.advance(2)
     assert log.offset_for_timestamp(101) == (2, 120)
 
 
@@ -187,8 +187,8 @@ def test_an_empty_log_has_no_records_at_any_time(log, timestamp_ms):
 @pytest.mark.parametrize("timestamp_ms", [-1, -2, -(1 << 63)])
 def test_an_expired_log_has_no_records_at_any_time(log, timestamp_ms):
     fill(log, 10)
-    log.sync()
-    log.advance_log_start(log.log_end_offset)
+    log.flushing.sync_all()
+    log.start.advance(log.log_end_offset)
     assert log.offset_for_timestamp(timestamp_ms) is None
 
 
@@ -204,21 +204,21 @@ def test_a_time_before_1970_is_before_every_record(log, timestamp_ms):
 def test_epochs_end_where_the_next_begins(log):
     fill(log, 3, leader_epoch=2)
     fill(log, 3, leader_epoch=5)
-    assert log.epoch_end(1) == (-1, -1)
-    assert log.epoch_end(2) == log.epoch_end(4) == (2, 6)
-    assert log.epoch_end(5) == log.epoch_end(9) == (5, 12)
-    assert [log.epoch_at(offset) for offset in (0, 5, 6, 11)] == [2, 2, 5, 5]
-    log.truncate_to(6)
-    assert log.epoch_end(9) == (2, 6)
+    assert log.state.epoch_end(1) == (-1, -1)
+    assert log.state.epoch_end(2) == log.state.epoch_end(4) == (2, 6)
+    assert log.state.epoch_end(5) == log.state.epoch_end(9) == (5, 12)
+    assert [log.state.epochs.epoch_at(offset) for offset in (0, 5, 6, 11)] == [2, 2, 5, 5]
+    log.cutting.truncate_to(6)
+    assert log.state.epoch_end(9) == (2, 6)
 
 
 def test_an_emptied_log_remembers_its_last_epoch_over_a_crash(files, log):
     fill(log, 3, leader_epoch=2)
-    log.sync()
-    log.advance_log_start(6)
-    assert log.epoch_end(9) == (2, 6)
+    log.flushing.sync_all()
+    log.start.advance(6)
+    assert log.state.epoch_end(9) == (2, 6)
     files.crash()
     log = open_log(files)
-    assert log.last_epoch == 2
+    assert log.state.epochs.last_epoch == 2
     append(log, make_batch(), leader_epoch=3)
-    assert log.epoch_end(9) == (3, 7)
+    assert log.state.epoch_end(9) == (3, 7)

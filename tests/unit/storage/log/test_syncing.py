@@ -38,34 +38,37 @@ def log(files):
 
 def test_a_strict_log_stores_what_is_synced(log):
     append(log, make_batch(3))
-    assert (log.log_end_offset, log.synced_end_offset, log.stored_end_offset) == (3, 0, 0)
-    assert log.needs_sync(NOW_MS)
-    ticket = log.begin_sync()
+    assert (log.log_end_offset, log.flushing.synced_end, log.stored_end_offset) == (3, 0, 0)
+    assert log.flushing.is_due(NOW_MS)
+    ticket = log.flushing.begin()
     append(log, make_batch(2))
     ticket.run()
-    assert log.finish_sync(ticket) == 3
-    assert (log.log_end_offset, log.synced_end_offset, log.stored_end_offset) == (5, 3, 3)
-    assert log.needs_sync(NOW_MS)
-    assert log.sync() == log.stored_end_offset == 5
-    assert not log.needs_sync(NOW_MS)
+    log.flushing.finish(ticket)
+    assert log.flushing.synced_end == 3
+    assert (log.log_end_offset, log.flushing.synced_end, log.stored_end_offset) == (5, 3, 3)
+    assert log.flushing.is_due(NOW_MS)
+    log.flushing.sync_all()
+    assert log.flushing.synced_end == log.stored_end_offset == 5
+    assert not log.flushing.is_due(NOW_MS)
 
 
 def test_one_sync_is_under_way_at_a_time(log):
-    assert log.begin_sync() is None
+    assert log.flushing.begin() is None
     append(log, make_batch())
-    ticket = log.begin_sync()
+    ticket = log.flushing.begin()
     append(log, make_batch())
-    assert log.begin_sync() is None
+    assert log.flushing.begin() is None
     ticket.run()
-    log.finish_sync(ticket)
-    assert log.begin_sync() is not None
+    log.flushing.finish(ticket)
+    assert log.flushing.begin() is not None
 
 
 def test_a_sync_covers_segments_that_were_rolled(files, log):
     fill(log, 30)
-    ticket = log.begin_sync()
+    ticket = log.flushing.begin()
     ticket.run()
-    assert log.finish_sync(ticket) == 60
+    log.flushing.finish(ticket)
+    assert log.flushing.synced_end == 60
     files.crash()
     assert open_log(files).log_end_offset == 60
 
@@ -75,51 +78,51 @@ def test_a_relaxed_log_stores_what_is_written(files):
     log = open_log(files, config=config, is_listed=False)
     append(log, make_batch(2))
     assert log.stored_end_offset == 2
-    assert log.synced_end_offset == 0
+    assert log.flushing.synced_end == 0
 
 
 def test_a_relaxed_log_is_synced_by_count(files):
     log = open_log(files, config=replace(SMALL, flush_messages=5), is_listed=False)
     append(log, make_batch(4))
-    assert not log.needs_sync(NOW_MS + 1_000_000_000)
+    assert not log.flushing.is_due(NOW_MS + 1_000_000_000)
     append(log, make_batch(1))
-    assert log.needs_sync(NOW_MS)
-    log.begin_sync()
+    assert log.flushing.is_due(NOW_MS)
+    log.flushing.begin()
     append(log, make_batch(4))
-    assert not log.needs_sync(NOW_MS)
+    assert not log.flushing.is_due(NOW_MS)
 
 
 def test_a_relaxed_log_is_synced_by_time(files):
     config = replace(SMALL, flush_messages=1000, flush_ms=500)
     log = open_log(files, config=config, is_listed=False)
-    assert not log.needs_sync(NOW_MS)
+    assert not log.flushing.is_due(NOW_MS)
     append(log, make_batch())
-    assert not log.needs_sync(NOW_MS)
-    assert not log.needs_sync(NOW_MS + 499)
-    assert log.needs_sync(NOW_MS + 500)
-    log.sync()
+    assert not log.flushing.is_due(NOW_MS)
+    assert not log.flushing.is_due(NOW_MS + 499)
+    assert log.flushing.is_due(NOW_MS + 500)
+    log.flushing.sync_all()
     append(log, make_batch())
-    assert not log.needs_sync(NOW_MS + 600)
-    assert log.needs_sync(NOW_MS + 1100)
+    assert not log.flushing.is_due(NOW_MS + 600)
+    assert log.flushing.is_due(NOW_MS + 1100)
 
 
 def test_the_name_of_a_segment_that_retention_rolled_is_synced_with_its_first_batch(files, log):
     fill(log, 5)
-    ticket = log.begin_checkpoint(10, is_forced=True)
-    log.advance_log_start(10)
+    ticket = log.checkpointing.begin(10, is_forced=True)
+    log.start.advance(10)
     ticket.run()
-    log.finish_checkpoint(ticket)
-    log.sync()
-    ticket = log.begin_checkpoint(10, is_forced=True)
+    log.checkpointing.finish(ticket)
+    log.flushing.sync_all()
+    ticket = log.checkpointing.begin(10, is_forced=True)
     fill(log, 1)
-    log.sync()
-    log.advance_log_start(12)
+    log.flushing.sync_all()
+    log.start.advance(12)
     assert bases(files) == [12]
-    log.checkpoint(12)
+    log.checkpointing.run(12)
     fill(log, 1)
-    late = log.begin_sync()
+    late = log.flushing.begin()
     late.run()
-    log.finish_sync(late)
+    log.flushing.finish(late)
     files.crash()
     log = open_log(files)
     assert (log.log_start_offset, log.log_end_offset) == (12, 14)
@@ -128,35 +131,37 @@ def test_the_name_of_a_segment_that_retention_rolled_is_synced_with_its_first_ba
 def test_a_failed_sync_is_passed_on(files, log):
     append(log, make_batch())
     files.fail_next_sync(LOG_SUFFIX)
-    ticket = log.begin_sync()
+    ticket = log.flushing.begin()
     with pytest.raises(DiskFailedError):
         ticket.run()
-    assert log.synced_end_offset == 0
+    assert log.flushing.synced_end == 0
 
 
 def test_a_truncation_lowers_what_a_sync_under_way_will_mean(files, log):
     fill(log, 10)
-    ticket = log.begin_sync()
-    log.truncate_to(8)
+    ticket = log.flushing.begin()
+    log.cutting.truncate_to(8)
     append(log, make_batch(10))
     ticket.run()
-    assert log.finish_sync(ticket) == 8
-    log.restart_at(50)
-    assert log.synced_end_offset == 50
+    log.flushing.finish(ticket)
+    assert log.flushing.synced_end == 8
+    log.cutting.restart_at(50)
+    assert log.flushing.synced_end == 50
 
 
 def test_a_sync_under_way_survives_that_its_segments_go(files, log):
     fill(log, 30)
-    ticket = log.begin_sync()
-    log.truncate_to(5)
+    ticket = log.flushing.begin()
+    log.cutting.truncate_to(5)
     ticket.run()
-    log.finish_sync(ticket)
+    log.flushing.finish(ticket)
     fill(log, 30)
-    ticket = log.begin_sync()
-    log.restart_at(100)
+    ticket = log.flushing.begin()
+    log.cutting.restart_at(100)
     ticket.run()
-    assert log.finish_sync(ticket) == 100
-    log.finish_sync(ticket)
+    log.flushing.finish(ticket)
+    assert log.flushing.synced_end == 100
+    log.flushing.finish(ticket)
 
 
 def test_a_change_of_settings_takes_effect_at_once(log):
@@ -172,28 +177,28 @@ def test_a_change_of_settings_takes_effect_at_once(log):
 
 def test_a_checkpoint_that_says_nothing_new_is_not_written(files):
     log = open_log(files, config=LARGE, is_listed=False)
-    assert log.begin_checkpoint(0) is None
+    assert log.checkpointing.begin(0) is None
     fill(log, 3)
-    log.sync()
-    log.checkpoint(4)
-    assert log.high_watermark_checkpoint == 4
+    log.flushing.sync_all()
+    log.checkpointing.run(4)
+    assert log.replica.checkpoint.high_watermark == 4
     before = files.operation_count
-    log.checkpoint(4)
-    log.checkpoint(2)
+    log.checkpointing.run(4)
+    log.checkpointing.run(2)
     assert files.operation_count == before
-    assert log.high_watermark_checkpoint == 4, "it never falls by itself"
-    log.checkpoint(1000)
-    assert log.high_watermark_checkpoint == 6, "nor is it above the log end"
+    assert log.replica.checkpoint.high_watermark == 4, "it never falls by itself"
+    log.checkpointing.run(1000)
+    assert log.replica.checkpoint.high_watermark == 6, "nor is it above the log end"
 
 
 def test_the_recovery_point_moves_when_enough_was_appended(files):
     log = open_log(files, config=replace(LARGE, checkpoint_bytes=2000), is_listed=False)
     fill(log, 2)
-    log.checkpoint(0)
-    assert log.recovery_point == 0
+    log.checkpointing.run(0)
+    assert log.replica.checkpoint.recovery_point == 0
     fill(log, 10)
-    log.checkpoint(0)
-    assert log.recovery_point == log.synced_end_offset == 24
+    log.checkpointing.run(0)
+    assert log.replica.checkpoint.recovery_point == log.flushing.synced_end == 24
     assert files.exists(f"{DIRECTORY}/{offset_name(24, SNAPSHOT_SUFFIX)}")
 
 
@@ -202,23 +207,23 @@ def test_a_rolled_segment_is_sealed_and_trimmed(files):
     log = open_log(files, config=config, is_listed=False)
     fill(log, 7)
     path = f"{DIRECTORY}/{offset_name(0, LOG_SUFFIX)}"
-    assert files.open(path).size() > log._table.segments[0].size_bytes
-    log.checkpoint(0)
-    assert files.open(path).size() == log._table.segments[0].size_bytes
+    assert files.open(path).size() > log.state.table.segments[0].size_bytes
+    log.checkpointing.run(0)
+    assert files.open(path).size() == log.state.table.segments[0].size_bytes
     for suffix in ("index", "timeindex"):
         assert files.exists(f"{DIRECTORY}/{offset_name(0, '.' + suffix)}")
-    assert files.exists(f"{DIRECTORY}/{offset_name(log._table.bases[1], SNAPSHOT_SUFFIX)}")
-    assert not log._table.unsealed
+    assert files.exists(f"{DIRECTORY}/{offset_name(log.state.table.bases[1], SNAPSHOT_SUFFIX)}")
+    assert not log.state.table.unsealed
 
 
 def test_appends_may_go_on_while_a_checkpoint_is_written(files, log):
     fill(log, 10)
-    ticket = log.begin_checkpoint(0, is_forced=True)
+    ticket = log.checkpointing.begin(0, is_forced=True)
     fill(log, 30)
     ticket.run()
-    log.finish_checkpoint(ticket)
-    assert log.recovery_point == log.synced_end_offset == 20
-    log.sync()
+    log.checkpointing.finish(ticket)
+    assert log.replica.checkpoint.recovery_point == log.flushing.synced_end == 20
+    log.flushing.sync_all()
     files.crash()
     log = open_log(files)
     assert len(read_all(log)) == 40
@@ -226,32 +231,32 @@ def test_appends_may_go_on_while_a_checkpoint_is_written(files, log):
 
 def test_a_checkpoint_is_void_after_a_truncation(files, log):
     fill(log, 10)
-    log.sync()
-    ticket = log.begin_checkpoint(20, is_forced=True)
-    log.truncate_to(8)
+    log.flushing.sync_all()
+    ticket = log.checkpointing.begin(20, is_forced=True)
+    log.cutting.truncate_to(8)
     fill(log, 20)
     ticket.run()
-    log.finish_checkpoint(ticket)
-    assert log.recovery_point == 0
-    assert log.high_watermark_checkpoint == 0
-    late = log.begin_checkpoint(20, is_forced=True)
+    log.checkpointing.finish(ticket)
+    assert log.replica.checkpoint.recovery_point == 0
+    assert log.replica.checkpoint.high_watermark == 0
+    late = log.checkpointing.begin(20, is_forced=True)
     late.run()
-    log.truncate_to(9)
-    log.finish_checkpoint(late)
-    assert log.recovery_point <= 8
-    assert log.synced_end_offset <= log.log_end_offset
+    log.cutting.truncate_to(9)
+    log.checkpointing.finish(late)
+    assert log.replica.checkpoint.recovery_point <= 8
+    assert log.flushing.synced_end <= log.log_end_offset
 
 
 def test_a_checkpoint_is_void_after_a_newer_one(files, log):
     """The older one knows less: its index of the segment that was active then covers a part of it."""
     fill(log, 2)
-    old = log.begin_checkpoint(0, is_forced=True)
+    old = log.checkpointing.begin(0, is_forced=True)
     fill(log, 10)
-    log.checkpoint(0)
-    assert log.recovery_point == 24
+    log.checkpointing.run(0)
+    assert log.replica.checkpoint.recovery_point == 24
     old.run()
-    log.finish_checkpoint(old)
-    assert log.recovery_point == 24
+    log.checkpointing.finish(old)
+    assert log.replica.checkpoint.recovery_point == 24
     log.close(is_clean=True)
     files.crash()
     assert open_log(files, was_clean=True).recovery.was_clean
@@ -260,45 +265,45 @@ def test_a_checkpoint_is_void_after_a_newer_one(files, log):
 def test_a_checkpoint_that_only_keeps_the_high_watermark_leaves_the_recovery_point(files):
     log = open_log(files, config=LARGE, is_listed=False)
     fill(log, 10)
-    log.sync()
-    light = log.begin_checkpoint(5)
-    log.truncate_to(20)
-    log.checkpoint(0, is_forced=True)
-    assert log.recovery_point == 20
-    light.generation = log._checkpointing._generations.current
+    log.flushing.sync_all()
+    light = log.checkpointing.begin(5)
+    log.cutting.truncate_to(20)
+    log.checkpointing.run(0, is_forced=True)
+    assert log.replica.checkpoint.recovery_point == 20
+    light.generation = log.checkpointing._generations.current
     light.run()
-    log.finish_checkpoint(light)
-    assert log.recovery_point == 20
-    assert log.high_watermark_checkpoint == 5
+    log.checkpointing.finish(light)
+    assert log.replica.checkpoint.recovery_point == 20
+    assert log.replica.checkpoint.high_watermark == 5
 
 
 def test_a_checkpoint_does_not_take_back_the_log_start(log):
     fill(log, 10)
-    log.sync()
-    ticket = log.begin_checkpoint(20, is_forced=True)
-    log.advance_log_start(3)
+    log.flushing.sync_all()
+    ticket = log.checkpointing.begin(20, is_forced=True)
+    log.start.advance(3)
     ticket.run()
-    log.finish_checkpoint(ticket)
-    assert log._replica.checkpoint.log_start_offset == 3
+    log.checkpointing.finish(ticket)
+    assert log.replica.checkpoint.log_start_offset == 3
 
 
 def test_a_full_disk_still_takes_the_high_watermark(files, log):
     fill(log, 30)
-    log.sync()
+    log.flushing.sync_all()
     files.capacity = files.used_bytes()
-    log.checkpoint(50)
-    assert log.recovery_point == 0
-    assert log.high_watermark_checkpoint == 50
+    log.checkpointing.run(50)
+    assert log.replica.checkpoint.recovery_point == 0
+    assert log.replica.checkpoint.high_watermark == 50
     files.capacity = None
-    log.checkpoint(50)
-    assert log.recovery_point == 60
+    log.checkpointing.run(50)
+    assert log.replica.checkpoint.recovery_point == 60
 
 
 def test_snapshots_that_no_truncation_needs_go(files, log):
     for _ in range(6):
         fill(log, 10)
-        log.sync()
-        log.checkpoint(log.log_end_offset)
+        log.flushing.sync_all()
+        log.checkpointing.run(log.log_end_offset)
     names = [n for n in files.list_directory(DIRECTORY) if n.endswith(SNAPSHOT_SUFFIX)]
     assert names == [offset_name(120, SNAPSHOT_SUFFIX)]
 
@@ -318,7 +323,7 @@ def test_a_clean_stop_after_a_truncation_is_still_clean(files):
     model = LogModel(files=files)
     model.append([make_batch(2, value_bytes=150) for _ in range(10)])
     model.sync()
-    model.log.checkpoint(0, is_forced=True)
+    model.log.checkpointing.run(0, is_forced=True)
     model.truncate_to(7)
     model.reopen_cleanly()
 
@@ -335,7 +340,7 @@ def test_a_clean_stop_on_a_full_disk_is_not_clean(files, log):
 
 def test_files_are_closed(files, log):
     fill(log, 30)
-    opened = [segment.file for segment in log._table.segments]
+    opened = [segment.file for segment in log.state.table.segments]
     log.close(is_clean=False)
     assert all(file.is_closed for file in opened)
 
@@ -368,12 +373,12 @@ def test_the_same_on_a_real_disk(tmp_path):
     log = opened(is_listed=False)
     fill(log, 200)
     append(log, *[make_batch(value_bytes=10) for _ in range(2000)])
-    log.sync()
-    log.checkpoint(300)
+    log.flushing.sync_all()
+    log.checkpointing.run(300)
     fill(log, 20)
-    log.truncate_to(log.log_end_offset - 3)
-    assert log.maybe_apply_retention(NOW_MS, 300) == 0
-    log.advance_log_start(150)
+    log.cutting.truncate_to(log.log_end_offset - 3)
+    assert log.start.apply_retention(NOW_MS, 300) == 0
+    log.start.advance(150)
     wanted = read_all(log)
     assert b"".join(wanted[:5]) in log.read_span(150, max_bytes=1 << 20)
     log.close(is_clean=False)

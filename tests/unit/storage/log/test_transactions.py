@@ -50,10 +50,10 @@ def plain(value: bytes) -> bytes:
 def committed(log: PartitionLog, high_watermark: int | None = None) -> list[bytes | None]:
     """Values that a reader of committed records gets."""
     hw = log.log_end_offset if high_watermark is None else high_watermark
-    end = log.transactions.stable_end(hw)
+    end = log.writers.transactions.stable_end(hw)
     found = []
     for batch in read_all(log):
-        seen = without_aborted(bytes(batch), log.transactions.aborted)
+        seen = without_aborted(bytes(batch), log.writers.transactions.aborted)
         header = decode_header(seen)
         if header.base_offset < end and not header.is_control:
             found += [value for _, _, _, value, _ in records_in(seen, 0)]
@@ -61,33 +61,33 @@ def committed(log: PartitionLog, high_watermark: int | None = None) -> list[byte
 
 
 def state_of(log: PartitionLog) -> object:
-    return log.transactions.encode()
+    return log.writers.transactions.encode()
 
 
 def test_an_open_transaction_ends_what_may_be_read_and_its_marker_goes_on(log):
     append(log, plain(b"a"), transactional(1, 0, (b"k", b"t")), plain(b"b"))
-    assert log.transactions.stable_end(3) == 1
+    assert log.writers.transactions.stable_end(3) == 1
     append(log, marker(1, 0, 1, commit=2))
     assert committed(log) == [b"a", b"t", b"b"]
 
 
 def test_a_marker_counts_once_it_is_committed_itself(log):
     append(log, transactional(1, 0, (b"k", b"t")), plain(b"a"), marker(1, 0, 0, commit=1))
-    assert [log.transactions.stable_end(hw) for hw in (0, 1, 2, 3)] == [0, 0, 0, 3]
+    assert [log.writers.transactions.stable_end(hw) for hw in (0, 1, 2, 3)] == [0, 0, 0, 3]
 
 
 def test_of_several_open_ones_the_first_counts(log):
     append(log, plain(b"a"))
     append(log, transactional(1, 0, (b"k", b"1")), transactional(2, 0, (b"k", b"2")))
     append(log, marker(1, 0, 1, commit=2))
-    assert log.transactions.stable_end(4) == 2
+    assert log.writers.transactions.stable_end(4) == 2
 
 
 def test_nothing_of_an_aborted_one_is_seen_and_offsets_stay(log):
     append(log, transactional(1, 0, (b"k", b"t"), (b"k", b"u")), plain(b"a"))
     append(log, transactional(1, 0, (b"k", b"v")), marker(1, 0, 0))
     assert committed(log) == [b"a"]
-    seen = without_aborted(b"".join(map(bytes, read_all(log))), log.transactions.aborted)
+    seen = without_aborted(b"".join(map(bytes, read_all(log))), log.writers.transactions.aborted)
     assert [(h.base_offset, h.next_offset) for _, h in iterate_headers(seen)] == [
         (0, 2),
         (2, 3),
@@ -110,8 +110,8 @@ def test_after_its_end_its_epoch_writes_no_more_and_the_next_begins_at_sequence_
         with pytest.raises(StaleProducerEpochError):
             log.producer_check(header, NOW_MS)
     log.producer_check(decode_header(transactional(1, 5, (b"k", b"n"), sequence=0)), NOW_MS)
-    assert log.last_sequence(1) is None
-    assert log.producer_epoch(1) == 5
+    assert log.writers.producers.last_sequence(1) is None
+    assert log.writers.producers.epoch_of(1) == 5
 
 
 def test_the_marker_of_an_epoch_does_not_disturb_the_next_ones_sequences(log):
@@ -128,23 +128,23 @@ def test_a_start_knows_what_the_log_says(files, log, is_clean):
     append(log, plain(b"a"), transactional(1, 0, (b"k", b"open"), keys=(KEY,)))
     append(log, transactional(2, 0, (b"k", b"no")), marker(2, 0, 2))
     append(log, transactional(3, 0, (b"k", b"yes")))
-    log.checkpoint(3, is_forced=True)
+    log.checkpointing.run(3, is_forced=True)
     append(log, marker(3, 0, 4, commit=5))
-    log.transactions.stable_end(3)
+    log.writers.transactions.stable_end(3)
     before = state_of(log)
     log.close(is_clean=is_clean)
     again = open_log(files, was_clean=is_clean)
     assert state_of(again) == before
-    assert [again.transactions.stable_end(hw) for hw in (1, 2, 5, 6)] == [1, 1, 1, 1]
+    assert [again.writers.transactions.stable_end(hw) for hw in (1, 2, 5, 6)] == [1, 1, 1, 1]
 
 
 def test_a_marker_that_is_cut_off_leaves_its_transaction_open(log):
     append(log, transactional(1, 0, (b"k", b"t"), keys=(KEY,)), plain(b"a"))
     before = state_of(log)
     append(log, marker(1, 0, 0, commit=1))
-    log.truncate_to(2)
+    log.cutting.truncate_to(2)
     assert state_of(log) == before
-    assert log.transactions.stable_end(2) == 0
+    assert log.writers.transactions.stable_end(2) == 0
     append(log, marker(1, 0, 0))
     assert committed(log) == [b"a"]
 
@@ -152,10 +152,10 @@ def test_a_marker_that_is_cut_off_leaves_its_transaction_open(log):
 def test_a_follower_that_begins_anew_knows_transactions_by_its_own_log_alone(files, log):
     append(log, transactional(1, 0, (b"k", b"no")), marker(1, 0, 0))
     append(log, transactional(2, 0, (b"k", b"t"), keys=(KEY,)), marker(2, 0, 2, commit=3))
-    log.advance_log_start(2)
+    log.start.advance(2)
     follower = open_log(MemoryFiles(), is_listed=False)
-    follower.restart_at(2, log.producer_snapshot(4))
-    assert not follower.transactions
+    follower.cutting.restart_at(2, log.producer_snapshot(4))
+    assert not follower.writers.transactions
     for batch in read_all(log):
         follower.append_as_follower(batch)
     assert committed(follower) == [b"t"]
@@ -213,15 +213,15 @@ def test_keys_that_share_a_batch_are_there_after_a_restart_with_the_snapshot_and
     log.close(is_clean=was_clean)
     log = open_log(files, was_clean=was_clean)
     assert entries_of(log) == wanted
-    log.truncate_to(4)
+    log.cutting.truncate_to(4)
     assert entries_of(log) == undecided
-    log.truncate_to(1)
+    log.cutting.truncate_to(1)
     assert entries_of(log) == [None, None]
 
 
 def test_an_abort_frees_all_keys_that_share_it_also_when_the_log_was_cut_meanwhile(files, log):
     append(log, shared(), marker(1, 0, 0, commit=3, extents=SHARED_EXTENTS))
-    log.truncate_to(3)
+    log.cutting.truncate_to(3)
     append(log, marker(1, 0, 0))
     assert entries_of(log) == [None, None]
     log.close(is_clean=False)
@@ -231,7 +231,7 @@ def test_an_abort_frees_all_keys_that_share_it_also_when_the_log_was_cut_meanwhi
 def test_a_follower_that_was_sent_the_writers_knows_the_keys_that_share(log):
     append(log, shared(), marker(1, 0, 0, commit=3, extents=SHARED_EXTENTS))
     follower = open_log(MemoryFiles(), is_listed=False)
-    follower.restart_at(3, log.producer_snapshot(4))
+    follower.cutting.restart_at(3, log.producer_snapshot(4))
     # Who asks it meanwhile takes nothing from what it was told.
     assert all(follower.has_key(key.key_hash, NOW_MS) for key in SHARERS)
     follower.append_as_follower(read_all(log)[-1])
@@ -240,15 +240,15 @@ def test_a_follower_that_was_sent_the_writers_knows_the_keys_that_share(log):
 
 def test_what_retention_removed_is_not_kept_in_mind(log):
     append(log, transactional(1, 0, (b"k", b"no")), marker(1, 0, 0), plain(b"a"))
-    taken = log.transactions.aborted
-    log.advance_log_start(2)
-    assert not log.transactions.aborted
+    taken = log.writers.transactions.aborted
+    log.start.advance(2)
+    assert not log.writers.transactions.aborted
     assert taken, "who reads what is gone by now goes on with what he knew"
 
 
 def test_a_log_without_transactions_has_the_snapshot_that_it_always_had(log):
     append(log, keyed_batch([(b"k", b"1")], producer=ProducerStamp(5, 0, 0)))
-    content = unseal(b"MPS1", encode_snapshot(log._state.writers.freeze(1)))
+    content = unseal(b"MPS1", encode_snapshot(log.state.writers.freeze(1)))
     assert isinstance(content, list)
     assert len(content) == 4
 
@@ -267,7 +267,7 @@ class TestCompaction:
         assert records_of(log) == {1: (b"b", b"2"), 2: (b"a", b"3")}
         headers = [decode_header(b) for b in read_all(log)]
         assert all(h.marker is not None for h in headers if h.is_transactional)
-        assert not log.transactions.aborted
+        assert not log.writers.transactions.aborted
 
     def test_a_marker_stays_until_every_replica_has_it(self, log):
         append(log, transactional(1, 0, (b"a", b"1")), marker(1, 0, 0, commit=1))
@@ -282,8 +282,8 @@ class TestCompaction:
         append(follower, transactional(1, 0, (b"a", b"1")))
         for batch in read_all(log)[1:]:
             follower.append_as_follower(batch)
-        assert not follower.transactions.open
-        assert follower.transactions.stable_end(4) == 4
+        assert not follower.writers.transactions.open
+        assert follower.writers.transactions.stable_end(4) == 4
 
     def test_its_producers_last_marker_stays_as_long_as_the_producer_is_known(self, files, log):
         append(log, transactional(1, 0, (b"a", b"1"), sequence=0), marker(1, 0, 0, commit=1))
@@ -292,7 +292,7 @@ class TestCompaction:
         assert compact(log)
         log.close(is_clean=False)
         again = open_log(files, config=COMPACTED, was_clean=False)
-        assert again.producer_epoch(1) == 1
+        assert again.writers.producers.epoch_of(1) == 1
 
     def test_one_whose_marker_lies_behind_what_is_compacted_counts_by_its_outcome(self, log):
         append(log, keyed_batch([(b"a", b"1")]), transactional(1, 0, (b"a", b"never")))
@@ -328,7 +328,7 @@ class TestCompaction:
         assert wanted.transaction == (1, 0, 3, extents, ())
         follower = self.copied(log)
         assert follower.idempotency_lookup(KEY.key_hash, NOW_MS) == wanted
-        assert not follower.transactions.open
+        assert not follower.writers.transactions.open
         assert values_of(follower) == {b"a": b"3"}
 
     def test_a_copy_of_the_compacted_log_answers_the_retries_of_keys_that_share(self, log):
@@ -340,7 +340,7 @@ class TestCompaction:
         assert None not in wanted
         follower = self.copied(log)
         assert entries_of(follower) == wanted
-        assert not follower.transactions.open
+        assert not follower.writers.transactions.open
         assert values_of(follower) == {b"a": b"4", b"b": b"5"}
 
     @pytest.mark.parametrize("known", [(), (0,), (1,), (0, 1)])
@@ -394,7 +394,7 @@ class TestCompaction:
         append(log, transactional(1, 1, (b"a", b"2")), marker(1, 1, 4, commit=5))
         roll(log)
         assert compact(log)
-        assert not self.copied(log).transactions.open
+        assert not self.copied(log).writers.transactions.open
 
     def test_a_replay_of_the_compacted_log_leaves_nothing_open(self, files, log):
         for number in range(30):
@@ -407,5 +407,5 @@ class TestCompaction:
         wanted = committed(log)
         log.close(is_clean=False)
         again = open_log(files, config=COMPACTED, was_clean=False)
-        assert not again.transactions.open
+        assert not again.writers.transactions.open
         assert committed(again) == wanted

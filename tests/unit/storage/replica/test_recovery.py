@@ -223,28 +223,28 @@ def test_a_power_cut_while_a_replica_is_deleted_leaves_nothing_to_be_taken_for_o
 @pytest.mark.parametrize("offset", [0, 4, 18])
 def test_a_truncation_that_was_announced_is_finished(offset):
     model = filled(config=TINY, count=10)
-    model.log.checkpoint(12, is_forced=True)
-    meta = model.log._replica.meta
-    model.log._replica.store_meta(replace(meta, change=Change(ChangeKind.TRUNCATE, offset)))
+    model.log.checkpointing.run(12, is_forced=True)
+    meta = model.log.replica.meta
+    model.log.replica.store_meta(replace(meta, change=Change(ChangeKind.TRUNCATE, offset)))
     for _ in range(2):
         model.files.crash()
         log = open_log(model.files, config=TINY)
         assert log.health is ReplicaHealth.SOUND
         assert log.log_end_offset == offset
         assert read_all(log) == list(model.expected.truncated_to(offset).batches)
-        assert log.last_epoch == {0: -1, 4: 0, 18: 1}[offset]
-        assert log._replica.meta == meta
-        assert log.high_watermark_checkpoint == min(offset, 12)
+        assert log.state.epochs.last_epoch == {0: -1, 4: 0, 18: 1}[offset]
+        assert log.replica.meta == meta
+        assert log.replica.checkpoint.high_watermark == min(offset, 12)
 
 
 def test_a_restart_that_was_announced_is_finished():
     model = filled(config=TINY, count=10)
-    meta = model.log._replica.meta
-    model.log._replica.store_meta(replace(meta, change=Change(ChangeKind.RESTART, 500)))
+    meta = model.log.replica.meta
+    model.log.replica.store_meta(replace(meta, change=Change(ChangeKind.RESTART, 500)))
     model.files.crash()
     log = open_log(model.files, config=TINY)
-    assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (500, 500, -1)
-    assert log._replica.meta == meta
+    assert (log.log_start_offset, log.log_end_offset, log.state.epochs.last_epoch) == (500, 500, -1)
+    assert log.replica.meta == meta
     assert base_offsets(model.files) == [500]
 
 
@@ -255,7 +255,7 @@ def test_a_clean_stop_skips_the_scan():
 
 def test_an_unclean_stop_is_scanned_from_the_recovery_point():
     model = filled(config=LARGE, checkpoint_at=None)
-    model.log.checkpoint(0, is_forced=True)
+    model.log.checkpointing.run(0, is_forced=True)
     model.append(batches(4))
     model.sync()
     tail = sum(map(len, model.expected.batches[-4:]))
@@ -275,7 +275,7 @@ def test_a_node_that_says_it_stopped_cleanly_is_not_believed_against_the_log():
 
 def test_preallocated_zeros_are_the_end_and_no_cut():
     model = filled(config=LARGE)
-    assert model.log._active.file.size() > model.log.size_bytes + 10_000
+    assert model.log.state.table.active.file.size() > model.log.size_bytes + 10_000
     model.crash(Random(0), "all")
     assert model.log.recovery.cut_bytes == 0
     assert model.log.health is ReplicaHealth.SOUND
@@ -293,7 +293,7 @@ def test_a_torn_tail_is_cut_and_makes_the_replica_suspect():
     assert log.recovery.cut_bytes > 0
     assert "cut at offset 60" in log.recovery.reason
     assert log.log_end_offset == 60
-    assert log._active.file.size() == end
+    assert log.state.table.active.file.size() == end
 
 
 def test_bytes_behind_zeros_are_a_cut_too():
@@ -315,7 +315,7 @@ def test_a_suspect_replica_stays_suspect_until_it_is_declared_sound():
         model.log = open_log(model.files, config=LARGE)
         assert model.log.health is ReplicaHealth.SUSPECT
         assert model.log.recovery.reason
-    model.log.mark_sound()
+    model.log.cutting.mark_sound()
     model.kill()
     assert model.log.health is ReplicaHealth.SOUND
     assert model.log.recovery.reason == ""
@@ -324,15 +324,15 @@ def test_a_suspect_replica_stays_suspect_until_it_is_declared_sound():
 def test_a_log_that_ends_below_its_high_watermark_is_suspect():
     """Zeros are no cut, but the bytes that they replaced were acknowledged."""
     model = filled(config=LARGE)
-    model.log.checkpoint(60)
-    file = model.log._active.file
-    position, _ = model.log._active.locate(50)
+    model.log.checkpointing.run(60)
+    file = model.log.state.table.active.file
+    position, _ = model.log.state.table.active.locate(50)
     model.files.overwrite(path(0), position, bytes(file.size() - position))
     model.files.kill()
     log = open_log(model.files, config=LARGE)
     assert log.health is ReplicaHealth.SUSPECT
     assert "below its high watermark 60" in log.recovery.reason
-    log.mark_sound()
+    log.cutting.mark_sound()
     model.files.kill()
     assert open_log(model.files, config=LARGE).health is ReplicaHealth.SOUND
 
@@ -413,7 +413,7 @@ def checkpointed():
     model.checkpoint()
     model.append(batches(2))
     model.sync()
-    assert model.log.recovery_point == 60
+    assert model.log.replica.checkpoint.recovery_point == 60
     return model
 
 
@@ -456,9 +456,9 @@ def test_a_damaged_replica_serves_and_takes_nothing_but_what_restores_it():
     log.append_as_follower(b"".join(missing[:3]))
     assert len(base_offsets(model.files)) < len(bases), "what lay behind the damage is gone"
     log.append_as_follower(b"".join(missing[3:]))
-    log.sync()
+    log.flushing.sync_all()
     assert log.health is ReplicaHealth.DAMAGED
-    log.mark_sound()
+    log.cutting.mark_sound()
     assert read_all(log) == list(model.expected.batches)
     model.log = log
     model.is_state_exact = False
@@ -479,7 +479,7 @@ def test_a_power_cut_while_a_damaged_replica_is_restored(keep_and_seed):
         model.files.crash_before(number)
         try:
             log.append_as_follower(b"".join(missing))
-            log.sync()
+            log.flushing.sync_all()
             is_cut_short = False
         except SimulatedCrashError:
             is_cut_short = True
@@ -488,8 +488,8 @@ def test_a_power_cut_while_a_damaged_replica_is_restored(keep_and_seed):
         assert log.health is ReplicaHealth.DAMAGED, "nobody has declared it sound"
         rest = [b for b in whole if decode_header(b).base_offset >= log.log_end_offset]
         log.append_as_follower(b"".join(rest))
-        log.sync()
-        log.mark_sound()
+        log.flushing.sync_all()
+        log.cutting.mark_sound()
         assert read_all(log) == list(whole)
         number += 1
 
@@ -497,10 +497,10 @@ def test_a_power_cut_while_a_damaged_replica_is_restored(keep_and_seed):
 def test_a_damaged_replica_may_start_again_elsewhere():
     model, _ = damaged(1)
     log = open_log(model.files)
-    log.restart_at(0)
+    log.cutting.restart_at(0)
     log.append_as_follower(b"".join(model.expected.batches))
-    log.sync()
-    log.mark_sound()
+    log.flushing.sync_all()
+    log.cutting.mark_sound()
     model.log = log
     model.kill()
 
@@ -608,16 +608,16 @@ def test_a_lost_index_does_not_keep_a_node_with_a_full_disk_from_starting(suffix
 def test_an_index_that_reaches_above_the_recovery_point_is_used_below_it():
     """A truncation lowered the point, and what was appended since is something else."""
     model = filled(config=LARGE, count=14)
-    model.log.checkpoint(0, is_forced=True)
+    model.log.checkpointing.run(0, is_forced=True)
     model.append(batches(16))
-    model.log.checkpoint(0, is_forced=True)
+    model.log.checkpointing.run(0, is_forced=True)
     model.truncate_to(33)
     model.is_state_exact = False
     for number in range(20):
         model.append([make_batch(1 + number % 3, value_bytes=50 + number)])
     model.sync()
     model.kill()
-    assert model.log.recovery_point == 32
+    assert model.log.replica.checkpoint.recovery_point == 32
     scanned = sum(map(len, model.expected.batches[14:]))
     assert model.log.recovery.scanned_bytes <= scanned + 1000, (
         "from the snapshot, or an index entry"
@@ -631,7 +631,7 @@ def test_each_sealed_segment_comes_with_the_writers_state_at_its_end(is_killed):
     model = filled()
     if is_killed:
         model.kill()
-    model.log.checkpoint(0)
+    model.log.checkpointing.run(0)
     bases = base_offsets(model.files)
     assert len(bases) > 3
     for base in bases[1:]:
@@ -677,12 +677,12 @@ def test_a_lost_checkpoint_makes_the_replica_suspect_and_everything_is_scanned()
 
 def test_a_checkpoint_that_may_be_out_of_date_is_not_relied_on():
     model = checkpointed()
-    model.log.checkpoint(62)
+    model.log.checkpointing.run(62)
     at = slot_of("checkpoint", model.files, is_newest=True)
     model.files.flip_bit(f"{DIRECTORY}/checkpoint", at + 8)
     model.kill()
     assert model.log.recovery.scanned_bytes == sum(map(len, model.expected.batches))
-    assert model.log.recovery_point == 0
+    assert model.log.replica.checkpoint.recovery_point == 0
     model.append(batches(10))
     model.checkpoint()
     model.reopen_cleanly()
@@ -690,7 +690,7 @@ def test_a_checkpoint_that_may_be_out_of_date_is_not_relied_on():
 
 def test_damage_below_the_recovery_point_of_an_older_checkpoint_is_damage():
     model = checkpointed()
-    model.log.checkpoint(62)
+    model.log.checkpointing.run(62)
     at = slot_of("checkpoint", model.files, is_newest=True)
     model.files.flip_bit(f"{DIRECTORY}/checkpoint", at + 8)
     model.files.flip_bit(path(0), 700)
@@ -758,21 +758,25 @@ def test_the_name_comes_from_the_folder():
         model.files,
         DIRECTORY,
         config=SMALL,
-        topic_id=model.log.topic_id,
+        topic_id=model.log.replica.meta.topic_id,
         topic_name="",
         partition=3,
         is_listed=True,
         was_clean=False,
         now_ms=NOW_MS,
     )
-    assert (log.topic_name, log.partition, log.directory) == ("orders", 3, DIRECTORY)
+    assert (log.replica.meta.topic_name, log.replica.meta.partition, log.replica.directory) == (
+        "orders",
+        3,
+        DIRECTORY,
+    )
 
 
 def test_a_log_start_waits_for_what_lies_below_it():
     """The follower adopts its leader's log start before its own sync is done."""
     model = filled(config=LARGE, is_synced=False)
-    model.log.advance_log_start(30)
-    assert model.log.synced_end_offset == 60
+    model.log.start.advance(30)
+    assert model.log.flushing.synced_end == 60
     model.files.crash()
     log = open_log(model.files, config=LARGE)
     assert (log.log_start_offset, log.log_end_offset) == (30, 60)
@@ -780,9 +784,9 @@ def test_a_log_start_waits_for_what_lies_below_it():
 
 def test_a_log_that_ends_below_its_start_goes_on_at_its_start():
     model = filled(config=LARGE)
-    model.log.checkpoint(30)
-    model.log.advance_log_start(30)
-    position, _ = model.log._active.locate(10)
+    model.log.checkpointing.run(30)
+    model.log.start.advance(30)
+    position, _ = model.log.state.table.active.locate(10)
     model.files.overwrite(path(0), position, bytes(model.log.size_bytes - position))
     model.files.kill()
     log = open_log(model.files, config=LARGE)
@@ -814,10 +818,10 @@ def stop_before(files, kind, suffix):
 def test_a_cut_that_a_recovered_log_shows_is_durable():
     """A kill before the sync of a truncation leaves the shorter file in the page cache alone."""
     model = filled(config=replace(LARGE, checkpoint_bytes=1), checkpoint_at=30)
-    assert model.log.recovery_point == 60
+    assert model.log.replica.checkpoint.recovery_point == 60
     stop_before(model.files, "sync", LOG_SUFFIX)
     with pytest.raises(SimulatedCrashError):
-        model.log.truncate_to(40)
+        model.log.cutting.truncate_to(40)
     model.files.kill()
     assert open_log(model.files).log_end_offset == 40
     model.files.crash()
@@ -829,7 +833,7 @@ def test_names_that_a_killed_process_made_are_durable_before_others_are_removed(
     model = filled(config=SMALL, checkpoint_at=30)
     stop_before(model.files, "sync_directory", DIRECTORY)
     with pytest.raises(SimulatedCrashError):
-        model.log.advance_log_start(60)
+        model.log.start.advance(60)
     model.files.kill()
     happened = []
     model.files.on_operation = lambda kind, path: happened.append(kind)

@@ -47,7 +47,7 @@ def scrub(log: PartitionLog) -> tuple[int, Damage | None]:
 
 def test_sealed_segments_are_checked_and_the_one_that_grows_is_not() -> None:
     model = model_of()
-    sealed = model.log._table.segments[:-1]
+    sealed = model.log.state.table.segments[:-1]
     assert scrub(model.log) == (sum(segment.size_bytes for segment in sealed), None)
     model.files.flip_bit(path(bases(model.files)[-1]), 100)
     assert scrub(model.log)[1] is None
@@ -57,7 +57,7 @@ def test_any_flipped_bit_of_a_sealed_segment_is_found_at_its_batch() -> None:
     model = model_of()
     base = bases(model.files)[1]
     batches = [b for b in model.expected.batches if decode_header(b).base_offset >= base]
-    size = model.log._table.segments[1].size_bytes
+    size = model.log.state.table.segments[1].size_bytes
     starts, position = [], 0
     for batch in batches:
         starts.append((position, decode_header(batch).base_offset))
@@ -89,13 +89,13 @@ def test_a_look_finds_what_rots_in_a_segment_that_grows_and_closing_it_lets_a_sc
     damage = look(log, base)
     assert damage is not None
     assert (damage.path, damage.offset, log.is_current(damage)) == (path(base), base, False)
-    log.close_segment(base - 1)
+    log.rolling.close_segment(base - 1)
     assert bases(model.files)[-1] == base, "it holds something else"
-    log.close_segment(base)
-    log.close_segment(log.log_end_offset)
+    log.rolling.close_segment(base)
+    log.rolling.close_segment(log.log_end_offset)
     assert bases(model.files)[-1] == log.log_end_offset
     assert scrub(log)[1] is None
-    log.checkpoint(log.log_end_offset)
+    log.checkpointing.run(log.log_end_offset)
     found = scrub(log)[1]
     assert found is not None
     assert found.offset == base
@@ -137,7 +137,7 @@ def near(log: PartitionLog, offset: int) -> tuple[int, Damage | None]:
 def test_near_a_place_the_damage_is_found_without_what_lies_far_before_it() -> None:
     model = model_of()
     base = bases(model.files)[0]
-    size = model.log._table.segments[0].size_bytes
+    size = model.log.state.table.segments[0].size_bytes
     model.files.flip_bit(path(base), size - 10)
     checked, damage = scrub(model.log)
     assert damage is not None
@@ -154,7 +154,7 @@ def test_near_a_place_is_not_all_of_its_segment(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("storage.segments.scrub.NEAR_BYTES", 1)
     model = model_of()
     base = bases(model.files)[0]
-    size = model.log._table.segments[0].size_bytes
+    size = model.log.state.table.segments[0].size_bytes
     checked, damage = near(model.log, base)
     assert damage is None
     assert 0 < checked < size // 2
@@ -169,7 +169,7 @@ def test_near_a_place_is_the_whole_segment_where_no_index_tells(
 ) -> None:
     monkeypatch.setattr("storage.segments.scrub.NEAR_BYTES", 1)
     model = model_of()
-    segment = model.log._table.segments[0]
+    segment = model.log.state.table.segments[0]
     segment.drop_index()
     for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         model.files.remove(segment.path(suffix))
@@ -182,9 +182,9 @@ def test_near_a_place_is_the_whole_segment_where_no_index_tells(
 def test_what_was_deleted_is_not_looked_for_in_what_follows_it() -> None:
     model = model_of()
     log, end = model.log, model.log.log_end_offset
-    log.close_segment(end - 1)
+    log.rolling.close_segment(end - 1)
     model.advance_log_start(end)
-    assert (bases(model.files), log._active.size_bytes) == ([end], 0)
+    assert (bases(model.files), log.state.table.active.size_bytes) == ([end], 0)
     assert log.begin_look(end - 1, is_near=True) is None
     model.append([make_batch(2, value_bytes=150)])
     assert log.begin_look(end - 1, is_near=True) is None
@@ -291,10 +291,10 @@ def restore(model: LogModel, log: PartitionLog) -> None:
     log.append_as_follower(
         b"".join(b for b in batches if decode_header(b).base_offset >= log.log_end_offset)
     )
-    log.sync()
-    log.mark_sound()
+    log.flushing.sync_all()
+    log.cutting.mark_sound()
     assert read_all(log) == list(batches)
-    log.checkpoint(log.log_end_offset)
+    log.checkpointing.run(log.log_end_offset)
     assert scrub(log)[1] is None
     model.files.kill()
     log = open_log(model.files)
@@ -307,5 +307,5 @@ def test_what_was_found_in_a_segment_that_is_cut_means_nothing() -> None:
     model.files.flip_bit(path(bases(model.files)[2]), 1500)
     damage = scrub(model.log)[1]
     assert damage is not None
-    model.log.truncate_to(damage.segment.base_offset + 2)
+    model.log.cutting.truncate_to(damage.segment.base_offset + 2)
     assert not model.log.is_current(damage)

@@ -30,7 +30,7 @@ def cold(files, log, offset, **bounds):
 
 def test_the_last_append_needs_no_file_and_is_what_lies_in_it(files, log):
     fill(log, 3)
-    log.sync()
+    log.flushing.sync_all()
     span = cold(files, log, 4)
     assert span == log.read_span(4, max_bytes=WHOLE)
     assert span
@@ -39,7 +39,7 @@ def test_the_last_append_needs_no_file_and_is_what_lies_in_it(files, log):
 
 def test_it_comes_as_a_whole_or_from_the_file(files, log):
     fill(log, 2)
-    log.sync()
+    log.flushing.sync_all()
     assert cold(files, log, 2, end_offset=4)
     assert cold(files, log, 2, end_offset=3) is None
     assert cold(files, log, 3) is None, "it begins before"
@@ -49,21 +49,21 @@ def test_it_comes_as_a_whole_or_from_the_file(files, log):
 
 def test_a_cut_forgets_it(files, log):
     fill(log, 3)
-    log.sync()
-    log.truncate_to(4)
+    log.flushing.sync_all()
+    log.cutting.truncate_to(4)
     with pytest.raises(OffsetOutOfRangeError):
         log.read_span_cached(5, max_bytes=WHOLE)
     append(log, make_batch(2), leader_epoch=3)
-    log.sync()
+    log.flushing.sync_all()
     assert cold(files, log, 4) == log.read_span(4, max_bytes=WHOLE)
-    log.restart_at(4)
+    log.cutting.restart_at(4)
     assert log.read_span_cached(4, max_bytes=WHOLE) == b""
 
 
 def test_what_is_deleted_is_not_served(log):
     fill(log, 3)
-    log.sync()
-    log.advance_log_start(5)
+    log.flushing.sync_all()
+    log.start.advance(5)
     with pytest.raises(OffsetOutOfRangeError):
         log.read_span_cached(4, max_bytes=WHOLE)
 
@@ -73,12 +73,12 @@ def test_what_follows_as_a_follower_forgets_it(files, log):
     other = open_log(MemoryFiles(), is_listed=False)
     fill(other, 3)
     log.append_as_follower(other.read_span(4, max_bytes=WHOLE))
-    log.sync()
+    log.flushing.sync_all()
     assert cold(files, log, 2) is None
     assert cold(files, log, 4) is None
 
 
 def test_a_large_append_is_not_kept(files, log):
     append(log, make_batch(1, value_bytes=TAIL_BYTES_MAX))
-    log.sync()
+    log.flushing.sync_all()
     assert cold(files, log, 0) is None

@@ -81,10 +81,10 @@ def test_one_that_goes_on_where_the_log_ends_is_kept_as_well(log):
 def test_what_is_committed_goes(log, memory):
     append(log, large())
     append(log, large(2))
-    log.forget_uncommitted(below=2)
+    log.state.uncommitted.forget_below(2)
     assert found(log, 0) == b""
     assert found(log, 1), "its last record is not committed"
-    log.forget_uncommitted(below=3)
+    log.state.uncommitted.forget_below(3)
     assert found(log, 1) == b""
     assert memory.free_bytes == UNCOMMITTED_BYTES_MAX
 
@@ -92,9 +92,9 @@ def test_what_is_committed_goes(log, memory):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda log: log.truncate_to(1),
-        lambda log: log.restart_at(9),
-        lambda log: log.forget_uncommitted(),
+        lambda log: log.cutting.truncate_to(1),
+        lambda log: log.cutting.restart_at(9),
+        lambda log: log.state.uncommitted.forget(),
         lambda log: log.close(is_clean=False),
         lambda log: log.delete(),
     ],
@@ -110,8 +110,8 @@ def test_a_cut_and_the_end_forget_all_of_it(log, memory, change):
 def test_what_is_deleted_is_not_served(log):
     append(log, large())
     append(log, large())
-    log.sync()
-    log.advance_log_start(1)
+    log.flushing.sync_all()
+    log.start.advance(1)
     assert found(log, 0) == b""
     assert found(log, 1)
 
@@ -121,8 +121,8 @@ def test_a_copy_that_is_given_up_serves_nothing(memory):
     log = opened(memory, files)
     append(log, large())
     append(log, large())
-    log.close_segment(1)
-    log.checkpoint(0, is_forced=True)
+    log.rolling.close_segment(1)
+    log.checkpointing.run(0, is_forced=True)
     files.flip_bit(f"{DIRECTORY}/{offset_name(0, LOG_SUFFIX)}", 500)
     scrub = log.begin_scrub(0)
     while not scrub.is_done:
@@ -147,7 +147,7 @@ def test_logs_share_what_there_is(memory):
     append(other, large())
     assert found(one, 0)
     assert found(other, 0) == b"", "no room: it is read from the file"
-    one.forget_uncommitted(below=1)
+    one.state.uncommitted.forget_below(1)
     append(other, large())
     assert found(other, 1)
 

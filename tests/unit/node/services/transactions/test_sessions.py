@@ -324,7 +324,7 @@ class TestSessions:
                 producer_ids=(former.producer_id,), unused_since_ms=cluster.image.now_ms
             )
             assert await cluster.any.metadata.propose(forget, timeout_ms=2_000) == 1
-            await cluster.until(lambda: not cluster.runner(1, "t").log.transactions.open)
+            await cluster.until(lambda: not cluster.runner(1, "t").log.writers.transactions.open)
             for node_id in (1, 2, 3):
                 with pytest.raises(TransactionNotFoundError):
                     await cluster.nodes[node_id].transactions.commit(

@@ -134,12 +134,14 @@ class TestOneRequest:
         async with cluster_of(Cluster(network_ms=lambda rng: 10.0)) as cluster:
             await two_topics(cluster)
             work = asyncio.ensure_future(transact(cluster, 3, to("t", 0, "x"), to("u", 0, "y")))
-            await cluster.until(lambda: bool(cluster.runner(1, "t").log.transactions.open))
+            await cluster.until(lambda: bool(cluster.runner(1, "t").log.writers.transactions.open))
             await cluster.kill(3)
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
             await cluster.until(
-                lambda: not any(cluster.runner(n, "t").log.transactions.open for n in (1, 2)),
+                lambda: (
+                    not any(cluster.runner(n, "t").log.writers.transactions.open for n in (1, 2))
+                ),
                 timeout_ms=10_000,
             )
             await transact(cluster, 1, to("t", 0, "z"))
@@ -374,7 +376,9 @@ class TestLeaders:
             aborted = await service.begin("other", timeout_ms=60_000)
             await send(cluster, 1, aborted, "t", "c")
             await service.abort(aborted, timeout_ms=1_000)
-            await cluster.until(lambda: len(cluster.runner(1, "t").log.transactions.aborted) == 1)
+            await cluster.until(
+                lambda: len(cluster.runner(1, "t").log.writers.transactions.aborted) == 1
+            )
             await after(1_500)
             for node_id in (1, 2, 3):
                 await cluster.kill(node_id, power=True)
