@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from milena.model.batch.client_checks import validate_client_batch
 from milena.model.batch.encode import with_codec, with_extensions, with_timestamp_type
@@ -82,6 +82,16 @@ UNACKED_MAX = 10_000
 """Requests with acks=0 that may be in flight. No client waits for them, so nothing else bounds them."""
 UNACKED_BYTES_MAX = 128 << 20
 """Bytes that requests with acks=0 in flight may hold. A remote leader may take them more slowly than clients send."""
+
+
+class RequestPart(NamedTuple):
+    """A request's records for one partition, before they are encoded. ``size``: their bytes."""
+
+    topic: Topic
+    settings: TopicSettings
+    part: PartitionBatch
+    size: int
+    request: ProduceRequest
 
 
 class ProduceService:
@@ -240,48 +250,39 @@ class ProduceService:
             return in_a_task(appending, self._tasks)
         (part,) = parts
         # Compute the size once: that looks at every record, and large requests come here, too.
-        size = size_of_columns(part.columns)
-        gathered = self._gather(topic, settings, part, size, request)
+        alone = RequestPart(topic, settings, part, size_of_columns(part.columns), request)
+        gathered = self._gather(alone)
         if gathered is not None:
             return gathered
-        return in_a_task(self._append_alone(topic, settings, part, size, request), self._tasks)
+        return in_a_task(self._append_alone(alone), self._tasks)
 
-    def _gather(
-        self,
-        topic: Topic,
-        settings: TopicSettings,
-        part: PartitionBatch,
-        size: int,
-        request: ProduceRequest,
-    ) -> Pending[Sequence[ProduceReceipt]] | None:
+    def _gather(self, share: RequestPart) -> Pending[Sequence[ProduceReceipt]] | None:
         """Append records together with those of other requests. None: nothing was done, they must go on their own."""
+        request = share.request
         # A refusal of these would refuse the neighbours in the batch: for a known key, a moved end, a stale epoch.
         if request.idempotency is not None or request.expected_end is not None:
             return None
         if request.transaction is not None:
             return None
-        if not self._gatherer.takes(part, size, settings, request.acks):
+        if not self._gatherer.takes(share.part, share.size, share.settings, request.acks):
             return None
         return self._gatherer.submit(
-            topic, settings, part, size=size, acks=request.acks, timeout_ms=request.timeout_ms
+            share.topic,
+            share.settings,
+            share.part,
+            size=share.size,
+            acks=request.acks,
+            timeout_ms=request.timeout_ms,
         )
 
-    async def _append_alone(
-        self,
-        topic: Topic,
-        settings: TopicSettings,
-        part: PartitionBatch,
-        size: int,
-        request: ProduceRequest,
-    ) -> Sequence[ProduceReceipt]:
+    async def _append_alone(self, alone: RequestPart) -> Sequence[ProduceReceipt]:
         """Append a request's records for one partition without sharing a batch."""
-        if request.acks is Acks.NONE:
+        if alone.request.acks is Acks.NONE:
             # The receipts do not wait for the append: acks=0 promises nothing about it.
-            append = partial(self._append_encoded, topic, settings, part, size, request)
-            self._append_unacked([append], size_of(request.records))
-            return receipts_of_one(part, _unacked(part, settings))
-        appending = self._append_encoded(topic, settings, part, size, request)
-        return receipts_of_one(part, await _outcome(appending))
+            append = partial(self._append_encoded, alone)
+            self._append_unacked([append], size_of(alone.request.records))
+            return receipts_of_one(alone.part, _unacked(alone.part, alone.settings))
+        return receipts_of_one(alone.part, await _outcome(self._append_encoded(alone)))
 
     async def _append_parts(
         self,
@@ -291,22 +292,17 @@ class ProduceService:
         errors: dict[int, MilenaError],
         request: ProduceRequest,
     ) -> Sequence[ProduceReceipt]:
+        shares = (
+            RequestPart(topic, settings, part, size_of_columns(part.columns), request)
+            for part in parts
+        )
         if request.is_whole:
             # A refusal must come before the first partition is written, so all of them are encoded first.
             appends = [
-                partial(
-                    self._bring,
-                    topic,
-                    part,
-                    await self._encode_whole(
-                        topic, settings, part, size_of_columns(part.columns), request
-                    ),
-                    request,
-                )
-                for part in parts
+                partial(self._bring, share, await self._encode_whole(share)) for share in shares
             ]
         else:
-            appends = [partial(self._append_part, topic, settings, part, request) for part in parts]
+            appends = [partial(self._append_part, share) for share in shares]
         if request.acks is Acks.NONE:
             self._append_unacked(appends, size_of(request.records))
             outcomes: list[MilenaError | Appended] = [_unacked(part, settings) for part in parts]
@@ -341,90 +337,64 @@ class ProduceService:
             self._unacked_bytes += share
             task.add_done_callback(partial(on_done, share=share))
 
-    async def _append_part(
-        self, topic: Topic, settings: TopicSettings, part: PartitionBatch, request: ProduceRequest
-    ) -> Appended:
+    async def _append_part(self, share: RequestPart) -> Appended:
         """Append a request's records for one partition: together with those of others, or on their own."""
-        size = size_of_columns(part.columns)
-        gathered = self._gather(topic, settings, part, size, request)
+        gathered = self._gather(share)
         if gathered is not None:
             return _appended_in(await gathered)
-        return await self._append_encoded(topic, settings, part, size, request)
+        return await self._append_encoded(share)
 
-    async def _append_encoded(
-        self,
-        topic: Topic,
-        settings: TopicSettings,
-        part: PartitionBatch,
-        size: int,
-        request: ProduceRequest,
-    ) -> Appended:
+    async def _append_encoded(self, share: RequestPart) -> Appended:
         """Append a request's records for one partition on their own."""
         # Records under a key, a condition or a transaction stand or fall together. Others are refused one by one.
-        if not request.is_whole and request.transaction is None:
-            return await self._append_each(topic, settings, part, size, request)
-        pieces = await self._encode_whole(topic, settings, part, size, request)
-        return await self._bring(topic, part, pieces, request)
+        if not share.request.is_whole and share.request.transaction is None:
+            return await self._append_each(share)
+        return await self._bring(share, await self._encode_whole(share))
 
-    async def _encode_whole(
-        self,
-        topic: Topic,
-        settings: TopicSettings,
-        part: PartitionBatch,
-        size: int,
-        request: ProduceRequest,
-    ) -> Sequence[EncodedPiece]:
+    async def _encode_whole(self, share: RequestPart) -> Sequence[EncodedPiece]:
         """Encode records that stand or fall together.
 
         Raises:
             RequestTooLargeError: they are too large; nothing was written.
         """
+        request = share.request
         return await self._turns.run(
             encode(
-                topic,
-                settings,
-                part,
-                size,
-                request_keys(request.idempotency, topic),
+                share.topic,
+                share.settings,
+                share.part,
+                share.size,
+                request_keys(request.idempotency, share.topic),
                 is_conditional=request.expected_end is not None,
                 transaction=_stamp_of(request.transaction),
             ),
-            size,
+            share.size,
         )
 
-    async def _bring(
-        self,
-        topic: Topic,
-        part: PartitionBatch,
-        pieces: Sequence[EncodedPiece],
-        request: ProduceRequest,
-    ) -> Appended:
+    async def _bring(self, share: RequestPart, pieces: Sequence[EncodedPiece]) -> Appended:
         """Bring encoded records to the leader of their partition."""
+        request = share.request
         with under_key(request.idempotency):
             return await self._to_leader.bring_all(
-                topic,
-                part.partition,
+                share.topic,
+                share.part.partition,
                 pieces,
                 acks=request.acks,
                 timeout_ms=request.timeout_ms,
                 expected_end=request.expected_end,
             )
 
-    async def _append_each(
-        self,
-        topic: Topic,
-        settings: TopicSettings,
-        part: PartitionBatch,
-        size: int,
-        request: ProduceRequest,
-    ) -> Appended:
+    async def _append_each(self, share: RequestPart) -> Appended:
         """Append records for one partition; refuse each record that is too large by itself."""
         errors: dict[int, MilenaError] = {}
-        pieces = await self._turns.run(encode_each(topic, settings, part, size, errors), size)
+        part, request = share.part, share.request
+        pieces = await self._turns.run(
+            encode_each(share.topic, share.settings, part, share.size, errors), share.size
+        )
         if not pieces:
             raise errors[0]
         appended = await self._to_leader.bring_all(
-            topic, part.partition, pieces, acks=request.acks, timeout_ms=request.timeout_ms
+            share.topic, part.partition, pieces, acks=request.acks, timeout_ms=request.timeout_ms
         )
         return appended.with_refused(errors, len(part.places)) if errors else appended
 
