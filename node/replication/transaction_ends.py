@@ -57,6 +57,18 @@ _OFFSET_BYTES = 100
 _Marker = tuple[PartitionKey, Identity]
 
 
+def abort_of(producer_id: int, producer_epoch: int) -> TransactionEnd:
+    """Return the end that aborts a transaction."""
+    return TransactionEnd(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_commit=False,
+        is_keyed=False,
+        extents=(),
+        offsets=(),
+    )
+
+
 @dataclass(slots=True)
 class _QueuedEnd:
     end: TransactionEnd

@@ -22,8 +22,7 @@ from node.metrics.counts import NodeCounts
 from node.process.cluster_clock import NodeClock
 from node.replica.runner import PartitionRunner
 from node.replication.local_replicas import LocalReplicas
-from node.replication.transaction_ends import TransactionEnds
-from raft_meta.machine.commands import TransactionEnd
+from node.replication.transaction_ends import TransactionEnds, abort_of
 from raft_meta.machine.image import Ending, Image, PartitionKey
 from raft_meta.machine.transactions import NotCommitted, outcome_of
 from storage.state.transactions import Identity, OngoingTransaction
@@ -263,16 +262,7 @@ class TransactionMarkers:
             producer_epoch,
         )
         try:
-            await self._ends.end(
-                TransactionEnd(
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                    is_commit=False,
-                    is_keyed=False,
-                    extents=(),
-                    offsets=(),
-                )
-            )
+            await self._ends.end(abort_of(producer_id, producer_epoch))
             self._counts.transactions.expired += 1
         except MilenaError as error:
             # Another node ended the transaction, or the next look tries again.

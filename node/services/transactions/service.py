@@ -66,7 +66,7 @@ from node.metadata.lookup import TopicToWrite, check_partition
 from node.metadata.store import MetadataStore
 from node.metadata.topic_settings import topic_settings
 from node.metrics.counts import NodeCounts
-from node.replication.transaction_ends import TransactionEnds
+from node.replication.transaction_ends import TransactionEnds, abort_of
 from node.services.encoding import TransactionStamp, encode, request_keys
 from node.services.in_time import in_time, nothing
 from node.services.in_time import unknown as unknown_error
@@ -479,7 +479,7 @@ class TransactionService:
         wait_ms = min(KEY_WAIT_MS, self._left(deadline))
         if not await self._metadata.wait_until(is_decided, timeout_ms=wait_ms):
             with suppress(TransactionCommittedError, StaleProducerEpochError):
-                await self._ends.end(_abort_of(*identity))
+                await self._ends.end(abort_of(*identity))
         outcome = outcome_of(self._metadata.image, *key, *identity)
         return None if isinstance(outcome, NotCommitted) else outcome.extents
 
@@ -488,7 +488,7 @@ class TransactionService:
         wait_ms = max(ABORT_MS, self._left(deadline))
         try:
             async with in_time(wait_ms, unknown_error("the transaction may still be open")):
-                await self._ends.end(_abort_of(slot.producer_id, slot.producer_epoch))
+                await self._ends.end(abort_of(slot.producer_id, slot.producer_epoch))
         except MilenaError:
             return
         slot.on_ended()
@@ -591,7 +591,7 @@ class TransactionService:
             FateUnknownError: the transaction may be aborted; repeat the call.
         """
         deadline = self._clock.now_ms() + timeout_ms
-        end = _abort_of(transaction.producer_id, transaction.producer_epoch)
+        end = abort_of(transaction.producer_id, transaction.producer_epoch)
         await self._end_session(end, deadline)
         self._counts.transactions.aborted += 1
         # Until every leader knows the next epoch, a write under this one could still get 200 and yet never count. Until
@@ -797,17 +797,6 @@ async def _all(works: Sequence[Awaitable[T]]) -> list[T]:
         if isinstance(outcome, BaseException):
             raise outcome
     return [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-
-
-def _abort_of(producer_id: int, producer_epoch: int) -> TransactionEnd:
-    return TransactionEnd(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        is_commit=False,
-        is_keyed=False,
-        extents=(),
-        offsets=(),
-    )
 
 
 def _first(receipt: BatchReceipt) -> int:
