@@ -270,7 +270,7 @@ class SplitBrain(Fake):
 
     def __init__(self, node_id: int, directory: Path, peers: dict[int, str], bug: str) -> None:
         super().__init__(node_id, directory, peers, bug)
-        self._logs: defaultdict[int, list[Record]] = defaultdict(list)
+        self._logs: defaultdict[Log, list[Record]] = defaultdict(list)
         self._alive: set[int] = set()
 
     def log(self, partition: Log) -> list[Record]:

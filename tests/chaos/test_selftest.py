@@ -17,10 +17,12 @@ TIMES = (1, 3, 5)
 @pytest.mark.parametrize("trial", EASY, ids=str)
 def test_a_bug_is_found_by_its_name(trial: Trial, tmp_path: Path) -> None:
     # A bug strikes now and then: on a busy machine that may be never, in the same time.
+    finding = None
     for times in TIMES:
         longer = replace(trial, seconds=times * trial.seconds)
         finding = run_trial(longer, tmp_path / f"run-{times}")
         is_wrong = trial.expected is None and finding.verdict is Verdict.UNSAFE
         if is_wrong or finding.is_as_expected(trial.expected):
             break
+    assert finding is not None, "there is at least one time"
     assert finding.is_as_expected(trial.expected), finding.text

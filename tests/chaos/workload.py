@@ -179,14 +179,17 @@ class WorkloadRunner:
 
     async def _read_partition(self, partition: int, deadline_s: float) -> None:
         marker = await self._write_marker(View.PLAIN, partition, deadline_s)
-        for node in self._nodes if marker is not None else ():
-            await self._pages.read_all(node, View.PLAIN, partition, marker, deadline_s)
+        if marker is not None:
+            for node in self._nodes:
+                await self._pages.read_all(node, View.PLAIN, partition, marker, deadline_s)
 
     async def _read_place(self, place: int, deadline_s: float) -> None:
         """Whoever reads uncommitted reaches the marker; others as well, once no transaction is open before it."""
         await asyncio.sleep(SETTLE_S)
         marker = await self._write_marker(View.COMMITTED, place, deadline_s)
-        for view in (View.UNCOMMITTED, View.COMMITTED) if marker is not None else ():
+        if marker is None:
+            return
+        for view in (View.UNCOMMITTED, View.COMMITTED):
             for node in self._nodes:
                 await self._pages.read_all(node, view, place, marker, deadline_s)
 

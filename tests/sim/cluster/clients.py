@@ -173,7 +173,7 @@ class Clients:
         error: MilenaError | None
         offset: int | None = None
         try:
-            [receipt] = await node.ask(lambda ports: ports.produce.produce(request))  # type: ignore[arg-type]
+            [receipt] = await node.ask(lambda ports: ports.produce.produce(request))
             error, offset = receipt.error, receipt.offset
         except MilenaError as raised:
             error = raised
@@ -216,6 +216,8 @@ class Clients:
             sequence += 1
 
     async def _insist(self, write: Write, batch: bytes) -> None:
+        partition = write.partition
+        assert partition is not None, "a numbered batch names its partition"
         while write.offset is None:
             await self._pause()
             node = self._some_node()
@@ -224,7 +226,7 @@ class Clients:
             try:
                 receipt = await node.ask(
                     lambda ports: ports.produce.produce_batch(
-                        self.topic, write.partition, batch, acks=Acks.ALL, timeout_ms=TIMEOUT_MS
+                        self.topic, partition, batch, acks=Acks.ALL, timeout_ms=TIMEOUT_MS
                     )
                 )
             except MilenaError as error:
@@ -344,7 +346,7 @@ class Clients:
                 continue
             try:
                 found = await node.ask(
-                    lambda ports, partition=partition: ports.reads.offsets(self.topic, partition)
+                    lambda ports, partition=partition: ports.reads.offsets(self.topic, partition)  # type: ignore[misc]
                 )
             except MilenaError:
                 continue
@@ -367,7 +369,7 @@ class Clients:
             before = seen.get(node.incarnation, Image())
             try:
                 image = await node.ask(
-                    lambda ports, index=before.index: ports.metadata.image_since(
+                    lambda ports, index=before.index: ports.metadata.image_since(  # type: ignore[misc]
                         index, timeout_ms=100
                     )
                 )

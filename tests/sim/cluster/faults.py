@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from http_api.ports.node import ReassignmentRequest, ReplicaTarget
 from milena.model.errors import DiskFailedError, DiskFullError
+from raft_meta.consensus.core import RaftCore
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from tests.sim.cluster.answers import FATES, LostAnswers
 from tests.sim.cluster.threads import Process
@@ -481,7 +482,7 @@ class Faults:
             self._note(f"raft leadership leaves {machine.node_id}")
             quorum = process.node.quorum
             thread, driver = quorum._thread, quorum._driver
-            thread.call(lambda: driver.guarded(lambda core: core.transfer_leadership() and None))
+            thread.call(lambda: driver.guarded(_transfer_leadership))
 
     def _compact(self, machine: "Machine") -> None:
         process = machine.process
@@ -520,3 +521,7 @@ class Faults:
         del machine
         self._note("moves cancelled")
         self._world.clients.call(lambda ports: ports.reassignments.cancel(None, None))
+
+
+def _transfer_leadership(core: RaftCore) -> None:
+    core.transfer_leadership()

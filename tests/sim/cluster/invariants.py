@@ -211,7 +211,7 @@ class Checker:
             self._on_image(process, machine.image)
 
         machine.apply = watched_apply  # type: ignore[method-assign]
-        machine.restore = watched_restore  # type: ignore[method-assign,assignment]
+        machine.restore = watched_restore  # type: ignore[method-assign]
 
     def on_end(self, process: "NodeProcess") -> None:
         """A node is gone."""

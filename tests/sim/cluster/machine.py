@@ -86,6 +86,7 @@ class NodeProcess(Process):
         config = machine.config
         voters = config.voters
         if config.join:
+            assert config.cluster_secret is not None, "a node joins with a secret"
             secret = config.cluster_secret.encode()
             voters = await find_voters(config, secret=secret, tls=None, clock=self.clock)
         self.node = Node(

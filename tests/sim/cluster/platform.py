@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,7 +53,7 @@ from storage.segments import log_config, segment
 from tests.sim.cluster.threads import Process, Scheduler
 from tests.sim.cluster.wires import NetLoop, SimSocket, Wires
 
-PRODUCTION = {
+PRODUCTION: dict[str, Any] = {
     "state machine": raft_meta.machine.apply.apply,
     "metadata machine": metadata.MetadataMachine,
     "raft core": raft_meta.consensus.core.RaftCore,
@@ -229,7 +230,7 @@ class _FrameMac:
         return hashlib.blake2b(covered, key=self._key, digest_size=frames.MAC_BYTES).digest()
 
 
-class _SettingsOfNodes(dict[str, Any]):
+class _SettingsOfNodes(dict[Any, Any]):
     """Stands in for a cache of the process: each node has its own, as it has its own objects."""
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -324,9 +325,7 @@ def simulated(scheduler: Scheduler, wires: Wires, *, log_bytes_max: int) -> Iter
             undo.append(_put_back(target, name))
             setattr(target, name, value)
         for defaults, name, value in _defaults(log_bytes_max):
-            undo.append(
-                lambda d=defaults, name=name, before=defaults[name]: d.update({name: before})
-            )
+            undo.append(partial(defaults.update, {name: defaults[name]}))
             defaults[name] = value
 
         def clock() -> float:
@@ -357,4 +356,4 @@ def quiet() -> None:
 
 def net_loop(process: Process) -> NetLoop:
     """A thread of a node."""
-    return NetLoop(process)
+    return NetLoop(process)  # type: ignore[abstract]  # only on paper

@@ -15,6 +15,7 @@ from immutables import Map
 
 from http_api.ports.node import Ports, ReassignmentRequest, ReplicaTarget
 from milena.model.types import WallMs
+from node import wiring
 from node.process import memory
 from node.wiring import Node
 from raft_meta.machine.commands import CheckImage
@@ -498,10 +499,10 @@ def test_nothing_is_left_of_a_run() -> None:
 
 
 def test_the_patched_platform_is_put_back() -> None:
-    before = {name: getattr(platform.wiring, name) for name in ("OsFiles", "die", "uuid", "socket")}
+    before = {name: getattr(wiring, name) for name in ("OsFiles", "die", "uuid", "socket")}
     run_world(1, Options(seconds=0.2))
     assert all("__setattr__" not in vars(kind) for kind in platform.WATCHED)
-    assert before == {name: getattr(platform.wiring, name) for name in before}
+    assert before == {name: getattr(wiring, name) for name in before}
 
 
 def test_a_killed_process_runs_no_more() -> None:

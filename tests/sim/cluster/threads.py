@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Executor
 from contextvars import copy_context
 from heapq import heappop, heappush
@@ -138,7 +138,7 @@ class Scheduler:
             for _ in range(CLOSES_MAX):
                 # One that waits in its ``finally`` is closed there once more.
                 with contextlib.suppress(BaseException):
-                    task.get_coro().close()  # type: ignore[union-attr]
+                    task.get_coro().close()
                     break
         self.dropped.clear()
 
@@ -221,7 +221,7 @@ class Process:
         self.is_touched = False
         """Something may have changed that is looked at after events."""
         self.postponed: deque[tuple[SimLoop, SimHandle]] = deque()
-        self.workers = SimLoop(self)
+        self.workers = SimLoop(self)  # type: ignore[abstract]  # only on paper
         self.make_loop: Callable[[Process], SimLoop] = SimLoop
         self.work_ms: Callable[[], float] = lambda: 0.0
         self.on_exit: Callable[[BaseException], None] = lambda error: None
@@ -305,9 +305,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> "asyncio.Future[Any]":
         return asyncio.Future(loop=self)
 
-    def create_task(
-        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None
-    ) -> SimTask:
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> SimTask:
         return SimTask(coro, loop=self, name=name, context=context)
 
     def call_soon(  # type: ignore[override]

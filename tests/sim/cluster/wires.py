@@ -291,9 +291,10 @@ def _tampered(piece: bytes, rng: "Random") -> list[bytes | None]:
             return [piece[half:], piece[:half]]
         case "cut":
             return [piece[:half]]
-    changed = bytearray(piece)
-    changed[half] ^= 1 << rng.randrange(8)
-    return [bytes(changed)]
+        case _:
+            changed = bytearray(piece)
+            changed[half] ^= 1 << rng.randrange(8)
+            return [bytes(changed)]
 
 
 class SimSocket:
@@ -460,7 +461,7 @@ class NetLoop(SimLoop):
         del named
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
 
-    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         fd.loop = self
         fd.on_readable = lambda: callback(*args)
         fd.notify()
@@ -496,7 +497,7 @@ class NetLoop(SimLoop):
         del named
         return self._connected(protocol_factory, sock)
 
-    async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **named: Any) -> Any:  # type: ignore[override]
+    async def connect_accepted_socket(self, protocol_factory: Any, sock: Any, **named: Any) -> Any:
         del named
         return self._connected(protocol_factory, sock)
 

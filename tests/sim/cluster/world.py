@@ -338,8 +338,8 @@ class World:
         for process in self.buried:
             process.node = None
             process.postponed.clear()
-        for process in (self.client_process, self.director.process, self.wires.ground.process):
-            process.is_dead = True
+        for other in (self.client_process, self.director.process, self.wires.ground.process):
+            other.is_dead = True
         self.scheduler.after_event = lambda process, loop: None
         self.wires.clear()
         self.buried.clear()

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from raft_meta.machine.image import Group, Image, PartitionSet
+from immutables import Map
+
+from raft_meta.machine.image import CommittedOffset, Group, Image, PartitionKey, PartitionSet
 from tests.sim.cluster.clients import Clients
 from tests.sim.cluster.invariants import Checker, ViolationError
 from tests.sim.cluster.machine import NodeProcess
@@ -23,6 +25,8 @@ from tests.support.groups.rest_members import RestMember
 DRAIN_S = 60.0
 """Virtual seconds after the last fault within which everything is read and committed."""
 ASSIGNORS = ("sticky", "range", "roundrobin")
+
+NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +157,8 @@ class GroupClients(Clients):
 
     def _is_done(self, troop: Troop) -> bool:
         image = self.world.checker.newest_image()
-        group, offsets = image.groups.get(troop.group), image.offsets.get(troop.group, {})
+        group = image.groups.get(troop.group)
+        offsets = image.offsets.get(troop.group, NO_OFFSETS)
         topic_id = self.world.topic_id
         is_read = all(
             end == 0 or ((at := offsets.get((topic_id, p))) is not None and at.offset == end)
@@ -177,7 +182,7 @@ class GroupClients(Clients):
     def _state(self, troop: Troop) -> str:
         image = self.world.checker.newest_image()
         group = image.groups.get(troop.group)
-        offsets = image.offsets.get(troop.group, {})
+        offsets = image.offsets.get(troop.group, NO_OFFSETS)
         members = [
             f"{m.name}: {sorted(m.owned)} under {m.epoch}" if isinstance(m, Member) else m.name
             for m in troop.members
@@ -244,6 +249,8 @@ def partitions_of(held: PartitionSet) -> set[tuple[str, int]]:
 
 class GroupWorld(World):
     """A simulated cluster with groups."""
+
+    clients: GroupClients
 
     def __init__(self, seed: int, options: GroupOptions) -> None:
         super().__init__(seed, options)

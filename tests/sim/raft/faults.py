@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from raft_meta.consensus.core import RaftCore
     from tests.sim.raft.world import Peer, World
 
 _KINDS = (
@@ -119,7 +120,7 @@ class Faults:
 
     def _transfer(self, _peer: Peer, _until: float) -> None:
         for peer in self._world.peers:
-            peer.run(lambda core: core.transfer_leadership() and None)
+            peer.run(_transfer_leadership)
 
     def _compact(self, peer: Peer, _until: float) -> None:
         peer.run(lambda core: core.force_compaction())
@@ -146,3 +147,7 @@ class Faults:
         missing = sum(not o.is_member or o.wiped_at > world.now - 2 for o in others)
         if missing < (len(world.voters) - 1) // 2:
             peer.wipe()
+
+
+def _transfer_leadership(core: RaftCore) -> None:
+    core.transfer_leadership()

@@ -12,8 +12,9 @@ import random
 from typing import TYPE_CHECKING
 
 from milena.model.errors import DiskFailedError, DiskFullError
-from raft_meta.consensus.bootstrap import BootstrapState, VoterRecord, load_record, store_record
+from raft_meta.consensus.bootstrap import VoterRecord, load_record, store_record
 from raft_meta.consensus.core import CoreConfig, RaftCore
+from raft_meta.consensus.frames import BootstrapState
 from raft_meta.consensus.library import COMMAND, NO_OP, Failure, use_clock
 from raft_meta.consensus.snapshot import SnapshotStore
 from raft_meta.consensus.wal import Wal
@@ -361,8 +362,8 @@ class Peer:
         self.run(start)
 
     def _give_up(self, incarnation: int, ticket: int, operation: Operation) -> None:
-        is_here = self.incarnation == incarnation and self.core is not None
-        if is_here and operation.outcome == "open" and self.core.withdraw(ticket):
+        is_here = self.incarnation == incarnation and operation.outcome == "open"
+        if is_here and self.core is not None and self.core.withdraw(ticket):
             operation.outcome = "withdrawn"
 
 
@@ -496,8 +497,10 @@ class World:
             return False
         operations = self.checker.operations.values()
         late = any(op.outcome == "open" and op.started_at < self.now - 1.5 for op in operations)
+        healed_at = self.healed_at
+        assert healed_at is not None, "this is asked after the healing"
         served = {
-            op.peer_id for op in operations if op.outcome is None and op.started_at > self.healed_at
+            op.peer_id for op in operations if op.outcome is None and op.started_at > healed_at
         }
         return len(served) == len(self.peers) and not late
 

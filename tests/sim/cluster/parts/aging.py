@@ -74,7 +74,7 @@ class AgingClients(TopicClients):
             idempotency=key,
         )
         try:
-            [receipt] = await node.ask(lambda ports: ports.produce.produce(request))  # type: ignore[arg-type]
+            [receipt] = await node.ask(lambda ports: ports.produce.produce(request))
         except MilenaError:
             return
         if receipt.error is None and receipt.offset != write.offset:

@@ -105,7 +105,7 @@ class ConditionalClients(TopicClients):
             expected_end=end,
         )
         try:
-            [receipt] = await node.ask(lambda ports: ports.produce.produce(request))  # type: ignore[arg-type]
+            [receipt] = await node.ask(lambda ports: ports.produce.produce(request))
         except MilenaError as raised:
             receipt = ProduceReceipt(partition=0, offset=None, error=raised)
         if isinstance(receipt.error, PreconditionFailedError):

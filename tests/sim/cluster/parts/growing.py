@@ -73,7 +73,7 @@ class GrowingClients(TopicClients):
             count = self.partition_count
             if count < PARTITIONS_MAX:
                 wanted = self._rng.randint(count, PARTITIONS_MAX)
-                self.call(lambda ports, n=wanted: ports.metadata.add_partitions(TOPIC, n))
+                self.call(lambda ports, n=wanted: ports.metadata.add_partitions(TOPIC, n))  # type: ignore[misc]
 
     async def _delete(self) -> None:
         while not self._is_over:
@@ -90,7 +90,7 @@ class GrowingClients(TopicClients):
             )
             try:
                 start = await node.ask(
-                    lambda ports, partition=partition, before=before: (
+                    lambda ports, partition=partition, before=before: (  # type: ignore[misc]
                         ports.deletions.delete_records(
                             TOPIC, partition, before, timeout_ms=DELETE_TIMEOUT_MS
                         )

@@ -68,7 +68,8 @@ class MovingClients(TopicClients):
                 self._part.moves += 1
                 move = self._move()
                 await self._ask_to(
-                    node, lambda ports, move=move: ports.reassignments.reassign(move)
+                    node,
+                    lambda ports, move=move: ports.reassignments.reassign(move),  # type: ignore[misc]
                 )
 
     def _move(self) -> ReassignmentRequest:

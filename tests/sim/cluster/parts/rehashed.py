@@ -46,7 +46,7 @@ class RehashingClients(TopicClients):
             await asyncio.sleep(self._rng.uniform(0.5, 12))
             count = self.partition_count
             if count < PARTITIONS_MAX:
-                self.call(lambda ports, n=count + 1: ports.metadata.add_partitions(TOPIC, n))
+                self.call(lambda ports, n=count + 1: ports.metadata.add_partitions(TOPIC, n))  # type: ignore[misc]
 
 
 class RehashedTopic(Part):

@@ -133,6 +133,7 @@ class TransactionalClients(TransactionalReaders):
     async def _send(
         self, node: "NodeProcess", write: Write, acks: Acks, key: IdempotencyKey | None
     ) -> tuple[MilenaError | None, int | None]:
+        assert write.partition is not None, "it names its place"
         place = PLACES[write.partition]
         request = ProduceRequest(
             topic=place.topic,

@@ -272,7 +272,7 @@ class TransactionalReaders(TopicClients):
             topic, partition = PLACES[place]
             try:
                 await node.ask(
-                    lambda ports, topic=topic, partition=partition, before=before: (
+                    lambda ports, topic=topic, partition=partition, before=before: (  # type: ignore[misc]
                         ports.deletions.delete_records(
                             topic, partition, before, timeout_ms=DELETE_TIMEOUT_MS
                         )
