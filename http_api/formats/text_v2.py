@@ -74,7 +74,7 @@ def _columns(piece: Slice) -> tuple[Column | None, Column, set[int]]:
     return keys, values, faults | _faults(piece.keys, keys)
 
 
-def _strings(column: Column) -> Column:
+def _strings(column: Sequence[bytes | None]) -> Column:
     return [None if item is None else text_json(item) for item in column]
 
 
