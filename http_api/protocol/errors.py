@@ -152,6 +152,14 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
 UNLISTED_ERROR = ErrorRow(500, 50002)
 """The row of a class between root and leaves, if it is raised by mistake: Confluent's "Kafka error"."""
 
+_PARENT_ROWS: dict[type[MilenaError], ErrorRow] = {
+    e.UnavailableError: ERROR_TABLE[e.NotReadyError],
+    e.ConflictError: ERROR_TABLE[e.StaleVersionError],
+}
+"""Rows of parents that the state machine raises: responses of commands never change, so it cannot raise a leaf."""
+
+_ROWS: dict[type, ErrorRow] = {**ERROR_TABLE, **_PARENT_ROWS}
+
 RETRY_AFTER_S = "1"
 """Sent with 429 and 503 (seconds). Elections and the end of a burst both take about a second."""
 
@@ -170,7 +178,7 @@ For Basic the browser would open its own dialog over the page that asks for cred
 def row_of(error: MilenaError) -> ErrorRow:
     """Return the error's row. A subclass without a row has its parent's."""
     for kind in type(error).__mro__:
-        row = ERROR_TABLE.get(kind)
+        row = _ROWS.get(kind)
         if row is not None:
             return row
     return UNLISTED_ERROR

@@ -19,7 +19,7 @@ alive, nothing is placed.
 from collections.abc import Sequence
 from random import Random
 
-from milena.model.errors import InvalidReplicationError, UnavailableError
+from milena.model.errors import InvalidReplicationError, NotReadyError
 from raft_meta.machine.image import Broker, Image, Topic
 
 
@@ -67,7 +67,7 @@ def place(
 
     Raises:
         InvalidReplicationError: fewer brokers than the replication factor, or a count below 1.
-        UnavailableError: none of them is alive.
+        NotReadyError: none of them is alive.
     """
     return _place(image, partition_count, replication_factor, rng, ())
 
@@ -79,7 +79,7 @@ def place_more(
 
     Raises:
         InvalidReplicationError: fewer brokers than the topic's replication factor, or no partition to add.
-        UnavailableError: none of them is alive.
+        NotReadyError: none of them is alive.
     """
     present = [
         image.partitions[topic.topic_id, number].replicas for number in range(topic.partition_count)
@@ -107,7 +107,7 @@ def _place(
             f" {len(image.brokers)}."
         )
     if not live:
-        raise UnavailableError("No broker is alive; try again later.")
+        raise NotReadyError("No broker is alive; try again later.")
     taken = live if replication_factor <= len(live) else sorted(image.brokers)
     ranks = rng.sample(range(len(taken)), len(taken))
     loads = {

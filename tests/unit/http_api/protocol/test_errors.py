@@ -8,7 +8,13 @@ import pytest
 from http_api.protocol import errors as api_errors
 from http_api.protocol.errors import ERROR_TABLE, MethodNotAllowedError, row_of
 from milena.model import errors as storage_errors
-from milena.model.errors import FateUnknownError, MilenaError, NotFoundError
+from milena.model.errors import (
+    ConflictError,
+    FateUnknownError,
+    MilenaError,
+    NotFoundError,
+    UnavailableError,
+)
 
 WIRE = Path(__file__).parents[3] / "data" / "wire" / "errors.json"
 COUNTED = ("Milena-Error", "Retry-After", "WWW-Authenticate", "Allow")
@@ -38,6 +44,15 @@ CLASSES = sorted(set(concrete_classes()), key=lambda kind: kind.__name__)
 
 def test_each_concrete_class_has_exactly_one_row_and_nothing_else_has():
     assert set(ERROR_TABLE) == set(CLASSES)
+
+
+@pytest.mark.parametrize(("parent", "status"), [(UnavailableError, 503), (ConflictError, 409)])
+async def test_a_parent_that_the_state_machine_raises_is_no_fault_of_the_node(api, parent, status):
+    """Brokers may die, and versions change, between a node's check and its command."""
+    api.node.errors["topic"] = parent("None of the brokers is alive; try again later.")
+    answer = await api.get("/topics/t/partitions")
+    assert answer.status == status
+    assert "try again later" in answer.json["message"]
 
 
 def test_codes_are_unique_but_for_the_shared_one():

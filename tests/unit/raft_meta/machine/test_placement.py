@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from milena.model.errors import InvalidReplicationError, UnavailableError
+from milena.model.errors import InvalidReplicationError, NotReadyError
 from raft_meta.machine import commands as c
 from raft_meta.machine.topics.placement import place, place_more
 from tests.support.machine.images import TOPIC_ID, Cluster
@@ -88,7 +88,7 @@ def test_nobody_is_given_anything_while_nobody_is_alive() -> None:
     cluster = Cluster([None])
     epoch = cluster.image.brokers[1].broker_epoch
     cluster.do(c.FenceBroker(controller_epoch=1, broker_id=1, broker_epoch=epoch, changes=()))
-    with pytest.raises(UnavailableError, match="No broker is alive"):
+    with pytest.raises(NotReadyError, match="No broker is alive"):
         place(cluster.image, 1, 1, Random(1))
 
 
