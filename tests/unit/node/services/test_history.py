@@ -13,7 +13,7 @@ from milena.model.errors import CorruptLogError
 from node.metrics.series import POINTS, STEP_MS
 from node.peers.messages import Blob
 from node.replica.runner import PartitionRunner
-from node.services.history import summed
+from node.services.history import DATES_MS_MAX, summed
 from node.services.messages import HistoryAnswer
 from tests.support.clusters.nodes import Cluster, SimNode, cluster_of
 from tests.support.time.virtual_time import after, virtual
@@ -315,6 +315,31 @@ async def test_a_record_is_read_once_for_its_date_while_a_group_stands_there() -
         await commit(cluster, "a", 2)
         await after(5 * STEP_MS)
         assert asked == [1, 2]
+
+
+@virtual
+async def test_slow_reads_of_dates_delay_no_sample_and_are_all_done_in_the_end() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2, 1, 3))
+        for number in range(4):
+            await cluster.nodes[1].write("t", f"v{number}")
+        await after(2 * STEP_MS)
+        history = cluster.nodes[2].history
+        read = history._appended_ms
+
+        async def slow(runner: PartitionRunner, offset: int) -> int | None:
+            await after(DATES_MS_MAX - 1)
+            return await read(runner, offset)
+
+        history._appended_ms = slow
+        for number in range(4):
+            await commit(cluster, f"g{number}", number)
+        known = set()
+        for _ in range(3 * STEP_MS // 1_000):
+            await after(1_000)
+            known.add(sum(one.lag_ms is not None for one in history.groups_here()))
+        assert known == {0, 2, 4}
+        assert not math.isnan(last(await history.of_nodes(), "stored_bytes", 2))
 
 
 @virtual
