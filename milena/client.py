@@ -39,6 +39,9 @@ from milena.records import Position, StartAt
 class Client(Hinting, hints="Client"):
     """Connect to a cluster. An asynchronous context manager, for one event loop.
 
+        async with Client("http://127.0.0.1:8082") as client:
+            print(await client.admin.topic_names())
+
     Args:
         url: any node of the cluster, or several. One that responds is enough, because it names the others.
         credentials: the client's identity, and the authorities that it trusts.
@@ -98,14 +101,13 @@ class Client(Hinting, hints="Client"):
     ) -> TransactionalProducer:
         """Return a producer of transactions, one at a time, under an id that you choose.
 
-        ``ProducerOptions`` lists the keywords.
-
         Args:
             transactional_id: 1 to 255 characters. A program that uses the id again takes it over, and aborts the
                 transaction that the former one left open.
             timeout_ms: how long a transaction may be open, 1 to 900,000. Then the cluster aborts it.
             until_visible: leave a transaction's block when readers see its records; else when it is decided, which is
                 sooner.
+            options: keywords of ``ProducerOptions``.
 
         Raises:
             ValueError: an option is out of its range, acks is not ``all``, or the producer is not idempotent.
@@ -160,6 +162,11 @@ class Client(Hinting, hints="Client"):
         Use it as an asynchronous context manager; ``ConsumerOptions`` lists the keywords. With ``group``, it shares the
         topics with the group's other members. Without, it reads all their partitions. If you name no topics, call
         ``assign`` to set the partitions.
+
+        Args:
+            topics: names of topics.
+            pattern: a regular expression for whole names, in place of names; needs a group.
+            options: keywords of ``ConsumerOptions``.
 
         Raises:
             ValueError: an option is out of its range, topics and a pattern are given, or a pattern without a group.

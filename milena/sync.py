@@ -18,7 +18,7 @@ from typing import Self, TypeVar, Unpack
 from milena.blocking.access import AccessAdmin
 from milena.blocking.clients import Deliveries, Delivery, PartitionReader, Producer, Resource
 from milena.blocking.consumer import Consumer, on_threads
-from milena.blocking.forwarding import Forwarding, forwarded
+from milena.blocking.forwarding import Forwarding, described_as, forwarded
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.blocking.transactions import NamedProducer, Transaction, TransactionalProducer
 from milena.client import Client as AsyncClient
@@ -57,6 +57,9 @@ _Work = Callable[[AdminClient], Coroutine[object, object, T]]
 
 class Client(Hinting, hints="Client"):
     """Connect to a cluster. A context manager; several threads may use it.
+
+        with sync.Client("http://127.0.0.1:8082") as client:
+            print(client.admin.topic_names())
 
     Args:
         url: any node of the cluster, or several.
@@ -119,6 +122,7 @@ class Client(Hinting, hints="Client"):
         return producer
 
     @hinting
+    @described_as(AsyncClient.transactional_producer)
     def transactional_producer(
         self,
         transactional_id: str,
@@ -127,11 +131,7 @@ class Client(Hinting, hints="Client"):
         until_visible: bool = True,
         **options: Unpack[ProducerKeywords],
     ) -> "TransactionalProducer":
-        """Return a producer of transactions under an id; parameters as for ``Client.transactional_producer``.
-
-        Raises:
-            ValueError: an option is out of its range, or not possible in a transaction.
-        """
+        """Return a blocking producer of transactions."""
         thread, client = self._open()
         return TransactionalProducer(
             client.transactional_producer(
@@ -143,6 +143,7 @@ class Client(Hinting, hints="Client"):
         )
 
     @hinting
+    @described_as(AsyncClient.named_producer)
     def named_producer(
         self,
         name: str,
@@ -151,11 +152,7 @@ class Client(Hinting, hints="Client"):
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **options: Unpack[ProducerKeywords],
     ) -> "NamedProducer":
-        """Return a producer that continues one source where it stopped; parameters as for ``Client.named_producer``.
-
-        Raises:
-            ValueError: an option is out of its range, or not possible in a transaction.
-        """
+        """Return a blocking producer of one source."""
         thread, client = self._open()
         producer = NamedProducer(
             client.named_producer(name, topic, timeout_ms=timeout_ms, **options),
@@ -166,6 +163,7 @@ class Client(Hinting, hints="Client"):
         return producer
 
     @hinting
+    @described_as(AsyncClient.reader)
     def reader(
         self,
         topic: str,
@@ -180,7 +178,7 @@ class Client(Hinting, hints="Client"):
         prefetch_chunks: int = PREFETCH_CHUNKS,
         patience_ms: float = PATIENCE_MS,
     ) -> "PartitionReader":
-        """Return a reader of one partition. Use it as a context manager; parameters as for ``Client.reader``."""
+        """Return a blocking reader."""
         thread, client = self._open()
 
         async def make() -> AsyncPartitionReader:
@@ -203,10 +201,11 @@ class Client(Hinting, hints="Client"):
         return reader
 
     @hinting
+    @described_as(AsyncClient.consumer)
     def consumer(
         self, *topics: str, pattern: str | None = None, **options: Unpack[ConsumerKeywords]
     ) -> Consumer:
-        """Return a consumer. Use it as a context manager; parameters and errors as for ``Client.consumer``.
+        """Return a blocking consumer.
 
         A listener's methods run on another thread, while this one waits in ``poll`` or for the next record. They may
         call the consumer.

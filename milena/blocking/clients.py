@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self, TypeVar
 
+from milena.blocking.forwarding import described_as
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.errors import ClientError
 from milena.hints import Hinting
@@ -163,6 +164,7 @@ class Producer(Resource, Hinting, hints="Producer"):
         self._producer = producer
         self._clock = SystemClock()
 
+    @described_as(AsyncProducer.send)
     def send(
         self,
         topic: str,
@@ -193,6 +195,7 @@ class Producer(Resource, Hinting, hints="Producer"):
             )
         return Delivery(*found)
 
+    @described_as(AsyncProducer.send_many)
     def send_many(
         self,
         topic: str,

@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Self, TypeVar
 
 from milena.blocking.clients import OnExit, Resource
-from milena.blocking.forwarding import Forwarding, forwarded
+from milena.blocking.forwarding import Forwarding, described_as, forwarded
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.consuming.consumer import Consumer as AsyncConsumer
 from milena.consuming.options import RebalanceListener, Subscription
@@ -130,8 +130,9 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
     commit = forwarded(AsyncConsumer.commit)
     rewind = forwarded(AsyncConsumer.rewind)
 
+    @described_as(AsyncConsumer.seek)
     def seek(self, topic: str, partition: int, position: Position) -> None:
-        """Continue at a position: an offset, an end of the partition, a time, or the last n records."""
+        """Continue at a position, as the asynchronous consumer does."""
 
         async def work() -> None:
             self._consumer.seek(topic, partition, position)

@@ -3,11 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from inspect import getdoc
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 I = TypeVar("I")  # noqa: E741 - the inner object
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class Forwarding(ABC, Generic[I]):
@@ -28,3 +30,13 @@ def forwarded(
         return self._run(lambda inner: method(inner, *args, **kwargs))
 
     return call
+
+
+def described_as(method: Callable[..., object]) -> Callable[[F], F]:
+    """Add the documentation of an asynchronous method to that of its blocking counterpart."""
+
+    def describe(function: F) -> F:
+        function.__doc__ = f"{getdoc(function)}\n\n{getdoc(method)}"
+        return function
+
+    return describe

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from milena.blocking.clients import Deliveries, OnExit, Producer, Resource
 from milena.blocking.consumer import Consumer
+from milena.blocking.forwarding import described_as
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.producing.named import NamedProducer as AsyncNamedProducer
 from milena.producing.transaction import Transaction as AsyncTransaction
@@ -24,6 +25,7 @@ class Transaction(Producer):
         super().__init__(transaction, thread, on_exit=on_exit)
         self._transaction = transaction
 
+    @described_as(AsyncTransaction.add_offsets)
     def add_offsets(
         self,
         group: str,
@@ -99,6 +101,7 @@ class NamedProducer(Resource):
         """How many records of the source are written; this is also the number of the next record."""
         return self._producer.position
 
+    @described_as(AsyncNamedProducer.write)
     def write(
         self,
         first: int,

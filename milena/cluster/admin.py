@@ -50,6 +50,9 @@ class OffsetRange:
 class AdminClient(Hinting, hints="Admin"):
     """Administer the cluster that the node at ``url`` belongs to.
 
+        async with AdminClient("http://127.0.0.1:8082") as admin:
+            await admin.create_topic("orders", partitions=3)
+
     An asynchronous context manager, used from one event loop. Methods raise the errors of ``milena.errors``.
     """
 
@@ -132,8 +135,11 @@ class AdminClient(Hinting, hints="Admin"):
     ) -> list[RequestedMove]:
         """Balance the cluster, or empty one node (``drain``). The moves continue in the background.
 
-        ``throttle`` is the most bytes per second that a node sends to new replicas. ``max_concurrent`` is the most
-        partitions that move at a time.
+        Args:
+            drain: the id of the node to empty; None: balance all nodes.
+            dry_run: return the moves, and make none.
+            throttle: the most bytes per second that a node sends to new replicas; None: without limit.
+            max_concurrent: the most partitions that move at a time; None: the cluster's default.
 
         Raises:
             TargetNotFoundError: there is no such node.
@@ -256,6 +262,12 @@ class AdminClient(Hinting, hints="Admin"):
     ) -> None:
         """Create a topic; None leaves the choice to the cluster.
 
+        Args:
+            name: 1 to 249 letters, digits, '.', '_' and '-'.
+            partitions: the number of partitions.
+            replication_factor: the number of copies of each partition.
+            configs: the topic's configs by name, such as ``{"retention.ms": "86400000"}``; values are texts.
+
         Raises:
             TargetExistsError: the name is taken.
             AnswerError: a bad name, count or config; the message says what to change.
@@ -303,6 +315,11 @@ class AdminClient(Hinting, hints="Admin"):
 
         Returns the first offset that is left.
 
+        Args:
+            topic: the topic's name.
+            partition: the partition's number, from 0.
+            before: the first offset to keep.
+
         Raises:
             TargetNotFoundError: no such topic or partition.
             OutOfRangeError: ``before`` is above the high watermark; nothing was deleted.
@@ -315,7 +332,13 @@ class AdminClient(Hinting, hints="Admin"):
     async def offset_at(self, topic: str, partition: int, time_ms: int) -> int:
         """Return the offset of the first record at or after a time; the high watermark if all are older.
 
-        ``time_ms`` is in ms since 1970.
+        Args:
+            topic: the topic's name.
+            partition: the partition's number, from 0.
+            time_ms: the time in ms since 1970.
+
+        Raises:
+            TargetNotFoundError: no such topic or partition.
         """
         path = f"/topics/{segment(topic)}/partitions/{partition}/records"
         answer = await self._http.send(
@@ -378,8 +401,13 @@ class AdminClient(Hinting, hints="Admin"):
     ) -> dict[TopicPartition, int]:
         """Reset the offsets of a group without members, in all partitions of a topic or in some.
 
-        ``position`` is an offset (clamped to the readable range), an end, or a time. Returns the offsets that were
-        committed.
+        Returns the offsets that were committed.
+
+        Args:
+            group_id: the group.
+            topic: the topic's name.
+            position: an offset (clamped to the readable range), an end, or a time.
+            partitions: the numbers of the partitions; None: all.
 
         Raises:
             GroupNotEmptyError: the group has members, whose offsets these are; nothing was changed.

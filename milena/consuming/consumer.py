@@ -46,6 +46,10 @@ RUN_RECORDS = 500
 class Consumer(Hinting, hints="Consumer"):
     """Read subscribed or assigned partitions. An asynchronous context manager, for one task of one event loop.
 
+        async with client.consumer("orders", group="billing") as consumer:
+            async for record in consumer:
+                print(record.key, record.value)
+
     Take records by ``async for record in consumer``, which ends only after ``stop``, or by ``poll``. You may alternate
     between the two. Leaving the block commits, gives the partitions back and leaves the group. That commit includes the
     records given out last, unless an error is in progress. ``poll`` and the iteration raise:
@@ -389,7 +393,16 @@ class Consumer(Hinting, hints="Consumer"):
                 self.seek(*feed.where, begins_at)
 
     def seek(self, topic: str, partition: int, position: Position) -> None:
-        """Continue at a position: an offset, an end of the partition, a time, or the last n records."""
+        """Continue at a position.
+
+        Args:
+            topic: the topic's name.
+            partition: the partition's number, from 0.
+            position: an offset, ``StartAt``, ``TimestampMs`` or ``LastN``.
+
+        Raises:
+            ValueError: the partition is not assigned to this consumer.
+        """
         feed = self._feed(topic, partition)
         self.polled.drop(feed)
         feed.seek(position)

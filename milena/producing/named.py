@@ -55,6 +55,9 @@ class _PositionLostError(Exception):
 class NamedProducer:
     """Write the records of one source to one topic. An asynchronous context manager: entering it takes the name over.
 
+        async with client.named_producer("sensor-7", "measured") as producer:
+            await producer.write(0, [b"21.5", b"21.7"])
+
     After any error of ``write`` except ``ProducerFencedError``, you may write the same records again.
 
     Invariants:

@@ -75,6 +75,10 @@ class ProducerCallsPort(AppendPort, TopicMakerPort, Protocol):
 class Producer(Hinting, hints="Producer"):
     """Write records. An asynchronous context manager: leaving it delivers every record, or reports those that failed.
 
+        async with client.producer() as producer:
+            receipt = await (await producer.send("orders", b"tea", key=b"u1"))
+            print(receipt.partition, receipt.offset)
+
     Awaiting a delivery may raise:
 
         UnknownResultError     the record may or may not have been written

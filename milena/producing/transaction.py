@@ -266,7 +266,11 @@ class Transaction(Producer):
     ) -> None:
         """Commit these offsets for a group as part of the transaction.
 
-        Each is the offset of the next record to read.
+        Args:
+            group: the group's id.
+            offsets: the offset of the next record to read, by partition.
+            member_id: the member that has the partitions; None for a group without members.
+            member_epoch: the member's epoch.
         """
         self._offsets.append(
             MemberOffsets(
@@ -447,7 +451,15 @@ def _aborted(message: str, why: ClientError) -> ClientError:
 
 
 class TransactionalProducer:
-    """Make transactions under one transactional id, one at a time: ``async with producer.transaction() as tx``."""
+    """Make transactions under one transactional id, one at a time.
+
+        producer = client.transactional_producer("invoicing-1")
+        async with producer.transaction() as tx:
+            await tx.send("invoices", b"42")
+            tx.add_consumer(consumer)
+
+    Call ``transaction`` again for the next one.
+    """
 
     def __init__(
         self,

@@ -70,6 +70,10 @@ class ReaderMetadataPort(Protocol):
 class PartitionReader:
     """Read a partition in order, each record once. An asynchronous context manager, for one consumer in one loop.
 
+        async with client.reader("orders", 0, start=LastN(10)) as reader:
+            async for record in reader:
+                print(record.offset, record.value)
+
     A reader takes one of three ways to read: ``async for record in reader``, ``async for records in reader.batches()``,
     or ``async for chunk in reader.chunks()``. You may leave the loop and continue later; nothing is lost. The loop ends
     at the plan's end, or never if the plan follows without an end. Errors are raised at the position of the reader:
