@@ -4,10 +4,10 @@ A wrong name costs nothing until it is used. Then the error says the name that M
 """
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cached_property, wraps
 from inspect import getattr_static, signature
 from re import search
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -142,18 +142,25 @@ def attribute_hint(owner: str, name: str) -> str:
     return "" if found is None else f"; did you mean {found}?"
 
 
-class _ForeignName:
+def _unlisted(_: object) -> None:
+    """Keep a name out of the reference that pdoc writes: @private."""
+
+
+class _ForeignName(cached_property[None]):
     """A name that a class does not have. It raises only when it is looked up, so names that exist cost nothing more.
 
-    ``__getattr__`` would make each lookup on the class's objects slower.
+    ``__getattr__`` would make each lookup on the class's objects slower. The base class tells pdoc where to look for
+    a docstring.
     """
 
     def __init__(self, owner: str, name: str) -> None:
+        super().__init__(_unlisted)
         self._hint = attribute_hint(owner, name)
         self._name = name
 
-    def __get__(self, found: object, kind: type) -> object:
-        message = f"{kind.__name__!r} object has no attribute {self._name!r}{self._hint}"
+    def __get__(self, found: object, kind: type | None = None) -> NoReturn:
+        name = type(found).__name__ if kind is None else kind.__name__
+        message = f"{name!r} object has no attribute {self._name!r}{self._hint}"
         raise AttributeError(message, name=self._name, obj=found)
 
 
