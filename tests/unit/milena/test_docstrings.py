@@ -63,7 +63,11 @@ def test_every_method_is_described_and_each_of_many_parameters(name, method):
 @pytest.mark.parametrize("name", WITH_EXAMPLE)
 def test_an_entry_point_has_an_example_that_compiles(name):
     lines = inspect.getdoc(CLASSES[name]).splitlines()
-    first = next(place for place, line in enumerate(lines) if re.match(r" {4}(async with|with|producer =) ", line))
+    first = next(
+        place
+        for place, line in enumerate(lines)
+        if re.match(r" {4}(async with|with|producer =) ", line)
+    )
     example = []
     for line in lines[first:]:
         if line and not line.startswith("    "):
