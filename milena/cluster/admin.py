@@ -163,6 +163,12 @@ class AdminClient(Hinting, hints="Admin"):
     ) -> list[RequestedMove]:
         """Move partitions to these nodes, the preferred leader first. The moves continue in the background.
 
+        Args:
+            replicas: the node ids of each partition.
+            dry_run: return the moves, and make none.
+            throttle: the most bytes per second that a node sends to new replicas; None: without limit.
+            max_concurrent: the most partitions that move at a time; None: the cluster's default.
+
         Raises:
             TargetNotFoundError: no such topic, partition or node.
             AnswerError: it cannot be done; the message says what to change.
@@ -419,6 +425,11 @@ class AdminClient(Hinting, hints="Admin"):
         self, group_id: str, topic: str, position: Position
     ) -> dict[int, tuple[int | None, int]]:
         """Return the offset now, and the offset after a reset, of each partition of a topic. It changes nothing.
+
+        Args:
+            group_id: the group.
+            topic: the topic's name.
+            position: an offset, an end, or a time.
 
         Raises:
             TargetNotFoundError: there is no topic of this name.
