@@ -1,13 +1,13 @@
 """Format consumer groups for the command line (pure)."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 from milena.cluster.group_admin import PartitionLag, total_lag
-from milena.cluster.group_views import GroupMember, GroupSummary, GroupView
-from milena.commands.output import table
+from milena.cluster.group_views import GroupSummary, GroupView
+from milena.commands.output import plain, table
 from milena.fields import Json
 from milena.model.plain_text import escaped
-from milena.records import TopicPartition
 
 
 def groups_text(groups: Iterable[GroupSummary]) -> str:
@@ -19,18 +19,6 @@ def groups_text(groups: Iterable[GroupSummary]) -> str:
             for g in groups
         ],
     )
-
-
-def summary_json(group: GroupSummary) -> dict[str, Json]:
-    """Return a group as a row of a list."""
-    return {
-        "group_id": group.group_id,
-        "state": group.state,
-        "generation": group.generation,
-        "assignor": group.assignor,
-        "coordinator": group.coordinator,
-        "member_count": group.member_count,
-    }
 
 
 def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
@@ -72,9 +60,10 @@ def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
 
 def group_json(group: GroupView, lags: Sequence[PartitionLag]) -> dict[str, Json]:
     """Return the same for programs."""
+    summary = {f.name: plain(getattr(group.summary, f.name)) for f in fields(group.summary)}
     return {
-        **summary_json(group.summary),
-        "members": [_member_json(member) for member in group.members],
+        **summary,
+        "members": plain(group.members),
         "partitions": [
             {
                 "topic": row.topic,
@@ -88,23 +77,3 @@ def group_json(group: GroupView, lags: Sequence[PartitionLag]) -> dict[str, Json
         ],
         "lag": total_lag(lags),
     }
-
-
-def _member_json(member: GroupMember) -> dict[str, Json]:
-    return {
-        "member_id": member.member_id,
-        "instance_id": member.instance_id,
-        "client_id": member.client_id,
-        "host": member.host,
-        "is_rest": member.is_rest,
-        "member_epoch": member.member_epoch,
-        "topics": list(member.topics),
-        "pattern": member.pattern,
-        "assignment": _places(member.assignment),
-        "revoking": _places(member.revoking),
-        "pending": _places(member.pending),
-    }
-
-
-def _places(partitions: Iterable[TopicPartition]) -> list[Json]:
-    return [{"topic": where.topic, "partition": where.partition} for where in sorted(partitions)]

@@ -34,12 +34,7 @@ def groups() -> None:
 def list_groups(target: ClusterTarget, is_json: bool) -> None:
     """List all consumer groups."""
     found = target.run(lambda client: client.groups())
-    if is_json:
-        click.echo(output.as_json([group_output.summary_json(group) for group in found]))
-    elif found:
-        click.echo(group_output.groups_text(found))
-    else:
-        click.echo("no groups", err=True)
+    output.show_list(is_json, found, group_output.groups_text, "no groups")
 
 
 @groups.command("describe")

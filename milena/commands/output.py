@@ -1,8 +1,10 @@
 """Format the command line's output: aligned columns for people, JSON for programs (pure)."""
 
+import dataclasses
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import click
 
@@ -14,6 +16,8 @@ from milena.model.plain_text import escaped
 
 _BEYOND_JSON = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
+T = TypeVar("T")
+
 Cell = str | int | None
 
 
@@ -23,6 +27,30 @@ def as_json(value: Json) -> str:
     return _BEYOND_JSON.sub(
         lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, indent=2, ensure_ascii=False)
     )
+
+
+def plain(value: object) -> Json:
+    """Return a value for programs: dataclasses and named tuples become objects, a set becomes a sorted list."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: plain(part) for name, part in value._asdict().items()}
+    if isinstance(value, Mapping):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple | frozenset):
+        return [plain(part) for part in (sorted(value) if isinstance(value, frozenset) else value)]
+    assert value is None or isinstance(value, str | int | float), f"{value!r} is no value of JSON"
+    return value
+
+
+def show_list(
+    is_json: bool, found: Sequence[T], text: Callable[[Sequence[T]], str], none: str
+) -> None:
+    """Print a list: as JSON for programs, else as text; ``none`` on standard error if it is empty."""
+    if is_json or found:
+        show(is_json, plain(found), "" if is_json else text(found))
+    else:
+        click.echo(none, err=True)
 
 
 def show(is_json: bool, value: Json, text: str) -> None:
@@ -106,23 +134,13 @@ def node_list_text(view: ClusterView, exams: Sequence[NodeExam]) -> str:
 def node_list_json(exams: Iterable[NodeExam]) -> list[Json]:
     """Return the same for programs."""
     return [
-        {**_node_json(e.node), "version": e.version or None, "is_voter": e.is_voter} for e in exams
+        {
+            **{f.name: plain(getattr(e.node, f.name)) for f in dataclasses.fields(e.node)},
+            "version": e.version or None,
+            "is_voter": e.is_voter,
+        }
+        for e in exams
     ]
-
-
-def _node_json(node: NodeView) -> dict[str, Json]:
-    return {
-        "node_id": node.node_id,
-        "url": node.url,
-        "rack": node.rack,
-        "is_live": node.is_live,
-        "is_draining": node.is_draining,
-    }
-
-
-def nodes_json(view: ClusterView) -> list[Json]:
-    """Return the same for programs."""
-    return list(map(_node_json, view.nodes))
 
 
 def heading(view: ClusterView) -> str:
@@ -171,7 +189,7 @@ def status_json(view: ClusterView, health: Health) -> Json:
         "version": view.version,
         "is_healthy": health.is_healthy,
         "controller_id": view.controller_id,
-        "nodes": nodes_json(view),
+        "nodes": plain(view.nodes),
         "topics": [topic_json(topic) for topic in view.topics],
         "leaderless": _places(health.leaderless),
         "under_replicated": _places(health.under_replicated),

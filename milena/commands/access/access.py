@@ -22,10 +22,7 @@ def access(ctx: click.Context, is_json: bool) -> None:
         return
     target: ClusterTarget = ctx.obj
     view = target.run(lambda client: client.access.state())
-    if is_json:
-        click.echo(output.as_json(access_output.access_json(view)))
-    else:
-        click.echo(access_output.access_text(view))
+    output.show(is_json, output.plain(view), access_output.access_text(view))
 
 
 async def _check_superuser(client: AdminClient, user: str | None) -> None:
@@ -70,7 +67,4 @@ def set_mode(target: ClusterTarget, mode: str, yes: bool, is_json: bool) -> None
         return await client.access.set_mode(AccessMode(mode))
 
     view = target.run(work)
-    if is_json:
-        click.echo(output.as_json(access_output.access_json(view)))
-    else:
-        click.echo(access_output.access_text(view))
+    output.show(is_json, output.plain(view), access_output.access_text(view))

@@ -11,7 +11,6 @@ from milena.cluster.access_views import (
     TokenView,
     UserView,
     acl_json,
-    grant_json,
 )
 from milena.commands.output import table
 from milena.fields import Json
@@ -23,18 +22,6 @@ def access_text(view: AccessView) -> str:
     rank = ", a superuser" if view.is_superuser else ""
     token = "" if view.token_id is None else f", by token {view.token_id}"
     return f"mode {view.mode}\nyou are {view.principal}{rank}{token}"
-
-
-def access_json(view: AccessView) -> dict[str, Json]:
-    """Return the same for programs."""
-    return {
-        "mode": view.mode,
-        "version": view.version,
-        "principal": view.principal,
-        "user": view.user,
-        "token_id": view.token_id,
-        "is_superuser": view.is_superuser,
-    }
 
 
 def users_text(users: Iterable[UserView]) -> str:
@@ -52,16 +39,6 @@ def user_text(user: UserView) -> str:
     """Return one user as a sentence."""
     rank = "superuser" if user.is_superuser else "user"
     return f"{rank} {user.name}: {_count(user.password_count, 'password')}, {_count(user.token_count, 'token')}"
-
-
-def user_json(user: UserView) -> dict[str, Json]:
-    """Return the same for programs."""
-    return {
-        "name": user.name,
-        "is_superuser": user.is_superuser,
-        "password_count": user.password_count,
-        "token_count": user.token_count,
-    }
 
 
 def quotas_text(quotas: Iterable[QuotaView]) -> str:
@@ -88,11 +65,6 @@ def quota_owner(user: str | None, client_id: str | None) -> str:
     return ", ".join(f"{what} {name}" for what, name in parts if name is not None)
 
 
-def quota_json(quota: QuotaView) -> dict[str, Json]:
-    """Return the same for programs."""
-    return {"user": quota.user, "client_id": quota.client_id, "limits": dict(quota.limits)}
-
-
 def tokens_text(tokens: Iterable[TokenView]) -> str:
     """Return one line per token."""
     return table(
@@ -114,18 +86,6 @@ def token_text(token: TokenView) -> str:
     """Return a new token as a sentence, without its secret."""
     end = "for good" if token.expires_ms is None else f"until {_time(token.expires_ms)}"
     return f"token {token.token_id} of {token.user}, {end}"
-
-
-def token_json(token: TokenView) -> dict[str, Json]:
-    """Return a token for programs, without its secret."""
-    return {
-        "token_id": token.token_id,
-        "user": token.user,
-        "note": token.note,
-        "grants": [grant_json(grant) for grant in token.grants],
-        "created_ms": token.created_ms,
-        "expires_ms": token.expires_ms,
-    }
 
 
 def grant_text(grant: TokenGrant) -> str:

@@ -36,12 +36,7 @@ def quotas() -> None:
 def list_quotas(target: ClusterTarget, is_json: bool) -> None:
     """List all quotas."""
     found = target.run(lambda client: client.access.quotas())
-    if is_json:
-        click.echo(output.as_json([access_output.quota_json(quota) for quota in found]))
-    elif found:
-        click.echo(access_output.quotas_text(found))
-    else:
-        click.echo("no quotas", err=True)
+    output.show_list(is_json, found, access_output.quotas_text, "no quotas")
 
 
 @quotas.command("set")
@@ -67,10 +62,7 @@ def set_quota(
     quota = target.run(
         lambda client: client.access.alter_quota(limits, user=user, client_id=client_id)
     )
-    if is_json:
-        click.echo(output.as_json(access_output.quota_json(quota)))
-    else:
-        click.echo(access_output.quota_text(quota))
+    output.show(is_json, output.plain(quota), access_output.quota_text(quota))
 
 
 @quotas.command("delete")
@@ -84,10 +76,8 @@ def delete_quota(
     """Delete a quota, if there is one."""
     _check_named(user, client_id)
     target.run(lambda client: client.access.delete_quota(user=user, client_id=client_id))
-    if is_json:
-        click.echo(output.as_json({"user": user, "client_id": client_id, "limits": {}}))
-    else:
-        click.echo(f"no quota of {access_output.quota_owner(user, client_id)}")
+    told = f"no quota of {access_output.quota_owner(user, client_id)}"
+    output.show(is_json, {"user": user, "client_id": client_id, "limits": {}}, told)
 
 
 def _check_named(user: str | None, client_id: str | None) -> None:

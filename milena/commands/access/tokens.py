@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -35,12 +36,7 @@ def list_tokens(target: ClusterTarget, user: str | None, is_json: bool) -> None:
         return await client.access.tokens(await _whose(client, user))
 
     found = target.run(work)
-    if is_json:
-        click.echo(output.as_json([access_output.token_json(token) for token in found]))
-    elif found:
-        click.echo(access_output.tokens_text(found))
-    else:
-        click.echo("no tokens", err=True)
+    output.show_list(is_json, found, access_output.tokens_text, "no tokens")
 
 
 def _lifetime(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
@@ -92,7 +88,7 @@ def create_token(
         )
 
     made = target.run(work) if out is None else _written(out, lambda: target.run(work))
-    told = access_output.token_json(made.view)
+    told = {f.name: output.plain(getattr(made.view, f.name)) for f in fields(made.view)}
     sentence = access_output.token_text(made.view)
     if out is not None:
         click.echo(output.as_json({**told, "file": out}) if is_json else f"{sentence}: in {out}")

@@ -29,12 +29,7 @@ def users() -> None:
 def list_users(target: ClusterTarget, is_json: bool) -> None:
     """List all users."""
     found = target.run(lambda client: client.access.users())
-    if is_json:
-        click.echo(output.as_json([access_output.user_json(user) for user in found]))
-    elif found:
-        click.echo(access_output.users_text(found))
-    else:
-        click.echo("no users", err=True)
+    output.show_list(is_json, found, access_output.users_text, "no users")
 
 
 @users.command("create")
@@ -179,7 +174,4 @@ def _read(file: str) -> bytes:
 
 
 def _show(user: UserView, done: str, is_json: bool) -> None:
-    if is_json:
-        click.echo(output.as_json(access_output.user_json(user)))
-    else:
-        click.echo(f"{done} {access_output.user_text(user)}")
+    output.show(is_json, output.plain(user), f"{done} {access_output.user_text(user)}")
