@@ -292,10 +292,10 @@ class ProduceService:
         errors: dict[int, MilenaError],
         request: ProduceRequest,
     ) -> Sequence[ProduceReceipt]:
-        shares = (
+        shares = [
             RequestPart(topic, settings, part, size_of_columns(part.columns), request)
             for part in parts
-        )
+        ]
         if request.is_whole:
             # A refusal must come before the first partition is written, so all of them are encoded first.
             appends = [

@@ -278,7 +278,7 @@ class TestFailures:
             await cluster.create("single", (1,))
             await cluster.create("full", (1,))
             full = cluster.runner(1, "full").log
-            full._state.writers.idempotency = IdempotencyTable(keys_max=1)
+            full.state.writers.idempotency = IdempotencyTable(keys_max=1)
             await transact(cluster, 1, to("full", 0, "x"), key=key(7))
             good, bad = await asyncio.gather(
                 transact(cluster, 3, to("single", 0, "good"), key=key(0)),
