@@ -13,10 +13,10 @@ from milena.commands.consuming.consume_options import ConsumeOptions
 from milena.commands.consuming.following import check_member, print_following
 from milena.commands.consuming.quorum_watch import quorum_watched
 from milena.commands.formats import Format, Layout, parse_template
-from milena.commands.options import NAME, Amount, Number, moment, separator
+from milena.commands.options import NAME, Amount, Duration, Number, moment, separator
 from milena.commands.standard_streams import DaemonThread, write_all
 from milena.commands.target import ClusterTarget, NoSuchPartitionError
-from milena.consuming.options import check_group
+from milena.consuming.options import ConsumerOptions, check_group
 from milena.reading.cursor import OnOutOfRange
 from milena.reading.reader import FETCH_BYTES, PREFETCH_CHUNKS, PartitionReader
 from milena.reading.topic_order import as_they_come, by_time, one_after_the_other
@@ -26,6 +26,7 @@ HELD_BYTES = 64 << 20
 """The most bytes that all readers hold together. With many partitions, each fetches less, and less far ahead."""
 FETCH_BYTES_MIN = 64 << 10
 FEW_READERS = 16
+_SESSION_MS = ConsumerOptions().session_timeout_ms
 
 
 def _parse_until(
@@ -54,6 +55,8 @@ def _parse_format(ctx: click.Context, parameter: click.Parameter, text: str) -> 
 @click.argument("topic", type=NAME)
 @click.option("--group", "-g", metavar="NAME",
               help="As a member of this consumer group; until interrupted.")  # fmt: skip
+@click.option("--session-timeout", "session_s", type=Duration("s", least=1, most=300), metavar="SECONDS",
+              help="With --group: so long after a crash, others get its partitions.  [default: 45]")  # fmt: skip
 @click.option("--from-beginning", is_flag=True, help="Start with the first record there is.")
 @click.option("--offset", type=Number(min=0), metavar="N", help="Start at this offset.")
 @click.option("--time", "time_ms", callback=moment, metavar="TIME",
@@ -89,6 +92,7 @@ def consume(
     *,
     topic: str,
     group: str | None,
+    session_s: float | None,
     from_beginning: bool,
     offset: int | None,
     time_ms: int | None,
@@ -123,6 +127,8 @@ def consume(
             has_partitions=bool(partitions),
         )
         is_following = True
+    elif session_s is not None:
+        raise click.UsageError("--session-timeout is for the members of a group: give --group, too")
     if is_following and order == "time":
         raise click.UsageError(
             "--order time needs an end: a partition that is silent would hold up the others; leave out --follow"
@@ -138,6 +144,7 @@ def consume(
     options = ConsumeOptions(
         topic=topic,
         group=group,
+        session_timeout_ms=_SESSION_MS if session_s is None else round(session_s * 1000),
         partitions=tuple(dict.fromkeys(partitions)),
         start=start_position(
             is_from_beginning=from_beginning,

@@ -57,6 +57,7 @@ async def print_following(client: Client, options: ConsumeOptions) -> None:
             client.consumer(
                 options.topic,
                 group=options.group,
+                session_timeout_ms=options.session_timeout_ms,
                 start=options.start,
                 on_out_of_range=options.on_out_of_range,
             ) as consumer,

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from milena import cli
+from milena.client import Client
 from milena.commands.target import EXIT_UNKNOWN
 from milena.model.build_kind import build_kind
 from tests.support.fakes.api import FakeApi
@@ -561,6 +562,31 @@ async def test_who_cannot_be_asked_reads_first_that_nothing_was_done(api, milena
         r"^Error: not \w+, because .+ to confirm that .+: say --yes$", err, re.MULTILINE
     )
     assert not [request for request in api.requests if request[0] == "DELETE"]
+
+
+@pytest.mark.parametrize(
+    ("words", "session_ms"), [((), 45_000), (("--session-timeout", "7.5"), 7_500)]
+)
+async def test_a_member_has_the_session_that_was_said(api, milena, monkeypatch, words, session_ms):
+    api.add_topic("t")
+    seen = {}
+
+    def consumer(self, *topics, **options):
+        seen.update(options)
+        raise click.ClickException("seen")
+
+    monkeypatch.setattr(Client, "consumer", consumer)
+    await milena("consume", "t", "--group", "g", *words)
+    assert (seen["group"], seen["session_timeout_ms"]) == ("g", session_ms)
+
+
+@pytest.mark.parametrize(
+    "words", [("--session-timeout", "9"), ("--group", "g", "--session-timeout", "301")]
+)
+async def test_a_session_is_a_members_and_in_its_range(milena, words):
+    code, _, err = await milena("consume", "t", *words)
+    assert code == 64
+    assert "--session-timeout" in err
 
 
 async def test_nodes_are_listed_and_forgotten(api, milena):
