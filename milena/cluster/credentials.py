@@ -129,7 +129,7 @@ class Credentials:
         if status == 403:
             return f"asked by {self._asker()}"
         if self.user is not None:
-            return f"there is no {self._asker()} with this password"
+            return f"asked by {self._asker()}"
         if not self.is_anonymous:
             return f"{self._asker()} is unknown: it is expired, revoked or of another cluster"
         shown = "" if self.cert is None else f" and {self.cert} names no user"

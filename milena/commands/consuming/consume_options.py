@@ -18,7 +18,7 @@ class ConsumeOptions:
     topic: str
     group: str | None
     session_timeout_ms: int
-    """Of a member of a group, in ms."""
+    """The session timeout of a member of a group, in ms."""
     partitions: tuple[int, ...]
     start: Position
     until: int | TimestampMs | None

@@ -164,7 +164,7 @@ async def test_a_token_that_was_renewed_in_its_file_is_read_again(node, tmp_path
         (
             Credentials(user="bob", password=Secret(CANARY)),
             CredentialsRefusedError,
-            "no user 'bob' with this password",
+            "asked by user 'bob'",
         ),
         (Credentials(token=Secret("known")), NotPermittedError, "asked by a token"),
     ],
