@@ -1,4 +1,4 @@
-"""Commands that administer nodes, partitions (``milena.commands.partitions``), topics and groups, against a node on paper."""
+"""Commands for nodes, partitions (``milena.commands.partitions``), topics and groups, against a node on paper."""
 
 import asyncio
 import json
