@@ -4,8 +4,9 @@ A stream is a source (an asynchronous generator of pieces of the body) and a cli
 flight. The server asks for a piece once the previous one is on its way. So a slow client costs one piece and the bytes
 in its socket. A source that has waited long enough for a sign of life yields nothing (``b""``).
 
-Streams end with their source or with their client. All end at once when the node is about to stop. Then the body ends
-as if it were complete, and clients resume on another node.
+Streams end with their source or with their client. All end at once when the node is about to stop. The body of a stream
+that follows then ends as if it were complete, and its client resumes on another node. A stream that does not follow
+ends with an error: otherwise its client would take the part for the whole.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from http_api.formats import framing
 from http_api.protocol.answers import bytes_answer, error_envelope
 from http_api.protocol.media import StreamFraming
 from http_api.serving.call import Call
+from milena.model.errors import DrainingError
 from milena.model.quotas import QuotaKey
 from milena.model.turns import one_turn
 
@@ -31,6 +33,7 @@ async def stream_answer(
     pieces: Pieces,
     *,
     topic_missing_code: int,
+    is_following: bool,
     places: int = 1,
 ) -> web.StreamResponse:
     """Send the pieces that the source yields. An error before its first piece becomes an ordinary error response.
@@ -51,7 +54,9 @@ async def stream_answer(
             if call.request.method == "HEAD":
                 return bytes_answer(b"", kind.value)
             with call.body.place.aside():
-                return await _send(call, kind, first, pieces, topic_missing_code)
+                return await _send(
+                    call, kind, first, pieces, topic_missing_code, is_following=is_following
+                )
 
 
 async def _send(
@@ -60,6 +65,8 @@ async def _send(
     first: bytes,
     pieces: Pieces,
     topic_missing_code: int,
+    *,
+    is_following: bool,
 ) -> web.StreamResponse:
     response = web.StreamResponse(
         headers=[
@@ -87,11 +94,18 @@ async def _send(
                     await one_turn()
     except TimeoutError:
         # The node is about to stop.
-        pass
+        if is_following:
+            return response
+        failure: Exception = DrainingError(
+            "this node stops before the end: continue on another node"
+        )
     except ConnectionError:
         raise
     except Exception as error:  # noqa: BLE001 - the stream ends with what its client is told
-        typed = call.shared.typed(error, call.request_id)
-        envelope = error_envelope(typed, topic_missing_code=topic_missing_code)
-        await response.write(framing.failure(kind, envelope))
+        failure = error
+    else:
+        return response
+    typed = call.shared.typed(failure, call.request_id)
+    envelope = error_envelope(typed, topic_missing_code=topic_missing_code)
+    await response.write(framing.failure(kind, envelope))
     return response

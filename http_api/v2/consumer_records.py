@@ -83,7 +83,9 @@ async def get_records(call: Call) -> web.StreamResponse:
         if is_following is None:
             is_following = type_.framing is StreamFraming.EVENTS
         pieces = _pieces(call, type_.framing, timeout_ms, max_bytes, is_following=is_following)
-        return await stream_answer(call, type_.framing, pieces, topic_missing_code=40401)
+        return await stream_answer(
+            call, type_.framing, pieces, topic_missing_code=40401, is_following=is_following
+        )
     delivered = await consumers.records(
         group, instance, timeout_ms=timeout_ms, max_bytes=max_bytes, token=token
     )

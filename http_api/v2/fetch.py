@@ -269,6 +269,7 @@ async def _stream(
         framing,
         source.bodies(framing),
         topic_missing_code=MISSING_ON_FETCH,
+        is_following=is_following,
     )
 
 

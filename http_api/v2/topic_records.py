@@ -139,6 +139,8 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
             f"topic '{topic.name}' has {topic.partition_count} partitions; one request reads at most "
             f"{PARTITIONS_MAX}: read them one by one, or as a consumer group"
         )
+    if is_following is None:
+        is_following = framing is StreamFraming.EVENTS
     reader = TopicReader(
         call,
         topic.topic_id,
@@ -147,7 +149,7 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
         beginning=beginning,
         timestamp_ms=None if timestamp is None else read_timestamp(timestamp),
         count=COUNT.read(query),
-        is_following=framing is StreamFraming.EVENTS if is_following is None else is_following,
+        is_following=is_following,
         is_uncommitted=ISOLATION.read(query),
     )
     return await stream_answer(
@@ -155,6 +157,7 @@ async def fetch_topic(call: Call) -> web.StreamResponse:
         framing,
         reader.bodies(topic.partition_count),
         topic_missing_code=MISSING_ON_FETCH,
+        is_following=is_following,
         places=topic.partition_count,
     )
 

@@ -491,6 +491,22 @@ async def test_a_node_that_drains_ends_its_streams(filled):
         assert events(await response.read()) == []
 
 
+async def test_a_read_to_the_end_that_a_drain_cuts_off_says_so(api, monkeypatch):
+    """Its client would take the part for the whole."""
+    monkeypatch.setattr(record_source, "PIECE_BYTES", 1)
+    for _ in range(500):
+        api.node.append("t", 0, [b"1"])
+    for path in ("/topics/t/partitions/0/records", "/topics/t/records"):
+        async with api.session.get(
+            api.base_url + path, params={"follow": "false"}, headers={"Accept": LINES}
+        ) as response:
+            await response.content.readany()
+            await api.post("/drain", {"timeout_ms": 1000})
+            *records, end = lines(await response.read())
+        assert len(records) < 500
+        assert end["error_code"] == 50308
+
+
 async def test_a_node_that_stops_ends_its_streams_at_once():
     node = FakeNode()
     node.add_topic("t")
