@@ -1,4 +1,7 @@
-"""The server's HTTP side as one object: routes, limits and errors around the ports of a node."""
+"""The HTTP application of a node: routes, request limits and error responses.
+
+It reaches the node only through the interfaces of ``http_api.ports``.
+"""
 
 from collections.abc import Collection
 

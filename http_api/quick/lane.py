@@ -202,9 +202,10 @@ _OF_BODY = frozenset({"Content-Type", "Content-Length"})
 
 
 def without_key(raw: bytes) -> tuple[bytes, str | None]:
-    """Return a head without its ``Idempotency-Key`` line, and the key.
+    """Return the head of a request without its ``Idempotency-Key`` line, and the key; None without a key.
 
-    The key is the one header that differs from request to request.
+    A client's requests usually differ only in this header. So a head without it is found among the heads that this
+    connection has parsed before.
     """
     at = raw.find(_KEY_LINE)
     if at < 0:

@@ -59,7 +59,8 @@ class GroupSync:
         if ticket is None:
             return
         self._began_ms = self._clock.now_ms()
-        # No asyncio future, because that would cost a turn of the loop between the disk and the writers.
+        # The sync uses the pool's future with a callback. An asyncio future would need one more turn of the event loop,
+        # so the waiting writers would hear of the sync later.
         loop = asyncio.get_running_loop()
         self._sync = self._pool.submit(ticket.run)
         self._sync.add_done_callback(partial(self._call_back, loop, ticket))

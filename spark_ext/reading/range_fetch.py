@@ -81,7 +81,8 @@ async def fetch_ranges(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        # Not in ``finally``: a read that failed or was left early has given no complete result to vouch for.
+        # This check confirms a complete result. It does not stand in ``finally``, because a read that failed or that
+        # the caller stopped has no complete result.
         await fetcher.check_topics(ranges)
 
 

@@ -94,10 +94,11 @@ class StreamProgress:
         return ends_json({p: ends.high_watermark for p, ends in self._seen.ends.items()})
 
     async def latest(self, start: Mapping[str, Json], admission: Admission) -> dict[str, Json]:
-        """Return the end of the batch that starts at ``start``; ``start`` itself if there is nothing to read yet.
+        """Return the end of the batch that starts at ``start``. If there are no new records yet, return ``start``.
 
         Raises:
-            OffsetError, DataLossError: the records to read do not exist.
+            OffsetError: ``start`` is not an offset of this stream, or it is above the end of a partition.
+            DataLossError: records from ``start`` on were deleted before the stream read them.
             ClientError: the cluster does not respond.
         """
         parsed = parse_offset(start)

@@ -1,7 +1,8 @@
-"""The steps of ``make demo`` without the kill, at full speed: flights are written, noted, read back and checked.
+"""Measure the steps of ``make demo`` at full speed: write flights, record what was acknowledged, read back and check.
 
-A bare client with ready batches of the same flights is measured beside its writer. The Python client's reader, which
-looks at no record, is measured beside its reader.
+Unlike the demo, this stage kills no node. Two baselines run beside it. Beside the writer, a minimal client sends
+batches of the same flights that were encoded before. Beside the reader, the Python client's reader reads the same
+records and does not inspect them.
 """
 
 import time

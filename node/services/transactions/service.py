@@ -632,8 +632,8 @@ class TransactionService:
         image = self._metadata.image
         is_bound = image.feature_level >= LEADER_EPOCHS_LEVEL
         producer = image.producers.get(identity[0])
-        # If this node's image is past the epoch, the transaction is over, however old the image is. All else needs the
-        # quorum.
+        # Each end of a transaction raises its producer epoch. If this node's image has a newer epoch than the request,
+        # the transaction is over, even if the image is old. In any other case the leaders must be asked.
         if producer is not None and producer.producer_epoch > identity[1]:
             return ()
         try:
