@@ -189,7 +189,7 @@ async def test_a_first_start_that_is_cut_off_anywhere_is_repeated(number: int) -
 async def test_a_first_start_without_all_voters_waits_and_names_them(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.WARNING)
+    caplog.set_level(logging.INFO)
     alone = Alone(MemoryFiles(), voters=(1, 2, 3))
     quorum = await alone.start()
     with pytest.raises(NoQuorumError):
@@ -197,6 +197,7 @@ async def test_a_first_start_without_all_voters_waits_and_names_them(
     with pytest.raises(NoQuorumError):
         await quorum.barrier(timeout_ms=50)
     assert "missing=2=127.0.0.1:1,3=127.0.0.1:1" in caplog.text
+    assert "missing: 2=127.0.0.1:1, 3=127.0.0.1:1" in quorum.start_obstacle()
     assert quorum.status().term == 0
     await quorum.stop()
 

@@ -18,7 +18,7 @@ from milena.model.errors import DrainingError, MilenaError
 from tests.support.http.openapi import Description
 
 OPERATIONS = Path(__file__).parents[2] / "data" / "wire" / "operations.txt"
-SIZE_MAX = 304 << 10
+SIZE_MAX = 308 << 10
 
 DOCUMENT = Description(orjson.loads(encode_document(ROUTES)))
 METHODS = {"get", "put", "post", "patch", "delete"}
