@@ -11,6 +11,7 @@ Exit codes, the same for every command:
     64   the command line, the URL or the profile is wrong
     69   the command needs the server, which is not installed
     70   ``start``: the node stopped because of a failed disk or an internal fault
+    75   ``start``: no node of ``--join`` responded within a minute; a later start may succeed
     78   ``start`` and ``dev``: a node refuses to start; one line says why
     130  interrupted
 """

@@ -11,6 +11,7 @@ from milena.consuming.group import GroupLink, GroupPort, OffsetCommits
 from milena.consuming.membership import GroupMembership
 from milena.consuming.options import ConsumerOptions, Subscription
 from milena.consuming.rebalance import Rebalancer
+from milena.errors import ClientError, TargetNotFoundError
 from milena.model.clock import Clock
 from milena.reading.reader import FetchPort
 from milena.records import TopicPartition
@@ -147,6 +148,21 @@ class ActiveSubscription:
                 await self.link.leave()
                 await self.link.close()
             await self.feeds.drop([feed.where for feed in self.feeds])
+
+    async def missing_topics(self) -> list[str]:
+        """Return the topics that a member without partitions subscribes to by name and that do not exist."""
+        if not isinstance(self.assignment, GroupMembership) or self.assignment.owned:
+            return []
+        missing = []
+        for topic in self.assignment.topics:
+            try:
+                await self._metadata.partition_count(topic)
+            except TargetNotFoundError:
+                missing.append(topic)
+            except ClientError:
+                # The heartbeats report a cluster that does not respond.
+                return []
+        return missing
 
     def _on_view(self, view: ClusterView) -> None:
         """Add new partitions of the topics.

@@ -55,6 +55,7 @@ class BackgroundWork:
         self._on_change = on_change
         self._seen: tuple[int, object] = (-1, None)
         self._seen_ms = clock.now_ms()
+        self._told_missing: set[str] = set()
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -64,10 +65,23 @@ class BackgroundWork:
         )
         while True:
             await self._clock.sleep(interval_ms)
+            await self._tell_missing()
             if self._is_hanging():
                 await self._give_up()
             if self._options.auto_commit and not self._consumer.is_rebalancing:
                 await self._commit()
+
+    async def _tell_missing(self) -> None:
+        """Warn once for each topic that does not exist: a member waits for it, so a wrong name shows nowhere else."""
+        active = self._consumer.active
+        for topic in await active.missing_topics() if active.link is not None else ():
+            if topic not in self._told_missing and active.link is not None:
+                self._told_missing.add(topic)
+                logger.warning(
+                    "waiting for a topic that does not exist topic=%s group=%s",
+                    topic,
+                    active.link.group,
+                )
 
     def _is_hanging(self) -> bool:
         consumer, now_ms = self._consumer, self._clock.now_ms()

@@ -175,6 +175,11 @@ class GroupMembership:
 
     # -- changes -----------------------------------------------------------------------------------
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it subscribes to by name."""
+        return self._subscription.topics
+
     def subscribe(self, subscription: Subscription) -> None:
         """Change the subscription."""
         self._subscription = subscription

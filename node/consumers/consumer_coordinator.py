@@ -279,8 +279,8 @@ class ConsumerCoordinator:
             member = member_of(image, *session.key)
             return member is None or member.held == member.target
 
-        # Partitions that other members must give back first may arrive later. Consumers behind this API give back at
-        # once.
+        # The call returns once this member has its partitions, but waits at most SHARING_MS for them: other members may
+        # have to give some back first. REST consumers give theirs back at once, so the wait is usually short.
         await self._metadata.wait_until(is_settled, timeout_ms=SHARING_MS)
 
     async def _on_assign(self, request: ConsumerAssignRequest) -> Done:

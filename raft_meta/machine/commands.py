@@ -178,10 +178,11 @@ class IsrMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChange:
-    """A leader's proposal: compare and set on leader_epoch, partition_epoch and every member's broker epoch.
+    """A leader proposes a new ISR: compare and set on leader_epoch, partition_epoch and every member's broker epoch.
 
-    A member that is fenced or draining is refused (the leader itself may be draining). A member that joins is no
-    longer suspect or damaged. Every applied change raises partition_epoch, even if isr stays the same.
+    The proposal is refused if a member is fenced or draining. The leader itself may be draining. If the change is
+    applied, the partition loses its marks "suspect" and "damaged", and its partition_epoch rises, even if the ISR
+    stays the same.
     """
 
     topic_id: str

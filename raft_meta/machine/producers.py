@@ -123,7 +123,10 @@ def names_by_principal(producers: Iterable[AllocatedProducer]) -> Map[str, int]:
 
 
 def unused(image: Image, since_ms: WallMs) -> Iterable[int]:
-    """Return the ids whose names may be forgotten: names that begin transactions, not used after ``since_ms``."""
+    """Return the producers whose transactional ids may be forgotten: those last used at or before ``since_ms``.
+
+    ``used_ms`` is 0 for producers without a transactional id.
+    """
     return (p.producer_id for p in image.producers.values() if 0 < p.used_ms <= since_ms)
 
 

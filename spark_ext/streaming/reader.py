@@ -1,8 +1,9 @@
-"""``spark.readStream.format("milena")``: the calls that Spark makes on a stream's progress.
+"""``spark.readStream.format("milena")``: the calls that Spark makes while a stream runs.
 
-Spark keeps one reader per run, in its own process on the driver; this reader plans all batches. Executors get new
-readers, which find everything in the tasks. The constructor accepts any options, because Spark hides an error of
-``__init__`` behind one of its own. Errors show in the first call of a run.
+For each run Spark keeps one reader, in a Python process of its own on the driver. This reader plans all batches. Each
+executor gets a new reader, which needs nothing but the task that it is given. The constructor accepts any options,
+because Spark would hide an error of the constructor behind an error of its own. Wrong options raise in the first call
+of the run.
 """
 
 import logging

@@ -91,10 +91,11 @@ class LeaderEpochs:
         return len(self._starts) != size
 
     def advance_start(self, offset: int) -> bool:
-        """Forget epochs that end below ``offset``, the new log start; True if there were any.
+        """Forget the epochs that end before the record at ``offset`` - 1; return True if there were any.
 
-        The epoch of the last record below ``offset`` stays, although Kafka's cache drops it. A follower may end at
-        ``offset`` with another last record, of another epoch, and its state of producers may come from that record.
+        ``offset`` is the new log start. The epoch of the record before it stays, although Kafka's cache drops it: the
+        log of a follower may also end at ``offset``, but with another last record, of another epoch. The follower's
+        producer state may come from that record. The epoch that stays lets the leader notice this.
         """
         index = bisect_right(self._starts, offset - 1) - 1
         if index <= 0:

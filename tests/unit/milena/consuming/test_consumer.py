@@ -531,6 +531,20 @@ async def test_an_application_that_does_not_come_back_gives_its_partitions_to_ot
     assert world.group.overlaps == []
 
 
+def test_a_topic_that_does_not_exist_is_waited_for_and_told_once(caplog):
+    """A wrong name would otherwise show nowhere: a member gets no partitions, and waits."""
+
+    @within_an_hour
+    async def wait():
+        world = World(t=2)
+        async with world.consumer("typo"), world.consumer("t"):
+            await after(60_000)
+
+    wait()
+    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert told == ["waiting for a topic that does not exist topic=typo group=g"]
+
+
 @within_an_hour
 async def test_waiting_for_records_is_no_hanging():
     world = World()
