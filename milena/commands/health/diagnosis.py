@@ -127,7 +127,10 @@ def _one_node(exam: NodeExam, view: ClusterView) -> Iterator[Finding]:
             "look into its log, and whether its peer port reaches the other nodes",
         )
     elif exam.not_ready is not None:
-        yield _warning(check, f"{name} is not ready: {exam.not_ready}", "wait, or see its log")
+        # A drained node stays so until it is started again.
+        is_drained = "draining" in exam.not_ready
+        remedy = "stop it, or start it again" if is_drained else "wait, or see its log"
+        yield _warning(check, f"{name} is not ready: {exam.not_ready}", remedy)
 
 
 def _quorum(exam: ClusterExam) -> Iterator[Finding]:

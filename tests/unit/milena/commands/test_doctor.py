@@ -275,6 +275,7 @@ async def test_a_node_that_is_not_ready_says_why(api, capsys):
     code, out, _ = await run(api, capsys)
     assert code == 0
     assert "is not ready: the node is draining" in out.splitlines()[0]
+    assert "stop it, or start it again" in out.splitlines()[1]
 
 
 async def test_nobody_there_exits_2(capsys, unused_tcp_port):
