@@ -20,6 +20,8 @@ from raft_meta.machine.image import Image
 logger = logging.getLogger(__name__)
 
 PATIENCE_MS = 60_000
+_NAMELESS = "node 0 cannot be reached: "
+"""Starts a client's message. This node does not know yet whom it asks, so it asks for node 0."""
 
 
 VoterId = Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")]
@@ -87,9 +89,10 @@ async def find_voters(
                     answer = await ask(client, 0, VOTERS, VotersRequest(), timeout_ms=ANSWER_MS)
                     voters = _voters_of(answer)
                 except MilenaError as error:
-                    if reasons.get(address) != error.message:
-                        logger.warning("join address=%s: %s", address, error)
-                    reasons[address] = error.message
+                    reason = error.message.removeprefix(_NAMELESS)
+                    if reasons.get(address) != reason:
+                        logger.warning("join address=%s: %s", address, reason)
+                    reasons[address] = reason
                 else:
                     _check_id(config.node_id, voters)
                     return voters
@@ -99,7 +102,12 @@ async def find_voters(
             await client.close()
     raise StartupError(
         "no node of --join answered: "
-        + "; ".join(f"{address}: {reason}" for address, reason in reasons.items()),
+        + "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
+        + (
+            ""
+            if secret
+            else ". This node was started without a cluster secret (cluster_secret_file)"
+        ),
         is_temporary=True,
     )
 
