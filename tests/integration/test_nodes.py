@@ -330,8 +330,10 @@ def test_nodes_that_start_together_log_no_warning(tmp_path):
         restart(cluster, *cluster.nodes)
         lines = [line for node in cluster.nodes for line in node.log_path.read_text().splitlines()]
     assert sum("listening url=" in line for line in lines) == 6
+    # A probe is refused until the node is ready, and a node that stops hangs up on one that dials it.
+    usual = ("path=/readyz status=503", "it has another one, or stopped")
     alarms = [line for line in lines if " warning " in line or " error " in line]
-    assert not [line for line in alarms if "path=/readyz status=503" not in line]
+    assert not [line for line in alarms if not any(words in line for words in usual)]
 
 
 def test_a_node_that_waits_for_voters_at_the_first_start_names_them(tmp_path):
