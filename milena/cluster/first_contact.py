@@ -7,6 +7,9 @@ minute or two. Before the first response, a wrong address is the more likely rea
 CONNECT_TIMEOUT_MS = 10_000
 """How long a client tries to get the first response of any node, in ms."""
 
+CONNECT_TIMEOUT_MS_MAX = 86_400_000
+"""A day: clients that another limit ends sooner."""
+
 PAUSE_MS_MAX = 1_200
 """The longest pause between two attempts of the client's retries by default, in ms: a second, and its jitter."""
 

@@ -21,7 +21,11 @@ from typing import Self
 from urllib.parse import quote, urlencode
 
 from milena.cluster.credentials import ANONYMOUS, Authorization, Credentials
-from milena.cluster.first_contact import CONNECT_TIMEOUT_MS, FirstContact
+from milena.cluster.first_contact import (
+    CONNECT_TIMEOUT_MS,
+    CONNECT_TIMEOUT_MS_MAX,
+    FirstContact,
+)
 from milena.cluster.http_answer import AnswerTooLargeError, BrokenAnswerError
 from milena.cluster.http_connection import (
     ConnectError,
@@ -138,7 +142,7 @@ class HttpSession:
         clock: Clock | None = None,
         connect_timeout_ms: float = CONNECT_TIMEOUT_MS,
     ) -> None:
-        check_range("connect_timeout_ms", connect_timeout_ms, 0, 86_400_000)
+        check_range("connect_timeout_ms", connect_timeout_ms, 0, CONNECT_TIMEOUT_MS_MAX)
         if not isinstance(credentials, Credentials):
             raise TypeError(f"credentials are milena.Credentials, not {type(credentials).__name__}")
         self.routes = NodeRoutes(url, is_guarded=credentials.is_guarded)

@@ -10,7 +10,7 @@ from milena.reading.patience import Patience
 PATIENCE_MS = 120_000
 """How long a call without a useful response is retried, in ms.
 
-It is also the ``connect_timeout_ms`` of a client that continues the work of the driver: the driver has reached the
+A client that continues the work of the driver has no shorter ``connect_timeout_ms``: the driver has reached the
 cluster, so the addresses are right.
 """
 

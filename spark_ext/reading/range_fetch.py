@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 
 from milena.client import Client
+from milena.cluster.first_contact import CONNECT_TIMEOUT_MS_MAX
 from milena.cluster.view import TopicView
 from milena.errors import (
     AnswerError,
@@ -55,8 +56,9 @@ async def fetch_ranges(
         fetching.urls,
         credentials=fetching.credentials,
         clock=clock,
-        # The driver has reached the cluster, so a task waits for it.
-        connect_timeout_ms=fetching.poll_timeout_ms,
+        # The driver has reached the cluster, so the addresses are right. A task waits for ``poll_timeout_ms`` and then
+        # raises its own error.
+        connect_timeout_ms=CONNECT_TIMEOUT_MS_MAX,
     ) as client:
         fetcher = _RangeFetcher(client, fetching, clock)
         waiting = iter(ranges)

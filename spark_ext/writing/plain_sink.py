@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from milena import sync
-from spark_ext.cluster.patience import PATIENCE_MS
+from milena.cluster.first_contact import CONNECT_TIMEOUT_MS_MAX
 from spark_ext.errors import RecordError
 from spark_ext.options.parsing import WriteOptions
 from spark_ext.rows.blocks import block_of, runs_in
@@ -60,7 +60,7 @@ class MilenaWriter(DataSourceArrowWriter):
             sync.Client(
                 self._options.urls,
                 credentials=self._options.credentials,
-                connect_timeout_ms=PATIENCE_MS,
+                connect_timeout_ms=CONNECT_TIMEOUT_MS_MAX,
             ) as client,
             client.producer(compression=self._options.compression) as producer,
         ):

@@ -14,11 +14,12 @@ import pyarrow as pa
 
 from milena.blocking.loop_thread import ClientLoopThread
 from milena.client import Client
+from milena.cluster.first_contact import CONNECT_TIMEOUT_MS_MAX
 from milena.cluster.transport import WrittenPart
 from milena.errors import TargetNotFoundError
 from milena.model.types import Codec
 from milena.producing.options import COMPRESSIONS, MESSAGE_BYTES_MAX
-from spark_ext.cluster.patience import PATIENCE_MS, patiently
+from spark_ext.cluster.patience import patiently
 from spark_ext.options.parsing import WriteOptions
 from spark_ext.rows.blocks import block_of
 from spark_ext.rows.write_schema import WriteColumns
@@ -57,7 +58,7 @@ class ChunkWriter:
         self._client = Client(
             transaction.urls,
             credentials=transaction.credentials,
-            connect_timeout_ms=PATIENCE_MS,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS_MAX,
         )
         self._sending: deque[asyncio.Task[None]] = deque()
         self._last: dict[TopicPartition, asyncio.Task[None]] = {}

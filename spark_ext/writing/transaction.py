@@ -21,6 +21,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from milena.client import Client
 from milena.cluster.access_views import TokenGrant
 from milena.cluster.credentials import ANONYMOUS, Credentials
+from milena.cluster.first_contact import CONNECT_TIMEOUT_MS_MAX
 from milena.cluster.transport import MemberOffsets, WrittenPart
 from milena.errors import (
     AnswerError,
@@ -29,7 +30,7 @@ from milena.errors import (
 )
 from milena.model.clock import SystemClock
 from milena.records import ProducerIdentity, TopicPartition
-from spark_ext.cluster.patience import PATIENCE_MS, patiently
+from spark_ext.cluster.patience import patiently
 from spark_ext.cluster.task_tokens import TOKENS, transaction_grants
 from spark_ext.errors import BatchAbortedError
 from spark_ext.options.parsing import WriteOptions
@@ -182,7 +183,7 @@ def commit(messages: Sequence[WriterCommitMessage | None], topic: str | None) ->
         async with Client(
             transaction.urls,
             credentials=transaction.credentials,
-            connect_timeout_ms=PATIENCE_MS,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS_MAX,
         ) as client:
             # Retrying is safe: a repeated commit gets the first one's result (docs/guarantees.md, Transactions).
             # ``parts`` lets the cluster refuse a transaction that has records of no task in the list.
