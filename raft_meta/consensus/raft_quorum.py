@@ -323,17 +323,17 @@ class RaftQuorum:
         if message["type"] == "bootstrap":
             state = message["state"]
             if state == ID_IN_USE:
-                self._on_id_in_use(node_id)
+                self._on_id_in_use()
             elif isinstance(state, int) and state in set(BootstrapState):
                 self._on_peer_state(node_id, BootstrapState(state))
             return
         self._driver.do(lambda core: core.receive(node_id, message))
 
-    def _on_id_in_use(self, node_id: int) -> None:
-        """Note why a peer ends each session: it is connected to another process with this node's id."""
+    def _on_id_in_use(self) -> None:
+        """Note why peers end each session: they are connected to another process with this node's id."""
         obstacle = (
-            f"another live node has node_id {self._config.node_id}, says node {node_id}: give this node another id, "
-            "or stop that one"
+            f"another live node has node_id {self._config.node_id}: give this node another id, or stop that one "
+            "(a process of this node that died is forgotten within seconds)"
         )
         if self._obstacle != obstacle:
             _log.error("%s", obstacle)

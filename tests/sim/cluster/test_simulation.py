@@ -333,7 +333,7 @@ def test_replicas_move_about_while_answers_of_the_quorum_get_lost() -> None:
     options = Options(observers=2, seconds=12, kinds=kinds, parts=("moving",))
     arrivals = replaced = 0
     fates: Counter[str] = Counter()
-    for seed in (1, 3, 4):
+    for seed in (3, 5, 7):
         world = run_world(seed, options)
         assert world.problems == [], [*world.lines, options.command(seed)]
         [part] = world.parts
