@@ -1,6 +1,7 @@
 """The installation by make: one at a time, once, and for wheels only what building needs."""
 
 import fcntl
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
+OF_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
 FILES = ("Makefile", "pyproject.toml", "requirements.lock", "node/pyproject.toml")
 PYTHON = """#!/bin/sh
 # `python -m venv DIR` copies this script there; `python -m pip …` only notes what it was called with.
@@ -35,6 +37,8 @@ def making(tree: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         ["make", f"PYTHON={tree / 'fake-python'}", *words],
         cwd=tree,
+        # These tests run under a make of their own, whose options this one would take.
+        env={name: value for name, value in os.environ.items() if name not in OF_MAKE},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
