@@ -1,20 +1,22 @@
 """The states of a voter's directory, and how a lost directory is distinguished from a new one.
 
-A voter may take part at once only if it cannot have forgotten a vote or an acknowledgement. An empty directory may be
-new or lost. So the first start of a cluster goes through states. Each is written before it is announced:
+A voter whose directory was lost may have voted or acknowledged entries before, and does not know it. If it voted again
+in the same term, two leaders could exist. So an empty directory may take part at once only if it is new. To prove
+this, the first start of a cluster goes through states. A voter writes each state before it announces the state:
 
     EMPTY     the directory holds nothing
-    FOUNDING  every other voter was reached, and each was EMPTY or FOUNDING; this voter has not taken part yet
+    FOUNDING  this voter reached every other voter, and each was EMPTY or FOUNDING; it has not taken part yet
     MEMBER    every other voter was FOUNDING or MEMBER, or one was MEMBER; this voter takes part
     LEARNER   this voter was EMPTY and met a MEMBER or LEARNER: the cluster exists, so this directory was lost.
-              It neither votes nor counts until it has proved that it caught up. Then it is MEMBER.
+              A LEARNER neither votes nor counts for a majority until it has proved that it caught up. Then it becomes
+              MEMBER.
 
-This is safe for three reasons. A FOUNDING node has never taken part, so it may start with an empty log. A MEMBER
-exists only after every voter was FOUNDING. So a voter that is EMPTY while another is MEMBER was FOUNDING once, and
-lost that.
+Why this is safe: a FOUNDING voter has never taken part, so it may start with an empty log. A MEMBER exists only after
+every voter was FOUNDING. So if a voter is EMPTY while another voter is MEMBER, it was FOUNDING once and has lost its
+directory.
 
-At most a minority may be LEARNER at the same time. If a majority of directories is lost, acknowledged commands may be
-lost with them. The cluster then stays without a leader.
+At most a minority of voters may be LEARNER at the same time. If the directories of a majority are lost, acknowledged
+commands may be lost with them. The cluster then elects no leader.
 """
 
 from collections.abc import Mapping
@@ -38,7 +40,7 @@ _FOUNDED: Final = frozenset({BootstrapState.FOUNDING, BootstrapState.MEMBER})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoterRecord:
-    """The record in a directory of its node and state. ``voters``: ids of all voters, sorted."""
+    """The content of the file ``voter``: the directory's node and state. ``voters``: ids of all voters, sorted."""
 
     node_id: int
     voters: tuple[int, ...]
@@ -46,7 +48,10 @@ class VoterRecord:
 
 
 def next_state(own: BootstrapState, others: Mapping[int, BootstrapState | None]) -> BootstrapState:
-    """Return the state that follows ``own``. ``others``: each other voter's state, None while it is not reached."""
+    """Return the state that follows ``own``; ``own`` itself if the voter must wait.
+
+    ``others``: the state of each other voter, None for a voter that was not reached yet.
+    """
     states = set(others.values())
     if own is BootstrapState.EMPTY:
         if states & _ESTABLISHED:
@@ -58,7 +63,7 @@ def next_state(own: BootstrapState, others: Mapping[int, BootstrapState | None])
 
 
 def load_record(files: Files, directory: str) -> VoterRecord | None:
-    """Read the record that was written last; None if there is none.
+    """Read the voter record of a directory; return None if there is no record.
 
     Raises:
         CorruptLogError: the file is damaged.
@@ -91,7 +96,7 @@ def _parse_record(path: str, fields: object) -> VoterRecord:
 
 
 def store_record(files: Files, directory: str, record: VoterRecord) -> None:
-    """Write the record durably. An unchanged record is not written, so it needs no room on a full disk."""
+    """Write the record durably. If the record is unchanged, write nothing: the disk may be full."""
     if load_record(files, directory) == record:
         return
     body: bytes = msgpack.packb(
@@ -104,7 +109,7 @@ def store_record(files: Files, directory: str, record: VoterRecord) -> None:
 def check_directory(
     files: Files, directory: str, *, node_id: int, voters: tuple[int, ...]
 ) -> BootstrapState:
-    """Return the state of a directory, for a node with these ids.
+    """Check that a directory may be used by node ``node_id`` with these voters; return its state.
 
     Raises:
         StartupError: the directory belongs to another node or other voters, or lost its record.
@@ -126,7 +131,7 @@ def check_directory(
             f"{directory} was made with voters {list(record.voters)}, but this node was started with "
             f"{list(voters)}: voter ids never change, addresses may"
         )
-    # A killed process may have left the record's name only in the page cache. This state is announced to the others
-    # next, so a power cut must not undo it.
+    # The process that wrote the record may have been killed before it synced the file's name. This node announces the
+    # state next, so a later power cut must not remove the record.
     files.sync_directory(directory)
     return record.state

@@ -1,30 +1,31 @@
 """One Raft node without I/O of its own: the library's core behind the guards.
 
 Inputs: ``connected``, ``disconnected``, ``receive``, ``propose``, ``barrier`` and ``tick``. Outputs: messages through
-a ``MessageSender``, the log through a ``Wal``, calls of a ``StateMachine``. Time and chance are injected, so
+a ``MessageSender``, the log through a ``Wal``, calls of a ``StateMachine``. Time and randomness are injected, so
 production and the simulation run this same class.
 
-The driver of a core has these duties, as users of etcd's raft have:
+The class that drives a core has these duties (etcd's raft has similar ones):
 
-1. Call the core from one thread. Nothing here is locked.
+1. Call the core from one thread. It uses no locks.
 2. After any input (messages, connections, commands), call ``advance``. Inputs that arrive together share one call.
-3. Then deliver the responses that the core gave, before ``sync``. No response waits for the sync of later entries.
-4. Then call ``sync``, always, and before the next ``advance``. ``tick`` calls both, if no responses are delivered.
+3. Then deliver the responses that the core gave, before ``sync``. So no response waits for the sync of later entries.
+4. Then call ``sync``, always, and before the next ``advance``. If no responses are to be delivered, ``tick`` calls
+   both.
 5. Call the core at ``next_due`` even without input: elections, heartbeats and news of commits depend on it.
-6. Stop the process if the core raises. A log that could not be written keeps no promises.
+6. Stop the process if the core raises: after a failed write, the core cannot know which of its promises are on disk.
 
-The order inside ``advance`` is the contract:
+``advance`` works in this order:
 
 1. Flush the messages that the inputs caused. A message that promises that something is on disk waits for a sync.
-2. Sync the entries that must not be counted before they are on disk.
+2. If this node leads, sync the log, because the library counts the leader's own copy of every entry.
 3. Commit, apply and respond, send appends, take new commands. Repeat this step while the log grows.
 4. Flush again.
 
-A follower thus acknowledges before it applies, and its leader waits only for the follower's disk.
+So a follower acknowledges entries before it applies commands, and its leader waits only for the follower's disk.
 
-If the commit index moved and nothing else is to be sent, the next append carries the news. Without a next append, an
-append without entries carries it after ``NEWS_SECONDS``. This halves the messages of a busy cluster. A node that
-forwarded a command to this leader gets the news at once.
+A leader tells its followers with its next append how far the log is committed. If no append follows within
+``NEWS_SECONDS``, it sends one without entries. This halves the number of messages in a busy cluster. If another node
+forwarded commands to this leader, the leader sends the news of their commit at once.
 
 Not implemented: changes of membership, read leases, log entries above the append batch size.
 """
@@ -54,24 +55,25 @@ _INCARNATION_BITS: Final = 31
 _REQUEST_BITS: Final = 32
 
 _FROM_ANYONE: Final = frozenset({"next_node_idx", "apply_command"})
-"""Messages that an observer may send; all others only voters may."""
+"""Messages that this node takes from observers. It takes all other messages from voters only."""
 
 NEWS_SECONDS: Final = 0.002
-"""How long the news that the commit index moved may wait for entries to travel with. About the time of one commit."""
+"""How long the news of a commit may wait for an append with entries. About the time of one commit."""
 
 _TO_VOTERS: Final = frozenset(
     {"request_vote", "response_vote", "pre_vote", "pre_vote_reply", "timeout_now"}
 )
-"""Messages that an observer does not respond to."""
+"""Messages that are for voters only: an observer ignores them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreConfig:
     """The settings of one node. Times in seconds.
 
-    ``voters``: ids of all voters; a node that is not among them is an observer. ``incarnation``: larger than
-    at any former start of this node. ``leader_fallback_s``: a leader steps down after so long without responses
-    of a majority. If a majority needs a snapshot, the value must be longer than sending and loading it takes.
+    ``voters``: ids of all voters. A node that is not among them is an observer.
+    ``incarnation``: larger than at any earlier start of this node.
+    ``leader_fallback_s``: a leader that has had no response from a majority for this long steps down. If a majority
+    needs a snapshot, sending and loading it must take less time than this.
     """
 
     node_id: int
@@ -86,10 +88,10 @@ class CoreConfig:
 
 
 class RaftCore:
-    """One node.
+    """One Raft node.
 
     Invariants: ``applied_index`` ≤ ``commit_index`` ≤ last index of the log; the first two never fall.
-    Owned by one thread. Any exception of a method must stop the process.
+    One thread owns the core. If any method raises, the process must stop.
     """
 
     def __init__(
@@ -123,10 +125,10 @@ class RaftCore:
         self._advanced_at = clock()
         self._has_forwarded = False
         self._awaited_index = 0
-        """Another node waits for the news that all entries up to this index are committed."""
+        """Another node forwarded commands with entries up to this index. It waits for the news of their commit."""
         self._is_learner = is_learner and self._is_voter
-        # The lost directory may hold a vote for a campaign that is still in progress. This node must not vote a second
-        # time in it, so the campaign must be over before this node may prove itself and vote.
+        # The lost directory may hold a vote in an election that is not over. If this node voted again in the same
+        # term, two leaders could win. So it waits until that election must be over before it proves that it caught up.
         self._proof_due = clock() + config.election_timeout_s[1]
         self._proof: bytes | None = None
         self._proofs = 0
@@ -141,8 +143,9 @@ class RaftCore:
             heartbeat=config.heartbeat_s,
             leader_fallback=config.leader_fallback_s,
         )
-        # Guard "reqid": the library counts requests from 1 at each start, so a late response to a request of the former
-        # process would be taken for one of this process. 31 + 32 bits fit the integers that ``messages`` allows.
+        # Guard "reqid": the library numbers its requests from 1 at each start. A late response to a request of the
+        # former process would count for the request of this process with the same number. 31 + 32 bits fit the
+        # integers that ``messages`` allows.
         incarnation = config.incarnation % (1 << _INCARNATION_BITS)
         self._library.start_requests_at(incarnation << _REQUEST_BITS)
         self._replicator = Replicator(
@@ -185,7 +188,7 @@ class RaftCore:
         }
         if snapshots.meta is not None:
             self._installer.load()
-            # The log does not store a commit index. A snapshot holds committed entries only, so its index is safe.
+            # The log stores no commit index. A snapshot contains committed entries only, so its index is committed.
             self._library.commit_index = snapshots.meta.index
 
     def _check_log(self, snapshots: SnapshotStore) -> None:
@@ -200,7 +203,7 @@ class RaftCore:
 
     @property
     def library(self) -> Library:
-        """The library's node, for tests that prepare its state."""
+        """The wrapper of the library's node, for tests that prepare its state."""
         return self._library
 
     @property
@@ -210,12 +213,12 @@ class RaftCore:
 
     @property
     def is_learner(self) -> bool:
-        """Whether this node is a voter that lost its directory and has not proved that it caught up."""
+        """Whether this voter lost its directory and has not yet proved that it caught up."""
         return self._is_learner
 
     @property
     def role(self) -> Role:
-        """Role of this node."""
+        """The Raft role of this node."""
         if not self._is_voter:
             return Role.OBSERVER
         if self._is_learner:
@@ -225,7 +228,7 @@ class RaftCore:
         return Role.CANDIDATE if self._library.is_candidate else Role.FOLLOWER
 
     def status(self) -> QuorumStatus:
-        """Return the current view."""
+        """Return role, leader, term and indexes as of now."""
         library = self._library
         return QuorumStatus(
             role=self.role,
@@ -236,9 +239,9 @@ class RaftCore:
         )
 
     def next_due(self) -> float:
-        """Return when ``tick`` is needed if nothing else happens, on the clock."""
-        # Counted from the last tick, not from now: the timer asks again before it ticks, and a core that is always due
-        # "a heartbeat from now" would never be ticked.
+        """Return when ``tick`` is needed if no input arrives, in seconds of the core's clock."""
+        # Count from the last tick, not from now. The driver's timer asks again before it ticks: if the answer were
+        # always "a heartbeat from now", the timer would never tick.
         latest = self._advanced_at + self._config.heartbeat_s
         if self._library.is_leader:
             return min(self._library.heartbeat_due, latest)
@@ -249,14 +252,14 @@ class RaftCore:
     # -- inputs
 
     def connected(self, node_id: int) -> None:
-        """Note that the one live connection to this node is up."""
+        """Note that the one live connection to this node exists now."""
         self._outbox.forget(node_id)
         if node_id not in self._config.voters:
             self._observers.add(node_id)
         self._library.connected(node_id)
 
     def disconnected(self, node_id: int) -> None:
-        """Note that the connection to this node is gone, with all messages in flight."""
+        """Note that the connection to this node is closed, and that all messages in flight are lost."""
         self._outbox.forget(node_id)
         self._observers.discard(node_id)
         self._library.disconnected(node_id)
@@ -267,15 +270,16 @@ class RaftCore:
     def _on_leader_unreachable(self) -> None:
         self._library.fail_forwarded()
         self._library.forget_leader()
-        # Most likely the leader's process died, so do not wait for the election timeout. If the leader lives, the
-        # others still hear it and refuse the pre-vote. The random delay keeps followers from asking at one moment.
+        # Most likely the leader's process died, so this node does not wait for the election timeout. If the leader
+        # lives, the other nodes still hear it and refuse the pre-vote. A random delay keeps the followers from asking
+        # at the same time.
         soon = self._clock() + self._config.heartbeat_s * (0.5 + self._rng.random())
         self._pre_vote.deadline = min(self._pre_vote.deadline, soon)
-        # So that this node does not refuse the pre-vote of another follower that lost the leader, too.
+        # Another follower that lost the leader may ask for a pre-vote. This node must not refuse it.
         self._heard_at = -_NEVER
 
     def receive(self, node_id: int, message: Message) -> None:
-        """Take a checked message from the live connection to ``node_id``."""
+        """Handle a message that arrived on the live connection to ``node_id``. The codec has checked its fields."""
         kind = message["type"]
         may_send = node_id in self._observers and kind in _FROM_ANYONE
         if node_id not in self._config.voters and not may_send:
@@ -286,18 +290,22 @@ class RaftCore:
         handler(node_id, message)
 
     def propose(self, command: bytes, callback: Callback) -> int | None:
-        """Submit a command to be committed and applied. The callback gets the response or the failure.
+        """Submit a command, to be committed and applied. The callback gets the response or the failure.
 
         Returns:
-            A ticket for ``withdraw``; None if the callback was called already.
+            A ticket for ``withdraw``; None if the queue was full and the callback was called with that failure.
         """
         return self._submit(COMMAND + command, callback)
 
     def barrier(self, callback: Callable[[int, Failure | None], None]) -> int | None:
-        """Commit a no-op; the callback gets the index applied here, or the failure. Return a ticket as ``propose``."""
+        """Commit a no-op; the callback gets the index that is then applied here, or the failure.
+
+        Returns:
+            A ticket, as ``propose``.
+        """
 
         def on_result(_: bytes | None, failure: Failure | None) -> None:
-            # The library calls back before it counts the no-op as applied.
+            # The library calls back before it counts the no-op as applied, therefore + 1.
             callback(self._library.applied_index + 1, failure)
 
         return self._submit(NO_OP, on_result)
@@ -309,11 +317,11 @@ class RaftCore:
         return ticket
 
     def withdraw(self, ticket: int) -> bool:
-        """Take back a command that is still queued. Return False if it has left the queue: its fate is unknown."""
+        """Remove a command from the queue. Return False if it has left the queue already: its fate is unknown."""
         return self._library.queue.withdraw(ticket)
 
     def transfer_leadership(self) -> bool:
-        """Ask the most caught-up voter to take over. Return False if no voter is caught up now."""
+        """Ask the voter with the longest log to take over. Return False if no voter has all entries now."""
         return self._library.is_leader and self._library.transfer_leadership()
 
     def force_compaction(self) -> None:
@@ -326,10 +334,10 @@ class RaftCore:
         self.sync()
 
     def advance(self) -> None:
-        """Do all work that is due, except the sync that no message or response waits for. ``sync`` must follow soon."""
+        """Do all work that is due, except the sync of entries that no message promises. ``sync`` must follow soon."""
         self._advanced_at = self._clock()
         self._maybe_ask()
-        # Before commands are applied: a leader that waits for this acknowledgement waits for the disk only.
+        # Flush before commands are applied, so that a leader waits only for the disk and not for this node's ``apply``.
         self._outbox.flush()
         self._sync_before_counting()
         library = self._library
@@ -345,11 +353,14 @@ class RaftCore:
         self._outbox.flush()
 
     def _has_settled(self, commit_index: int, last_index: int) -> bool:
-        """Return whether a tick that started with these indexes left nothing to do; schedule news of commits."""
+        """Return whether a tick that started with these indexes left nothing to do.
+
+        If the commit index moved, this also schedules the append that tells the followers.
+        """
         library = self._library
         end = self._wal.entries[-1][1]
         has_grown = end != last_index
-        # The forwarded commands are in the log only now, after the tick that took them from the queue.
+        # Only now, after the tick took the forwarded commands from the queue, are they in the log.
         if library.is_leader and self._has_forwarded:
             self._awaited_index, self._has_forwarded = end, False
         if not library.is_leader:
@@ -357,21 +368,22 @@ class RaftCore:
         if not has_grown and library.commit_index == commit_index:
             return True
         if self._majority == 1:
-            # A single voter commits with its own copy alone, and the next round of the library counts it.
+            # The only voter needs no other copy. After this sync, the next round of the library commits the entries.
             self._sync_before_counting()
             library.send_soon()
             return False
         if has_grown or commit_index < self._awaited_index:
-            # Sent here, because the library sends before it takes commands. Another of its rounds would cost more.
-            # The new entries cannot be counted in this call: no follower can have acknowledged them yet.
+            # The library sends before it takes commands, so the new entries are not sent yet. Sending them here saves
+            # another round. No follower can have acknowledged them yet, so this call has nothing to commit.
             library.send_now()
             return not library.queue
-        # An append of its own for each commit would double the messages: each follower acknowledges it.
+            # If each commit got an append of its own, there would be twice as many messages: followers acknowledge
+            # each append.
         library.send_by(self._clock() + NEWS_SECONDS)
         return True
 
     def sync(self) -> None:
-        """Sync the recorded entries that no message promises: a leader's own, while the followers sync theirs."""
+        """Sync the entries that no message has promised: a leader's own, while the followers sync their copies."""
         self._wal.sync()
 
     def _sync_before_counting(self) -> None:
@@ -385,7 +397,7 @@ class RaftCore:
         self._replicator.cancel_all()
 
     def close(self) -> None:
-        """Sync and close the log. Nothing may be called afterwards."""
+        """Sync and close the log. No method may be called afterwards."""
         self._replicator.cancel_all()
         self._wal.close()
 
@@ -408,7 +420,7 @@ class RaftCore:
         command, index, _ = entry
         if command[:1] == COMMAND:
             return self._machine.apply(index, command[1:])
-        # Compared as a whole: the proof of another learner, or of an earlier start of this node, proves nothing.
+            # The whole proof is compared: another learner's, or one of an earlier start of this node, proves nothing.
         if self._is_learner and command == self._proof:
             self._become_member()
         return None
@@ -419,9 +431,9 @@ class RaftCore:
         """See ``Hooks``."""
         end = self._wal.entries[-1][1]
         previous = self._previous_index
-        # Guard "hint": on a mismatch the library goes back by one entry a round trip. Committed entries match the log
-        # of every leader (Raft paper, 5.4), so the leader may continue behind them. If this log is too short, its end
-        # is the hint.
+        # Guard "hint": on a mismatch the library goes back by one entry a round trip. Committed entries are the same in
+        # the log of every leader (Raft paper, 5.4), so the leader may continue right behind this node's commit index.
+        # If this log is too short, the leader may continue at its end.
         if reset and (previous is None or previous <= end):
             next_index = self._library.commit_index + 1
         self._outbox.put(
@@ -437,9 +449,12 @@ class RaftCore:
         )
 
     def election_deadline(self) -> float:
-        """Return the deadline of ``Hooks``. It is never reached before a majority approved the campaign."""
+        """Return the deadline of ``Hooks``: infinity until a majority approved the campaign or the leader asked for it.
+
+        So the library campaigns only then.
+        """
         # Guard "prevote": the library has no pre-votes. A follower that hears no leader would raise its term again and
-        # again, and depose a working leader when it is connected again (Ongaro's dissertation, 9.6).
+        # again. When it is connected again, its term would depose a working leader (Ongaro's dissertation, 9.6).
         if self._is_learner:
             return _NEVER
         may_campaign = self._pre_vote.is_approved or self._library.is_transfer_pending
@@ -461,7 +476,7 @@ class RaftCore:
     # -- elections
 
     def _maybe_ask(self) -> None:
-        """Ask the others whether they would vote for this node, if it has not heard a leader for long."""
+        """If this node has not heard a leader for an election timeout, ask the other voters for their pre-votes."""
         now = self._clock()
         if not self._is_voter or self._is_learner:
             return
@@ -482,8 +497,8 @@ class RaftCore:
     def _on_pre_vote(self, node_id: int, message: Message) -> None:
         _, index, term = self._wal.entries[-1]
         theirs = (_int(message, "last_log_term"), _int(message, "last_log_index"))
-        # A node that heard a leader within the least election timeout refuses. One that alone lost the leader must not
-        # disturb the others (Raft paper, end of section 6). The logs are compared as for a vote (5.4.1).
+        # A node that heard a leader within the shortest election timeout refuses: a node that alone lost the leader
+        # must not disturb the others (Raft paper, end of section 6). The logs are compared as for a vote (5.4.1).
         is_quiet = self._clock() - self._heard_at >= self._config.election_timeout_s[0]
         would_vote = not self._library.is_leader and not self._is_learner and is_quiet
         self._outbox.put(
@@ -497,20 +512,21 @@ class RaftCore:
         )
 
     def _on_pre_vote_reply(self, node_id: int, message: Message) -> None:
-        # ``_on_pre_vote`` ignores the asker's term, and the asker adopts the term of the reply. Otherwise a node with a
-        # newer log at a lower term could never win.
+        # A node whose log is newer, but whose term is lower, must be able to win. So ``_on_pre_vote`` ignores the
+        # term of the node that asks, and that node adopts the term of the reply here.
         if _int(message, "term") > self._library.term:
             self._adopt(_int(message, "term"))
         if message["ok"]:
             self._pre_vote.on_support(node_id, _int(message, "round"), self._majority)
 
     def _on_request_vote(self, node_id: int, message: Message) -> None:
-        # Guard "learner": the lost directory may hold a vote of this term.
+        # Guard "learner": the lost directory may hold a vote in this term, so this node must not vote.
         if not self._is_learner:
             self._library.receive(node_id, message)
 
     def _on_vote(self, node_id: int, message: Message) -> None:
-        # Guard "votes": the library counts messages. Two votes of one node would make a leader of a minority.
+        # Guard "votes": the library counts messages, not nodes. Two vote messages of one node could make a leader
+        # without a majority.
         if self._votes.is_new(_int(message, "term"), node_id):
             self._library.receive(node_id, message)
 
@@ -523,8 +539,8 @@ class RaftCore:
     def _on_append(self, node_id: int, message: Message) -> None:
         term = self._library.term
         if _int(message, "term") < term:
-            # Guard "stepdown": the library ignores an append of a lower term silently. This node would stay out for
-            # good: the others hear their leader, so they refuse its pre-votes, and never learn its higher term.
+            # Guard "stepdown": the library ignores an append of a lower term without a response. Then this node would
+            # never rejoin: the others hear their leader and refuse this node's pre-votes, so they never learn its term.
             self.on_acknowledge(node_id, reset=False, next_index=1, success=False)
             return
         self._heard_at = self._clock()
@@ -532,27 +548,30 @@ class RaftCore:
             self._installer.on_piece(node_id, message)
             return
         self._library.receive(node_id, self._trimmed(message))
-        # ``_trimmed`` may have set it, for this message only.
+        # ``_trimmed`` may have turned the library's truncation off, for this message only.
         self._library.keep_tail(keep=False)
         if self._library.term != term or message["entries"]:
             self._answer_orphans()
 
     def _trimmed(self, message: Message) -> Message:
-        """Return the part of the message that is new here, with no commit index beyond what the message verifies."""
+        """Return the message without the entries that this log has, and with a commit index that is safe here.
+
+        A commit index is safe up to the last entry that the message shows to be the leader's.
+        """
         entries = cast("list[Entry]", message["entries"])
         trimmed = dict(message)
-        # Guard "trim": the library truncates behind ``prevLogIdx`` at each append. A late append would cut off entries
-        # that were acknowledged. A follower must truncate on conflict only (Raft paper, figure 2, AppendEntries 3).
+        # Guard "trim": the library truncates its log behind ``prevLogIdx`` at each append. So a late append would cut
+        # off acknowledged entries. A follower must truncate on conflict only (Raft paper, figure 2, AppendEntries 3).
         known = matching_count(entries, self._wal.entries)
         if known and entries[known - 1][1] >= self._wal.entries[0][1]:
             _, trimmed["prevLogIdx"], trimmed["prevLogTerm"] = entries[known - 1]
             trimmed["entries"] = entries[known:]
         self._drop_without_room(trimmed)
         rest = cast("list[Entry]", trimmed["entries"])
-        # Without new entries there is no conflict. The library would truncate all the same.
+        # Without new entries there is no conflict. The library would truncate even so.
         self._library.keep_tail(keep=not rest)
-        # Guard "cap": the library commits up to the end of its log. Entries behind the last one of this message may
-        # conflict with the leader's (Raft paper, figure 2, AppendEntries 5).
+        # Guard "cap": the library commits up to the end of its log. Entries of this log behind the last one of the
+        # message may conflict with the leader's log (Raft paper, figure 2, AppendEntries 5).
         matched = cast("int | None", trimmed["prevLogIdx"])
         end = 0 if matched is None else matched + len(rest)
         trimmed["commit_index"] = min(_int(message, "commit_index"), end)
@@ -560,7 +579,7 @@ class RaftCore:
         return trimmed
 
     def _drop_without_room(self, message: Message) -> None:
-        """Take no entries on a full disk. They are not acknowledged, so the leader sends them again."""
+        """Drop the entries if the disk is full. They are not acknowledged, so the leader sends them again."""
         entries = cast("list[Entry]", message["entries"])
         size = sum(len(command) for command, _, _ in entries)
         if entries and not self._wal.has_room(size, count=len(entries)):
@@ -571,28 +590,30 @@ class RaftCore:
         if term > library.term:
             self._adopt(term)
             return
-        # Guard "ackterm": the library's acknowledgements have no term. One of an earlier term may be about entries that
-        # were replaced since, and must not count for the entries of this term.
+        # Guard "ackterm": the library's acknowledgements have no term. After an acknowledgement of an earlier term, the
+        # follower's entries may have been replaced. So it must not count for the entries of this term.
         if term != library.term or not library.is_leader:
             return
         answer = dict(message)
         answered_before = library.response_time(node_id)
         next_before = library.next_index(node_id)
         if answer["learner"]:
-            # A learner is sent entries but counts for no commit: as a reset, its success moves the next index alone.
+            # A learner gets entries, but no commit may count its copy. As a "reset", its success only moves the next
+            # index.
             answer["success"], answer["reset"] = False, answer["success"] or answer["reset"]
         elif answer["reset"]:
-            # Guard "nextback": a late refusal names a position that the follower has passed since.
+            # Guard "nextback": a late refusal names an index that the follower has passed in the meantime.
             matched = library.match_index(node_id) + 1
             answer["next_node_idx"] = max(_int(answer, "next_node_idx"), matched)
         library.receive(node_id, answer)
         if answer["learner"]:
-            # Learners must not keep a leader in office that a majority of members does not hear.
+            # A leader that a majority of members does not hear must step down, even if learners respond to it.
             library.set_response_time(node_id, answered_before)
-        # Guard "nextback": the library goes back to the acknowledged index, and would send entries in flight again.
+        # Guard "nextback": the library goes back to the acknowledged index. It would send entries in flight again.
         if answer["success"]:
             library.set_next_index(node_id, max(next_before, library.next_index(node_id)))
-        # Neither success nor reset: the response to a snapshot piece, whose "index" is the bytes received, plus one.
+        # Neither success nor reset: a response to a snapshot piece. Its "index" is the number of bytes received, plus
+        # one.
         is_progress = not answer["success"] and not answer["reset"]
         self._replicator.on_answer(node_id, _int(answer, "next_node_idx") - 1 if is_progress else 0)
 
@@ -616,11 +637,11 @@ class RaftCore:
         first, last = log[0][1], log[-1][1]
 
         def is_lost(index: int, term: int) -> bool:
-            # Applying an entry removes its callbacks. One that is left was passed over by an installed snapshot.
+            # Applying an entry removes its callbacks. If one is left, an installed snapshot skipped the entry.
             if index <= library.applied_index:
                 return True
-            # An entry of the current term that is not here may still be in flight: the response to a forwarded command
-            # can arrive before the append. At an older term it was truncated, or never came.
+            # If an entry of the current term is not in this log, it may still be in flight: the response to a forwarded
+            # command can arrive before the append. An entry of an older term was truncated, or was never sent here.
             here = log[index - first][2] if index <= last else None
             return term != here and term < library.term
 
@@ -629,7 +650,7 @@ class RaftCore:
     # -- a voter that lost its directory
 
     def _maybe_prove(self) -> None:
-        """Propose an entry of this node. Once it is applied here, all entries acknowledged before are here, too."""
+        """Propose an entry of this node. When it is applied here, so are all entries acknowledged before the loss."""
         now = self._clock()
         if self._library.leader_id is None or now < self._proof_due:
             return
@@ -640,7 +661,8 @@ class RaftCore:
         self._submit(self._proof, lambda _response, _failure: None)
 
     def _become_member(self) -> None:
-        # The lost directory may hold a vote of this term. A vote for itself keeps this node from voting again in it.
+        # The lost directory may hold a vote in this term. Voting for itself keeps this node from voting for another
+        # node in this term.
         self._library.set_term(self._library.term, self._config.node_id)
         self._wal.sync()
         self._is_learner = False

@@ -1,10 +1,12 @@
-"""Drives a core: one thread with its own event loop, one pump, one timer.
+"""Drives a core: one thread with its own event loop, and one timer.
 
-A tick follows every input of the core. Inputs that arrive together, in one read of a socket or one batch of requests,
-share one tick, so they are synced and sent together. ``tick`` runs it at once, ``kick`` in the loop's next turn. Each
-turn of a loop releases the interpreter's lock and may have to wait for it while the data loop works, so a commit takes
-as few turns as possible. Between inputs a timer wakes the core only when something is due: an idle cluster costs almost
-nothing.
+After every input of the core, the driver calls the core's ``advance`` and ``sync``. One such pair of calls is a tick.
+Inputs that arrive together, in one read of a socket or one batch of requests, share one tick, so they are synced and
+sent together. ``Driver.tick`` runs the tick at once, ``kick`` in the loop's next turn.
+
+After each turn a loop releases the interpreter's lock. It may then wait for the lock while the data loop works. So a
+commit takes as few turns as possible. Between inputs, a timer wakes the core only when something is due. So an idle
+cluster uses almost no processor time.
 """
 
 import asyncio
@@ -21,11 +23,11 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _TICK_SECONDS_MIN: Final = 0.001
-"""A core that is due again right after a tick is ticked this much later, so that it does not spin."""
+"""If a core is due again right after a tick, the next tick waits this long, so that the loop does not spin."""
 
 
 class LoopThread:
-    """A thread that runs one event loop until stopped."""
+    """A thread that runs one event loop until ``stop``."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -65,7 +67,8 @@ class LoopThread:
 class Driver:
     """Ticks one core. Owned by the quorum's loop.
 
-    ``on_tick``: called after every ``advance``. ``on_fatal``: called if the core raised, which must not be used again.
+    ``on_tick``: called after every ``advance``. ``on_fatal``: called if the core raised an exception; the core must not
+    be used again.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Driver:
         self._is_scheduled = False
         self._timer: asyncio.Handle | None = None
         self._timer_due = 0.0
-        """When the timer fires. uvloop's handle of a timer that is almost due does not have that time."""
+        """When the timer fires. The handle's own ``when`` is not used: uvloop's is wrong if the timer is almost due."""
         self._executor = concurrent.futures.ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="quorum-snapshot"
         )
@@ -109,7 +112,7 @@ class Driver:
         self._executor.shutdown(wait=True, cancel_futures=True)
 
     def tick(self) -> None:
-        """Tick now. The core must have all inputs that arrived together."""
+        """Tick now. Call this after the core has received all inputs that arrived together."""
         self._pump()
 
     def kick(self) -> None:
@@ -119,12 +122,15 @@ class Driver:
             self._loop.call_soon(self._pump)
 
     def guarded(self, action: Callable[[RaftCore], None]) -> None:
-        """Run an action on the core, then tick in the next turn. An exception is fatal."""
+        """Run an action on the core, then tick in the next turn. If the action raises, the core is stopped for good."""
         self.do(action)
         self.kick()
 
     def do(self, action: Callable[[RaftCore], None]) -> None:
-        """Run an action on the core. The caller ticks after the last of several actions. An exception is fatal."""
+        """Run an action on the core without a tick. If the action raises, the core is stopped for good.
+
+        After the last of several actions, the caller must call ``tick`` or ``kick``.
+        """
         if self._core is None:
             return
         try:
@@ -135,7 +141,7 @@ class Driver:
     def in_background(
         self, job: Callable[[], None], done: Callable[[BaseException | None], None]
     ) -> None:
-        """Run a job on the snapshot thread and ``done`` on the loop."""
+        """Run ``job`` on the snapshot thread, then ``done`` on the loop with the exception of ``job``, or None."""
         future = self._loop.run_in_executor(self._executor, job)
 
         def finished(finished_future: "asyncio.Future[None]") -> None:
@@ -154,7 +160,7 @@ class Driver:
             core.advance()
             self._on_tick()
             self._arm(core)
-            # The kernel has the messages already, so the other nodes sync at the same time.
+            # ``advance`` has sent the messages. So this node and its followers sync at the same time.
             core.sync()
         except BaseException as error:  # noqa: BLE001  # whatever it is, this core must not go on
             self._fail(error)
@@ -174,7 +180,7 @@ class Driver:
         if core is None:
             return
         if core.next_due() > self._loop.time():
-            # A tick in the meantime did what the timer was set for.
+            # A tick since then has done the work for which the timer was set.
             self._arm(core)
         else:
             self.kick()

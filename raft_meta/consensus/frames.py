@@ -1,10 +1,10 @@
-"""The bytes between two nodes: preface, mutual handshake, authenticated frames. Sans I/O.
+"""The bytes between two nodes: preface, mutual handshake, authenticated frames. This module does no I/O.
 
-Both channels of the peer port speak it: Raft messages (``Channel.RAFT``) and the node's data channel
-(``Channel.DATA``). The owner of the socket moves the bytes; nothing here reads a clock or a socket.
+Both channels of the peer port use this protocol: Raft messages (``Channel.RAFT``) and the node's data channel
+(``Channel.DATA``). The owner of a socket moves the bytes; this module reads neither a clock nor a socket.
 
-Preface: 8 bytes in the clear. The dialer sends it once, before anything else (TLS included), so that a listener knows
-the channel:
+Preface: 8 bytes in the clear. The dialer sends them once, before anything else (TLS included), so that the listener
+knows the channel:
 
     offset  size  meaning
     0       4     b"MLNA"
@@ -20,11 +20,12 @@ Handshake, each message framed by a u16 length (big-endian):
     acceptor → proof(acceptor)
 
 A hello is msgpack: the sender's identity, the node that it wants, and a fresh nonce. The secret and both hellos give
-one key per direction. So a recorded or reflected handshake proves nothing, and an identity cannot be swapped under a
-proof. The dialer proves itself first: a stranger that dials learns nothing that depends on the secret. An empty secret
-is allowed (loopback, or TLS underneath); identities are exchanged all the same. ``finish`` refuses another cluster, or
-another node than the dialled one, only after both proofs. So a stranger cannot pretend that this node belongs to
-another cluster.
+one key per direction. So an attacker gains nothing from a recorded or reflected handshake, and cannot put another
+identity under a valid proof. The dialer sends its proof first, so a dialer that does not know the secret gets nothing
+computed from it. An empty secret is allowed, for loopback or under TLS. Identities are exchanged even so.
+
+``finish`` checks the cluster ids and the wanted node, after both proofs. So an attacker without the secret cannot make
+this node believe that a peer belongs to another cluster.
 
 Frame, all integers big-endian:
 
@@ -34,9 +35,9 @@ Frame, all integers big-endian:
     8       16    HMAC-SHA256, cut to 16, over: sequence number u64, header_bytes, body_bytes, header
     24      ..    header, then body
 
-The sequence number counts the frames of one direction and is not sent: a dropped, repeated or reordered frame fails its
-check. The check does not cover the body: record batches carry their own CRC, and hashing them again would cost more
-than sending them. A field that must not be forged belongs in the header.
+The sequence number counts the frames of one direction. It is not sent. If a frame is dropped, repeated or reordered,
+the check of the next frame fails. The HMAC does not cover the body: record batches have their own CRC, and hashing them
+again would cost more than sending them. A field that must not be forged belongs in the header.
 """
 
 import hashlib
@@ -58,10 +59,10 @@ FRAME_PREFIX_BYTES: Final = 24
 MAC_BYTES: Final = 16
 
 HEADER_BYTES_MAX: Final = 16 << 20
-"""Default bound of a frame's header. It is three times a Raft append of 4 MiB plus one command of 1 MiB."""
+"""Default limit of a frame's header. It is three times a Raft append of 4 MiB plus one command of 1 MiB."""
 
 BODY_BYTES_MAX: Final = 64 << 20
-"""Default bound of a frame's body."""
+"""Default limit of a frame's body."""
 
 _BLOCK_BYTES: Final = 64
 """Block size of SHA-256."""
@@ -74,15 +75,15 @@ _PREFIX: Final = struct.Struct(">II16s")
 _COVERED: Final = struct.Struct(">QII")
 _LENGTH: Final = struct.Struct(">H")
 _HTTP: Final = b"HTTP/"
-"""The start of the response if a dialer has reached the API instead of a peer port."""
+"""The first bytes of the response if a dialer has reached an HTTP server instead of a peer port."""
 
 
 class PeerProtocolError(Exception):
-    """The peer's bytes break the protocol, or its proof is wrong: close the connection."""
+    """The peer's bytes break the protocol, or its proof is wrong. The connection must be closed."""
 
 
 class PeerRefusedError(PeerProtocolError):
-    """The peer proved its identity and is refused; the message names the difference."""
+    """The peer proved that it knows the secret, but is the wrong node. The message says what differs."""
 
     def __init__(self, message: str, peer: "PeerIdentity") -> None:
         super().__init__(message)
@@ -99,7 +100,7 @@ class Channel(StrEnum):
 
 @unique
 class HandshakeRole(StrEnum):
-    """The end of a connection that a node has."""
+    """The two ends of a connection."""
 
     DIALER = "dialer"
     ACCEPTOR = "acceptor"
@@ -120,12 +121,12 @@ class BootstrapState(IntEnum):
 
 
 ID_IN_USE: Final = 255
-"""Sent instead of a state, before a session ends: another live process is connected under the peer's node id."""
+"""Sent in the place of a state before a session ends: another live process with the peer's node id is connected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerIdentity:
-    """The identity that one end of a connection claims, and proves by the secret.
+    """The identity that one end of a connection claims. A proof shows that this end knows the secret.
 
     ``cluster_id`` is empty until it is known. ``voters``: the voter ids with which the node was started, sorted;
     empty if it does not know them.
@@ -163,7 +164,7 @@ def decode_preface(preface: bytes) -> Channel:
 
 
 class _FrameMac:
-    """HMAC-SHA256 of one key, cut to ``MAC_BYTES``. The key is hashed once, not for every frame (RFC 2104)."""
+    """HMAC-SHA256 with one key, cut to ``MAC_BYTES``. The key is hashed once, not for every frame (RFC 2104)."""
 
     __slots__ = ("_inner", "_outer")
 
@@ -182,7 +183,7 @@ class _FrameMac:
 
 
 class FrameEncoder:
-    """Frames of one direction of one connection."""
+    """Encodes the frames of one direction of one connection."""
 
     __slots__ = ("_mac", "_sequence")
 
@@ -203,7 +204,7 @@ class FrameEncoder:
 
 
 class FrameDecoder:
-    """Turns one direction's bytes, cut anywhere, into whole, checked frames."""
+    """Decodes and checks the frames of one direction. The bytes may arrive in pieces of any size."""
 
     __slots__ = ("_body_max", "_buffer", "_header_max", "_mac", "_need", "_sequence")
 
@@ -223,21 +224,21 @@ class FrameDecoder:
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether no part of a next frame has arrived."""
+        """Whether the buffer is empty: no part of an unfinished frame has arrived."""
         return not self._buffer
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[tuple[bytes, bytes]]:
-        """Take more bytes; return the frames that they complete, as (header, body).
+        """Add bytes; return the frames that are now complete, as (header, body).
 
         Raises:
-            PeerProtocolError: a length above its bound or a wrong check; the connection must be closed.
+            PeerProtocolError: a length is above its limit, or a check failed; the connection must be closed.
         """
         if not self._buffer and type(data) is bytes and len(data) >= FRAME_PREFIX_BYTES:
             header_bytes, body_bytes, mac = _PREFIX.unpack_from(data)
             self._check_sizes(header_bytes, body_bytes)
             body_at = FRAME_PREFIX_BYTES + header_bytes
             if body_at + body_bytes == len(data):
-                # One whole frame: the usual case on a quiet connection. It needs no buffer.
+                # Exactly one frame: the usual case on a quiet connection. It needs no buffer.
                 header = data[FRAME_PREFIX_BYTES:body_at]
                 self._check(header, body_bytes, mac)
                 return [(header, data[body_at:])]
@@ -279,7 +280,7 @@ class FrameDecoder:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A finished handshake. ``leftover``: bytes behind it, which the decoder must get first."""
+    """The result of a handshake. ``leftover``: bytes that arrived after it. The decoder must get them first."""
 
     peer: PeerIdentity
     encoder: FrameEncoder
@@ -306,9 +307,9 @@ class Handshake:
         nonce: bytes | None = None,
     ) -> None:
         self.verifies_id = verifies_id
-        """Whether the peer's certificate must name the node that the peer claims to be."""
+        """Whether the peer's certificate must name the node id that the peer claims."""
         self.certified_ids: frozenset[int] = frozenset()
-        """The nodes that the peer's certificate names. The connection's owner sets it before the first ``receive``."""
+        """The node ids in the peer's certificate. The connection's owner sets them before the first ``receive``."""
         self._role = role
         self._identity = identity
         self._secret = secret
@@ -328,25 +329,26 @@ class Handshake:
 
     @property
     def is_complete(self) -> bool:
-        """Whether both ends have proved that they know the secret."""
+        """Whether this end has sent its proof and checked the peer's."""
         return self._complete
 
     @property
     def peer(self) -> PeerIdentity | None:
-        """The identity that the other end claims; None before its hello. It is proved once ``is_complete``."""
+        """The identity that the other end claims; None before its hello. Trust it only once ``is_complete``."""
         return self._peer
 
     def outgoing(self) -> bytes:
-        """Take the bytes that must be sent now; may be empty."""
+        """Return and remove the bytes that must be sent now; may be empty."""
         data = bytes(self._outgoing)
         self._outgoing.clear()
         return data
 
     def receive(self, data: bytes) -> None:
-        """Take bytes of the peer, cut anywhere.
+        """Handle bytes from the peer. They may arrive in pieces of any size.
 
         Raises:
-            PeerProtocolError: malformed, the peer does not know the secret, or its certificate is another node's.
+            PeerProtocolError: the bytes are malformed, the peer has another secret, or its certificate names another
+                node.
         """
         self._incoming += data
         while not self._complete:
@@ -361,10 +363,10 @@ class Handshake:
     def finish(
         self, *, header_bytes_max: int = HEADER_BYTES_MAX, body_bytes_max: int = BODY_BYTES_MAX
     ) -> Session:
-        """Return the session, unless the peer must be refused.
+        """Return the session of a complete handshake.
 
         Raises:
-            PeerRefusedError: another cluster, another node than the one wanted, or this node itself.
+            PeerRefusedError: the peer belongs to another cluster, is or wanted another node, or has this node's id.
         """
         assert self._complete, "the handshake is not complete"
         assert self._peer is not None, "a complete handshake has a peer"
@@ -427,7 +429,7 @@ class Handshake:
     def _on_hello(self, hello: bytes) -> None:
         peer, wanted = _decode_hello(hello)
         if self.verifies_id and peer.node_id not in self.certified_ids:
-            # Refused before the peer's other fields are read, and before this node proves anything to it.
+            # Refuse before the peer's other fields are used, and before this node sends a proof.
             raise PeerProtocolError(_not_certified(peer.node_id, self.certified_ids))
         self._peer, self._wanted = peer, wanted
         is_dialer = self._role is HandshakeRole.DIALER

@@ -1,86 +1,99 @@
-"""The faults of the library with the guard against each, and the guards that are pure functions or values.
+"""The faults of the library and the guard against each. Guards that are pure functions or values are in this module.
 
-Milena uses the library's election and replication core with guards: simulation and reading found these faults. The
-list has each guard's name, its module in this folder, its effect, and what goes wrong without it. The row
-``raft-NAME`` of ``tests/sim/mutations/guards/consensus.py`` removes a guard from the source and names what then fails.
+Milena uses the election and replication core of the library pysyncobj. Simulation and reading found the faults below.
+Each item has the guard's name, the module that contains it, and its effect. After "Else:" stands what goes wrong
+without it. The row ``raft-NAME`` of ``tests/sim/mutations/guards/consensus.py`` removes a guard from the source and
+names the test that then fails.
 
 The disk:
 
     sync (outbox)
-        The log is synced before a vote, a campaign or an acknowledgement leaves. Else: two leaders in a term.
+        The log is synced before a vote, a request for votes or an acknowledgement is sent. Else: two leaders in a term.
     ownsync (core)
-        A leader counts its own copy only once it is synced. Its appends leave before, so that both disks work at the
-        same time. Else: an entry counts as committed, and a power cut removes it.
+        A leader counts its own copy of an entry only after the entry is synced. It sends the entry before, so that its
+        disk and the followers' disks work at the same time. Else: an entry counts as committed, and a power cut
+        removes it.
     snapsync (installer, snapshot)
         A snapshot is synced before it replaces the old one, and before it is acknowledged. Else: a power cut leaves
         neither the snapshot nor the log that it replaces.
     align (installer)
-        At boot the log's head is aligned with the snapshot. Else: a mismatch clears the log, tail included.
+        At boot the log's first entries are made to match the snapshot. Else: the library clears the whole log on a
+        mismatch, including entries behind the snapshot.
 
 Messages:
 
     oneconn (transport)
-        Each pair has one live connection; messages of an older one are ignored. Else: messages are reordered.
+        Each pair of nodes has one live connection. Messages that arrive on an older connection are ignored. Else:
+        messages are reordered.
     ackterm (core)
         Acknowledgements carry the term. Else: an acknowledgement of an earlier term counts for entries of this term.
     trim (core)
-        Entries that the log has already are skipped: a follower truncates on conflict only. Else: a late append cuts
-        off acknowledged entries.
+        A follower skips entries that its log has already, and truncates its log only on a conflict. Else: a late
+        append cuts off acknowledged entries.
     cap (core)
-        A follower commits no further than the present message has verified. Else: it commits a tail that the leader
-        may not have.
+        A follower moves its commit index only up to the last entry that the present message has matched. Else: it
+        commits later entries of its log, and the leader may not have these.
     chunkcommit (installer)
-        Snapshot pieces commit nothing: they verify nothing. Else: as without cap.
+        Pieces of a snapshot do not move the commit index, because they match no entry of the log. Else: as without
+        cap.
     hint (core)
-        A follower whose log does not match says where to continue. Else: one entry a round trip, or never.
+        A follower whose log does not match tells the leader where to continue. Else: the leader steps back by one
+        entry each round trip, or never finds the place.
     nextback (core)
-        A late acknowledgement does not move the leader's pipeline back. Else: entries in flight are sent again.
+        A late acknowledgement does not move the leader's next index back. Else: entries in flight are sent again.
 
 Elections:
 
     prevote (core, PreVote)
-        A node campaigns only after a majority said that it would vote. Else: a partly isolated node raises the term.
+        A node campaigns only after a majority said that it would vote for it. Else: a node that hears no leader raises
+        its term again and again, and deposes a working leader when it is connected again.
     stepdown (core)
-        A stale leader is told the newer term. Else: with pre-votes, a node of a higher term stays out for good.
+        A stale leader gets the newer term in a response. Else: with pre-votes, a node of a higher term never rejoins.
     votes (core, VoteBook)
         Votes are counted by node, not by message. Else: one node's repeated vote makes a leader.
     learner (core)
-        A voter that lost its directory neither votes nor counts until it holds a fresh entry of its own. Else: it may
-        vote twice in a term, and counts for entries that it has lost.
+        A voter that lost its directory neither votes nor counts until it has applied an entry that it proposed after
+        the loss. Else: it may vote twice in a term, and counts for entries that it has lost.
 
 Commands:
 
     lost (core)
-        When the leader's connection drops, commands forwarded to it fail with an unknown fate. Else: they hang.
+        When the connection to the leader breaks, commands forwarded to it fail with an unknown fate. Else: their
+        callers wait for ever.
     orphans (core)
-        Commands whose entry was truncated or skipped by a snapshot fail as "unknown". Else: they hang.
+        Commands whose entry was truncated or skipped by a snapshot fail as "unknown". Else: their callers wait for
+        ever.
     reqid (core)
-        Ids of forwarded commands start at the incarnation. Else: a response to a request of the former process counts.
+        The ids of forwarded commands start at a number derived from the incarnation. Else: a response to a command of
+        the former process is taken for a response to another command.
 
 Snapshots:
 
     snapback (installer)
-        A snapshot older than what is committed here is ignored. Else: the node goes backwards.
+        A snapshot older than this node's commit index is ignored. Else: the node's state goes back in time.
     suffix (installer)
-        Installing a snapshot keeps a log suffix that continues it: it may have been acknowledged. Else: it is lost.
+        If the log has entries behind the snapshot, they are kept when the snapshot is installed: they may have been
+        acknowledged. Else: acknowledged entries are lost.
     suffixcap (installer)
-        After an installation the commit index is the snapshot's, which does not verify the suffix. Else: as without
-        cap.
+        After an installation the commit index is the snapshot's index. The snapshot matches no later entry of the log.
+        Else: as without cap.
     chunks (installer)
         Pieces carry a transfer id and an offset. Else: pieces of two transfers are joined.
     chunkack (installer)
-        Pieces are acknowledged. Else: a leader that sends a long snapshot believes that it lost its majority.
+        Pieces are acknowledged. Else: a leader that sends a long snapshot hears nothing, and steps down.
     crc (installer)
         A received snapshot is verified as a whole. Else: a bad one is installed and acknowledged.
     cancel (core)
         A transfer ends with its connection and its term. Else: it continues behind pieces that were lost.
     serrace (snapshotter)
-        A local snapshot that finishes after a newer one was installed is removed. Else: it replaces the newer one.
+        If a newer snapshot was installed while a local one was written, the local one is removed. Else: it replaces
+        the newer one.
     busy (replicator)
-        The leader sends a bounded number of unacknowledged pieces, and does not spin for more. Else: a whole snapshot
+        The leader sends a bounded number of unacknowledged pieces, and waits without spinning. Else: a whole snapshot
         is in memory at once.
     tail (snapshotter)
-        No compaction while a snapshot is being sent. Else: a slow follower needs one snapshot after the other.
+        The log is not shortened while a snapshot is being sent. Else: when a slow follower has the snapshot, the log
+        has already dropped the next entries, and the follower needs another snapshot.
 """
 
 from collections.abc import Sequence
@@ -91,13 +104,13 @@ from raft_meta.consensus.messages import Entry
 
 @dataclass(slots=True)
 class VoteBook:
-    """The nodes whose votes were counted, for one term at a time."""
+    """The ids of the nodes whose votes were counted in ``term``. A newer term replaces the set."""
 
     term: int = 0
     voters: set[int] = field(default_factory=set)
 
     def is_new(self, term: int, node_id: int) -> bool:
-        """Note a vote; return False if this node's vote was counted before."""
+        """Add a vote; return False if this node's vote in this term was counted before."""
         if term != self.term:
             self.term, self.voters = term, set()
         if node_id in self.voters:
@@ -108,9 +121,10 @@ class VoteBook:
 
 @dataclass(slots=True)
 class PreVote:
-    """The node's intention to campaign. The library sees its deadline only once a majority approved.
+    """The pre-vote of a node that wants to campaign. The library sees its election deadline only after approval.
 
-    ``deadline``: when to ask the others. ``is_approved``: a majority would vote for this node.
+    ``deadline``: when to ask the other voters, in seconds of the core's clock. ``is_approved``: a majority would vote
+    for this node. ``supporters``: the nodes that would; None if no round is open.
     """
 
     deadline: float = 0.0
@@ -130,14 +144,14 @@ class PreVote:
         self.is_approved = majority <= 1
 
     def on_support(self, node_id: int, number: int, majority: int) -> None:
-        """Note that a node would vote. Replies to an earlier round are ignored."""
+        """Note that a node would vote for this one. A reply to an earlier round is ignored."""
         if self.supporters is not None and number == self.round:
             self.supporters.add(node_id)
             self.is_approved = len(self.supporters) >= majority
 
 
 def matching_count(entries: Sequence[Entry], log: Sequence[Entry]) -> int:
-    """Count the leading ``entries`` that the log holds already, or has compacted away."""
+    """Return how many of the first ``entries`` the log holds already, or has compacted away."""
     first = log[0][1]
     count = 0
     for _, index, term in entries:

@@ -1,7 +1,8 @@
 """The follower's side of a snapshot: it writes the pieces to a file, checks the file, and installs it.
 
-The library sees each piece as a heartbeat only. The order is the contract: verify the whole file → sync it → rename it
-over the old one → restore the state → align the log → only then acknowledge.
+The leader sends pieces as append messages. The library gets each of them as a heartbeat without content. After the
+last piece, the steps have a fixed order: verify the whole file → sync it → rename it over the old snapshot → restore
+the state → align the log → acknowledge.
 """
 
 from collections.abc import Callable
@@ -46,8 +47,8 @@ class Installer:
         self._incoming: IncomingTransfer | None = None
 
     def on_piece(self, node_id: int, message: Message) -> None:
-        """Take an append that carries a piece, or None while the leader has none to send."""
-        # Guard "chunkcommit": a piece verifies no entry of this log, so the library must not commit by it.
+        """Take an append message whose field ``serialized`` is a piece, or None if the leader has none to send now."""
+        # Guard "chunkcommit": a piece matches no entry of this log, so the library must not move the commit index.
         self._library.receive(node_id, {**message, "serialized": None, "commit_index": 0})
         piece = message["serialized"]
         if piece is None:
@@ -59,7 +60,7 @@ class Installer:
         """Restore the state from the current snapshot and align the log with it.
 
         Raises:
-            CorruptLogError: the snapshot is not whole; the process must stop rather than run empty.
+            CorruptLogError: the snapshot is damaged. The process must stop, so that it does not run with no state.
         """
         meta, chunks = self._snapshots.read()
         self._machine.restore(chunks)
@@ -116,8 +117,8 @@ class Installer:
             self._drop_incoming()
             return
         if meta.index <= self._library.commit_index:
-            # Guard "snapback": this node must not go backwards. The leader may continue behind the commit index,
-            # because entries committed here are in the log of every later leader.
+            # Guard "snapback": this node's state must not go back in time. Entries committed here are in the log of
+            # every later leader, so the leader may continue right behind this node's commit index.
             self._drop_incoming()
             next_index = self._library.commit_index + 1
             self._acknowledge(node_id, reset=False, next_index=next_index, success=True)

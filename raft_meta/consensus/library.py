@@ -1,12 +1,12 @@
-"""pysyncobj behind clean, typed names: the only file that knows the library's private ones.
+"""The wrapper of the library pysyncobj: typed names for its private ones, which no other module uses.
 
-Milena uses the library's elections, log-matching check, commit rule, command queue and forwarding. It overrides
-everything that touches a disk, a socket, a clock, pickle or snapshots. The version is pinned and checked, because
-this module uses name-mangled privates. Another version needs the whole simulation again.
+Milena uses the library's elections, log-matching check, commit rule, command queue and forwarding. This module replaces
+everything that touches a disk, a socket, a clock, pickle or snapshots. The library's version is pinned and checked,
+because its private names may change. Before another version is used, all simulations must run with it.
 
-The library reads time from a module global, and makes its poller and journal by module globals. ``_patched`` replaces
-the last two while a core is built. The clock is one for the process (``use_clock``), because the library offers no
-other way. A core must get the same clock.
+The library reads the time, and makes its poller and its journal, through functions that are global in its module.
+``_patched`` replaces the last two while a core is built. The clock can only be replaced for the whole process
+(``use_clock``). A core must use the same clock as the library.
 """
 
 import itertools
@@ -31,10 +31,10 @@ from raft_meta.consensus.wal import Wal
 REQUIRED_VERSION: Final = "0.3.17"
 
 COMMAND: Final = b"\x00"
-"""First byte of an entry for the state machine."""
+"""First byte of an entry that the state machine applies."""
 
 NO_OP: Final = b"\x01"
-"""First byte of an entry that the state machine does not get: a leader's first, a barrier, a learner's proof."""
+"""First byte of an entry that the state machine does not get: a new leader's no-op, a barrier, a learner's proof."""
 
 COMMAND_BYTES_MAX: Final = 1 << 20
 """Largest command. It is below the append batch size, so no entry is ever cut in pieces."""
@@ -44,15 +44,15 @@ QUEUE_BYTES_MAX: Final = 64 << 20
 
 _build_lock = threading.Lock()
 
-# The library's own clock is the raw one. It drifts from the clock by which event loops wait.
+# The library's default clock is the raw monotonic clock. It drifts from the clock by which event loops wait.
 _syncobj.monotonicTime = time.monotonic  # noqa: TID251  # the clock of every event loop
 
 
 @unique
 class Failure(IntEnum):
-    """Why a command failed: the library's own codes, which travel between nodes.
+    """The reason why a command failed. The codes are the library's; nodes send them to each other.
 
-    All except ``LEADER_CHANGED`` and ``UNKNOWN_OUTCOME`` are definite: the command was never applied.
+    All except ``LEADER_CHANGED`` and ``UNKNOWN_OUTCOME`` are definite: the command was not applied and never will be.
     """
 
     QUEUE_FULL = 1
@@ -70,17 +70,17 @@ class Failure(IntEnum):
 
 
 Callback = Callable[[bytes | None, Failure | None], None]
-"""Takes a response, or the failure. Must never raise: the library would apply the entry twice, because it counts the
-entry as applied only after the callback."""
+"""Gets the response of a command, or its failure. It must not raise: the library counts an entry as applied only after
+the callback, so an exception would make it apply the entry a second time."""
 
 _LibraryCallback = Callable[[object, int], None]
 
 
 class Hooks(Protocol):
-    """The calls of the library into the core."""
+    """The functions that the library calls in the core."""
 
     def on_send(self, node_id: int, message: Message) -> None:
-        """Send the message, unless the connection is gone."""
+        """Send the message, unless the connection to the node is gone."""
 
     def on_apply(self, entry: Entry) -> bytes | None:
         """Apply a committed entry; return the response."""
@@ -91,26 +91,29 @@ class Hooks(Protocol):
     def on_acknowledge(
         self, node_id: int, *, reset: bool, next_index: int | None, success: bool
     ) -> None:
-        """Acknowledge or refuse the leader's append."""
+        """Acknowledge or refuse the leader's append.
+
+        ``reset``: the log does not match. ``next_index``: the entry to send next; None for the end of the log.
+        """
 
     def on_send_entries(self) -> None:
         """Send every connected node the entries that it lacks, or a heartbeat."""
 
     def on_tick_end(self) -> None:
-        """Compact the log if that is due."""
+        """Compact the log if this is due."""
 
     def election_deadline(self) -> float:
-        """Return when to campaign, on the library's clock."""
+        """Return the time at which to campaign, on the library's clock."""
 
     def on_election_deadline(self, deadline: float) -> None:
-        """Note that the library moved the deadline."""
+        """Note that the library set another election deadline."""
 
     def election_timeout(self) -> float:
         """Return a random election timeout in seconds."""
 
 
 def check_version() -> None:
-    """Refuse to run on another version of the library.
+    """Raise if another version of the library is installed.
 
     Raises:
         StartupError: the installed version is not ``REQUIRED_VERSION``.
@@ -123,7 +126,7 @@ def check_version() -> None:
 
 @contextmanager
 def use_clock(clock: Callable[[], float]) -> Iterator[None]:
-    """Run the library on another clock (seconds, monotonic) in the whole process."""
+    """Make the library use another clock (seconds, monotonic), in the whole process."""
     previous = _syncobj.monotonicTime
     _syncobj.monotonicTime = clock
     try:
@@ -133,19 +136,19 @@ def use_clock(clock: Callable[[], float]) -> Iterator[None]:
 
 
 def library_clock() -> float:
-    """Return the time on the clock that the library reads now. By default it is the clock of event loops."""
+    """Return the time of the clock that the library uses now. The default is the clock of event loops."""
     return cast("float", _syncobj.monotonicTime())
 
 
 class _NoPoller:
     def poll(self, _timeout: float) -> None:
-        """Nothing to poll: the sockets are the transport's."""
+        """Do nothing: the sockets are the transport's, not the library's."""
 
 
 class _Outlet(Transport):  # type: ignore[misc]  # the library ships no types
-    """The library's transport: passes messages to the hooks, and stores the library's callbacks."""
+    """The library's view of its transport: it passes messages to the hooks and stores the library's callbacks."""
 
-    # The library's tick applies entries but neither elects nor sends while its transport is not ready.
+    # While its transport is not ready, the library applies entries but neither elects nor sends.
     ready = True
 
     def __init__(self, hooks: Hooks) -> None:
@@ -158,9 +161,9 @@ class _Outlet(Transport):  # type: ignore[misc]  # the library ships no types
 
 
 class _Journal:
-    """The library's journal over the durable log; the camel-case names are the library's."""
+    """The library's view of its journal: it maps the library's camel-case methods to the durable log."""
 
-    # ``clear`` and ``deleteEntriesTo`` are missing: only the library's own snapshots call them, and those are replaced.
+    # ``clear`` and ``deleteEntriesTo`` are missing: only the library's own snapshots would call them.
 
     def __init__(self, wal: Wal) -> None:
         self._wal = wal
@@ -170,7 +173,8 @@ class _Journal:
         self._wal.append((command, index, term))
 
     def deleteEntriesFrom(self, position: int) -> None:  # noqa: N802
-        # The library truncates at every append that is not at its log's end, conflict or not (guard "trim").
+        # The library truncates at every append that is not at the end of its log, even without a conflict: see the
+        # guard "trim".
         entries = self._wal.entries
         if not self.keeps_tail and position < len(entries):
             self._wal.truncate_from(entries[position][1])
@@ -185,14 +189,14 @@ class _Journal:
         return self._wal.voted_for
 
     def setRaftCommitIndex(self, _index: int) -> None:  # noqa: N802
-        """Ignore the index: a restart begins at the snapshot and learns the rest from the leader."""
+        """Ignore the index: after a restart, the node starts at its snapshot and learns the rest from the leader."""
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
-        # The library starts with entry 1 applied, which is its own no-op.
+        # At a start, the library counts entry 1, its own no-op, as applied.
         return 1
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
-        """Do nothing: the log is synced by the core."""
+        """Do nothing: the core syncs the log."""
 
     def __getitem__(self, item: int | slice) -> Entry | list[Entry]:
         return self._wal.entries[item]
@@ -204,8 +208,8 @@ class _Journal:
 class CommandQueue:
     """The commands that wait for the log or for the leader. Bounded in number and bytes.
 
-    The library calls ``put_nowait`` and ``get_nowait``. ``refuse``: is called with each command that leaves the queue.
-    If the command may not enter the log, it responds to the command and returns True.
+    The library calls ``put_nowait`` and ``get_nowait``. ``refuse`` is called with each command before it leaves the
+    queue for the log. If the command may not enter the log, ``refuse`` fails the command and returns True.
     """
 
     def __init__(self, refuse: Callable[[bytes, object], bool]) -> None:
@@ -224,7 +228,7 @@ class CommandQueue:
         return ticket
 
     def withdraw(self, ticket: int) -> bool:
-        """Take a command back; return False if it has left already."""
+        """Remove a command; return False if it has left the queue already."""
         item = self._items.pop(ticket, None)
         if item is None:
             return False
@@ -232,7 +236,7 @@ class CommandQueue:
         return True
 
     def put_nowait(self, item: tuple[bytes, object]) -> None:
-        """Append a command of the library, one that another node forwarded.
+        """Append a command that another node forwarded. Called by the library.
 
         Raises:
             queue.Full: the queue is full.
@@ -246,7 +250,7 @@ class CommandQueue:
         Raises:
             queue.Empty: no command is left.
         """
-        # Asked here, the last step before the log: a command that waited for a leader may meet a full disk only now.
+        # Check here, at the last step before the log: while a command waits for a leader, the disk may become full.
         while self._items:
             ticket = next(iter(self._items))
             command, callback = self._items.pop(ticket)
@@ -260,7 +264,7 @@ class CommandQueue:
 
 
 class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
-    """The library's node, which calls the hooks. Method names are mangled privates of the library."""
+    """The library's node. It calls the hooks instead of the library's own methods, whose mangled names it overrides."""
 
     _is_built = False
 
@@ -273,7 +277,7 @@ class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
 
     @property
     def _SyncObj__raftElectionDeadline(self) -> float:  # noqa: N802
-        # The library's constructor reads all its attributes, to find methods. The core is not complete at that time.
+        # The library's constructor reads all attributes of the object, to find methods. The hooks are not usable then.
         return self._hooks.election_deadline() if self._is_built else float("inf")
 
     @_SyncObj__raftElectionDeadline.setter
@@ -284,14 +288,14 @@ class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
         return self._hooks.election_timeout()
 
     def _SyncObj__onSetCodeVersion(self, _version: int) -> None:  # noqa: N802
-        """Ignore the version: only the commands themselves have versions."""
+        """Ignore the version: each command has its own version."""
 
     def _SyncObj__parseChangeClusterRequest(self, _command: bytes) -> None:  # noqa: N802
-        """Find no request: membership never changes, and the library would unpickle the command."""
+        """Find no request: the voters never change, and the library would unpickle the command."""
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> bytes | None:  # noqa: N802
-        # The library would unpickle the command and call a method of itself. It passes neither index nor term, and
-        # counts the entry as applied only after this call.
+        # The library would unpickle the command and call a method of its own object. It passes neither index nor term.
+        # It counts the entry as applied only after this call, therefore + 1.
         index = self.raftLastApplied + 1
         log = self._SyncObj__raftLog
         return self._hooks.on_apply((command, index, log[index - log[0][1]][2]))
@@ -306,7 +310,7 @@ class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
         self._hooks.on_acknowledge(node.id, reset=reset, next_index=nextNodeIdx, success=success)
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        # ``Replicator`` says why the library's own sender is not used.
+        # The docstring of ``replicator`` says why the library's own sender is not used.
         conf = self.conf
         self._SyncObj__newAppendEntriesTime = _syncobj.monotonicTime() + conf.appendEntriesPeriod
         self._hooks.on_send_entries()
@@ -317,8 +321,8 @@ class _Core(SyncObj):  # type: ignore[misc]  # the library ships no types
 
 @contextmanager
 def _patched(wal: Wal) -> Iterator[None]:
-    """Make the library build its core with our journal and poller."""
-    # They are module globals: two quorums of one process must not build at the same time.
+    """Make the library build its core with the journal and poller of this module."""
+    # The factories are global in the library's module: two quorums of one process must not be built at the same time.
     with _build_lock:
         journal, poller = _syncobj.createJournal, _syncobj.createPoller
         _syncobj.createJournal = lambda *_: _Journal(wal)
@@ -330,9 +334,9 @@ def _patched(wal: Wal) -> Iterator[None]:
 
 
 class Library:
-    """One node of the library, under clean names. Nodes are named by their ids.
+    """One node of the library, under typed names. Other nodes are given by their ids.
 
-    Owned by one thread. ``tick`` raises what ``Hooks.on_apply`` raises.
+    Owned by one thread. If ``Hooks.on_apply`` raises, ``tick`` raises the same exception.
     """
 
     def __init__(
@@ -350,18 +354,18 @@ class Library:
         conf = SyncObjConf(
             # The driver ticks, on the quorum's thread.
             autoTick=False,
-            # Otherwise the library sends after each command and each tick that applied something.
+            # Without batches, the library sends after each command and after each tick that applied an entry.
             appendEntriesUseBatch=True,
             appendEntriesPeriod=heartbeat,
             raftMinTimeout=election_timeout[0],
             raftMaxTimeout=election_timeout[1],
             leaderFallbackTimeout=leader_fallback,
-            # Not used without the library's transport, but the library refuses one below the election timeout.
+            # Only the library's own transport uses this. But the library refuses a value below the election timeout.
             connectionTimeout=max(3.5, election_timeout[1]),
             dynamicMembershipChange=False,
-            # Commands stay in the queue without a leader, where ``withdraw`` still finds them.
+            # Without a leader, commands stay in the queue. There ``withdraw`` can remove them.
             commandsWaitLeader=True,
-            # ``Snapshotter`` compacts. The library would count entries, and pickle its own state.
+            # ``Snapshotter`` compacts. The library would decide by the number of entries, and pickle its own state.
             logCompactionMinEntries=10**9,
             logCompactionMinTime=10**9,
             password=None,
@@ -377,7 +381,7 @@ class Library:
                 conf,
             )
         self._hooks = hooks
-        # The library's own queue is bounded in number only, and takes nothing back.
+        # The library's own queue limits the number of commands but not their bytes, and cannot remove one.
         self.queue = CommandQueue(self._refuse)
         self._core._SyncObj__commandsQueue = self.queue
 
@@ -390,12 +394,12 @@ class Library:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node believes that it leads. Another leader may exist at a newer term."""
+        """Whether this node believes that it leads. At a newer term, another node may lead."""
         return bool(self._state == _syncobj._RAFT_STATE.LEADER)
 
     @property
     def is_candidate(self) -> bool:
-        """Whether this node campaigns."""
+        """Whether this node is campaigning."""
         return bool(self._state == _syncobj._RAFT_STATE.CANDIDATE)
 
     @property
@@ -404,7 +408,7 @@ class Library:
 
     @property
     def leader_id(self) -> int | None:
-        """The leader as far as this node knows."""
+        """Id of the leader; None if this node knows of no leader."""
         leader = self._core._SyncObj__raftLeader
         return None if leader is None else cast("int", leader.id)
 
@@ -433,11 +437,11 @@ class Library:
 
     @property
     def heartbeat_due(self) -> float:
-        """When the leader sends next, at the latest, on the library's clock."""
+        """The latest time of the leader's next message, on the library's clock."""
         return cast("float", self._core._SyncObj__newAppendEntriesTime)
 
     def send_soon(self) -> None:
-        """Make the next tick send instead of waiting for the heartbeat. This batches without adding latency."""
+        """Make the next tick send without waiting for the heartbeat. Entries of one tick are sent together."""
         self._core._SyncObj__newAppendEntriesTime = 0
 
     def send_now(self) -> None:
@@ -445,35 +449,35 @@ class Library:
         self._core._SyncObj__sendAppendEntries()
 
     def send_by(self, moment: float) -> None:
-        """Make a tick at this moment send if no earlier tick does; on the library's clock."""
+        """Make the library send at ``moment`` at the latest, on the library's clock."""
         core = self._core
         core._SyncObj__newAppendEntriesTime = min(core._SyncObj__newAppendEntriesTime, moment)
 
     def set_term(self, term: int, voted_for: int | None) -> None:
-        """Write term and vote."""
+        """Set term and vote, in memory and in the log."""
         self._core._SyncObj__setCurrentTerm(term, voted_for)
 
     def step_down(self) -> None:
-        """Become a follower that knows no leader."""
+        """Become a follower that knows of no leader."""
         self._core._SyncObj__setState(_syncobj._RAFT_STATE.FOLLOWER)
         self._core._SyncObj__raftLeader = None
 
     def keep_tail(self, *, keep: bool) -> None:
-        """Make the library's truncations do nothing while ``keep`` is True: the message conflicts with no entry."""
+        """While ``keep`` is True, let the library's truncations do nothing: the message conflicts with no entry."""
         self._core._SyncObj__raftLog.keeps_tail = keep
 
     # -- what the leader knows of the others
 
     def next_index(self, node_id: int) -> int:
-        """Return the index that is sent to the node next."""
+        """Return the index of the entry that the node is sent next."""
         return cast("int", self._core._SyncObj__raftNextIndex[self._node(node_id)])
 
     def set_next_index(self, node_id: int, index: int) -> None:
-        """Set the index that is sent to the node next."""
+        """Set the index of the entry that the node is sent next."""
         self._core._SyncObj__raftNextIndex[self._node(node_id)] = index
 
     def match_index(self, node_id: int) -> int:
-        """Return the highest index that the node is known to hold on disk."""
+        """Return the highest index up to which the node is known to have the leader's entries on disk."""
         return cast("int", self._core._SyncObj__raftMatchIndex[self._node(node_id)])
 
     def response_time(self, node_id: int) -> float | None:
@@ -482,19 +486,19 @@ class Library:
         return times.get(self._node(node_id))
 
     def set_response_time(self, node_id: int, moment: float | None) -> None:
-        """Reset the time of the last response, after a response that must not count. None changes nothing."""
+        """Set the time of the last response back, after a response that must not count. None changes nothing."""
         if moment is not None:
             self._core._SyncObj__lastResponseTime[self._node(node_id)] = moment
 
     def connected_ids(self) -> list[int]:
-        """Return the voters and observers that are connected, sorted, so that a simulated run repeats."""
+        """Return the ids of connected voters and observers, sorted, so that a simulated run repeats."""
         nodes = cast("set[Node]", self._core._SyncObj__connectedNodes)
         return sorted(node.id for node in nodes)
 
     # -- inputs
 
     def receive(self, node_id: int, message: Message) -> None:
-        """Pass a checked message to the library."""
+        """Pass a message to the library. The codec has checked its fields."""
         self._core._SyncObj__onMessageReceived(self._node(node_id), message)
 
     def connected(self, node_id: int) -> None:
@@ -512,7 +516,7 @@ class Library:
             self._core._SyncObj__onReadonlyNodeDisconnected(Node(node_id))
 
     def tick(self) -> None:
-        """Campaign, commit, apply, send and take commands, as far as is due."""
+        """Do the work that is due: campaign, commit, apply, send, take commands."""
         self._core.doTick(0)
 
     def campaign_as_leader(self) -> None:
@@ -520,8 +524,12 @@ class Library:
         self._core._SyncObj__onBecomeLeader()
 
     def transfer_leadership(self) -> bool:
-        """Tell the most caught-up follower to campaign; return False if it lacks entries, or none is connected."""
-        # The library calls back within the call. Success means that the message left, not that the follower took over.
+        """Tell the connected follower with the longest log to campaign.
+
+        Returns:
+            False if this follower lacks entries, or if no follower is connected.
+        """
+        # The library calls back before it returns. Success means only that the message was sent.
         outcomes: list[int] = []
         self._core.transferLeadership(None, lambda _, outcome: outcomes.append(outcome))
         return outcomes == [0]
@@ -533,30 +541,30 @@ class Library:
         return self.queue.put(command, _adapted(callback))
 
     def _refuse(self, command: bytes, callback: object) -> bool:
-        # Only the leader's disk counts here: a follower forwards the command and writes nothing.
+        # Only a leader needs room: a follower forwards the command and writes nothing.
         if not self.is_leader or self._hooks.has_room(command):
             return False
         self._core._SyncObj__callErrCallback(int(Failure.REQUEST_DENIED), callback)
         return True
 
     def start_requests_at(self, number: int) -> None:
-        """Set the counter of request ids: the first id of this incarnation, less one."""
+        """Set the counter of request ids. The next id is ``number`` plus one."""
         self._core._SyncObj__commandsLocalCounter = number
 
     def fail_forwarded(self) -> None:
-        """Fail all forwarded commands as ``LEADER_CHANGED``: the leader is out of reach, their fate is unknown."""
-        # Guard "lost": the library does so only when it campaigns or hears another leader. If the same leader is back,
-        # the commands or their responses may be lost with the connection, and their callers would wait for ever.
+        """Fail all forwarded commands as ``LEADER_CHANGED``: the leader is out of reach, so their fate is unknown."""
+        # Guard "lost": the library does this only when it campaigns or hears another leader. If the same leader comes
+        # back, the commands or their responses may be lost with the connection. Their callers would wait for ever.
         self._core._SyncObj__onLeaderChanged()
 
     def forget_leader(self) -> None:
-        """Queue commands until a leader is known."""
+        """Keep new commands in the queue until a leader is known."""
         self._core._SyncObj__raftLeader = None
 
     def fail_waiting(self, is_lost: Callable[[int, int], bool]) -> None:
-        """Fail the commands that wait for a lost (index, term), as ``UNKNOWN_OUTCOME``.
+        """Fail the commands whose entry this node will never apply, as ``UNKNOWN_OUTCOME``.
 
-        ``is_lost``: whether this node will never apply an entry with this index and term.
+        ``is_lost``: takes the index and term of an entry; returns whether it will never be applied here.
         """
         waiting = cast(
             "dict[int, list[tuple[int, _LibraryCallback]]]",
@@ -579,7 +587,7 @@ class Library:
         return bool(self._core._SyncObj__commandsWaitingCommit)
 
     def _node(self, node_id: int) -> Node:
-        # An observer has no lasting object here. The library compares nodes by id, so a new object serves.
+        # This object keeps no node of an observer. The library compares nodes by id, so a new node is as good.
         node = self._nodes.get(node_id)
         return Node(node_id) if node is None else node
 

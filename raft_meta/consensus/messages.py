@@ -1,8 +1,8 @@
 """The Raft messages as bytes: one positional msgpack array per message, with listed types and checked fields.
 
-The core (``core``) uses dicts whose keys the library chose; only this module converts them. A message is one array,
-``[code, field, ...]``, in the order of the table below. A message with another type, a missing field, or a value of
-another type or sign is refused: the core never sees a malformed message.
+The core (``core``) uses dicts whose keys the library chose. Only this module converts them to bytes and back. A message
+is one array, ``[code, field, ...]``, in the order of ``_TABLE``. A message with an unknown code, a missing field, or a
+value of the wrong type or sign is refused. So the core never gets a malformed message.
 
 Entries travel as ``[command, index, term]`` and must be consecutive.
 """
@@ -19,7 +19,7 @@ Entry = tuple[bytes, int, int]
 """A log entry: (command with its kind byte, index, term)."""
 
 Message = dict[str, object]
-"""A message as the core knows it; ``type`` names it."""
+"""A message in the form that the core uses; the key ``type`` names its type."""
 
 Chunk = tuple[bytes, bool, bool, tuple[int, int], int]
 """A piece of a snapshot: (bytes, is first, is last, transfer id, offset of the bytes)."""
@@ -95,7 +95,7 @@ _POSITION: Final = (
     ("last_log_term", _check_int),
 )
 
-# code → (type, fields in wire order). A type with two codes has two shapes.
+# code → (type, fields in wire order). A type whose messages come in two shapes has two codes.
 _TABLE: Final[dict[int, tuple[str, tuple[tuple[str, _Check], ...]]]] = {
     1: ("request_vote", _POSITION),
     2: ("response_vote", (_TERM,)),
@@ -145,9 +145,9 @@ MESSAGE_TYPES: Final = frozenset(name for name, _ in _TABLE.values())
 
 
 def encode_message(message: Message) -> bytes:
-    """Encode a message of this node.
+    """Encode a message that this node sends.
 
-    A shape that is not in the table is a fault of this program: it fails an assertion.
+    A message whose shape is not in the table is a bug of this program: AssertionError.
     """
     code, fields = _shape(message["type"], tuple(message))
     values = [message[field] for field in fields]
@@ -159,7 +159,7 @@ def encode_message(message: Message) -> bytes:
 
 @lru_cache(maxsize=64)
 def _shape(name: object, keys: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
-    """Return code and fields in wire order of a message with these keys. The program uses few orders of keys."""
+    """Return code and field order of a message. Cached: messages with equal keys have them in one of a few orders."""
     shape = (name, frozenset(keys) - {"type"})
     assert shape in _BY_SHAPE, f"no message of shape {shape}"
     return _BY_SHAPE[shape]
@@ -175,7 +175,7 @@ def decode_message(data: bytes) -> Message:
     """Decode and check a peer's message.
 
     Raises:
-        PeerProtocolError: not a valid message; the connection must be closed.
+        PeerProtocolError: the bytes are not a valid message; the connection must be closed.
     """
     try:
         fields = msgpack.unpackb(data, raw=False, max_map_len=0, max_ext_len=0)

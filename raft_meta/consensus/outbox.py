@@ -1,9 +1,10 @@
-"""Outgoing messages, and the rule that promises wait for the disk.
+"""Outgoing messages, and the rule that some of them must wait for the disk.
 
-Nothing leaves while the core works; ``flush`` sends the messages that it produced. A vote, a campaign or an
-acknowledgement promises that something is on disk, so the log is synced before it leaves. One sync serves all inputs
-that arrived together. A leader's appends promise nothing. They leave before its own sync, so that its disk and the
-followers' disks work at the same time. The core syncs before it counts its own copy.
+The core queues messages while it works, and ``flush`` sends them. A vote, a request for votes or an acknowledgement
+promises that something is on disk. So the outbox syncs the log before it sends such a message. One sync serves all
+inputs that arrived together. An append of a leader promises nothing about the leader's disk. It is sent before the
+leader's own sync, so that the leader's disk and the followers' disks work at the same time. The core syncs before it
+counts the leader's own copy.
 """
 
 from typing import Final, Protocol
@@ -15,13 +16,13 @@ _PROMISES: Final = frozenset({"request_vote", "response_vote", "next_node_idx"})
 
 
 class MessageSender(Protocol):
-    """The live connections."""
+    """Sends messages on the live connections."""
 
     def send(self, node_id: int, message: Message) -> None:
-        """Send the message, or drop it if there is no connection."""
+        """Send the message; drop it if there is no connection."""
 
     def is_congested(self, node_id: int) -> bool:
-        """Whether so many bytes wait for this node that it should get heartbeats only."""
+        """Whether so many bytes wait to be sent to this node that it should get heartbeats only."""
 
 
 class Outbox:

@@ -1,4 +1,4 @@
-"""The nodes that a peer's certificate names, by its alternative names."""
+"""Reads the node ids in a peer's certificate, from its subject alternative names."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,10 @@ _ID_NAMES: Final = {
 
 
 def certified_ids(shown: object) -> frozenset[int]:
-    """Return the node ids in a verified certificate, as ``ssl`` shows it: DNS ``node-ID`` or URI ``milena:node:ID``."""
+    """Return the node ids in a verified certificate: alternative names DNS ``node-ID`` or URI ``milena:node:ID``.
+
+    ``shown``: the result of ``SSLSocket.getpeercert``. Empty if there is no certificate or no such name.
+    """
     if not isinstance(shown, Mapping):
         return frozenset()
     names = cast("tuple[tuple[str, str], ...]", shown.get("subjectAltName", ()))

@@ -1,7 +1,7 @@
-"""The quorum as the rest of a node sees it, independent of the library that does consensus.
+"""The interface of the metadata quorum, independent of the library that does consensus.
 
-A ``Quorum`` owns a separate thread and event loop, so that its syncs never stall the data path. Its coroutines may be
-awaited from any loop. The state machine and the listener are called on the quorum's thread.
+A ``Quorum`` has its own thread and event loop, so that its syncs never delay produce and fetch requests. Its coroutines
+may be awaited from any loop. It calls the state machine and the listener on its own thread.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,7 +12,10 @@ from typing import Protocol
 
 @unique
 class Role(StrEnum):
-    """Raft role of this node. An observer follows without a vote; a learner is a voter that lost its directory."""
+    """The Raft role of this node.
+
+    An observer follows without a vote. A learner is a voter that lost its directory and has not caught up yet.
+    """
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -23,7 +26,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """The state of the quorum, as far as this node knows. ``leader_id``: node id of the Raft leader, or None."""
+    """The state of the quorum, as far as this node knows. ``leader_id``: the Raft leader's node id, None if unknown."""
 
     role: Role
     leader_id: int | None
@@ -33,22 +36,22 @@ class QuorumStatus:
 
 
 class StateMachine(Protocol):
-    """Target of the log; called on the quorum's thread only."""
+    """The state that the log's commands change. Called on the quorum's thread only."""
 
     def apply(self, index: int, command: bytes) -> bytes:
-        """Apply one committed command; return the response for its proposer.
+        """Apply one committed command; return the response for the caller that proposed it.
 
-        Any exception must stop the process.
+        If it raises, the process stops.
         """
 
     def publish(self) -> None:
-        """Show the applied or restored state to readers. The responses of its commands were delivered before."""
+        """Make the applied or restored state visible to readers. The commands' responses were delivered before."""
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """Freeze the present state. The returned callable packs it in chunks later, on any thread."""
+        """Freeze the present state; return a function that packs it into chunks later, on any thread."""
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        """Replace the whole state.
+        """Replace the whole state by that of a snapshot.
 
         Raises:
             CorruptLogError: the chunks are not a whole snapshot; the process must stop.
@@ -59,15 +62,15 @@ class Quorum(Protocol):
     """The metadata quorum."""
 
     def status(self) -> QuorumStatus:
-        """Return a recent view; safe from any thread."""
+        """Return the last known state of the quorum; safe from any thread."""
 
     async def propose(self, command: bytes, *, timeout_ms: int) -> bytes:
-        """Commit a command, from any node; return the response of ``StateMachine.apply``.
+        """Have the cluster commit a command, from any node; return the response of ``StateMachine.apply``.
 
         Raises:
-            NoQuorumError: the command was certainly not applied.
+            NoQuorumError: the command was not applied and will not be.
             FateUnknownError: the command may have been applied, or may still be applied later.
-            RequestTooLargeError: above 1 MiB.
+            RequestTooLargeError: the command is above 1 MiB.
         """
 
     async def barrier(self, *, timeout_ms: int) -> int:
@@ -78,7 +81,7 @@ class Quorum(Protocol):
         """
 
     def last_contact_ms(self, node_id: int) -> int | None:
-        """Return when the voter was last heard on the Raft channel, in monotonic ms; None for never. Any thread."""
+        """Return when a message of the voter last arrived, in monotonic ms; None for never. Safe from any thread."""
 
     def start_obstacle(self) -> str:
-        """Return what keeps this node from its first contact with the quorum, as a sentence; empty: nothing known."""
+        """Return a sentence that says why this node has not joined the quorum yet; empty if no reason is known."""

@@ -1,13 +1,13 @@
 """The quorum of a node: a Raft core with its thread, its connections and its directory.
 
-Implements ``quorum.Quorum``. Everything except the public methods runs on a separate thread, so that syncing the log
-never stalls the data path. The files of one directory:
+Implements ``quorum.Quorum``. Everything except the public methods runs on a separate thread, so that syncs of the log
+never delay produce and fetch requests. The files of the quorum's directory:
 
     voter               its node, its voters and its state (``bootstrap``)
     wal                 the log (``wal``)
     snapshot            the state up to some index (``snapshot``)
 
-A voter takes part only after ``bootstrap`` allows it; an observer takes part at once.
+A voter takes part only when ``bootstrap`` allows it. An observer takes part at once.
 """
 
 import asyncio
@@ -45,16 +45,16 @@ _MISSING_LOG_SECONDS: Final = 5.0
 _LEADER_FALLBACK_SECONDS_MIN: Final = 1.0
 
 _RUNNING: Final = frozenset({BootstrapState.NONE, BootstrapState.MEMBER, BootstrapState.LEARNER})
-"""States in which the core runs."""
+"""States of the directory in which the core runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumConfig:
-    """How a node takes part in the metadata quorum.
+    """The settings of one node's part in the metadata quorum.
 
     ``voters``: id → (peer host, peer port) of the 1, 3 or 5 voters. A node whose ``node_id`` is not among them is
-    an observer. ``cluster_id``: empty until it is known. ``seed``: of the random election timeouts and backoffs.
-    ``incarnation``: larger than at any former start of this node.
+    an observer. ``cluster_id``: empty until it is known. ``seed``: seed of the random election timeouts and backoffs.
+    ``incarnation``: larger than at any earlier start of this node.
     """
 
     node_id: int
@@ -87,7 +87,7 @@ class RaftQuorum:
     """See ``quorum.Quorum``.
 
     ``on_role_change`` is called on the quorum's thread after each change of role, leader or term. ``on_fatal`` is
-    called there at most once and must stop the process: the disk failed or an invariant broke. This object must not
+    called there at most once: the disk failed or an invariant broke. It must stop the process, and the quorum must not
     be used afterwards.
     """
 
@@ -142,7 +142,7 @@ class RaftQuorum:
     # -- life
 
     async def start(self) -> None:
-        """Recover the directory, start the thread, and dial the peers. No socket is bound.
+        """Recover the directory, start the thread, and connect to the peers. This binds no socket.
 
         Raises:
             StartupError: the directory belongs to another node or other voters.
@@ -176,7 +176,7 @@ class RaftQuorum:
         self._transport.start()
 
     async def stop(self) -> None:
-        """Sync, close and end the thread."""
+        """Sync and close the log, and end the thread."""
         if not self._is_started:
             return
         self._is_started = False
@@ -230,11 +230,11 @@ class RaftQuorum:
     # -- the quorum's interface
 
     def status(self) -> QuorumStatus:
-        """Return a recent view; any thread."""
+        """Return the last known state; any thread."""
         return self._status
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """Refuse peers of another cluster from now on. Any thread."""
+        """From now on, refuse peers that belong to another cluster. Any thread."""
         self._cluster_id = cluster_id
 
     async def propose(self, command: bytes, *, timeout_ms: int) -> bytes:
@@ -254,7 +254,7 @@ class RaftQuorum:
         return index
 
     async def transfer_leadership(self, *, timeout_ms: int) -> bool:
-        """Transfer Raft leadership to an up-to-date voter; return True once this node does not lead any more."""
+        """Transfer Raft leadership to another voter; return whether this node has stopped leading in time."""
         return await self._thread.run(self._transfer(timeout_ms))
 
     async def _transfer(self, timeout_ms: int) -> bool:
@@ -270,7 +270,7 @@ class RaftQuorum:
         return True
 
     def accept(self, connection: socket.socket) -> None:
-        """Take an accepted socket whose preface (channel kind Raft) has been read. Any thread."""
+        """Take an accepted socket whose preface has been read: it announced a Raft connection. Any thread."""
         self._arriving.add(connection)
         if not self._thread.call(lambda: self._take_over(connection)):
             self._close_arriving()
@@ -280,7 +280,7 @@ class RaftQuorum:
         self._transport.accept(connection)
 
     def _close_arriving(self) -> None:
-        """Close connections that were passed to the thread but not taken before it ended."""
+        """Close connections that ``accept`` passed to the thread, if the thread ended before it took them."""
         while self._arriving:
             self._arriving.pop().close()
 
@@ -308,7 +308,7 @@ class RaftQuorum:
         """See ``transport.Events``."""
         self._was_connected = True
         self._driver.guarded(lambda core: core.connected(peer.node_id))
-        # The state may have changed since the handshake started.
+        # The handshake announced this node's state. The state may have changed since.
         self._transport.send(peer.node_id, {"type": "bootstrap", "state": int(self._bootstrap)})
         self._on_peer_state(peer.node_id, peer.bootstrap)
 
@@ -330,7 +330,7 @@ class RaftQuorum:
         self._driver.do(lambda core: core.receive(node_id, message))
 
     def _on_id_in_use(self) -> None:
-        """Note why peers end each session: they are connected to another process with this node's id."""
+        """Note why peers end each session: they have a connection to another process with this node's id."""
         obstacle = (
             f"another live node has node_id {self._config.node_id}: give this node another id, or stop that one "
             "(a process of this node that died is forgotten within seconds)"
@@ -348,13 +348,13 @@ class RaftQuorum:
         _log.error("peer refused peer_id=%d reason=%r", error.peer.node_id, str(error))
         if self._is_stranger(error.peer):
             self._strangers.add(error.peer.node_id)
-        # One wrong voter may be that voter's mistake. If a majority is wrong and no peer was ever connected, the
-        # mistake is this node's.
+        # If one voter is refused, its configuration may be wrong. If a majority is refused, and no peer was ever
+        # connected, this node's configuration is wrong.
         if not self._was_connected and len(self._strangers) > len(self._config.voters) // 2:
             self._after_fatal(StartupError(f"most voters are not this node's: {error}"))
 
     def _is_stranger(self, peer: PeerIdentity) -> bool:
-        """Return whether a configured voter belongs to another cluster, or to other voters. Neither ever changes."""
+        """Return whether a peer with a voter's id has another cluster id or other voters; a retry cannot help."""
         if peer.node_id not in self._config.voters:
             return False
         is_foreign = bool(self._cluster_id) and peer.cluster_id not in {"", self._cluster_id}
@@ -372,7 +372,7 @@ class RaftQuorum:
                 self._after_fatal(error)
 
     def _advance(self) -> None:
-        """Enter as many states as the others' states allow."""
+        """Enter one state after the other, as far as the other voters' states allow."""
         if self._driver.core is not None or self._bootstrap in _RUNNING:
             return
         while (state := next_state(self._bootstrap, self._peer_states)) is not self._bootstrap:
@@ -382,7 +382,8 @@ class RaftQuorum:
 
     def _enter(self, state: BootstrapState) -> None:
         if self._bootstrap is BootstrapState.FOUNDING:
-            # A MEMBER without a log has lost it and is refused at the start, so the log must exist before MEMBER does.
+            # A MEMBER without a log counts as one that lost its log, and is refused at the start. So the log must exist
+            # before the state MEMBER is written.
             Wal(self._files, f"{self._config.directory}/wal").close()
         self._store(state)
         self._bootstrap = state
@@ -396,9 +397,9 @@ class RaftQuorum:
         store_record(self._files, config.directory, record)
 
     def _log_missing(self, level: int = logging.WARNING) -> None:
-        """Log the voters that are still missing, again and again, while the cluster is not founded.
+        """While the first start waits, log the missing voters every ``_MISSING_LOG_SECONDS``.
 
-        The first time is no warning: nodes that start together miss each other for a moment.
+        The first message is no warning: nodes that start together miss each other for a moment.
         """
         if self._driver.core is not None or not self._is_started:
             return
@@ -432,7 +433,7 @@ class RaftQuorum:
                 self._status.term,
             )
             self._on_role_change(self._status)
-        # In this order, so that the caller's loop can resume the callers before it handles the new image.
+        # Deliver before publish: then the caller's loop resumes the callers before it handles the new image.
         self._requests.deliver()
         self._machine.publish()
 

@@ -1,8 +1,8 @@
 """The leader's side of replication: entries, or a snapshot for a node that needs entries that the log has dropped.
 
-Replaces the library's own sender, which spins while a snapshot is being made, has no flow control and cuts long
-entries with pickle. Entries are pipelined: ``next_index`` moves forward when they are sent, and back when the follower
-reports a mismatch. A snapshot is sent in pieces, with a window of unacknowledged pieces.
+It replaces the library's own sender. That one spins while a snapshot is being made, has no flow control, and cuts long
+entries with pickle. Entries are pipelined: ``next_index`` moves forward when entries are sent, and back when the
+follower reports a mismatch. A snapshot is sent in pieces, of which only a window may be unacknowledged.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from raft_meta.consensus.snapshot import OutgoingTransfer, SnapshotStore
 from raft_meta.consensus.wal import Wal
 
 BATCHES_A_ROUND: Final = 4
-"""How many batches one node gets in a round before the other nodes get theirs."""
+"""Most batches that one node gets before the next node gets its own."""
 
 WINDOW_PIECES: Final = 16
-"""Unacknowledged snapshot pieces: 4 MiB at 256 KiB a piece, more than a local network holds in flight."""
+"""Most unacknowledged snapshot pieces: 4 MiB at 256 KiB a piece, more than a local network holds in flight."""
 
 _STALL_SECONDS: Final = 2.0
-"""A transfer without progress for so long starts again."""
+"""A transfer that made no progress for this long starts again."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Replicator:
         return bool(self._sending)
 
     def send_all(self) -> None:
-        """Send one round: every connected node gets entries, pieces or a heartbeat."""
+        """Send every connected node entries, snapshot pieces or a heartbeat."""
         for node_id in self._library.connected_ids():
             if self._library.next_index(node_id) <= self._wal.entries[0][1]:
                 self._send_pieces(node_id)
@@ -76,7 +76,7 @@ class Replicator:
                 self._send_entries(node_id)
 
     def on_answer(self, node_id: int, received_bytes: int) -> None:
-        """Note a response of the node. ``received_bytes``: of its transfer; 0 if the response names none."""
+        """Note a response of the node. ``received_bytes``: how much of its snapshot it has; 0 if it does not say."""
         sending = self._sending.get(node_id)
         if sending is not None and received_bytes > sending.answered_bytes:
             sending.answered_bytes = received_bytes

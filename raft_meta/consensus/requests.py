@@ -1,8 +1,9 @@
-"""Commands between a caller's loop and the quorum's: passed in batches, each with exactly one outcome.
+"""Passes commands from a caller's event loop to the quorum's loop, in batches. Each command has exactly one outcome.
 
-A request lives until its deadline. Until then a definite failure is retried here, because nothing was applied: no
-leader yet, a leader that changed before it took the command, a full queue. A command that left this node without a
-response is *unknown*, never failed. A command that never left the queue is certainly not applied.
+A request lives until its deadline. Some failures are definite: the command was not applied, because no leader is known,
+the leader changed before it took the command, or the queue is full. After such a failure, this module retries until the
+deadline. If the command left this node and no response came, its fate is *unknown*; it does not count as failed. If
+the command never left the queue, it was certainly not applied.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ _RETRY_SECONDS: Final = 0.02
 
 
 class Request:
-    """One proposal, or a barrier (``command`` is None). Created on the caller's loop, used on the quorum's."""
+    """One proposal, or a barrier (``command`` is None). Created on the caller's loop, used on the quorum's loop."""
 
     __slots__ = ("command", "deadline", "future", "is_answered", "loop", "ticket", "timeout_ms")
 
@@ -37,7 +38,7 @@ _Outcome = bytes | int | MilenaError
 
 
 class Requests:
-    """The requests of one node that have no outcome yet."""
+    """The requests of one node that do not have an outcome yet."""
 
     def __init__(self, thread: LoopThread, driver: Driver) -> None:
         self._thread = thread
@@ -45,12 +46,12 @@ class Requests:
         self._arriving: deque[Request] = deque()
         self._is_waking = False
         self._open: dict[Request, None] = {}
-        """In the order of arrival, so that a simulated run repeats."""
+        """The requests that the quorum's loop has taken, in order of arrival, so that a simulated run repeats."""
         self._answers: dict[asyncio.AbstractEventLoop, list[tuple[Request, _Outcome]]] = {}
         self._is_closed = False
 
     async def ask(self, request: Request) -> bytes | int:
-        """Pass a request to the quorum and wait for its outcome. Any loop.
+        """Pass a request to the quorum and return its outcome. Call it on any loop.
 
         Raises:
             NoQuorumError: the command was certainly not applied.
@@ -152,7 +153,7 @@ class Requests:
                 loop.call_soon_threadsafe(_settle, batch)
 
     def close(self) -> None:
-        """End all open requests: with an unknown fate if the command left this node."""
+        """End all open requests. If a command left this node, its fate is unknown."""
         self._is_closed = True
         for request in list(self._open):
             is_out = request.ticket is not None and request.command is not None

@@ -9,16 +9,18 @@ A snapshot file is a run of records, all integers big-endian:
     9       ..    payload
 
 The head's payload is msgpack ``[version, [command, index, term], [command, index, term]]``: the last entry that
-the state contains, and the entry before it. The end's is msgpack ``[number of chunks]``. Chained CRCs detect every
-cut, splice, swap and flipped bit. A file is used only after it was read up to its end record.
+the state contains, and the entry before it. The payload of the end is msgpack ``[number of chunks]``. Each CRC covers
+the CRC before it, so the reader detects every cut, splice, swap and flipped bit. The state of a file is used only
+after the file was read up to its end record.
 
-A rename makes a file *the* snapshot, after its bytes were synced. The names:
+A file is written under another name and synced. A rename then makes it the current snapshot. The names:
 
-    snapshot             the current one
-    snapshot.local       being written by this node
-    snapshot.incoming    being received from the leader
+    snapshot             the current snapshot
+    snapshot.local       the snapshot that this node is writing
+    snapshot.incoming    the snapshot that this node is receiving from the leader
 
-A transfer has an id and offsets: pieces of two transfers can never be joined, and a lost piece ends it.
+A transfer has an id, and each piece has its offset in the file. So pieces of two transfers are never joined. If a piece
+is lost, the transfer ends.
 """
 
 import struct
@@ -36,7 +38,7 @@ from raft_meta.consensus.messages import Chunk, Entry
 FORMAT_VERSION: Final = 1
 
 PIECE_BYTES: Final = 256 << 10
-"""How much of the file one message carries."""
+"""Bytes of the file in one message."""
 
 _PAYLOAD_BYTES_MAX: Final = 256 << 20
 _RECORD: Final = struct.Struct(">IIc")
@@ -55,7 +57,7 @@ class SnapshotMeta:
 
     @property
     def index(self) -> int:
-        """Index of the last entry that it contains."""
+        """Index of the last entry that the snapshot contains."""
         return self.last[1]
 
 
@@ -105,7 +107,7 @@ def write_snapshot(files: Files, path: str, meta: SnapshotMeta, chunks: Iterable
 class SnapshotReader:
     """Reads and checks one snapshot file.
 
-    Every method raises ``CorruptLogError`` if the part of the file that it read is cut or damaged.
+    Every method that reads records raises ``CorruptLogError`` if a record is cut off or damaged.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -123,7 +125,7 @@ class SnapshotReader:
         self._file.close()
 
     def read_meta(self) -> SnapshotMeta:
-        """Read the head only."""
+        """Read the head record only."""
         kind, payload, _, _ = self._record(0, 0)
         if kind != _HEAD:
             raise self._corrupt("it has no head")
@@ -139,7 +141,7 @@ class SnapshotReader:
         return meta
 
     def verify(self) -> SnapshotMeta:
-        """Read and check the file up to its end; return its head."""
+        """Read and check the whole file; return the position in its head."""
         for _ in self.chunks():
             pass
         return self.read_meta()
@@ -183,7 +185,7 @@ def _entry(fields: object) -> Entry:
 
 
 class OutgoingTransfer:
-    """A transfer of one snapshot to one node. It keeps its file open, even if a newer snapshot replaces that file."""
+    """A snapshot that is being sent to one node. Its file stays open, even if a newer snapshot replaces the file."""
 
     def __init__(self, file: File, transfer_id: TransferId, *, piece_bytes: int) -> None:
         self._file = file
@@ -193,7 +195,7 @@ class OutgoingTransfer:
         self._offset = 0
 
     def next_piece(self) -> Chunk:
-        """Return the next piece; the last piece is marked as last."""
+        """Read the next piece of the file; the last piece is marked as last."""
         start = self._offset
         data = self._file.pread(self._piece_bytes, start)
         self._offset += len(data)
@@ -205,7 +207,7 @@ class OutgoingTransfer:
 
 
 class IncomingTransfer:
-    """A transfer of one snapshot from one node."""
+    """A snapshot that is being received from one node."""
 
     def __init__(self, files: Files, path: str, node_id: int, transfer_id: TransferId) -> None:
         files.remove(path)
@@ -215,7 +217,7 @@ class IncomingTransfer:
         self.received_bytes = 0
 
     def write(self, data: bytes) -> None:
-        """Append the next piece.
+        """Add a piece at the end of the file.
 
         Raises:
             DiskFullError: the transfer must be abandoned.
@@ -227,7 +229,7 @@ class IncomingTransfer:
         self._file.sync()
 
     def close(self) -> None:
-        """Close the file; it stays where it is."""
+        """Close the file without removing it."""
         self._file.close()
 
 
@@ -242,8 +244,8 @@ class SnapshotStore:
         self._piece_bytes = piece_bytes
         files.remove(self.local_path)
         files.remove(self.incoming_path)
-        # A killed process may not have synced its last rename. This process sees its effect, so a power cut must not
-        # undo it later.
+        # A process that was killed may have renamed a file without syncing the directory. This process reads the file
+        # under its new name, so a later power cut must not undo the rename.
         files.sync_directory(directory)
         self.meta: SnapshotMeta | None = None
         self.size_bytes = 0
@@ -254,7 +256,7 @@ class SnapshotStore:
         """Read the current snapshot and check it as a whole.
 
         Raises:
-            CorruptLogError: the file is not whole; the process must stop rather than run with an empty state.
+            CorruptLogError: the file is damaged. The process must stop, so that it does not run with no state.
         """
         reader = SnapshotReader(self.files, self.path)
         try:

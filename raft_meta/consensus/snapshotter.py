@@ -1,7 +1,8 @@
 """Keeps the log short: writes a snapshot in the background, then drops the entries that the snapshot contains.
 
-The log's bytes decide, not the number of entries: a large state with small commands must not be rewritten every few
-seconds. A failed attempt (a full disk) changes nothing and is repeated later.
+The size of the log in bytes decides when. The number of entries does not: otherwise many small commands would cause
+a rewrite of a large state every few seconds. If an attempt fails on a full disk, it changes nothing and is repeated
+later.
 """
 
 import logging
@@ -18,11 +19,11 @@ _log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 10.0
 _PATIENCE: Final = 4
-"""A transfer in progress no longer prevents a snapshot once the log has grown to so many times its bound."""
+"""If the log is more than this many times its limit, a snapshot is written even during a transfer to a follower."""
 
 
 class Background(Protocol):
-    """Runs a job elsewhere, then ``done`` on the core's thread with the job's exception, or None."""
+    """A function that runs ``job`` elsewhere, then ``done`` on the core's thread with the job's exception, or None."""
 
     def __call__(
         self, job: Callable[[], None], done: Callable[[BaseException | None], None]

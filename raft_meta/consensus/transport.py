@@ -1,12 +1,14 @@
-"""The live connections of the Raft channel: which node dials, what a session may carry, when it ends.
+"""The live connections of the Raft channel: which node dials, what a session may carry, when a session ends.
 
-Runs on the quorum's loop. The voter with the higher id dials the other; observers dial every voter. So each pair has
-one dialer, which keeps one connection. When it dials again, the acceptor drops the older connection at once and ignores
-data that still arrives on it: two live connections would reorder messages.
+A session is a connection after its handshake. This module runs on the quorum's loop.
+
+Of two voters, the one with the higher id dials the other. Observers dial every voter. So each pair of nodes has one
+dialer, which keeps one connection. When it dials again, the acceptor closes the older connection at once and ignores
+data that still arrives on it. With two live connections, messages could be reordered.
 
 Names are resolved at every dial, because addresses change. A session ends if the peer closes it or breaks the protocol.
-It also ends if the kernel gives up on unacknowledged bytes (``TCP_USER_TIMEOUT``). After a network failure the node
-then dials again, and does not wait for a retransmission timer that has backed off for minutes.
+It also ends if sent bytes stay unacknowledged for ``TCP_USER_TIMEOUT``. So after a network failure the node dials
+again. Otherwise it would wait for TCP's next retransmission, which may be minutes away.
 """
 
 import asyncio
@@ -38,45 +40,46 @@ _log = logging.getLogger(__name__)
 CONNECT_SECONDS_MAX: Final = 2.0
 HANDSHAKE_SECONDS_MAX: Final = 2.0
 CONGESTED_BYTES: Final = 8 << 20
-"""A peer with more bytes than this waiting for it gets heartbeats only."""
+"""If more bytes than this wait to be sent to a peer, the peer gets heartbeats only."""
 
 OPENING_MAX: Final = 64
-"""Connections in their handshake at the same time; further connections are closed."""
+"""Most connections that are in their handshake at the same time; further ones are closed."""
 
 _FRAME_BYTES_MAX: Final = 16 << 20
 FRAME_SECONDS_MAX: Final = 20.0
-"""Longest time from the first byte of a frame to its last: 16 MiB at 7 Mbit/s. A frame with a damaged length swallows
-all bytes behind it, heartbeats included: its session looks alive, but no message arrives on it."""
+"""Longest time from the first byte of a frame to its last: 16 MiB at 7 Mbit/s. If the length in a frame is damaged, the
+decoder takes all later bytes, heartbeats included, as part of the frame. The session then seems alive, but delivers no
+message. This timeout ends it."""
 
 SILENCE_SECONDS: Final = 3.0
-"""A peer that has not responded for so long may be replaced by another process of the same id."""
+"""A peer that has not responded for this long may be replaced by another process with the same node id."""
 _LAST_WORD_SECONDS: Final = 1.0
-"""Time in which a refused peer may take the reason."""
+"""Time in which a refused peer can receive the reason before the connection is aborted."""
 
 _COMPLAINT_SECONDS: Final = 10.0
 _COMPLAINTS_MAX: Final = 100
 _UNANSWERED_MS_MAX: Final = 3000
 _BACKOFF_SECONDS: Final = (0.05, 1.0)
 _TCP_THIN_LINEAR_TIMEOUTS: Final = 16
-"""Linux's number of the option, for which Python has no name. Source: linux/tcp.h."""
+"""The number of the socket option on Linux. Python has no name for it. Source: linux/tcp.h."""
 
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
 
 
 class Events(Protocol):
-    """Listener of the transport; called on the quorum's loop."""
+    """The transport's listener. Called on the quorum's loop."""
 
     def on_connected(self, peer: PeerIdentity) -> None:
-        """Called when a session with this peer is live; any older one is gone."""
+        """Called when a session with this peer is live. An older session with the peer is closed."""
 
     def on_disconnected(self, node_id: int) -> None:
-        """Called when the session with this peer is gone."""
+        """Called when the session with this peer has ended."""
 
     def on_message(self, node_id: int, message: Message) -> None:
         """Called with each message of the live session."""
 
     def on_read(self) -> None:
-        """Called after ``on_message`` has had all messages that arrived together."""
+        """Called after ``on_message`` was called for all messages that arrived together."""
 
     def on_refused(self, error: PeerRefusedError) -> None:
         """Called when a peer proved its identity and was refused."""
@@ -84,9 +87,9 @@ class Events(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportConfig:
-    """The peers and how to reach them.
+    """The settings of a transport.
 
-    ``voters``: id → (host, port). ``identity``: returns this node's identity; called for each connection.
+    ``voters``: id → (host, port). ``identity``: called for each connection; returns this node's identity.
     """
 
     voters: dict[int, tuple[str, int]]
@@ -95,7 +98,7 @@ class TransportConfig:
     ssl_server: ssl.SSLContext | None
     ssl_client: ssl.SSLContext | None
     verifies_id: bool = False
-    """Whether a peer's certificate must name the node that the peer claims to be."""
+    """Whether a peer's certificate must name the node id that the peer claims."""
 
 
 class Transport:
@@ -108,11 +111,11 @@ class Transport:
         self._node_id = config.identity().node_id
         self._live: dict[int, _PeerConnection] = {}
         self._opening: dict[_PeerConnection, None] = {}
-        """In the order of arrival, so that a simulated run repeats."""
+        """Connections in their handshake, in order of arrival, so that a simulated run repeats."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._contact_ms: dict[int, int] = {}
         self._unanswered: dict[int, float] = {}
-        """When the first message was sent to a peer that it has not responded to, in the loop's seconds."""
+        """Peer id → when the oldest message was sent to which the peer has not responded, in the loop's seconds."""
         self._complaints: dict[str, float] = {}
         self._is_closed = False
 
@@ -136,12 +139,12 @@ class Transport:
         self._live.clear()
 
     def accept(self, connection: socket.socket) -> None:
-        """Take an accepted socket whose preface has been read."""
+        """Take an accepted socket whose preface has been read. Close it if too many handshakes are in progress."""
         if self._is_closed or len(self._opening) >= OPENING_MAX:
             connection.close()
             return
         task = self._spawn(self._open(connection, None))
-        # A task that is cancelled before its first step never closes its socket.
+        # If the task is cancelled before its first step, it never closes its socket.
         task.add_done_callback(lambda _: connection.close())
 
     def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -153,7 +156,7 @@ class Transport:
     # -- sessions
 
     def send(self, node_id: int, message: Message) -> None:
-        """Send on the live session; drop the message if there is none."""
+        """Send on the live session. If there is none, drop the message."""
         connection = self._live.get(node_id)
         if connection is not None:
             connection.send(encode_message(message))
@@ -166,17 +169,17 @@ class Transport:
         return connection is not None and connection.waiting_bytes > CONGESTED_BYTES
 
     def connected_ids(self) -> list[int]:
-        """Return the peers with a live session, sorted."""
+        """Return the ids of peers with a live session, sorted."""
         return sorted(self._live)
 
     def last_contact_ms(self, node_id: int) -> int | None:
-        """Return when the peer was last heard, in monotonic ms; None for never. Any thread."""
+        """Return when a message of the peer last arrived, in monotonic ms; None for never. Safe from any thread."""
         return self._contact_ms.get(node_id)
 
     # -- called by connections
 
     def on_session(self, connection: "_PeerConnection", session: Session) -> None:
-        """Make a finished handshake the live session of its pair.
+        """Make a connection whose handshake finished the live session of its pair of nodes.
 
         Raises:
             PeerRefusedError: the peer was started with other voters, or another live process has its node id.
@@ -206,11 +209,14 @@ class Transport:
             )
 
     def _check_twin(self, connection: "_PeerConnection", peer: PeerIdentity) -> None:
-        """Refuse a second process with the node id of a peer that is connected.
+        """Refuse a second process with the node id of a connected peer.
 
-        A node whose configuration was copied would otherwise take the place of the healthy one, again and again: each
-        of them dials when its session ends. A process that ended has closed its session. A machine that vanished has
-        not: the kernel ends its session after ``_UNANSWERED_MS_MAX``. A process that stands still is silent.
+        If a node's configuration was copied, two live processes have the same node id. Each dials when its session
+        ends, so without this check they would replace each other's session again and again.
+
+        The live session stays unless the peer has been silent for ``SILENCE_SECONDS``. This covers a process that
+        hangs. A process that ended has closed its session. If its machine vanished, the kernel ends the session after
+        ``_UNANSWERED_MS_MAX``.
         """
         older = self._live.get(peer.node_id)
         if older is None or not peer.incarnation or older.incarnation in {0, peer.incarnation}:
@@ -228,7 +234,7 @@ class Transport:
     def on_frames(
         self, connection: "_PeerConnection", node_id: int, headers: Sequence[bytes]
     ) -> None:
-        """Take checked frames that arrived together."""
+        """Handle frames that arrived together. Their check has succeeded."""
         if self._live.get(node_id) is not connection:
             return
         self._unanswered.pop(node_id, None)
@@ -242,17 +248,17 @@ class Transport:
             self._events.on_read()
 
     def on_refused(self, error: PeerRefusedError) -> None:
-        """Report a peer of another cluster or of other voters, or one under a wrong address."""
+        """Report a peer that proved its identity and is refused, to ``Events``."""
         if self._is_news(str(error)):
             self._events.on_refused(error)
 
     def on_broken(self, error: PeerProtocolError) -> None:
-        """Log a peer that broke the protocol, or does not know the secret."""
+        """Log a peer that broke the protocol or does not know the secret."""
         if self._is_news(str(error)):
             _log.warning("raft connection refused reason=%r", str(error))
 
     def _is_news(self, reason: str) -> bool:
-        """Return whether to report this reason now. Peers dial every second, so each is reported every 10 s at most."""
+        """Return whether to report this reason now: peers dial every second, but a reason is reported every 10 s."""
         now = asyncio.get_running_loop().time()
         if now - self._complaints.get(reason, -_COMPLAINT_SECONDS) < _COMPLAINT_SECONDS:
             return False
@@ -262,7 +268,7 @@ class Transport:
         return True
 
     def on_closed(self, connection: "_PeerConnection", node_id: int | None) -> None:
-        """Forget a connection that is gone."""
+        """Remove a connection that is closed."""
         self._opening.pop(connection, None)
         if node_id is not None and self._live.get(node_id) is connection:
             del self._live[node_id]
@@ -278,12 +284,12 @@ class Transport:
         backoff = least
         while not self._is_closed:
             try:
-                # Not wait_for: in Python 3.11 it swallows a cancellation that arrives together with the result.
+                # Not wait_for: in Python 3.11 it ignores a cancellation that arrives together with the result.
                 async with asyncio.timeout(CONNECT_SECONDS_MAX):
                     dialled = await self._dial(node_id)
                 opened_at = loop.time()
                 await self._open(dialled, node_id)
-                # A peer that refuses this node ends each session at once.
+                # A peer that refuses this node ends each session at once. The backoff must keep growing then.
                 if loop.time() - opened_at > most:
                     backoff = least
             except (OSError, TimeoutError) as error:
@@ -366,7 +372,7 @@ class Transport:
 
 
 class _PeerConnection(asyncio.Protocol):
-    """One socket: the handshake, then frames."""
+    """One socket: it does the handshake, then carries frames."""
 
     def __init__(
         self, owner: Transport, handshake: Handshake, loop: asyncio.AbstractEventLoop
@@ -379,12 +385,12 @@ class _PeerConnection(asyncio.Protocol):
         self._loop = loop
         self._deadline = loop.call_later(HANDSHAKE_SECONDS_MAX * 2, self.abort)
         self._unfinished: asyncio.TimerHandle | None = None
-        """Set while a frame has arrived in part."""
+        """Set while a part of a frame has arrived, but not the whole frame."""
         self.closed: asyncio.Future[None] = loop.create_future()
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that the kernel has not taken yet."""
+        """Bytes that wait to be sent, because the kernel has not taken them yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
@@ -393,12 +399,12 @@ class _PeerConnection(asyncio.Protocol):
         return 0 if self._session is None else self._session.peer.incarnation
 
     def send(self, header: bytes) -> None:
-        """Send one frame. The whole message is in the header, because only the header is authenticated."""
+        """Send one frame. The whole message is in the frame's header, because the HMAC covers only the header."""
         if self._session is not None and self._transport is not None:
             self._transport.writelines(self._session.encoder.encode(header))
 
     def abort(self) -> None:
-        """Close at once; bytes that are not sent yet are lost."""
+        """Close at once. Bytes that are not sent yet are lost."""
         self._is_aborted = True
         self._deadline.cancel()
         self._stop_watching()
@@ -408,14 +414,14 @@ class _PeerConnection(asyncio.Protocol):
             self.closed.set_result(None)
 
     def _close_gently(self) -> None:
-        """Close after the bytes that are on their way."""
+        """Close after the waiting bytes are sent, or after ``_LAST_WORD_SECONDS``."""
         self._is_aborted = True
         if self._transport is not None:
             self._deadline = self._loop.call_later(_LAST_WORD_SECONDS, self.abort)
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Transports of other loops have asyncio's interface, but are no subclasses of it.
+        # Transports of uvloop have asyncio's interface, but are no subclasses of its classes.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=CONGESTED_BYTES)
         if self._handshake.verifies_id:
@@ -446,7 +452,7 @@ class _PeerConnection(asyncio.Protocol):
             self.closed.set_result(None)
 
     def _maybe_complain(self) -> None:
-        """Log a peer that closes the connection after our proof. The protocol lets it give no reason."""
+        """Log a peer that closed the connection after this node's proof. The protocol lets it give no reason."""
         peer = self._handshake.peer
         if peer is not None and not self._handshake.is_complete and not self._is_aborted:
             self._owner.on_broken(
@@ -456,7 +462,7 @@ class _PeerConnection(asyncio.Protocol):
             )
 
     def _shake(self, data: bytes) -> bytes:
-        """Feed the handshake; return the bytes behind it."""
+        """Pass bytes to the handshake; return the bytes that arrived after it."""
         self._handshake.receive(data)
         self._write_handshake()
         if not self._handshake.is_complete:
@@ -503,7 +509,7 @@ def _tune(connection: socket.socket) -> None:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if sys.platform == "linux":
-        # On a lossy network the kernel doubles the wait at each retry. Heartbeats that wait so long cause elections.
+        # On a lossy network the kernel doubles the wait after each retry. Heartbeats that wait so long cause elections.
         connection.setsockopt(socket.IPPROTO_TCP, _TCP_THIN_LINEAR_TIMEOUTS, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:

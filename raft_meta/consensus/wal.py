@@ -1,14 +1,14 @@
 """The durable Raft log: entries, hard state (term and vote) and truncations, in one checksummed file.
 
-Everything is written in *groups*. A group holds all records since the last ``sync``. It is written and synced as one,
-and the next group is written only after that sync returned. Recovery relies on that:
+The log is written in *groups*. A group holds all records since the last ``sync``. One call writes and syncs a group,
+and the next group is written only after that sync returned. Recovery relies on this order:
 
-- A bad group with no valid group behind it is the torn tail of a crash. No message was sent that rests on it, so it is
-  cut.
-- A bad group with a valid group behind it was synced before: votes or acknowledgements rest on it. That is damage, and
-  the node refuses to start (``CorruptLogError``).
+- If no valid group follows a bad group, a crash interrupted the write of the bad group. No message that depends on its
+  records was sent, so the group is cut off.
+- If a valid group follows a bad group, the bad group was synced before: votes or acknowledgements depend on it. So it
+  was damaged later, and the node refuses to start (``CorruptLogError``).
 
-Group, all integers big-endian; zeros behind the last group are preallocated room, not a group:
+Group, all integers big-endian; zeros behind the last group are preallocated space:
 
     offset  size  meaning
     0       4     b"MWAL"
@@ -20,12 +20,13 @@ Group, all integers big-endian; zeros behind the last group are preallocated roo
     record                        meaning
     [0, version]                  the first record of a file
     [1, command, index, term]     an entry; indexes are consecutive
-    [2, index]                    the entry of this index and all later ones are gone
+    [2, index]                    the entry with this index and all later entries are removed
     [3, term, vote|nil]           hard state
 
-Compaction writes a new file beside the old one and renames it over the old one (``drop_before``). The suffix that it
-keeps was acknowledged, so it is never rewritten in place. Room is preallocated in steps, and proposals may not use a
-reserve (``has_room``). So a full disk refuses proposals, while votes, terms and leadership continue.
+Compaction (``drop_before``) writes a new file beside the old one and renames the new file over the old one. The entries
+that it keeps may be acknowledged, so a crash must not find the only copy half written. Space is preallocated in steps,
+and proposals may not use the reserve (``has_room``). So on a full disk, proposals are refused while votes and changes
+of term and leader continue.
 
 A failed sync (``DiskFailedError``) leaves the log unusable: the process must stop.
 """
@@ -44,10 +45,10 @@ from raft_meta.consensus.messages import Entry
 FORMAT_VERSION: Final = 1
 
 ROOM_STEP_BYTES: Final = 4 << 20
-"""How far the file grows at a time: by four of the largest commands."""
+"""How far the file grows at a time: four times the largest command."""
 
 RESERVE_BYTES: Final = 1 << 20
-"""Room that proposals may not use: some 30,000 changes of term on a disk that stays full."""
+"""Space that proposals may not use: enough for some 30,000 changes of term while the disk is full."""
 
 _MAGIC: Final = b"MWAL"
 _GROUP: Final = struct.Struct(">4sIQI")
@@ -62,8 +63,8 @@ _FIRST_INDEX: Final = 1
 class Wal:
     """The log, in memory and on disk.
 
-    Invariants: ``entries`` are consecutive in index. A crash loses records that are not yet on disk (``is_dirty``) as
-    a whole, or from some record on, never in the middle. Owned by one thread.
+    Invariants: ``entries`` are consecutive in index. A crash may lose records that are not on disk yet (``is_dirty``).
+    It then loses all of them, or the last ones. Owned by one thread.
     """
 
     def __init__(
@@ -96,8 +97,8 @@ class Wal:
         self._allocated = self._file.size()
         self._cut_bytes = self._cut_tail()
         self.has_room(0)
-        # ``_load`` may have read bytes that a killed process wrote but did not sync. A later power cut must not remove
-        # them.
+        # A killed process may have written bytes that it did not sync, and ``_load`` may have read them. This node acts
+        # on them now, so a later power cut must not remove them.
         self._file.sync()
         files.sync_directory(path.rpartition("/")[0] or ".")
         self._is_new = self._end == 0
@@ -113,12 +114,12 @@ class Wal:
 
     @property
     def cut_bytes(self) -> int:
-        """How many bytes of a torn tail were cut when the log was opened."""
+        """Number of bytes of an interrupted write that were cut off when the log was opened."""
         return self._cut_bytes
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the file in use, records that are not written yet included. Compaction decides by it."""
+        """Bytes of the file in use, plus the records that are not written yet. Compaction depends on this size."""
         return self._end + self._pending_bytes
 
     @property
@@ -127,16 +128,16 @@ class Wal:
         return bool(self._pending)
 
     def position_of(self, entry: Entry) -> int | None:
-        """Return the position in ``entries`` of the entry with this index and term; None if it is not there."""
+        """Return the position in ``entries`` of the entry with this index and term; None if there is none."""
         position = entry[1] - self.entries[0][1] if self.entries else -1
         if 0 <= position < len(self.entries) and self.entries[position][1:] == entry[1:]:
             return position
         return None
 
     def has_room(self, command_bytes: int, *, count: int = 1, is_urgent: bool = False) -> bool:
-        """Return whether ``count`` commands of this size together may be added; grow the file for them if possible.
+        """Return whether ``count`` commands of ``command_bytes`` together may be added; grow the file if needed.
 
-        ``is_urgent``: half the reserve may be used, for the entries that reads and rejoining voters need.
+        ``is_urgent``: for entries that barriers and learners need. These may use half of the reserve.
         """
         reserve = self._reserve // 2 if is_urgent else self._reserve
         added = _GROUP.size + command_bytes + _RECORD_OVERHEAD * count
@@ -160,21 +161,22 @@ class Wal:
         self._record(_ENTRY, *entry)
 
     def truncate_from(self, index: int) -> None:
-        """Drop the entry of this index and all later ones."""
+        """Remove the entry with this index and all later entries."""
         if not self.entries or index > self.entries[-1][1]:
             return
-        # The index of the call, not the first one of ``entries``: after a full disk the file may begin before that.
+        # Record the index of the call, even if it is below ``entries``: after a compaction failed on a full disk, the
+        # file still has earlier entries.
         self._record(_TRUNCATE, index)
         del self.entries[max(0, index - self.entries[0][1]) :]
 
     def set_hard_state(self, term: int, voted_for: int | None) -> None:
-        """Record term and vote. They must be synced before any message that rests on them leaves."""
+        """Record term and vote. They must be synced before a message that depends on them is sent."""
         if (term, voted_for) != (self.term, self.voted_for):
             self.term, self.voted_for = term, voted_for
             self._record(_HARD_STATE, term, voted_for)
 
     def sync(self) -> None:
-        """Write and sync all new records, as one group.
+        """Write and sync all new records as one group.
 
         Raises:
             DiskFailedError: a write or sync failed; stop the process.
@@ -198,19 +200,20 @@ class Wal:
         self._pending_bytes = 0
 
     def drop_before(self, index: int) -> None:
-        """Forget the entries below ``index``, durably and at once. This syncs all new records, too.
+        """Remove the entries below ``index``, durably and at once. This also syncs all new records.
 
-        On a full disk the file does not change. If it is opened again, it also has the older entries, which the
-        snapshot that replaces them covers. So until the next rewrite the file may begin before ``entries`` does.
+        If the disk is full, only ``entries`` changes. The file keeps the older entries until the next rewrite, and
+        opening it loads them. This does no harm, because the snapshot contains them.
         """
         if self.entries:
             del self.entries[: max(0, index - self.entries[0][1])]
         self._rewrite()
 
     def restart_with(self, entries: Iterable[Entry]) -> None:
-        """Replace all entries at once, durably; on a full disk by records at the end of the old file."""
+        """Replace all entries, durably and at once. If the disk is full, record the change for the next ``sync``."""
         kept = list(entries)
-        # From index 1: the file may still have entries that ``drop_before`` forgot, and none may stay before a gap.
+        # Truncate from index 1: the file may still have entries that ``drop_before`` removed from memory. They must not
+        # stay before a gap.
         self._record(_TRUNCATE, _FIRST_INDEX)
         self.entries = []
         for entry in kept:
@@ -218,13 +221,13 @@ class Wal:
         self._rewrite()
 
     def close(self) -> None:
-        """Sync and close."""
+        """Sync and close the file."""
         if not self._failed:
             self.sync()
         self._file.close()
 
     def abandon(self) -> None:
-        """Close without syncing: the process is stopping because of this log."""
+        """Close the file without syncing it: the process is stopping because of this log."""
         self._file.close()
 
     # -- the file
@@ -282,7 +285,7 @@ class Wal:
     # -- recovery
 
     def _load(self) -> int:
-        """Replay the file; return where its last good group ends."""
+        """Replay the file; return the position at which its last good group ends."""
         content = self._file.pread(self._file.size(), 0)
         position = 0
         while (end := self._load_group(content, position)) is not None:
@@ -341,9 +344,9 @@ class Wal:
             candidate = content.find(_MAGIC, candidate + 1)
 
     def _cut_tail(self) -> int:
-        """Overwrite a torn group with zeros; return how many bytes it had.
+        """Overwrite an incomplete group with zeros; return how many bytes it had.
 
-        Truncating would free blocks that a full disk might not give back.
+        Truncating the file instead would free blocks. On a full disk, the log might not get them back.
         """
         tail = self._file.pread(self._allocated - self._end, self._end)
         torn = len(tail.rstrip(b"\0"))
@@ -364,7 +367,7 @@ def _group(sequence: int, records: list[bytes]) -> list[bytes]:
 
 
 def _read_group(content: bytes, position: int) -> tuple[int, memoryview] | None:
-    """Return (sequence, payload) of the group at ``position``; None if no whole, undamaged group is there."""
+    """Return (sequence, payload) of the group at ``position``; None if there is no whole, undamaged group."""
     start = position + _GROUP.size
     if start > len(content):
         return None
