@@ -1,8 +1,9 @@
 """The correction of the applied time after a wrong clock has advanced it.
 
-The applied time is the latest time of any proposer. So the time of a clock that was ahead would stay until the other
-clocks reach it, even after that clock was corrected. Tokens created in the meantime would count as expired, and offsets
-would be kept too long. The controller knows the cluster's time and proposes the correction.
+The applied time never goes back: it is the latest time that any proposer put into a command. If the clock of one
+proposer was ahead, the applied time stays ahead even after that clock is corrected, until the other clocks reach it.
+Until then, tokens count as expired too early, and offsets are kept too long. So the controller, which knows the
+cluster's time, proposes a correction.
 """
 
 from collections.abc import Callable
@@ -29,10 +30,10 @@ V = TypeVar("V")
 
 
 def correct(image: Image, command: CorrectTime) -> Outcome:
-    """Set the applied time, and all stored times that are later, back to the command's time; never forward.
+    """Set the applied time, and all stored times after it, back to the command's time; never forward.
 
     Raises:
-        StaleControllerEpochError: the proposer is not the controller any more.
+        StaleControllerEpochError: another broker has become the controller.
     """
     check_controller(image, command.controller_epoch)
     now_ms = command.now_ms
@@ -73,6 +74,6 @@ def correct(image: Image, command: CorrectTime) -> Outcome:
 
 
 def _changed(values: Map[K, V], change: Callable[[V], V]) -> Map[K, V]:
-    """Return ``values`` with ``change`` applied to each; the same object if no value changes."""
+    """Return ``values`` with ``change`` applied to each value; the same object if no value changes."""
     changed = {key: after for key, value in values.items() if (after := change(value)) is not value}
     return values.update(changed) if changed else values

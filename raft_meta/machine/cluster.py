@@ -32,8 +32,8 @@ def apply(image: Image, command: ClusterCommand) -> Outcome:
     """Apply a cluster command.
 
     Raises:
-        InvalidRequestError, FeatureLevelError, StaleControllerEpochError: refused.
-        CorruptLogError: this node's release is too old; it must stop.
+        InvalidRequestError, FeatureLevelError, StaleControllerEpochError: the command is refused.
+        CorruptLogError: this node's release does not know the cluster's feature level; the node must stop.
     """
     match command:
         case ForgetAudited() | NoteAction():
@@ -95,8 +95,8 @@ def _set_feature_level(image: Image, command: SetFeatureLevel) -> Outcome:
 def supported_level(image: Image) -> int:
     """Return the highest feature level that every broker supports.
 
-    It is the present level while a voter is not registered: the voter may be of an older release, and would then need
-    an upgrade before it could take part at all.
+    While a voter is not registered as a broker, return the present level. That voter may run an older release. If the
+    level rose, it could not take part before an upgrade.
     """
     if not all(voter in image.brokers for voter in image.voters):
         return image.feature_level
@@ -107,9 +107,9 @@ def supported_level(image: Image) -> int:
 
 
 def _check_known(level: int) -> None:
-    """Raise CorruptLogError, which stops the node, if its release does not know this feature level.
+    """Raise CorruptLogError, which stops the node, if this release does not know the feature level.
 
-    Otherwise the node would refuse commands that the other nodes apply, and its image would differ.
+    If the node went on, it would refuse commands that the other nodes apply, and its image would differ from theirs.
     """
     if level > FEATURE_LEVEL_MAX:
         raise CorruptLogError(

@@ -1,13 +1,14 @@
-"""Marks in the log, at which nodes check that all of them hold the same image, also under load.
+"""Marks in the log, at which nodes check that all of them hold the same image. This works under load, too.
 
-Every ``CheckImage`` in the log is a *mark*: each node keeps a reference to the image right after it. The next
-``CheckImage`` carries the mark's index, and the hash of the image that its proposer kept there. A node that kept that
-mark compares the hash with its own. Both are of one index, regardless of how many commands lie between.
+Every ``CheckImage`` command in the log is a *mark*: each node keeps a reference to its image right after that command.
+The next ``CheckImage`` carries the index of this mark, and the hash of the proposer's image at the mark. A node that
+kept the mark compares the hash with the hash of its own image. Both images are of the same index, no matter how many
+commands lie between the two checks.
 
-Marks are not part of the image, so they do not change its bytes. A snapshot does not hold them: a node that started
-from one compares nothing until the next mark. A first check carries index 0, which no mark has. An older release
-compares only if no command lies between two checks. It understands these checks, because the image at the mark is then
-the image before the check.
+Marks are not part of the image. A snapshot does not contain them, so a node that started from a snapshot compares
+nothing before the next mark. The first check of a cluster carries index 0, which no mark has. Nodes of an older release
+keep no marks. They compare the image before the check, and only if no command lies between two checks. In this case
+it is the image at the mark.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from raft_meta.machine.image import Image
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A check for a node that kept the mark. ``image``: its own at the mark; ``expected``: the proposer's hash."""
+    """A comparison for a node that kept the mark. ``image``: its image at the mark; ``expected``: the hash to match."""
 
     image: Image
     expected: bytes
@@ -39,16 +40,18 @@ class Comparison:
 
 
 class ImageMarks:
-    """The last mark of one node. Written by the thread that applies commands; ``last`` may be read from any."""
+    """The last mark of one node. The thread that applies commands writes it; any thread may read ``last``."""
 
     def __init__(self) -> None:
         self.last: Image | None = None
 
     def take(self, check: CheckImage, after: Image) -> Comparison | None:
-        """Keep ``after``, the image after ``check``, as the next mark; return the comparison that ``check`` asks for.
+        """Make ``after``, the image after ``check``, the next mark; return the comparison that ``check`` asks for.
 
-        None if this node did not keep the mark of ``check``. Nothing is hashed here, so that a check takes no longer
-        to apply than other commands.
+        Returns:
+            None if this node did not keep the mark that ``check`` names.
+
+        This does not compute the hash, so that a check takes no longer to apply than other commands.
         """
         before, self.last = self.last, after
         if before is None or before.index != check.index:
@@ -56,5 +59,5 @@ class ImageMarks:
         return Comparison(image=before, expected=check.image_hash)
 
     def forget(self) -> None:
-        """Forget the mark: a snapshot replaced the image, so the earlier image says nothing about it."""
+        """Remove the mark: the image was replaced by a snapshot, so the earlier image must not be compared."""
         self.last = None

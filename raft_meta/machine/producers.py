@@ -1,16 +1,17 @@
-"""Producer ids for idempotent writes. They are allocated here once; partitions use them without further requests.
+"""Producer ids for idempotent writes. A producer gets its id here once; its writes need no further command.
 
-With a name, a producer gets its id again after a restart, with the next epoch. That fences its earlier process, and
-aborts the transaction that it left open. Ids are never used twice. The state of a producer in a partition is in the
-partition's log, not here.
+A producer may have a name. After a restart, it gets its id again by this name, with the next epoch. The next epoch
+fences its earlier process, and aborts the transaction that this process left open. Ids are never reused. The sequences
+of a producer in a partition are in the partition's log, not here.
 
-An id belongs to the principal that reserved it, and no other principal may write under it
-(``http_api.records.producer_owners``). A named producer stores its principal. Ids without a name are given out in
-blocks of ``IDS_PER_BLOCK`` ids, each block to one principal. A block is one small entry, so the principal of an id is
-known long after the id was allocated. Ids that were reserved without credentials are in no block.
+An id belongs to the principal that reserved it. Another principal must not write under it; the API checks this
+(``http_api.records.producer_owners``). For a named producer, the image stores the principal. Ids without a name come
+from blocks of ``IDS_PER_BLOCK`` ids, and each block belongs to one principal. A block takes little memory, so the image
+can tell an id's principal long after it was allocated. Ids that were reserved without credentials are in no block.
 
-A name that begins transactions is forgotten after long disuse, which is longer than any transaction. The name then gets
-another id. Other names are kept for ever, because the image does not see whether a client still writes under them.
+If a name begins transactions and then is not used for long, the image forgets it. This takes longer than any
+transaction. Used again, the name gets another id. Other names are kept for ever, because writes do not change the
+image: it cannot tell whether a client still uses such a name.
 """
 
 from collections import Counter
@@ -32,10 +33,10 @@ from raft_meta.machine.image import AllocatedProducer, Image, ProducerBlock
 from raft_meta.machine.outcome import Outcome
 
 LEVEL = 8
-"""The feature level from which on names that begin transactions are forgotten."""
+"""The feature level from which on unused names that begin transactions are forgotten."""
 
 OWNERS_LEVEL = 11
-"""The feature level from which on the principal of an id is stored."""
+"""The feature level from which on the image stores the principal of an id."""
 
 NAME_LENGTH_MAX = 255
 RESERVED_PREFIX = "milena."
@@ -43,25 +44,26 @@ RESERVED_PREFIX = "milena."
 NAMED_MAX = 100_000
 """Largest number of names. It is bounded because most names are kept for ever."""
 NAMED_PER_PRINCIPAL_MAX = 10_000
-"""Largest number of names of one principal, so that it cannot take all names from the others."""
+"""Largest number of names of one principal, so that no principal can use up all names."""
 IDS_PER_BLOCK = 1_024
 BLOCKS_PER_PRINCIPAL_MAX = 1_000
-"""Largest number of blocks of one principal, a million ids. Beyond it the oldest block is forgotten: its ids then
-belong to no principal."""
+"""Largest number of blocks of one principal: a million ids. If it needs one more, its oldest block is forgotten, and
+the ids of that block then belong to no principal."""
 BLOCKS_MAX = 20_000
-"""Largest number of blocks of all principals. Beyond it the oldest block is forgotten."""
+"""Largest number of blocks of all principals. If one more is needed, the oldest block of all is forgotten."""
 FORGOTTEN_PER_COMMAND_MAX = 1_000
 UNNAMED_KEPT = 10_000
-"""How many ids without a name are kept, for listings. They need only the counter; see ``Image.producer_epoch``."""
+"""How many of the latest ids without a name have an entry, for listings. Older ids need none: see
+``Image.producer_epoch``."""
 
 
 def apply(image: Image, now_ms: WallMs, command: AllocateProducer | ForgetProducers) -> Outcome:
     """Allocate a producer id, or give a known name its next epoch, or forget names.
 
     Raises:
-        InvalidRequestError: an empty or overlong name.
-        TooManyProducersError: too many names, of all principals or of this one.
-        RequestTooLargeError: one command names too many producers to forget.
+        InvalidRequestError: the name is empty or too long.
+        TooManyProducersError: there are too many names, in all or of this principal.
+        RequestTooLargeError: the command names too many producers to forget.
     """
     if isinstance(command, ForgetProducers):
         return _forget(image, command)
@@ -86,7 +88,7 @@ def apply(image: Image, now_ms: WallMs, command: AllocateProducer | ForgetProduc
 
 
 def principal_of(image: Image, producer_id: int) -> str:
-    """Return the principal that an id belongs to; empty if it belongs to none, or was never allocated."""
+    """Return the principal to which an id belongs; empty if to none, or if the id was never allocated."""
     producer = image.producers.get(producer_id)
     if producer is not None:
         return producer.principal
@@ -95,7 +97,7 @@ def principal_of(image: Image, producer_id: int) -> str:
 
 
 def without_principal(image: Image, principal: str) -> Image:
-    """Return the image in which no id belongs to the principal, so that a later user of its name gets none."""
+    """Return the image in which no id belongs to the principal, so that a later user with its name gets no ids."""
     for number in image.blocks_of.get(principal, ()):
         image = _without_block(image, number)
     if principal not in image.named_counts:
@@ -110,7 +112,7 @@ def without_principal(image: Image, principal: str) -> Image:
 
 
 def blocks_by_principal(blocks: Iterable[ProducerBlock]) -> Map[str, tuple[int, ...]]:
-    """Return the numbers of each principal's blocks, ascending."""
+    """Return the numbers of each principal's blocks, in ascending order."""
     found: dict[str, list[int]] = {}
     for block in blocks:
         found.setdefault(block.principal, []).append(block.number)
@@ -123,9 +125,9 @@ def names_by_principal(producers: Iterable[AllocatedProducer]) -> Map[str, int]:
 
 
 def unused(image: Image, since_ms: WallMs) -> Iterable[int]:
-    """Return the producers whose transactional ids may be forgotten: those last used at or before ``since_ms``.
+    """Yield the ids of producers whose names may be forgotten: those last used at or before ``since_ms``.
 
-    ``used_ms`` is 0 for producers without a transactional id.
+    ``used_ms`` is 0 for producers that begin no transactions, so this yields none of them.
     """
     return (p.producer_id for p in image.producers.values() if 0 < p.used_ms <= since_ms)
 
@@ -139,7 +141,7 @@ def _forget(image: Image, command: ForgetProducers) -> Outcome:
     counts = image.named_counts
     for producer_id in command.producer_ids:
         producer = remaining.get(producer_id)
-        # A name that was used since is kept.
+        # Between the search and this command, the name may have been used again. Then it is kept.
         if producer is None or not 0 < producer.used_ms <= command.unused_since_ms:
             continue
         assert producer.name is not None, f"producer {producer_id} begins transactions namelessly"
@@ -160,7 +162,7 @@ def _forget(image: Image, command: ForgetProducers) -> Outcome:
 
 def _too_many_names(image: Image) -> LimitReachedError:
     if not bounds.are_in_force(image):
-        # Nodes of the first level give exactly this message, and responses are part of the image.
+        # Responses are part of the image, so they must equal those of nodes at the first level: exactly this message.
         return LimitReachedError(f"There are {NAMED_MAX} named producers already.")
     return TooManyProducersError(
         f"There are {NAMED_MAX} named producers already, and names are kept for ever; use one of them, or a"
@@ -226,7 +228,7 @@ def _new_block(image: Image, principal: str) -> tuple[Image, ProducerBlock]:
     number = -(-image.next_producer_id // IDS_PER_BLOCK)
     next_producer_id = (number + 1) * IDS_PER_BLOCK
     producers = image.producers.mutate()
-    # Forgets at once what would have been forgotten at each skipped id.
+    # An allocation of one id forgets one old id. This block skips ids, so it forgets an old id for each of them.
     for old_id in range(image.next_producer_id - UNNAMED_KEPT, next_producer_id - UNNAMED_KEPT):
         old = producers.get(old_id)
         if old is not None and old.name is None:
@@ -263,7 +265,7 @@ def _new_producer(image: Image, name: str | None, used_ms: WallMs, principal: st
         principal=principal,
     )
     producers = image.producers.set(producer_id, producer)
-    # Allocating an id forgets the one ``UNNAMED_KEPT`` below it, so that forgetting needs no search.
+    # Allocating an id forgets the unnamed id that lies ``UNNAMED_KEPT`` below it. So forgetting needs no search.
     old = producers.get(producer_id - UNNAMED_KEPT)
     if old is not None and old.name is None:
         producers = producers.delete(old.producer_id)

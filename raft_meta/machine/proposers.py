@@ -1,9 +1,9 @@
 """Deduplication of commands: a retry gets the first response and is not applied again.
 
-The metadata log may hold a command twice, because a proposer without a response proposes it again. It may also hold a
-command of an ended process behind commands of its successor. Each broker is one proposer. It numbers its commands
-within an incarnation of its process. The image keeps the responses of the last ``WINDOW`` numbers. Whether lower
-numbers were applied is not known any more.
+The metadata log may hold a command twice: a proposer that gets no response proposes the command again. The log may also
+hold a command of an ended process behind commands of its successor. Each broker is one proposer. It numbers the
+commands of each incarnation (each start of its process). The image keeps the responses to the last ``WINDOW`` numbers.
+For lower numbers, it is unknown whether their command was applied.
 """
 
 from immutables import Map
@@ -13,16 +13,16 @@ from raft_meta.machine.commands import Envelope
 from raft_meta.machine.image import Image, Proposer
 
 WINDOW = 256
-"""Sequences that are kept per proposer, and so the most that one may have in flight at the same time."""
+"""Number of responses kept for each proposer, and so its largest number of commands in flight."""
 
 
 def earlier_response(image: Image, envelope: Envelope) -> bytes | None:
-    """Return the response that the command got when it was applied; None if it was not applied yet.
+    """Return the response that the command got when it was applied; None if it has not been applied.
 
     Raises:
-        InvalidRequestError: the sequence is below 1.
+        InvalidRequestError: the command's number is below 1.
         StaleBrokerEpochError: a later incarnation of the proposer has proposed a command.
-        FateUnknownError: the sequence is below the window.
+        FateUnknownError: the number is below the window.
     """
     if envelope.sequence < 1:
         raise InvalidRequestError("Sequences of commands start at 1.")
@@ -43,7 +43,7 @@ def earlier_response(image: Image, envelope: Envelope) -> bytes | None:
 
 
 def with_response(image: Image, envelope: Envelope, response: bytes) -> Map[int, Proposer]:
-    """Return the image's proposers with this response, without responses that are now below the window."""
+    """Return the image's proposers with this response added, and without responses below the window."""
     before = image.proposers.get(envelope.proposer)
     if before is None or before.incarnation != envelope.incarnation:
         before = Proposer(incarnation=envelope.incarnation, floor=0, window=Map())
@@ -57,7 +57,7 @@ def with_response(image: Image, envelope: Envelope, response: bytes) -> Map[int,
 
 
 def _fallen(before: Proposer, floor: int) -> list[int]:
-    """Return the sequences to forget: usually one, because sequences usually arrive in order."""
+    """Return the numbers that fall out of the window. Usually it is one, because commands usually arrive in order."""
     if floor - before.floor <= WINDOW:
         return list(range(before.floor + 1, floor + 1))
     return [sequence for sequence in before.window if sequence <= floor]

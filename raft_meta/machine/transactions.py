@@ -1,12 +1,16 @@
-"""Transactions: the command that decides each, and the outcome according to the image.
+"""Transactions: the command that decides each, and each transaction's outcome according to the image.
 
-The producer's id and epoch name a transaction. Nothing is registered while it runs: it is open as long as its producer
-is at that epoch. The end of the transaction raises the epoch, and so does a new holder of the producer's name. So
-each transaction is decided once. Its end lists the writes. Writes that a commit does not list were forgotten, late or
-never acknowledged; they are aborted. Group offsets move in the same step.
+A producer id and epoch name a transaction. Nothing is registered while it runs: the transaction is open as long as its
+producer is at that epoch. A commit or an abort raises the epoch. So does a client that takes over the producer's name.
+So each transaction is decided once.
 
-Each partition that a commit names has an ``Ending`` until its log is known to have the marker. The leader writes the
-marker, and ``FinishMarkers`` removes the ending. After that only the logs know the outcome.
+A commit lists the extents, which are the ranges of offsets that the transaction wrote. Writes that the commit does not
+list are aborted: the client forgot them, or they were late or never acknowledged. Group offsets are committed in the
+same step.
+
+For each partition that a commit names, the image has an ``Ending`` until the partition's log is known to have the
+transaction's marker. The leader writes the marker, and ``FinishMarkers`` removes the ending. After that, only the logs
+tell the outcome.
 """
 
 from enum import Enum
@@ -49,24 +53,24 @@ TransactionCommand = EndTransactions | FinishMarkers
 LEVEL = 6
 """The feature level from which on transactions exist."""
 LEADER_EPOCHS_LEVEL = 9
-"""The feature level from which on an end may name the leaders under which it is valid."""
+"""The feature level from which on an end may name the leader epochs under which it is valid."""
 SHARED_KEYS_LEVEL = 10
-"""The feature level from which on requests under idempotency keys may share a transaction. A batch in a log may then
-have several keys, and a transaction several homes."""
+"""The feature level from which on requests with idempotency keys may share a transaction. Then a batch in a log may
+have several keys. One partition keeps a key. It is the key's home, and one transaction may have several homes."""
 
 COMMITTED, ABORTED = "committed", "aborted"
 """Values of ``AllocatedProducer.last``."""
 
 ENDS_PER_COMMAND_MAX = 1_000
 MARKERS_PER_COMMAND_MAX = 4_000
-"""Markers of one command, 60 bytes each."""
+"""Largest number of markers in one command, at 60 bytes each."""
 ITEMS_PER_TRANSACTION_MAX = 1_000
-"""Extents and group offsets of one transaction together. A thousand extents take 57 kB of a command.
+"""Largest number of extents and group offsets of one transaction together. A thousand extents take 57 kB of a command.
 
-Each home of an idempotency key keeps all extents, for its marker. The extents of all homes together have this bound,
-too."""
+Each home of an idempotency key keeps all extents of the transaction, because its marker repeats them. The extents that
+all homes keep together have the same limit."""
 ENDINGS_MAX = 100_000
-"""Endings of all partitions. They are few unless partitions have no leader. So many take 5 MB in a snapshot."""
+"""Largest number of endings. There are few unless partitions have no leader. This number takes 5 MB in a snapshot."""
 
 _NONE: Map[TransactionKey, Ending] = Map()
 
@@ -81,15 +85,15 @@ class NotCommitted(Enum):
 def outcome_of(
     image: Image, topic_id: str, partition: int, producer_id: int, producer_epoch: int
 ) -> Ending | NotCommitted:
-    """Return the state of a transaction in a partition whose log has no marker of it; an ``Ending``: committed.
+    """Return the state of a transaction in a partition whose log has no marker of it. An ``Ending`` means committed.
 
-    A finished ending is no longer in the image, and the result would be ABORTED. So a caller that has the marker must
-    not call this. A producer that the image has forgotten (without a name, after many others) has no open transaction.
+    When the log has the marker, the ending is removed, and this would return ABORTED. So a caller whose log has the
+    marker must not ask. A producer without a name may be forgotten after many others. It then has no open transaction.
     """
     ending = image.ending.get((topic_id, partition), _NONE).get((producer_id, producer_epoch))
     if ending is not None:
         return ending
-    # Not ``image.producer_epoch``: it gives 0 for forgotten ids, which would open their transactions again.
+    # ``image.producer_epoch`` must not be used: it returns 0 for forgotten ids, so their transactions would be open.
     producer = image.producers.get(producer_id)
     if producer is not None and producer.producer_epoch == producer_epoch:
         return NotCommitted.OPEN
@@ -97,10 +101,10 @@ def outcome_of(
 
 
 def apply(image: Image, index: int, now_ms: WallMs, command: TransactionCommand) -> Outcome:
-    """Apply a command about transactions; ``index`` and ``now_ms`` as for commits of groups.
+    """Apply a command about transactions. ``index`` and ``now_ms``: index and time of the command.
 
     Raises:
-        RequestTooLargeError: more ends or markers than one command may have; refused as a whole.
+        RequestTooLargeError: the command has too many ends or markers; it is refused as a whole.
     """
     if isinstance(command, FinishMarkers):
         return _finish(image, command)
@@ -121,7 +125,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: TransactionCommand)
 
 
 class _Ends:
-    """The ends of one command, collected for one new image; each sees the effects of those before it."""
+    """Collects the ends of one command for one new image. Each end sees the effects of the ends before it."""
 
     def __init__(self, image: Image, index: int, now_ms: WallMs) -> None:
         self._before = image
@@ -133,10 +137,10 @@ class _Ends:
         self._settings: dict[str, TopicSettings] = {}
 
     def take(self, end: TransactionEnd) -> None:
-        """Decide a transaction; do nothing if an earlier end decided it in the same way.
+        """Decide a transaction. If an earlier end decided it in the same way, do nothing.
 
         Raises:
-            one of ``offsets.REFUSALS``: it did not end as requested; it may have been aborted instead.
+            one of ``offsets.REFUSALS``: the transaction did not end as requested. It may have been aborted instead.
         """
         producer = self._producers.get(end.producer_id) or self._before.producers.get(
             end.producer_id
@@ -168,7 +172,7 @@ class _Ends:
                 producer,
                 producer_epoch=end.producer_epoch + 1,
                 last=last,
-                # It stays 0 for a name that is kept for ever.
+                # 0 marks a name that is kept for ever. It stays 0.
                 used_ms=self._now_ms if producer.used_ms else producer.used_ms,
             )
 
@@ -187,9 +191,9 @@ class _Ends:
         self._count += len(end.extents)
 
     def _check_leaders(self, end: TransactionEnd) -> None:
-        """Refuse an end if a partition has another leader than the one that reported its extent; it stays open.
+        """Refuse an end if the leader of a partition has changed since it reported its extent. Nothing is decided then.
 
-        A partition that is gone with its topic is left to ``_commit``.
+        A partition that was deleted with its topic is no reason here: ``_commit`` checks it.
         """
         if end.leader_epochs and self._before.feature_level < LEADER_EPOCHS_LEVEL:
             raise InvalidRequestError("Nodes of an earlier release know no leaders of an end.")
@@ -209,7 +213,7 @@ class _Ends:
             raise PartitionNotFoundError(
                 f"Topic '{topic.name}' has no partition {extent.partition}."
             )
-        # One topic has many extents, and creating its settings takes longer than all other steps here.
+        # Topics have many extents, and creating a topic's settings takes longer than all other steps. So keep them.
         settings = self._settings.get(topic.topic_id)
         if settings is None:
             settings = self._settings[topic.topic_id] = TopicSettings.of(topic)
@@ -219,7 +223,7 @@ class _Ends:
             )
 
     def image(self) -> Image:
-        """Return the image after all ends."""
+        """Return the image after all ends that were taken."""
         after = self._commits.image()
         if self._producers:
             after = replace(after, producers=after.producers.update(self._producers))
@@ -232,7 +236,7 @@ class _Ends:
 
 
 def _check_ended_so(producer: AllocatedProducer, end: TransactionEnd) -> None:
-    """Refuse to end the transaction of the previous epoch, unless it ended in the same way."""
+    """Raise unless the transaction of the previous epoch ended in the way that ``end`` requests."""
     if end.is_commit and producer.last != COMMITTED:
         raise TransactionAbortedError(
             f"The transaction of producer {end.producer_id} at epoch {end.producer_epoch} was aborted."
@@ -242,19 +246,20 @@ def _check_ended_so(producer: AllocatedProducer, end: TransactionEnd) -> None:
             f"The transaction of producer {end.producer_id} at epoch {end.producer_epoch} was committed."
         )
     if not producer.last:
-        # The transaction is aborted. But a client that gets "aborted" continues at the next epoch, which belongs to the
-        # name's new holder.
+        # Another client took over the producer's name, which aborted the transaction. The error must not be "aborted":
+        # then the caller would continue at the next epoch, and that epoch belongs to the other client.
         raise StaleProducerEpochError(
             f"Producer {end.producer_id} was taken over, under epoch {producer.producer_epoch}."
         )
 
 
 def check_end(end: TransactionEnd) -> None:
-    """Refuse an end that is invalid for every image. Proposers also call it before the command.
+    """Refuse an end that is invalid for every image. Proposers also call this before they propose the end.
 
     Raises:
-        InvalidProducerError: the epoch is the last that a producer may have; it carries no transaction.
-        RequestTooLargeError: more extents and offsets than a transaction may have.
+        InvalidProducerError: the epoch is the last that a producer may have. It carries no transaction, because an end
+            could not raise it.
+        RequestTooLargeError: there are more extents and offsets than a transaction may have.
         InvalidRequestError: the fields contradict each other.
     """
     if end.producer_epoch >= PRODUCER_EPOCH_MAX:
@@ -327,10 +332,10 @@ def _finish(image: Image, command: FinishMarkers) -> Outcome:
 
 
 def check_configs(image: Image, after: Topic) -> None:
-    """Refuse configs under which markers that are still to be written could be lost.
+    """Refuse topic configs under which markers that are not yet written could be lost.
 
     Raises:
-        TransactionsPendingError: the topic would not accept transactions, and has endings.
+        TransactionsPendingError: the topic has endings, and the new configs do not allow transactions.
     """
     if not TopicSettings.of(after).takes_transactions and offsets.keys_in(image.ending, after):
         raise TransactionsPendingError(

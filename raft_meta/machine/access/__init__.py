@@ -1,1 +1,1 @@
-"""Users, tokens, entries, quotas, and the audit log of changes."""
+"""Users, tokens, access control entries, quotas, and the audit log of changes."""

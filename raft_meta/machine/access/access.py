@@ -1,8 +1,8 @@
 """Access control in the image: users, tokens, access control entries and the mode.
 
-The image holds no secrets: users have salted slow hashes of passwords, tokens the hash of a random secret. The proposer
-creates salts, hashes and ids; this module checks them. ``raft_meta.machine.access.authorization`` decides what a
-request may do.
+The image holds no secrets. Users have slow, salted hashes of their passwords; tokens have the hash of a random secret.
+The proposer creates salts, hashes and ids, and this module checks them. What a request may do is decided in
+``raft_meta.machine.access.authorization``.
 """
 
 import re
@@ -39,12 +39,13 @@ LEVEL = 7
 """The feature level from which on access control exists."""
 
 FAMILIES_LEVEL = 11
-"""The feature level from which on a token stores its parent, and the tokens of each user are limited."""
+"""The feature level from which on a token stores its parent (the token that created it), and the number of each user's
+tokens is limited."""
 
 USERS_MAX = 10_000
 TOKENS_MAX = 100_000
 TOKENS_PER_USER_MAX = 1_000
-"""Largest number of tokens of one user, so that others have room. Each sign-in to the console is a token."""
+"""Largest number of tokens of one user, so that no user can use up all. Each sign-in to the console is a token."""
 ACLS_MAX = 100_000
 ACLS_PER_REQUEST_MAX = 1_000
 GRANTS_PER_TOKEN_MAX = 100
@@ -76,8 +77,8 @@ def apply(image: Image, index: int, now_ms: WallMs, command: AccessCommand) -> O
 
     Raises:
         InvalidAccessError: the command is invalid for every image.
-        UserNotFoundError, StaleVersionError, LastSuperuserError: the image does not allow it.
-        AccessLimitError: there would be too many.
+        UserNotFoundError, StaleVersionError, LastSuperuserError: the present image does not allow it.
+        AccessLimitError: there are too many users, tokens or entries.
     """
     match command:
         case InitAccess():
@@ -93,7 +94,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: AccessCommand) -> O
         case DeleteTokens():
             outcome = _delete_tokens(image, command)
         case AlterQuota():
-            # Permissions stay the same, so data cached for the present access version stays valid.
+            # A quota changes no permission, so permissions that nodes have cached for this access version stay valid.
             return quotas.apply(image, command)
         case _:
             outcome = _alter_acls(image, command)
@@ -240,7 +241,7 @@ def _check_parent(image: Image, command: CreateToken) -> None:
 
 
 def _with_room(image: Image, now_ms: WallMs, user: str) -> Image:
-    """Return the image in which a user may have one more token. At the limit, the user's expired tokens are deleted."""
+    """Return the image with room for one more token of a user. At the limit, the user's expired tokens are deleted."""
     own = image.tokens_of.get(user, ())
     if len(own) < TOKENS_PER_USER_MAX:
         return image
@@ -250,10 +251,10 @@ def _with_room(image: Image, now_ms: WallMs, user: str) -> Image:
 
 
 def check_room(own: Sequence[str], user: str) -> None:
-    """Refuse another token if the user has as many as allowed.
+    """Refuse another token if the user has as many as allowed. ``own``: ids of the user's tokens.
 
     Raises:
-        AccessLimitError: the message says what to do.
+        AccessLimitError: the message says how to delete some.
     """
     if len(own) >= TOKENS_PER_USER_MAX:
         raise AccessLimitError(
@@ -292,7 +293,7 @@ def _without_tokens(image: Image, token_ids: Iterable[str]) -> Image:
     """Return the image without these tokens, and without the tokens that they created."""
     tokens, children = image.tokens.mutate(), image.token_children.mutate()
     gone: dict[str, set[str]] = {}
-    """By user."""
+    """The ids of the deleted tokens, by user."""
     left = list(token_ids)
     while left:
         token = tokens.pop(left.pop(), None)
@@ -357,13 +358,13 @@ def _alter_acls(image: Image, command: AlterAcls) -> Outcome:
 
 
 def mode_problems(mode: str) -> Iterator[str]:
-    """Yield why this mode is invalid."""
+    """Yield a sentence for each reason why this mode is invalid."""
     if mode not in set(words.AccessMode):
         yield f"{mode!r} is no mode: {', '.join(words.AccessMode)}."
 
 
 def user_problems(user: User) -> Iterator[str]:
-    """Yield why this user is invalid."""
+    """Yield a sentence for each reason why this user is invalid."""
     if not _USER_NAME.fullmatch(user.name):
         yield "A user's name has 1..255 letters, digits or . _ @ / + = -"
     if words.USER_PREFIX + user.name == words.ANONYMOUS:
@@ -375,7 +376,7 @@ def user_problems(user: User) -> Iterator[str]:
 
 
 def token_problems(token: Token) -> Iterator[str]:
-    """Yield why this token is invalid."""
+    """Yield a sentence for each reason why this token is invalid."""
     if not _TOKEN_ID.fullmatch(token.token_id) or len(token.secret_hash) != SECRET_HASH_BYTES:
         yield "A token has an id of 8..32 digits and small letters, and a hash of 32 bytes."
     if len(token.note) > NOTE_LENGTH_MAX:
@@ -389,7 +390,7 @@ def token_problems(token: Token) -> Iterator[str]:
 
 
 def grant_problems(grant: Grant) -> Iterator[str]:
-    """Yield why this grant of a token is invalid."""
+    """Yield a sentence for each reason why this grant of a token is invalid."""
     if not grant.operations:
         yield "A grant names at least one operation."
     for operation in grant.operations:
@@ -399,7 +400,7 @@ def grant_problems(grant: Grant) -> Iterator[str]:
 
 
 def acl_problems(acl: Acl) -> Iterator[str]:
-    """Yield why this entry is invalid."""
+    """Yield a sentence for each reason why this access control entry is invalid."""
     if not _PRINCIPAL.fullmatch(acl.principal) and acl.principal != words.ANY_PRINCIPAL:
         yield (
             f"{acl.principal!r} is no principal: User:NAME, where NAME has 1..255 letters, digits or . _ @ : / + = -, "
@@ -428,7 +429,7 @@ def _resource_problems(kind: str, pattern: str, name: str, operation: str) -> It
 
 
 def problems(image: Image) -> Iterator[str]:
-    """Yield the violations in this part of an image."""
+    """Yield a sentence for each violation of the invariants in this part of an image."""
     parts: Sequence[object] = (image.users, image.tokens, image.acls, image.access_version)
     is_used = any(parts) or image.access_mode != words.AccessMode.OFF
     if is_used and image.feature_level < LEVEL:

@@ -1,13 +1,15 @@
 """The audit log: an entry for each applied change, and the entries that the audit topic does not have yet.
 
-Entries are derived from commands as they are applied. So every node makes the same entries, and no change can bypass
-them. The command's envelope names the principal. If the topic ``TOPIC`` exists, entries stay in the image until its log
-has them: the controller's node writes them there and then proposes ``ForgetAudited``. So no crash loses an entry. Each
-entry has a number, so the writer finds the last one in the log and never writes an entry twice.
+``apply`` derives the entries from commands. So every node makes the same entries, and no change can bypass the audit
+log. The command's envelope names the principal.
 
-If the topic cannot be written for long, the oldest entries are dropped once the waiting ones exceed ``BYTES_MAX``.
-Refusing changes instead would prevent the repair of the cluster, because a repair is a change. The gap in the numbers
-shows how many entries are missing.
+If the topic ``TOPIC`` exists, entries wait in the image until the topic's log has them. The controller's node writes
+them to the log and then proposes ``ForgetAudited``, which removes them from the image. So no crash loses an entry. Each
+entry has a number. The writer compares it with the last number in the log, so it never writes an entry twice.
+
+If the topic cannot be written for long, the waiting entries grow. Beyond ``BYTES_MAX``, the oldest are dropped, and the
+gap in the numbers shows how many. Refusing changes instead would block the repair of the cluster, because a repair is
+a change, too.
 """
 
 import json
@@ -23,16 +25,16 @@ from raft_meta.machine.image import AuditEntry, Image
 from raft_meta.machine.outcome import Outcome
 
 LEVEL = 8
-"""The feature level from which on commands name principals, and entries are kept."""
+"""The feature level from which on envelopes name principals, and the image keeps entries."""
 
 TOPIC = "__audit"
 BYTES_MAX = 4 << 20
 CHANGE_LENGTH_MAX = 256 << 10
-"""Longest ``change`` of an entry. A longer one is replaced by its length, so that each fits a record of the topic."""
+"""Longest ``change`` of an entry. A longer one is replaced by its length, so that each entry fits into one record."""
 NOTE_LENGTH_MAX = 64 << 10
 _ACTION = re.compile(r"[a-z_]{1,64}")
 _ENTRY_BYTES = 512
-"""Most bytes of an entry without ``change``."""
+"""Largest size of an entry without its ``change``."""
 
 TOLD: Mapping[type[c.Command], tuple[str, tuple[str, ...]]] = {
     c.SetFeatureLevel: ("set_feature_level", ("feature_level",)),
@@ -53,19 +55,20 @@ TOLD: Mapping[type[c.Command], tuple[str, tuple[str, ...]]] = {
     c.AlterQuota: ("alter_quota", ("user", "client_id", "changes")),
     c.NoteAction: ("", ()),
 }
-"""The audited commands, the action that names each, and the fields that its entry has. Nodes send other commands by
-themselves, or clients send them all the time.
+"""The audited commands. For each: the name of the action in its entry, and the fields that the entry copies.
 
-The fields are listed one by one, so that a secret or hash in a new field of a command never gets into an entry.
+Other commands are not audited: nodes send them by themselves, or clients send them all the time. Fields are listed one
+by one. So if a command gets a new field with a secret or a hash, no entry contains it.
 """
 
 
 def noted(
     before: Image, after: Image, envelope: c.Envelope, *, index: int, now_ms: WallMs
 ) -> tuple[Image, AuditEntry | None]:
-    """Return the image with the audit entry of a command that turned ``before`` into ``after``, and the entry.
+    """Return the image with the audit entry of a command, and the entry.
 
-    The entry is None for a command that is not audited or changed nothing.
+    The command has turned ``before`` into ``after``. The entry is None if the command is not audited or changed
+    nothing.
     """
     command = envelope.command
     told = TOLD.get(type(command))
@@ -93,7 +96,7 @@ def noted(
     if not is_counted:
         return after, entry
     if TOPIC not in after.topic_ids:
-        # If the audit topic was deleted, the waiting entries are dropped.
+        # Without the audit topic, no entry is kept. Entries that waited for it before it was deleted are dropped.
         after = _without(after, after.audit_count)
         return replace(after, audit_count=number), entry
     after = replace(
@@ -106,10 +109,10 @@ def noted(
 
 
 def apply(image: Image, command: c.ForgetAudited | c.NoteAction) -> Outcome:
-    """Apply a command about the audit log; ``noted`` makes its entry.
+    """Apply a command about the audit log.
 
     Raises:
-        InvalidRequestError: the action is not one that the audit log accepts.
+        InvalidRequestError: the action of a NoteAction has a wrong name, or its details are too long or no JSON object.
     """
     if isinstance(command, c.ForgetAudited):
         return forget(image, command)
@@ -131,18 +134,18 @@ def _check_note(command: c.NoteAction) -> None:
 
 
 def forget(image: Image, command: c.ForgetAudited) -> Outcome:
-    """Forget the entries that the topic has."""
+    """Remove the entries that the topic has, up to the number ``through``; response: how many were removed."""
     after = _without(image, command.through)
     return Outcome(after, len(image.audited) - len(after.audited))
 
 
 def size_of(entry: AuditEntry) -> int:
-    """Return the approximate bytes of an entry."""
+    """Return the approximate size of an entry in bytes."""
     return _ENTRY_BYTES + len(entry.change)
 
 
 def first_number(image: Image) -> int:
-    """Return the first number of the waiting entries; if none waits, the number of the next entry."""
+    """Return the number of the first waiting entry; if none waits, the number of the next entry."""
     return image.audit_count - len(image.audited) + 1
 
 
@@ -178,7 +181,7 @@ def _plain(value: object) -> object:
 
 
 def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
-    """Return the fields of an entry that only the image before the command has, for readers of the log."""
+    """Return fields of an entry that come from the image before the command, not from the command itself."""
     match command:
         case c.DeleteTopic() | c.AddPartitions() | c.AlterConfigs():
             return {"name": before.topics[command.topic_id].name}
@@ -188,7 +191,7 @@ def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
             return {
                 "is_new": present is None,
                 "is_password_changed": command.verifiers != verifiers,
-                # Left out if it does not apply: entries are part of the image, and earlier releases write none.
+                # Left out unless true: entries are part of the image, and earlier releases do not have this field.
                 **({"are_tokens_revoked": True} if command.revokes_tokens else {}),
             }
         case _:
@@ -196,7 +199,7 @@ def _seen_before(before: Image, command: c.Command) -> dict[str, object]:
 
 
 def problems(image: Image) -> Iterator[str]:
-    """Yield the violations in this part of an image."""
+    """Yield a sentence for each violation of the invariants in this part of an image."""
     if image.audit_count and image.feature_level < LEVEL:
         yield "changes are numbered below the feature level that does so"
     wanted = range(first_number(image), image.audit_count + 1)

@@ -1,7 +1,8 @@
-"""Authorization: decides what a principal may do, by the entries of an image. No other module decides that.
+"""Authorization: decides by the image's access control entries what a principal may do. No other module decides this.
 
-Entries that deny win over entries that allow, regardless of their patterns and hosts. An operation that no entry allows
-is refused. Superusers may do everything. A token may do what both its user and its grants allow.
+An entry that denies an operation wins over entries that allow it, regardless of their patterns and hosts. An operation
+that no entry allows is refused. Superusers may do everything. A token may do only what its user may do and its grants
+allow.
 
 Source: Kafka's AclAuthorizer and KIP-290.
 """
@@ -18,20 +19,20 @@ _DENIED_BY = {
 
 
 class _Words(NamedTuple):
-    """The operations that entries of one pattern allow, and those that they deny."""
+    """The operations that the entries of one resource pattern allow, and those that they deny."""
 
     allowed: set[str]
     denied: set[str]
 
 
 class _Patterns:
-    """Entries by type of resource and pattern, so that a decision reads only the entries that match the name."""
+    """Entries by resource type and pattern, so that a decision reads only entries whose pattern matches the name."""
 
     def __init__(self) -> None:
         self._literal: dict[tuple[str, str], _Words] = {}
         self._prefixed: dict[tuple[str, str], _Words] = {}
         self._lengths: dict[str, list[int]] = {}
-        """Lengths of prefixes, by type of resource."""
+        """The lengths of all prefixes, by resource type."""
 
     def add(
         self, kind: str, pattern: str, name: str, operations: Iterable[str], permission: str
@@ -60,7 +61,7 @@ class _Patterns:
             if found is not None:
                 yield found
         for length in self._lengths.get(kind, ()):
-            # A name shorter than the prefix stays itself, which is not a key.
+            # If the name is shorter than ``length``, the slice is the whole name: no prefix of this length.
             found = self._prefixed.get((kind, name[:length]))
             if found is not None and len(name) >= length:
                 yield found
@@ -107,7 +108,7 @@ class Permissions:
             )
 
     def may(self, operation: words.Operation, kind: words.ResourceType, name: str) -> bool:
-        """Return whether the operation is allowed on the resource of this name, which need not exist."""
+        """Return whether the operation is allowed on the resource with this name. The resource need not exist."""
         if self._grants is not None and not self._grants.may(operation, kind, name):
             return False
         return self._is_superuser or self._acls.may(operation, kind, name)
@@ -145,8 +146,8 @@ def permissions_of(
 ) -> Permissions:
     """Return the permissions of a principal that calls from ``host``, an IP address.
 
-    ``groups``: the principals of its groups. Their entries count like its own: one that denies wins over all that
-    allow.
+    ``groups``: the principals of the groups to which the caller belongs. Their entries count like the caller's own, so
+    one entry that denies wins over all that allow.
     """
     acls = [
         acl

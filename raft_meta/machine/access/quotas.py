@@ -1,6 +1,6 @@
-"""Quotas in the image: the limits of users and client ids. Each node measures the use by itself.
+"""Quotas in the image: the limits of users and client ids. Each node measures by itself how much of them is used.
 
-Entities are those of KIP-546: a user, a client id, or both; each by name or by default.
+Entities are those of KIP-546: a user, a client id, or both. Each of the two is a name, or the default for all names.
 """
 
 import re
@@ -19,7 +19,7 @@ LEVEL = 8
 
 QUOTAS_MAX = 10_000
 AMOUNT_MAX = 1 << 53
-"""Largest amount: every JSON reader keeps it exactly."""
+"""Largest amount. Larger integers lose digits in JSON readers that use floating point."""
 
 _USER = re.compile(PRINCIPAL_NAME)
 _CLIENT_ID = re.compile(CLIENT_ID)
@@ -30,7 +30,7 @@ def apply(image: Image, command: AlterQuota) -> Outcome:
 
     Raises:
         InvalidAccessError: the quota is invalid.
-        AccessLimitError: there would be too many.
+        AccessLimitError: there are too many quotas already.
     """
     entity = (command.user, command.client_id)
     present = image.quotas.get(entity)
@@ -66,7 +66,7 @@ def without_user(image: Image, name: str) -> Image:
 
 
 def problems_of(quota: Quota) -> Iterator[str]:
-    """Yield why this quota is invalid."""
+    """Yield a sentence for each reason why this quota is invalid."""
     if not quota.user and not quota.client_id:
         yield f"A quota binds a user, a client id, or both; {EVERY} is each that has none of its own."
     if quota.user not in {"", EVERY, ANONYMOUS_USER} and not _USER.fullmatch(quota.user):
@@ -81,7 +81,7 @@ def problems_of(quota: Quota) -> Iterator[str]:
 
 
 def problems(image: Image) -> Iterator[str]:
-    """Yield the violations in this part of an image."""
+    """Yield a sentence for each violation of the invariants in this part of an image."""
     if image.quotas and image.feature_level < LEVEL:
         yield "quotas below the feature level that knows them"
     for entity, quota in image.quotas.items():

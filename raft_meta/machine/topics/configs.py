@@ -1,10 +1,11 @@
 """Topic configs: their names, defaults and ranges, and the values in force for a topic.
 
-A topic stores only the values that were set, as canonical text. Defaults are here, so that a better default reaches old
-topics. Only configs that have an effect are accepted: an unknown name is refused with the list of existing names. The
-accepted values of a command depend on the cluster's feature level, because every node must give the same response.
+The image stores only the values that were set, as canonical text. Defaults are in this module, so that a new default
+applies to existing topics. Only configs that have an effect are accepted: for an unknown name, the error lists the
+existing names. Which names and values are accepted depends on the cluster's feature level, because nodes of different
+releases must give the same response.
 
-Used by ``topics`` (validation), the API (listing) and the node (``TopicSettings``).
+Users: ``topics`` validates configs, the API lists them, and the node reads ``TopicSettings``.
 """
 
 import re
@@ -21,10 +22,10 @@ from milena.model.types import TimestampType
 from raft_meta.machine.image import Topic
 
 LEVEL = 2
-"""The feature level from which on topics may be compacted, and their segments closed by age."""
+"""The feature level from which on topics may be compacted, and may close segments by age."""
 
 TIMESTAMPS_LEVEL = 11
-"""The feature level from which on topics may bound the timestamps of producers."""
+"""The feature level from which on topics may limit the timestamps of producers."""
 
 LONG_MAX = (1 << 63) - 1
 CLEANUP_POLICY = "cleanup.policy"
@@ -57,10 +58,10 @@ _FRACTION = re.compile(r"(0|1)?(\.[0-9]{1,9})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One topic config: its name, its type and range in words, and its effect.
+    """The definition of one topic config: its name, its type and range in words, and its effect.
 
-    ``parse`` turns text into canonical text or raises InvalidConfigError. ``default`` takes the topic's
-    replication factor.
+    ``parse`` turns text into canonical text, or raises InvalidConfigError. ``default`` returns the default for a
+    topic's replication factor.
     """
 
     name: str
@@ -73,7 +74,7 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """A config in force. ``default``: the value after a reset."""
+    """The value of a config that is in force for a topic. ``default``: the value that a reset would restore."""
 
     name: str
     value: str
@@ -108,7 +109,7 @@ def _integer(name: str, default: int, low: int, high: int, doc: str) -> ConfigKe
 def _choice(
     name: str, choices: tuple[str, ...], doc: str, *, kind: str = "STRING", note: str = ""
 ) -> ConfigKey:
-    """Return a key with these choices, the first being the default. Case does not matter, as in Kafka's booleans."""
+    """Return a key with these choices; the first is the default. Upper and lower case do not matter, as in Kafka."""
     allowed = ", ".join(choices)
     canonical = {choice.lower(): choice for choice in choices}
 
@@ -159,7 +160,7 @@ def _fraction(name: str, default: str, doc: str) -> ConfigKey:
 
 
 def _min_insync() -> ConfigKey:
-    # The upper end is the topic's replication factor, which ``parse`` does not know: ``validate`` adds it.
+    # The largest value is the topic's replication factor. ``parse`` does not know it, so ``validate`` checks it.
     key = _integer(
         MIN_INSYNC_REPLICAS,
         1,
@@ -303,7 +304,7 @@ _LATER = {
     MIN_COMPACTION_LAG_MS,
     SEGMENT_MS,
 }
-# Nodes of earlier levels give exactly this message, and responses are part of the image.
+# Nodes below ``TIMESTAMPS_LEVEL`` give a message with exactly these names, and responses are part of the image.
 _KEYS_BEFORE_TIMESTAMPS = tuple(
     key for key in _KEYS if key.name not in {MESSAGE_TIMESTAMP_AFTER, MESSAGE_TIMESTAMP_BEFORE}
 )
@@ -327,10 +328,10 @@ def _key(name: str, level: int) -> ConfigKey:
 def validate(
     configs: Iterable[tuple[str, str]], replication_factor: int, *, level: int = LEVEL
 ) -> Map[str, str]:
-    """Return the configs as canonical text. ``level``: the cluster's feature level.
+    """Check configs and return them as canonical text. ``level``: the cluster's feature level.
 
     Raises:
-        InvalidConfigError: an unknown or repeated name, or a value out of its range; the message names it.
+        InvalidConfigError: a name is unknown or repeated, or a value is out of its range; the message says which.
     """
     valid: dict[str, str] = {}
     for name, value in configs:
@@ -350,7 +351,7 @@ def alter(
     *,
     level: int = LEVEL,
 ) -> Map[str, str]:
-    """Return ``configs`` with some set (value) or reset to their default (None).
+    """Return ``configs`` after changes: each sets a value, or resets a config to its default (None).
 
     Raises:
         InvalidConfigError: as ``validate``.
@@ -381,10 +382,10 @@ def _check_lags(configs: Mapping[str, str]) -> None:
 
 
 def check_min_insync(value: str | None, replication_factor: int) -> None:
-    """Refuse a min.insync.replicas that no write could ever reach.
+    """Refuse a min.insync.replicas that the in-sync replicas could never reach.
 
     Raises:
-        InvalidConfigError: it is above the replication factor.
+        InvalidConfigError: the value is above the replication factor.
     """
     if value is not None and int(value) > replication_factor:
         raise InvalidConfigError(
@@ -407,7 +408,7 @@ def allows_unclean(topic: Topic) -> bool:
 
 
 def effective(topic: Topic) -> dict[str, ConfigValue]:
-    """Return every config in force for the topic, by name, in the order of names."""
+    """Return every config that is in force for the topic, in order of names."""
     values: dict[str, ConfigValue] = {}
     for key in _KEYS:
         default = key.default(topic.replication_factor)
@@ -425,13 +426,13 @@ def effective(topic: Topic) -> dict[str, ConfigValue]:
 
 @lru_cache(maxsize=16)
 def defaults(replication_factor: int) -> Map[str, str]:
-    """Return the values in force if none was set, by name."""
+    """Return the default of every config, by name."""
     return Map({key.name: key.default(replication_factor) for key in _KEYS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """A topic's configs in force, typed. Created once per change of a topic, not per request."""
+    """A topic's configs in force, with types. Created when a topic changes, not for each request."""
 
     compression_type: str
     """``producer``, ``uncompressed``, ``gzip``, ``lz4`` or ``zstd``."""
@@ -454,7 +455,7 @@ class TopicSettings:
     segment_ms: int | None
     timestamp_type: TimestampType
     timestamps: TimestampBounds
-    """Bounds for the timestamps of producers."""
+    """Limits for the timestamps of producers."""
     is_unclean_allowed: bool
 
     @property
@@ -464,12 +465,15 @@ class TopicSettings:
 
     @property
     def takes_transactions(self) -> bool:
-        """Whether the topic never loses acknowledged records. A lost marker would leave its transaction aborted."""
+        """Whether the topic can take part in transactions: only if it never loses acknowledged records.
+
+        If a marker were lost, its committed transaction would count as aborted in this partition.
+        """
         return self.is_strict and not self.is_unclean_allowed
 
     @classmethod
     def of(cls, topic: Topic) -> "TopicSettings":
-        """Return the settings of a topic; -1 (no limit) and durations that are never reached become None."""
+        """Return the settings of a topic. A value of -1 (no limit) or of 2^63 - 1 becomes None."""
         texts = {**defaults(topic.replication_factor), **topic.configs}
 
         def limit(name: str) -> int | None:

@@ -1,19 +1,20 @@
-"""Leader elections: plans for the controller, computed from one image and applied by a command.
+"""Leader elections: plans for the controller. A plan is computed from one image, and a command applies it.
 
-A plan is a tuple of changes in order of partitions. Each change is valid only for one partition_epoch. Nothing here
-changes an image, and the same image always gives the same plan.
+A plan is a tuple of changes, in order of partitions. Each change names a partition_epoch and is valid only for it.
+Functions here change no image, and return the same plan for the same image.
 
-A *sound* replica is neither suspect nor damaged. The candidates to lead a partition, best first:
+A member of isr is *suspect* if its recovery cut records, *damaged* if its copy is lost or damaged, and *sound* if
+neither. The candidates to lead a partition, best first:
 
-1. a live, sound member of isr, in the order of replicas, draining brokers last. If the leader is lost, then a live,
-   sound eligible replica in the same order (see ``Partition.eligible``);
-2. if every member is suspect: the *last known* one, with the greatest (last epoch, log end offset). While it is away,
-   no other member leads. Before all members are suspect it is better to wait, even for a member that has not reported
-   yet: it may be sound. Source: KIP-966;
-3. if the topic allows unclean elections and no sound in-sync replica is alive: a live replica that is not damaged,
-   in-sync suspects before replicas that are out of sync. Records may be lost.
+1. A live, sound member of isr, in the order of replicas, draining brokers last. If the leader is lost and there is no
+   such member: a live, sound eligible replica in the same order (see ``Partition.eligible``).
+2. If every member is suspect: the *last known* one, with the greatest (last epoch, log end offset). While this member
+   is dead, no other member leads. As long as one member is not suspect, the partition waits for it, even if it has not
+   reported yet: it may be sound. Source: KIP-966.
+3. If the topic allows unclean elections and no sound in-sync replica is alive: a live replica that is not damaged.
+   Suspects in isr come before replicas that are out of sync. Records may be lost.
 
-The new isr has the live, sound members: the others catch up with the leader first.
+The new isr has only live, sound members. The other replicas must catch up with the leader before they join it.
 """
 
 from dataclasses import dataclass
@@ -25,32 +26,33 @@ from raft_meta.machine.topics import configs, partitions
 
 @dataclass(frozen=True, slots=True)
 class _Fleet:
-    """The live brokers, for one plan."""
+    """The ids of live brokers, and of draining ones, for one plan."""
 
     live: frozenset[int]
     draining: frozenset[int]
 
     @classmethod
     def of(cls, image: Image, *, without: int | None = None) -> "_Fleet":
-        """Return the image's brokers, with ``without`` counted as dead."""
+        """Return the image's live and draining brokers. ``without``: a broker that counts as dead."""
         live = frozenset(image.live_brokers()).difference(() if without is None else (without,))
         draining = (b.broker_id for b in image.brokers.values() if b.is_draining)
         return cls(live, frozenset(draining))
 
 
 def plan_fence(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
-    """Move a broker's leaderships, and remove it from every isr that another live member leads.
+    """Plan to move a broker's leaderships, and to remove it from every isr that another live member leads.
 
-    The plan leaves out partitions that no other broker can lead. Fencing makes them leaderless, and their isr stays.
+    The plan leaves out partitions that no other broker can lead. When the broker is fenced, these have no leader, and
+    their isr stays.
     """
     return _plan_departure(image, broker_id, with_eligible=True)
 
 
 def plan_drain(image: Image, broker_id: int) -> tuple[LeaderChange, ...]:
-    """Move the leaderships of a broker that is still alive. It keeps partitions that no other member of isr can lead.
+    """Plan to move the leaderships of a broker that is alive. It keeps partitions that no other isr member can lead.
 
-    Eligible replicas are no candidates here: they may lack records that only acks=1 acknowledged, and can still catch
-    up.
+    Eligible replicas are no candidates here. They may lack records that were acknowledged with acks=1. While the
+    leader is alive, they can still catch up.
     """
     return _plan_departure(image, broker_id, with_eligible=False)
 
@@ -75,9 +77,9 @@ def _plan_departure(
 
 
 def plan_elections(image: Image, *, with_unclean: bool = True) -> tuple[LeaderChange, ...]:
-    """Elect leaders for leaderless partitions, if possible.
+    """Plan to elect leaders for partitions without one, where possible.
 
-    ``with_unclean`` False leaves out unclean elections, for a controller that waits a while before them.
+    ``with_unclean``: False leaves out unclean elections. The controller waits a while before them.
     """
     fleet = _Fleet.of(image)
     planned: list[LeaderChange] = []
@@ -95,10 +97,10 @@ def plan_elections(image: Image, *, with_unclean: bool = True) -> tuple[LeaderCh
 
 
 def plan_shrinks(image: Image) -> tuple[LeaderChange, ...]:
-    """Remove fenced brokers from every isr that another member leads.
+    """Plan to remove fenced brokers from every isr that another member leads.
 
-    Fencing does that already. This plan is for partitions that fencing missed, because their partition_epoch had
-    changed or the plan was too large for one command.
+    Usually the command that fences a broker does this. It misses a partition if the partition_epoch has changed, or if
+    the plan was too large for one command.
     """
     fleet = _Fleet.of(image)
     planned: list[LeaderChange] = []
@@ -110,7 +112,11 @@ def plan_shrinks(image: Image) -> tuple[LeaderChange, ...]:
 
 
 def plan_give_up(image: Image, broker_id: int, key: PartitionKey) -> LeaderChange | None:
-    """Remove this broker's damaged copy from isr; None if it is the last copy in sync, or there is no leader."""
+    """Plan to remove this broker's damaged copy from isr.
+
+    Returns:
+        None if the copy is the last one in sync, or if the partition has no leader.
+    """
     partition = image.partitions.get(key)
     if partition is None or partition.leader is None:
         return None
@@ -124,9 +130,9 @@ def plan_give_up(image: Image, broker_id: int, key: PartitionKey) -> LeaderChang
 
 
 def plan_preferred(image: Image) -> tuple[LeaderChange, ...]:
-    """Move leadership back to the first replica if it is in sync, live and not draining.
+    """Plan to move leadership back to the first replica, where that replica is in sync, live and not draining.
 
-    A reassignment that is about to finish is not changed: its leader may be one of the target already.
+    If a reassignment is about to finish, its partition is left out: its present leader may be one of the targets.
     """
     fleet = _Fleet.of(image)
     ready = fleet.live - fleet.draining
@@ -163,7 +169,7 @@ def _change(
 def _clean_election(
     key: PartitionKey, partition: Partition, fleet: _Fleet, members: tuple[int, ...]
 ) -> LeaderChange | None:
-    """Elect the first of the members that is live and sound, draining ones last."""
+    """Return the election of the first of the members that is live and sound, draining brokers last; else None."""
     sound = (fleet.live & frozenset(members)) - partitions.marked(partition)
     candidates = partitions.in_order(partition, sound)
     staying = tuple(member for member in candidates if member not in fleet.draining)
@@ -172,14 +178,15 @@ def _clean_election(
 
 
 def _last_known(key: PartitionKey, partition: Partition, fleet: _Fleet) -> LeaderChange | None:
-    """Elect the suspect with the longest log, if every member is suspect and this one is live.
+    """Return the election of the suspect with the longest log; None unless every member is suspect and it is live.
 
-    A suspect that is away again needs no waiting: without a leader no log grows, so its mark is still true.
+    A suspect counts even if its broker has died since it reported: without a leader no log grows, so its report is
+    still true.
     """
     suspects = {suspect.broker_id: suspect for suspect in partition.suspects}
     if not suspects.keys() >= set(partition.isr):
         return None
-    # max returns the first of equals, and isr is in the order of replicas.
+    # ``max`` returns the first of equal members, and isr is in the order of replicas.
     leader = max(partition.isr, key=lambda member: _reach(suspects[member]))
     return _change(key, partition, leader, (leader,)) if leader in fleet.live else None
 
@@ -197,7 +204,7 @@ def _unclean_election(
     if back:
         leader: int | None = max(back, key=lambda member: _reach(suspects[member]))
     else:
-        # A replica that a move is adding may be empty, so even an unclean election must not choose it.
+        # A replica that a reassignment is adding may be empty. Even an unclean election must not choose it.
         ready = [replica for replica in partition.settled if replica in able]
         staying = [replica for replica in ready if replica not in fleet.draining]
         leader = next(iter(staying or ready), None)

@@ -1,6 +1,7 @@
-"""Operations on ``image.PartitionSet``: canonical tuples, so that equal sets are equal values and equal bytes.
+"""Operations on ``image.PartitionSet``, a canonical tuple: equal sets are equal values and have equal bytes.
 
-``apply``, the coordinator and assignors use them. All are pure, and take time linear in the sets.
+``apply``, the coordinators of groups and the assignors use them. All functions are pure, and take time linear in the
+sizes of the sets.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,7 @@ def keys_of(partitions: PartitionSet) -> Iterator[PartitionKey]:
 
 
 def union(*sets: PartitionSet) -> PartitionSet:
-    """Union."""
+    """Return the partitions that are in at least one of the sets."""
     present = [partitions for partitions in sets if partitions]
     if len(present) == 1:
         return present[0]
@@ -30,7 +31,7 @@ def union(*sets: PartitionSet) -> PartitionSet:
 
 
 def intersection(left: PartitionSet, right: PartitionSet) -> PartitionSet:
-    """Intersection."""
+    """Return the partitions that are in both sets."""
     wanted = dict(right)
     found = {
         topic_id: frozenset(numbers).intersection(wanted[topic_id])

@@ -1,25 +1,27 @@
 """Partitions: every change of leadership and in-sync replicas, and the rules that each change must keep.
 
-One rule is behind all others: every member of ``isr`` and of ``eligible`` that is not marked holds every committed
-record. Therefore:
+A member of ``isr`` or ``eligible`` is *marked* if its copy is known to be incomplete: it is suspect (its recovery cut
+records) or damaged. All other rules follow from one: every member that is not marked holds every committed record.
+Therefore:
 
-- A member leaves only in favour of a leader, which holds all those records, too. A leaderless partition keeps its
-  members, except members whose copy is gone.
-- A suspect member (its recovery cut records) or a damaged one proves nothing. While there is a leader, it leaves at
-  once, within its own registration. If it stayed, it could acknowledge further records. Its mark (its log end at the
-  registration) would then be out of date when the leader is lost. So marks exist only while there is no leader. No log
-  changes meanwhile, so marks are true as long as they exist.
-- A later registration without a report clears no mark. The records that the earlier recovery cut are still missing;
-  the later one only found nothing else to cut. Marks end with an election: the elected member's by definition, the
-  others' because they leave. A mark also ends when its broker leaves isr. To return to isr, the broker must catch up.
-- A copy that is found damaged while its broker runs leaves, too, but only if another live, unmarked member stays. Its
-  log will be cut, although the leader has seen its former end. So the leader epoch rises: a leader starts every epoch
-  without knowledge of its followers.
-- While isr is smaller than min.insync.replicas nothing is committed. So a member that leaves then stays ``eligible``
-  (KIP-966). Replicas that are not in sync when a partition is created with so small an isr (``topics``) are eligible,
-  too. When the leader is lost, the eligible replicas return to isr.
+- A member leaves isr only if a leader is there, which holds all those records, too. A partition without a leader keeps
+  its members, except members whose copy is lost.
+- If a suspect or damaged member registers while there is a leader, it leaves isr at once, in the command that
+  registers it. The mark of a suspect is its log end at the registration. If it stayed in isr, its log would grow, and
+  the mark would be wrong when the leader is lost. So marks exist only while there is no leader. No log grows then, so
+  marks stay true.
+- If a marked member registers again without a report, its mark stays. The records that the earlier recovery cut are
+  still missing; the later recovery only found nothing else to cut. An election ends the marks: the elected member's
+  log becomes the log of the partition, and the other marked members leave isr. A mark also ends when its broker leaves
+  isr. To return to isr, the broker must catch up.
+- A copy that is found damaged while its broker runs also leaves isr, but only if another live, unmarked member stays.
+  Its log will be cut, although the leader knows its former end. So the leader epoch rises: in a new epoch, a leader
+  knows nothing of its followers' logs.
+- While isr is smaller than min.insync.replicas, no record is committed. So a member that leaves isr then still holds
+  every committed record, and stays ``eligible`` (KIP-966). If a partition is created with so small an isr
+  (``topics``), its other replicas are eligible, too. When the leader is lost, the eligible replicas return to isr.
 
-Nothing here chooses a leader: ``elections`` plans, and these functions check and apply a plan.
+This module chooses no leader: ``elections`` makes plans, and the functions here check and apply them.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -60,7 +62,7 @@ def apply(image: Image, command: PartitionCommand) -> Outcome:
     """Apply a partition command.
 
     Raises:
-        StaleControllerEpochError, StaleBrokerEpochError, BrokerNotFoundError: refused as a whole.
+        StaleControllerEpochError, StaleBrokerEpochError, BrokerNotFoundError: the command is refused as a whole.
     """
     match command:
         case ElectLeaders():
@@ -73,7 +75,7 @@ def apply(image: Image, command: PartitionCommand) -> Outcome:
 
 
 def check_controller(image: Image, controller_epoch: int) -> None:
-    """Refuse a decision of a deposed controller.
+    """Refuse a command of a former controller.
 
     Raises:
         StaleControllerEpochError: the epoch is not the current one.
@@ -85,7 +87,7 @@ def check_controller(image: Image, controller_epoch: int) -> None:
 
 
 def current_broker(image: Image, broker_id: int, broker_epoch: int) -> Broker:
-    """Return the broker if the epoch is that of its latest registration.
+    """Return the broker, if ``broker_epoch`` is the epoch of its latest registration.
 
     Raises:
         BrokerNotFoundError: the broker is not registered.
@@ -103,7 +105,7 @@ def current_broker(image: Image, broker_id: int, broker_epoch: int) -> Broker:
 
 
 def with_partitions(image: Image, changed: Mapping[PartitionKey, Partition]) -> Image:
-    """Return the image with these partitions."""
+    """Return the image with these partitions in the place of the present ones."""
     if not changed:
         return image
     return replace(image, partitions=image.partitions.update(changed))
@@ -120,7 +122,7 @@ def in_order(partition: Partition, members: Collection[int]) -> tuple[int, ...]:
 
 
 def without_leader(partition: Partition) -> Partition:
-    """Return the partition without a leader: no member leaves isr, and the eligible replicas return to it."""
+    """Return the partition without a leader. Its isr keeps all members, and the eligible replicas return to isr."""
     return replace(
         partition,
         isr=in_order(partition, {*partition.isr, *partition.eligible}),
@@ -134,7 +136,10 @@ def without_leader(partition: Partition) -> Partition:
 def with_leader(
     partition: Partition, *, leader: int, isr: Collection[int], min_insync: int
 ) -> Partition:
-    """Return the partition under this leader and isr. Unmarked members that leave too small an isr stay eligible."""
+    """Return the partition under this leader and isr, without marks.
+
+    If isr is smaller than ``min_insync``, unmarked members that left it become eligible.
+    """
     is_small = len(isr) < min_insync
     departed = {*partition.isr, *partition.eligible}.difference(isr, marked(partition))
     return replace(
@@ -150,14 +155,17 @@ def with_leader(
 
 
 def with_min_insync(partition: Partition, min_insync: int) -> Partition:
-    """Return the partition under another min.insync.replicas. With a lower one, isr may commit without the eligible."""
+    """Return the partition after a change of min.insync.replicas.
+
+    If isr is large enough now, it may commit records without the eligible replicas, so none stays eligible.
+    """
     if not partition.eligible or len(partition.isr) < min_insync:
         return partition
     return replace(partition, eligible=(), partition_epoch=partition.partition_epoch + 1)
 
 
 def apply_changes(image: Image, changes: Iterable[LeaderChange]) -> Outcome:
-    """Apply the controller's changes that are still valid; response: whether each was applied."""
+    """Apply the controller's changes that are still valid; response: for each change, whether it was applied."""
     changed: dict[PartitionKey, Partition] = {}
     taken: list[bool] = []
     for change in changes:
@@ -171,7 +179,7 @@ def apply_changes(image: Image, changes: Iterable[LeaderChange]) -> Outcome:
 
 
 def _changed(image: Image, partition: Partition, change: LeaderChange) -> Partition | None:
-    """Return the partition after the change; None if the change is not valid any more, or changes nothing."""
+    """Return the partition after the change; None if the change is no longer valid or changes nothing."""
     if partition.partition_epoch != change.partition_epoch:
         return None
     isr = frozenset(change.isr)
@@ -196,19 +204,22 @@ def _changed(image: Image, partition: Partition, change: LeaderChange) -> Partit
 
 
 def _is_clean(partition: Partition, leader: int, isr: frozenset[int]) -> bool:
-    """Return whether the leader may hold every committed record, and all others of the new isr do."""
+    """Return whether the new isr may follow without loss of committed records.
+
+    Every member except the leader must be unmarked. A suspect may lead only if all members are marked.
+    """
     members = frozenset(partition.isr).union(partition.eligible)
     doubtful = marked(partition)
     if not isr <= members or not doubtful.isdisjoint(isr - {leader}):
         return False
-    # The suspect with the longest log may lead only if no unmarked member is left. A damaged copy never leads.
+    # The suspect with the longest log may lead only if every member is marked. A damaged copy never leads.
     return leader not in doubtful or (doubtful == members and leader not in partition.damaged)
 
 
 def _unclean(image: Image, partition: Partition, change: LeaderChange) -> Partition | None:
     """Return the partition after an unclean election.
 
-    None if the topic does not allow it, an unmarked member of isr or eligible is live, or the leader cannot lead.
+    None if the topic does not allow it, if an unmarked member of isr or eligible is live, or if the leader cannot lead.
     """
     leader = change.leader
     sound = {*partition.isr, *partition.eligible} - marked(partition)
@@ -238,7 +249,7 @@ def is_live(image: Image, broker_id: int) -> bool:
 
 
 def lose_leader(image: Image, broker_id: int) -> dict[PartitionKey, Partition]:
-    """Return the partitions that the broker leads, now without a leader."""
+    """Return the partitions that the broker leads, changed so that they have no leader."""
     return {
         key: without_leader(partition)
         for key, partition in image.partitions.items()
@@ -249,9 +260,10 @@ def lose_leader(image: Image, broker_id: int) -> dict[PartitionKey, Partition]:
 def rejoined(
     image: Image, broker_id: int, *, is_same_directory: bool, reports: Iterable[ReplicaReport]
 ) -> dict[PartitionKey, Partition]:
-    """Return the partitions that a broker's registration changes: it leads none, and its replicas are judged.
+    """Return the partitions that a broker's registration changes. The broker leads none of them any more.
 
-    The module's docstring has the reasons. ``is_same_directory`` False: each of its copies is gone.
+    ``reports``: the copies that its recovery found suspect or damaged. The module's docstring has the rules.
+    ``is_same_directory``: False if the broker's data directory is another one, so all its copies are lost.
     """
     by_key = {(report.topic_id, report.partition): report for report in reports}
     changed: dict[PartitionKey, Partition] = {}
@@ -265,7 +277,7 @@ def rejoined(
         elif report is not None:
             after = _with_suspect(image, key, after, report, broker_id)
         if after is not before:
-            # One command is one step of the epoch, however many rules took part in it.
+            # One command raises the epoch by one, even if several rules changed the partition.
             changed[key] = replace(after, partition_epoch=before.partition_epoch + 1)
     return changed
 
@@ -298,7 +310,7 @@ def _with_suspect(
 
 
 def _expelled(image: Image, key: PartitionKey, before: Partition, broker_id: int) -> Partition:
-    """Remove a member with a suspect or damaged copy while another one leads. It is not even eligible."""
+    """Remove a member with a suspect or damaged copy while another member leads. It does not become eligible."""
     if before.leader is None:
         return before
     after = with_leader(
@@ -317,7 +329,7 @@ def _each_alone(
     changes: Iterable[ChangeT],
     changed_by: Callable[[Partition | None, ChangeT], Partition],
 ) -> Outcome:
-    """Apply the changes that are not refused, each on top of those before; response: per change, "" or the code."""
+    """Apply each change on top of those before it; skip refused ones. Response: for each, "" or the error's code."""
     changed: dict[PartitionKey, Partition] = {}
     codes: list[str] = []
     for change in changes:

@@ -1,19 +1,19 @@
 """The placement of new replicas: spread over racks, balanced over brokers, and the same for the same seed.
 
-The proposer computes it and puts the result into the command, so that a better algorithm in a later release cannot make
-two nodes differ. For each partition in turn
+The proposer computes a placement and puts it into the command. So a later release may have a better algorithm, and all
+nodes still apply the same placement. For each partition in turn:
 
-- the leader goes to the broker with the fewest leaders (of this topic, then of all), so that within a topic leaders
-  differ by at most one between brokers that are not draining;
-- each further replica goes to a rack that the partition uses least, and there to the broker with the fewest replicas
-  (of this topic, then of all);
-- ties are broken by an order of brokers drawn once per call: partitions of topics made at different times do not
-  all pair the same brokers.
+- The leader goes to the broker with the fewest leaders (of this topic, then of all topics). So within a topic, the
+  numbers of leaders of brokers that are not draining differ by at most one.
+- Each further replica goes to a rack that the partition uses least, and there to the broker with the fewest replicas
+  (of this topic, then of all topics).
+- If brokers are equal in this, a random order decides. It is drawn once per call. So the partitions of different
+  topics do not all combine the same brokers.
 
-Brokers without a rack count as one rack. A draining broker is used only if there are not enough others. The same holds
-for a fenced broker, as in Kafka's controller (KIP-631). Its replicas are last in their rows, and join when the broker
-is back. So a topic that is created while a node is down has all its replicas once the node is up. If no broker is
-alive, nothing is placed.
+Brokers without a rack count as one rack. A draining or fenced broker is used only if there are not enough others, as
+in Kafka's controller (KIP-631). A replica on a fenced broker is the last of its partition, and joins isr when the
+broker is back. So a topic that is created while a node is down has all its replicas once the node is up. If no broker
+is alive, placement fails.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from raft_meta.machine.image import Broker, Image, Topic
 
 
 class _Load:
-    """One broker and its numbers of leaders and replicas; ``rank`` breaks ties."""
+    """One broker and its numbers of leaders and replicas. ``rank``: its position in the random order."""
 
     __slots__ = (
         "all_leaders",
@@ -40,7 +40,7 @@ class _Load:
     def __init__(self, broker: Broker, rank: int) -> None:
         self.broker_id = broker.broker_id
         self.rack = broker.rack
-        # Serving brokers come before draining ones, and draining ones before fenced ones.
+        # Sort serving brokers before draining ones, and draining ones before fenced ones.
         self.reluctance = 2 * broker.is_fenced + broker.is_draining
         self.topic_leaders = self.topic_replicas = 0
         self.all_leaders = self.all_replicas = 0
@@ -63,11 +63,11 @@ class _Load:
 def place(
     image: Image, partition_count: int, replication_factor: int, rng: Random
 ) -> tuple[tuple[int, ...], ...]:
-    """Return replicas for new partitions, preferred leader first.
+    """Return the replicas of new partitions, preferred leader first.
 
     Raises:
-        InvalidReplicationError: fewer brokers than the replication factor, or a count below 1.
-        NotReadyError: none of them is alive.
+        InvalidReplicationError: there are fewer brokers than the replication factor, or a count is below 1.
+        NotReadyError: no broker is alive.
     """
     return _place(image, partition_count, replication_factor, rng, ())
 
@@ -75,11 +75,14 @@ def place(
 def place_more(
     image: Image, topic: Topic, partition_count: int, rng: Random
 ) -> tuple[tuple[int, ...], ...]:
-    """Return replicas for the partitions that ``topic`` lacks up to ``partition_count``, balanced with those it has.
+    """Return the replicas of partitions to be added to ``topic``, balanced with those of its present partitions.
+
+    ``partition_count``: the number of partitions that the topic will have.
 
     Raises:
-        InvalidReplicationError: fewer brokers than the topic's replication factor, or no partition to add.
-        NotReadyError: none of them is alive.
+        InvalidReplicationError: there are fewer brokers than the topic's replication factor, or there is nothing to
+            add.
+        NotReadyError: no broker is alive.
     """
     present = [
         image.partitions[topic.topic_id, number].replicas for number in range(topic.partition_count)

@@ -2,25 +2,26 @@
 
 Source: KIP-455. The states of a move:
 
-1. **waiting**: the image has only the target;
-2. **started**: the replicas are the former ones and the new ones of the target. A new one is empty, fetches from the
-   leader and joins isr once it has caught up, by the rules of every replica (``partitions``);
-3. **finished**: every target is in isr, so each of them holds every committed record; all others leave. Or
-   **cancelled**: the former replicas stay, the added ones leave.
+1. **waiting**: the image has the target, a list of replicas, but the partition's replicas are unchanged;
+2. **started**: the new replicas of the target are added. Each is empty at first, fetches from the leader, and joins
+   isr once it has caught up, by the rules of every replica (``partitions``);
+3. **finished**: every replica of the target is in isr, so each holds every committed record, and all other replicas
+   leave. Or **cancelled**: the former replicas stay, and the added ones leave.
 
 Every step keeps these rules:
 
-- After replicas leave isr (or eligible) in step 3, at least min.insync.replicas in-sync replicas stay. One of them is
-  the leader. A leaderless partition keeps its members (see ``partitions``).
+- After replicas leave isr (or eligible), at least min.insync.replicas in-sync replicas stay, and one of them is the
+  leader. A partition without a leader keeps its members (see ``partitions``).
 - Only a live member of isr that stays becomes leader.
-- When replicas leave, the leader epoch rises. Acknowledgements of a removed replica are then void, even if it is added
-  again, empty, before its leader noticed that it was gone. KRaft's ``PartitionChangeBuilder`` does the same.
+- When replicas leave, the leader epoch rises. A removed replica may be added again, empty, before the leader notices.
+  Because of the new epoch, the leader does not count what that replica acknowledged before. KRaft's
+  ``PartitionChangeBuilder`` does the same.
 
-A broker that dies, is fenced or loses its directory needs no rule here: it leaves isr, and the finish waits for it.
-Deleting the topic ends its reassignments.
+There is no rule here for a broker that dies, is fenced or loses its directory: its replica leaves isr, and the finish
+waits for it. Deleting the topic ends its reassignments.
 
 The second half of this module plans steps, for the controller and for cancellations. A plan is computed from one image.
-The command that applies it compares epochs, so that a late command does nothing.
+The command that applies the plan compares epochs. So if the partition has changed since, the command does nothing.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -54,7 +55,7 @@ START, FINISH, CANCEL = "start", "finish", "cancel"
 
 
 def apply(image: Image, command: ReassignmentCommand) -> Outcome:
-    """Apply the valid parts of the command; response: per part, "" or the error's code."""
+    """Apply the valid parts of the command; response: for each part, "" or the error's code."""
     parts: Sequence[TargetReplicas | ReassignmentStep]
     parts = command.targets if isinstance(command, ReassignPartitions) else command.steps
     changed: dict[PartitionKey, Partition] = {}
@@ -92,7 +93,7 @@ def check_target(image: Image, topic: Topic, partition: int, replicas: Sequence[
     """Refuse a target that is invalid for every partition of the topic.
 
     Raises:
-        InvalidReplicationError: no brokers, repeated or unknown brokers, or fewer than min.insync.replicas.
+        InvalidReplicationError: there are no brokers, repeated or unknown ones, or fewer than min.insync.replicas.
     """
     where = f"Partition {partition} of topic '{topic.name}'"
     if not replicas or len(set(replicas)) != len(replicas):
@@ -140,9 +141,10 @@ def _next_epoch(partition: Partition) -> Partition:
 
 
 def _with_new_replicas(before: Partition) -> Partition:
-    """Return the started partition with every replica of its target. Replicas added for an earlier target stay for now.
+    """Return the started partition with every replica of its target added.
 
-    Those in sync may be needed. All of them leave with the finish, because each departure raises the leader epoch.
+    The target may have changed after the start. Replicas that were added for the earlier target stay until the finish,
+    because some may be in sync and needed, and each departure of replicas raises the leader epoch.
     """
     assert before.moving is not None
     new = (replica for replica in before.moving.target if replica not in before.replicas)
@@ -177,8 +179,8 @@ def check_finish(image: Image, topic_id: str, partition: Partition) -> None:
     """Refuse to finish a reassignment too early.
 
     Raises:
-        NotReadyError: a target is not in sync, or there is no leader.
-        NotEnoughReplicasError: there are fewer targets than min.insync.replicas, which was raised in the meantime.
+        NotReadyError: a replica of the target is not in sync, or there is no leader.
+        NotEnoughReplicasError: the target has fewer replicas than min.insync.replicas, which was raised.
     """
     moving = partition.moving
     assert moving is not None, "no reassignment to finish"
@@ -193,7 +195,7 @@ def check_finish(image: Image, topic_id: str, partition: Partition) -> None:
 
 
 def check_cancel(image: Image, topic_id: str, partition: Partition) -> None:
-    """Refuse a cancellation that would remove in-sync replicas that are needed.
+    """Refuse a cancellation after which too few in-sync replicas would stay.
 
     Raises:
         NotEnoughReplicasError: too few of the former replicas are in sync.
@@ -248,9 +250,10 @@ def _of(replicas: tuple[int, ...], members: Collection[int]) -> tuple[int, ...]:
 
 
 def _with_factors(image: Image, topic_ids: Iterable[str]) -> Image:
-    """Update the replication factor of topics whose partitions all have another number of replicas now.
+    """If all partitions of a topic have the same number of replicas, make it the topic's replication factor.
 
-    A default of min.insync.replicas follows it.
+    Not while one of its partitions is being reassigned. If the topic's min.insync.replicas is a default, it follows
+    the new factor.
     """
     for topic_id in sorted(topic_ids):
         topic = image.topics[topic_id]
@@ -284,10 +287,10 @@ class StepPlan:
 
     starts: tuple[ReassignmentStep, ...]
     handovers: tuple[LeaderChange, ...]
-    """Changes of leader for moves in which all targets are in sync but the leader will leave. A target leads first, so
-    that writers that wait at the old leader learn there that their records are committed."""
+    """Changes of leader for moves whose targets are all in sync, but whose leader will leave. A target leads before the
+    finish. So writes that wait at the old leader can still be answered: they learn that their records are committed."""
     finishes: tuple[ReassignmentStep, ...]
-    """Finishes of moves whose partition is led by a target."""
+    """Finishes of moves whose leader is a replica of the target."""
 
 
 def running(image: Image) -> list[tuple[PartitionKey, Partition]]:
@@ -301,7 +304,7 @@ def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
 
 
 def plan_steps(image: Image) -> StepPlan:
-    """Return the steps that are due."""
+    """Return the steps that are possible now."""
     starts: list[ReassignmentStep] = []
     handovers: list[LeaderChange] = []
     finishes: list[ReassignmentStep] = []
@@ -352,7 +355,7 @@ def plan_cancel(image: Image, key: PartitionKey) -> ReassignmentStep:
 
 
 def next_leader(image: Image, state: Partition, members: tuple[int, ...]) -> int | None:
-    """Return the first of these members that is in sync and live, draining ones last; None if there is none."""
+    """Return the first of these members that is in sync and live, draining brokers last; None if there is none."""
     able = [m for m in members if m in state.isr and partitions.is_live(image, m)]
     staying = [m for m in able if not image.brokers[m].is_draining]
     return next(iter(staying or able), None)

@@ -1,18 +1,19 @@
 """Rebalancing: plans of moves for a whole cluster, computed from one image. Pure.
 
-``plan_drain`` empties one broker. ``plan_rebalance`` balances the replicas and leaders of brokers with the fewest moved
-replicas. A plan changes nothing by itself: its rows become the targets of ``ReassignPartitions``.
+``plan_drain`` empties one broker. ``plan_rebalance`` balances the replicas and leaders of brokers and moves as few
+replicas as possible. A plan changes nothing by itself: its rows become the targets of ``ReassignPartitions``.
 
 The goals, in this order:
 
-1. racks: no move puts more replicas of a partition into one rack, and replicas in one rack move apart if possible;
-2. replicas: the brokers' numbers of replicas differ by at most one, as far as racks allow. Each move takes a replica
-   from a broker with too many to one with too few, so no move is wasted. Among the possible replicas, the plan chooses
-   one of the topic that is least evenly spread;
-3. preferred leaders: their numbers differ by at most one, as far as reordering replicas allows. That moves no data.
+1. Racks: no move puts more replicas of a partition into one rack. Replicas in one rack move apart if possible.
+2. Replicas: the brokers' numbers of replicas differ by at most one, as far as racks allow. Each move takes a replica
+   from a broker with too many to a broker with too few, so that no move is wasted. Of the replicas that may move, the
+   plan chooses one of the topic that is spread least evenly.
+3. Preferred leaders: the brokers' numbers of them differ by at most one, as far as this is possible by reordering
+   replicas. Reordering moves no data.
 
-Only brokers that are alive and not draining give and take replicas. A replica on a dead broker stays, because the
-broker may come back, unless that broker is drained. A partition that is moving counts as moved.
+Replicas move only between brokers that are alive and not draining. A replica on a dead broker stays, because the broker
+may come back, unless that broker is being drained. A partition that is being reassigned counts as moved already.
 """
 
 from collections import Counter, deque
@@ -24,13 +25,16 @@ from milena.model.errors import BrokerNotFoundError, InvalidReplicationError
 from raft_meta.machine.image import Image, Partition, PartitionKey
 
 CANDIDATES_MAX = 200
-"""Replicas that are compared before one is chosen to move. More would spread topics slightly more evenly, but take
-minutes for ten thousand partitions."""
+"""Replicas that are compared before one is chosen to move. More would spread topics slightly more evenly. But for ten
+thousand partitions, the plan would take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedMove:
-    """The present replicas of a partition (after a move in progress), and the planned ones. Preferred leader first."""
+    """The replicas of a partition before and after the planned move, preferred leader first.
+
+    If the partition is being reassigned now, ``before`` is the target of that reassignment.
+    """
 
     topic_id: str
     partition: int
@@ -44,11 +48,11 @@ class PlannedMove:
 
 
 def plan_drain(image: Image, broker_id: int) -> tuple[PlannedMove, ...]:
-    """Plan to move every replica of the broker elsewhere; the leaders of moved partitions are spread evenly.
+    """Plan to move every replica of the broker elsewhere, and to spread the leaders of the moved partitions evenly.
 
     Raises:
         BrokerNotFoundError: the broker does not exist.
-        InvalidReplicationError: a partition has replicas on every broker that could take this one.
+        InvalidReplicationError: a partition has replicas on all brokers that could take the broker's replica.
     """
     if broker_id not in image.brokers:
         raise BrokerNotFoundError(f"Broker {broker_id} is not registered.")
@@ -67,7 +71,7 @@ def plan_drain(image: Image, broker_id: int) -> tuple[PlannedMove, ...]:
 
 
 def plan_rebalance(image: Image) -> tuple[PlannedMove, ...]:
-    """Plan the moves that balance the cluster; none if it is balanced."""
+    """Plan the moves that balance the cluster; empty if it is balanced."""
     layout = _Layout(image)
     for key in sorted(layout.replicas):
         while (apart := layout.apart(key)) is not None:
@@ -83,17 +87,17 @@ def plan_rebalance(image: Image) -> tuple[PlannedMove, ...]:
 
 
 Edge = Callable[[int, int], PartitionKey | None]
-"""(from, to) -> a partition that may move from one broker to the other; None if there is none."""
+"""Takes two brokers, (from, to); returns a partition that may move between them, None if there is none."""
 Carry = Callable[[PartitionKey, int, int], None]
 
 
 def _even_out(
     members: Sequence[int], load: Mapping[int, Collection[PartitionKey]], edge: Edge, carry: Carry
 ) -> None:
-    """Move from brokers with more to brokers with less, over other brokers if needed, until no move helps.
+    """Move partitions from brokers with more to brokers with less, over other brokers if needed, until no move helps.
 
-    Each round moves one partition at each step of a path. That brings both ends of the path closer to the mean by one
-    each, and changes no number between them.
+    Each round finds a path of brokers and moves one partition along each step of the path. So the first broker of the
+    path has one partition less, the last has one more, and the brokers between them have as many as before.
     """
     stuck: set[int] = set()
     while len(stuck) < len(members):
@@ -104,7 +108,7 @@ def _even_out(
         if path is None:
             stuck.add(source)
             continue
-        # From the far end, so that a broker does not pass on the partition that it has just received.
+        # Start at the far end, so that no broker passes on the partition that it has just received.
         for giver, taker in reversed([*pairwise(path)]):
             key = edge(giver, taker)
             if key is None:
@@ -116,7 +120,10 @@ def _even_out(
 def _path(
     members: Sequence[int], load: Mapping[int, Collection[PartitionKey]], edge: Edge, source: int
 ) -> list[int] | None:
-    """Return the shortest path from the source to a broker that has less by two or more, the least loaded first."""
+    """Return the shortest path from the source to a broker that has fewer by at least two; None if there is none.
+
+    Of several such paths, prefer brokers with less load.
+    """
     goal = len(load[source]) - 2
     if min(len(load[member]) for member in members) > goal:
         return None
@@ -147,11 +154,11 @@ def _key_of(item: tuple[PartitionKey, Partition]) -> PartitionKey:
 
 
 class _Layout:
-    """The replicas and leaders of all brokers, changed move by move.
+    """The replicas and leaders of all brokers while a plan is made: each planned move changes them.
 
     Invariants:
-        held, leads and the counters always agree with replicas. Maps by broker have all registered brokers and all
-        brokers with replicas as keys. The order of keys depends only on the image.
+        ``held``, ``leads`` and the counters always agree with ``replicas``. Maps by broker have all registered brokers
+        and all brokers with replicas as keys. The order of keys depends only on the image.
     """
 
     def __init__(self, image: Image, *, without: int | None = None) -> None:
@@ -194,11 +201,11 @@ class _Layout:
 
     @property
     def moved(self) -> Iterable[PartitionKey]:
-        """The partitions that have changed."""
+        """The partitions whose replicas differ from those of the image."""
         return (key for key, row in self.replicas.items() if row != self._before[key])
 
     def plan(self) -> tuple[PlannedMove, ...]:
-        """Return the moves of the partitions that have changed, in order of keys."""
+        """Return the planned moves, in order of keys."""
         return tuple(
             PlannedMove(
                 topic_id=key[0],
@@ -212,7 +219,7 @@ class _Layout:
     # -- replicas --------------------------------------------------------------------------------
 
     def move(self, key: PartitionKey, giver: int, taker: int) -> None:
-        """Replace the giver by the taker."""
+        """Put the broker ``taker`` in the place of ``giver`` among the partition's replicas."""
         self._set(key, (taker if replica == giver else replica for replica in self.replicas[key]))
 
     def _crowding(self, key: PartitionKey, giver: int, taker: int) -> int:
@@ -221,7 +228,7 @@ class _Layout:
         return others.count(self._rack_of.get(taker)) - others.count(self._rack_of.get(giver))
 
     def cost(self, key: PartitionKey, giver: int, taker: int) -> tuple[int, ...]:
-        """Return the cost of the move; the least is best."""
+        """Return the cost of the move. The smallest tuple is the best move."""
         is_leader = self.replicas[key][0] == giver
         return (
             self._crowding(key, giver, taker),
@@ -232,7 +239,7 @@ class _Layout:
         )
 
     def apart(self, key: PartitionKey) -> tuple[int, int] | None:
-        """Return the move (giver, taker) that spreads the partition best over racks; None if there is none."""
+        """Return the move (giver, taker) that spreads the partition best over racks; None if none improves it."""
         row = self.replicas[key]
         moves = [
             (self.cost(key, giver, taker), giver, taker)
@@ -268,12 +275,15 @@ class _Layout:
     # -- leaders ---------------------------------------------------------------------------------
 
     def lead(self, key: PartitionKey, giver: int, taker: int) -> None:
-        """Swap the giver, which is the preferred leader, with the taker."""
+        """Swap the places of the giver, which is the preferred leader, and the taker among the replicas."""
         places = {giver: taker, taker: giver}
         self._set(key, (places.get(replica, replica) for replica in self.replicas[key]))
 
     def leader_edge(self, among: set[PartitionKey] | None) -> Edge:
-        """Return an edge of partitions (``among`` these, or all) that the giver leads and the taker could lead."""
+        """Return a function that finds a partition which ``giver`` leads and ``taker`` could lead.
+
+        ``among``: the partitions to choose from; None for all.
+        """
 
         def edge(giver: int, taker: int) -> PartitionKey | None:
             if giver == taker:

@@ -1,8 +1,8 @@
-"""Topics: create, delete, grow, configure. Names follow Kafka's rules, so that Kafka's tools fit.
+"""Topics: create, delete, add partitions, configure. Names follow Kafka's rules, so that Kafka's tools can use them.
 
-The proposer chose topic id and placement; this module only checks them. A partition starts with every live replica in
-sync (all are empty) and the first of them as leader, at leader epoch 0. If these are fewer than min.insync.replicas,
-the others are eligible: nothing is committed until enough replicas are in sync, so an empty copy lacks no record.
+The proposer chooses topic id and placement, and this module checks them. A new partition has every live replica in isr,
+because all copies are empty. The first live one leads, draining brokers last, at leader epoch 0. If isr is smaller than
+min.insync.replicas, no record is committed, so the empty copies of the other replicas lack none. These are eligible.
 """
 
 import re
@@ -29,19 +29,19 @@ from raft_meta.machine.topics import configs, partitions
 TopicCommand = CreateTopic | DeleteTopic | AddPartitions | AlterConfigs
 
 GROWTHS_KEPT = 16
-"""How many latest growths each topic keeps. A write under an idempotency key may be in the partition that it got before
-a growth; it is searched there for a day."""
+"""How many of its latest growths a topic keeps. A growth is an addition of partitions. A write with an idempotency key
+may be in the partition to which its key belonged before a growth. It is searched there for a day."""
 NAME_LENGTH_MAX = 249
-"""As in Kafka: a partition's folder is the name, a dash and up to five digits; a file name has 255 bytes at most."""
+"""As in Kafka: a partition's folder is the name, a dash and up to five digits. A file name has 255 bytes at most."""
 PARTITIONS_MAX = 10_000
-"""Partitions of one topic; a command that creates them all stays below 1 MiB at replication factor 5."""
+"""Largest number of partitions of one topic. At replication factor 5, a command that creates all stays below 1 MiB."""
 
 ELIGIBLE_LEVEL = 5
-"""The feature level from which on replicas of a new partition may be eligible. Below it, nodes of an older release may
-make none of them eligible, and their images would differ."""
+"""The feature level from which on replicas of a new partition may be eligible. Nodes of older releases make none of
+them eligible, so below this level, images would differ."""
 
 OWN_KEYS_LEVEL = 11
-"""The feature level from which on idempotency keys of new topics belong to the principal that sends them."""
+"""The feature level from which on the idempotency keys of a new topic belong to the principal that sends them."""
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -50,11 +50,13 @@ _TOPIC_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 def apply(image: Image, index: int, now_ms: WallMs, command: TopicCommand) -> Outcome:
     """Apply a topic command.
 
-    ``now_ms`` becomes a new topic's time of creation, or of growth, ``index`` the version of groups that lose a topic.
+    ``now_ms``: the time at which the topic is created or grows. ``index``: the new version of groups that lose the
+    topic.
 
     Raises:
         InvalidTopicNameError, InvalidReplicationError, TooManyReplicasError, InvalidConfigError,
-        TopicExistsError, TopicNotFoundError, StaleVersionError, UnavailableError, TransactionsPendingError: refused.
+        TopicExistsError, TopicNotFoundError, StaleVersionError, UnavailableError, TransactionsPendingError: the
+            command is refused.
     """
     match command:
         case CreateTopic():
@@ -88,11 +90,11 @@ def check_name(name: str) -> None:
 
 
 def check_new_name(image: Image, name: str) -> None:
-    """Refuse a name that no new topic may have. Proposers also call it before the command.
+    """Refuse a name that no new topic may have. Proposers also call this before they propose the command.
 
     Raises:
-        InvalidTopicNameError: a name against the rules, or one that differs from an existing topic's only in
-            '.' and '_' (Kafka refuses both, because its metric names cannot distinguish them).
+        InvalidTopicNameError: the name breaks a rule of ``check_name``, or differs from the name of an existing topic
+            only in '.' and '_'. Kafka refuses both, because its metric names cannot distinguish them.
         TopicExistsError: the topic exists.
     """
     check_name(name)
@@ -111,7 +113,8 @@ def check_placement(image: Image, placement: tuple[tuple[int, ...], ...]) -> int
     """Check a placement and return its replication factor.
 
     Raises:
-        InvalidReplicationError: no or too many partitions, a repeated or unknown broker, rows of unequal length.
+        InvalidReplicationError: there are no or too many partitions, a broker is repeated or unknown, or rows have
+            unequal lengths.
     """
     if not 1 <= len(placement) <= PARTITIONS_MAX:
         raise InvalidReplicationError(
@@ -166,7 +169,7 @@ def _create(image: Image, now_ms: WallMs, command: CreateTopic) -> Outcome:
 def _placed(
     image: Image, topic: Topic, placement: tuple[tuple[int, ...], ...], *, first_partition: int
 ) -> dict[PartitionKey, Partition]:
-    """Return new partitions. A draining broker is in sync, but leads only if no other replica is alive."""
+    """Return new partitions. A draining broker joins isr, but leads only if every live replica is draining."""
     live = frozenset(image.live_brokers())
     min_insync = configs.min_insync(topic) if image.feature_level >= ELIGIBLE_LEVEL else 0
     leaving = frozenset(b.broker_id for b in image.brokers.values() if b.is_draining)
@@ -185,14 +188,14 @@ def _placed(
             leader=leader,
             leader_epoch=0,
             partition_epoch=0,
-            # Otherwise, if the only in-sync replica died for good before it wrote anything, no replica could lead.
+            # If the others were not eligible and the only in-sync replica died for good, no replica could lead.
             eligible=others if len(isr) < min_insync else (),
         )
     return created
 
 
 def _delete(image: Image, index: int, command: DeleteTopic) -> Outcome:
-    """Delete the topic with everything that groups, consumers and transactions hold of it."""
+    """Delete the topic, and all state of it in groups, consumers and transactions."""
     topic = _topic(image, command.topic_id)
     with image.partitions.mutate() as remaining:
         for partition in range(topic.partition_count):
