@@ -1,8 +1,9 @@
 """When a log's recovery point moves, and which checkpoint still counts after it was written.
 
-The owner's thread creates and finishes a checkpoint's ticket. In between, the ticket may run on any thread. A cut of
-the log in the meantime takes the folder's lock, which the ticket holds while it writes. The cut makes older tickets
-void (``void``).
+Recovery trusts everything below the recovery point without reading it. The owner's thread creates and finishes a
+checkpoint's ticket (``tickets``). In between, the ticket may run on any thread, and holds the folder's lock while it
+writes. If the owner cuts the log in that time, it takes the same lock and raises the generation (``void``). A ticket of
+an older generation writes nothing.
 """
 
 from milena.model.types import NO_OFFSET
@@ -19,8 +20,8 @@ class Checkpointing:
 
     Invariants:
         - a ticket of an older generation writes nothing and does not count;
-        - the recovery point of a log with remains does not move;
-        - the newest writers' snapshot below the high watermark is kept, and so are all snapshots above it.
+        - while bytes lie behind the log end (``LogState.has_remains``), the recovery point does not move;
+        - the newest snapshot of the writers' state below the high watermark is kept, and all snapshots above it.
     """
 
     __slots__ = (
@@ -40,12 +41,12 @@ class Checkpointing:
         *,
         scanned_bytes: int,
     ) -> None:
-        """Take the log's parts; ``scanned_bytes`` were read by recovery."""
+        """Take the log's parts; ``scanned_bytes`` is the number of bytes that recovery had to read."""
         self._replica = replica
         self._state = state
         self._flushing = flushing
         self._generations = Generations()
-        # Log end when the index files and the snapshot were last written; -1 if they do not match the log any more.
+        # Log end when the index files and the snapshot were last written; -1 if the log was cut since then.
         self._hinted_end_offset = NO_OFFSET if scanned_bytes else state.end_offset
         self.appended_bytes = scanned_bytes
         """Bytes since the last checkpoint that moved the recovery point; each append adds its own."""
@@ -55,10 +56,11 @@ class Checkpointing:
     ) -> CheckpointTicket | None:
         """Return a ticket for a checkpoint; None if the checkpoint would change nothing.
 
-        The recovery point moves once ``checkpoint_bytes`` were appended, and whenever a segment waits to be sealed.
+        The recovery point moves once ``checkpoint_bytes`` were appended, and whenever a segment is unsealed: closed to
+        appends, but without index files and a snapshot on the disk.
 
         Args:
-            high_watermark: the partition's, as far as this replica knows.
+            high_watermark: the partition's high watermark, as far as this replica knows.
             is_forced: move the recovery point to the log end, even if little was appended.
             is_clean: the log is being closed.
         """
@@ -96,7 +98,7 @@ class Checkpointing:
         )
 
     def finish(self, ticket: CheckpointTicket) -> None:
-        """Count a checkpoint that has run."""
+        """Take over the result of a ticket that has run: synced end, sealed segments; remove old snapshots."""
         sealed = ticket.sealed
         ticket.release()
         if not ticket.is_done or ticket.generation != self._generations.current:
@@ -127,13 +129,16 @@ class Checkpointing:
             self.finish(ticket)
 
     def void(self) -> None:
-        """Make all older tickets void. Hold the lock, unless no ticket can be writing."""
+        """Make all tickets so far void, so that they write nothing. Hold the folder's lock if a ticket may be running.
+
+        Otherwise a ticket could write a recovery point above the new log end.
+        """
         self._generations.current += 1
 
     def note_cut(self) -> None:
-        """Note that the log's end was cut: its index files and snapshot do not match any more."""
+        """Note that the log's end was cut, so that its index files and newest snapshot no longer match the log."""
         self._hinted_end_offset = NO_OFFSET
 
     def note_restart(self, offset: int) -> None:
-        """Note that the log is empty, at ``offset``, with a snapshot that matches."""
+        """Note that the log restarted empty at ``offset``, and that a snapshot at this offset is on the disk."""
         self._hinted_end_offset = offset

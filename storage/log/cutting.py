@@ -1,12 +1,13 @@
-"""How a log loses its end, or all of it: truncation, a restart at another offset, and an end before damage.
+"""Cuts: how a log loses its end, or all of its batches.
 
     truncate_to    cuts what a follower has beyond its leader's log
-    restart_at     drops everything, because the leader's log starts further on
+    restart_at     drops everything, because the leader's log starts above this log's end
     begin_with     replaces an empty log's segment, because its first batch begins below the log start
-    give_up_from   ends the log before damage; the bytes behind it stay until the log grows again (``remains``)
+    give_up_from   ends the log before damaged bytes; the bytes from there on are kept ("remains"), because they may be
+                   the last copy of their records, and are cut when the log grows again
 
-The meta file announces a step that changes several files before the first of them changes. Recovery finishes the step.
-Work on the folder alone is in ``storage.replica.folder`` and ``truncation``.
+A cut that changes several files is first announced in the meta file. If the process ends in between, recovery finishes
+the cut. Steps that need only the folder are in ``storage.replica.folder`` and ``truncation``.
 """
 
 from dataclasses import replace
@@ -32,9 +33,9 @@ class Cutting:
     """The cuts of one log.
 
     Invariants:
-        - checkpoints and a compaction in progress are void before the first step;
+        - before the first step, older checkpoint tickets and a compaction in progress become void and write no more;
         - the recovery point on disk is lowered before anything is cut;
-        - a cut that fails halfway stops the process: recovery continues at the same place.
+        - a cut that fails halfway stops the process; recovery then finishes the cut.
     """
 
     __slots__ = ("_checkpointing", "_compaction", "_flushing", "_replica", "_state")
@@ -64,9 +65,9 @@ class Cutting:
         try:
             self._cut(offset)
         except CorruptLogError as error:
-            # After half a cut, the log would answer retries with records that it no longer has. Recovery reads the same
-            # bytes from the same place and can handle a damaged copy. It skips batches that an index describes, so the
-            # index goes too. Otherwise the next cut would fail here again.
+            # Half a cut leaves producer state of records that are gone, and a retry would be answered with their
+            # offsets. So the process stops, and recovery judges the replica. Recovery does not read batches that an
+            # index describes. The index is removed, so that recovery reads this segment and finds the damage.
             kept, _ = self._state.table.split_at(offset)
             with self._replica.lock:
                 self._checkpointing.void()
@@ -90,7 +91,7 @@ class Cutting:
         offset = min(offset, state.end_offset)
         end_offset = self._end_after_cut(offset)
         if end_offset < state.start_offset:
-            # The log start lies in the middle of the first batch, which is cut.
+            # The log start lies in the middle of the first batch, and this batch is cut. Nothing readable is left.
             writers = writers_at(self._replica, state.table, end_offset)
             self._empty_at(state.start_offset, writers)
             return
@@ -104,7 +105,7 @@ class Cutting:
         return kept[-1].locate(offset)[1]
 
     def _empty_at(self, offset: int, writers: WriterState) -> None:
-        """Drop all batches and restart at ``offset`` with the known state of the writers."""
+        """Drop all batches and restart at ``offset``; keep ``writers`` as the state of the writers there."""
         self.restart_at(offset, encode_snapshot(writers.freeze(offset)))
 
     def _truncate(self, offset: int) -> None:
@@ -155,7 +156,7 @@ class Cutting:
         state, replica = self._state, self._replica
         with self._replica.lock:
             self._checkpointing.void()
-            # Write it even if a snapshot with this name exists: that one describes the log from before.
+            # If a snapshot with this name exists, it describes the log before the restart. Replace it.
             write_snapshot(replica, writers, offset)
             change = Change(ChangeKind.RESTART, offset)
             replica.store_meta(replace(replica.meta, change=change))
@@ -169,9 +170,10 @@ class Cutting:
         self._flushing.note_restart(offset)
 
     def begin_with(self, header: BatchHeader, batch: Buffer) -> Segment:
-        """Start an empty log with a batch that begins below the log start; its segment does not count the batch yet.
+        """Start an empty log with a batch that begins below the log start; return its new segment.
 
-        Until the checkpoint is lowered, recovery treats the new segment as one that retention left behind.
+        The batch is written into the segment, but the caller must still add it to the segment's index. If the process
+        ends before the checkpoint is lowered, recovery removes the new segment as one below the log start.
 
         Raises:
             DiskFullError: nothing has changed.
@@ -193,7 +195,7 @@ class Cutting:
         state.epochs.clear()
         self._checkpointing.note_cut()
         state.table.replace_all(segment)
-        # The log end, not the batch's base offset: bytes below the log start do not count as stored or missing.
+        # Pass the log end and not the batch's base offset: offsets below the log start need no sync.
         self._flushing.note_truncation(state.end_offset)
         self._flushing.note_name()
         empty.remove()
@@ -203,7 +205,7 @@ class Cutting:
     # Damage.
 
     def give_up_from(self, damage: Damage) -> None:
-        """End the log before the damage and mark it damaged; nothing is cut until the log grows again.
+        """End the log before the damage and mark the replica damaged; no bytes are cut until the log grows again.
 
         Raises:
             DiskFailedError: stop the process.
@@ -220,7 +222,8 @@ class Cutting:
             try:
                 last.end_before(position, offset)
             except CorruptLogError as error:
-                # A second place is damaged. Recovery handles that: it checks every byte of a damaged replica.
+                # Bytes before ``damage`` are damaged too. Recovery checks every byte of a damaged replica and finds
+                # them.
                 raise DiskFailedError(f"cannot give up a part of {state.name}: {error}") from error
             state.table.drop_last(kept)
             state.epochs.truncate_to(offset)
@@ -232,7 +235,7 @@ class Cutting:
         self._checkpointing.note_cut()
 
     def drop_remains(self) -> None:
-        """Cut the bytes behind the damage, because the log changes again.
+        """Cut the remains, which are the bytes behind the log end, because a damaged log is about to change.
 
         Raises:
             DiskFailedError: stop the process.
@@ -245,11 +248,11 @@ class Cutting:
         try:
             self._truncate(self._state.end_offset)
         except CorruptLogError as error:
-            # A second place, before the damage, is damaged too. Only recovery would look there again.
+            # A batch below the log end is damaged too. Only recovery reads these batches again and ends the log there.
             raise DiskFailedError(f"cannot restore {self._state.name}: {error}") from error
 
     def mark_sound(self) -> None:
-        """Trust the replica again: it was restored from the leader, or elected for want of a better one.
+        """Mark the replica sound: it was restored from its leader, or it was elected because no other replica was left.
 
         Raises:
             DiskFailedError: stop the process.
@@ -258,6 +261,6 @@ class Cutting:
         with self._replica.lock:
             if self._state.has_remains:
                 self._drop_remains()
-            # The lost records stay lost. The next start must not find the replica suspect again because of them.
+            # Recovery marks a log suspect that ends below its high watermark. Lost records must not cause this again.
             replica.lower_checkpoint(self._state.end_offset)
             replica.store_meta(replace(replica.meta, health=ReplicaHealth.SOUND))

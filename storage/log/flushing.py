@@ -1,7 +1,7 @@
 """Flushing: which part of a log is not durable yet, and when it is synced.
 
-A strict log (``flush.messages=1``) is always due, so every append is synced before it is acknowledged. Appends during a
-sync belong to the next one. A relaxed log is due by count or by time.
+A strict log (``flush.messages=1``) syncs every append before the append is acknowledged. Appends that arrive during a
+sync wait for the next sync. A relaxed log syncs after a number of records, or after a time.
 """
 
 from storage.log.state import LogState
@@ -32,7 +32,7 @@ class Flushing:
     )
 
     def __init__(self, replica: ReplicaFiles, state: LogState) -> None:
-        """Take the log's parts; recovery has synced everything in it."""
+        """Take the log's parts. Recovery has synced the whole log."""
         self._replica = replica
         self._state = state
         self._ticket: SyncTicket | None = None
@@ -53,7 +53,7 @@ class Flushing:
         self._data_bytes += data_bytes
 
     def note_name(self) -> None:
-        """Note that a segment was created or removed; the next ticket also syncs the folder."""
+        """Note that a segment file was created or removed. The next ticket also syncs the folder."""
         self._has_names = True
 
     def is_due(self, now_ms: int) -> bool:
@@ -85,14 +85,14 @@ class Flushing:
         return self._ticket
 
     def finish(self, ticket: SyncTicket) -> None:
-        """Count a ticket that has run."""
+        """Raise ``synced_end`` by a ticket that has run, and release its pins."""
         ticket.release()
         if ticket is self._ticket:
             self._ticket = None
             self.synced_end = max(self.synced_end, ticket.end_offset)
 
     def ticket_for_all(self) -> SyncTicket:
-        """Return a ticket that also covers what another ticket may be syncing."""
+        """Return a ticket for everything above ``synced_end``, including what a ticket in flight may be syncing."""
         unsynced = self._state.table.above(self.synced_end)
         return SyncTicket(self._replica, unsynced, self._state.end_offset, has_names=True)
 
@@ -111,14 +111,14 @@ class Flushing:
         self._reset()
 
     def note_synced(self, end_offset: int) -> None:
-        """Note that a checkpoint synced everything below ``end_offset``; names of newer segments may be unsynced."""
+        """Note that a checkpoint synced everything below ``end_offset``; the folder may be unsynced."""
         self.synced_end = max(self.synced_end, end_offset)
         self._unsynced = [
             segment for segment in self._unsynced if segment.next_offset > self.synced_end
         ]
 
     def note_truncation(self, end_offset: int) -> None:
-        """Note that the log now ends at ``end_offset``; a ticket in flight covers no more than that."""
+        """Note that the log now ends at ``end_offset``, and lower the end of a ticket in flight to it."""
         self.synced_end = min(self.synced_end, end_offset)
         if self._ticket is not None:
             self._ticket.end_offset = min(self._ticket.end_offset, end_offset)
@@ -126,7 +126,7 @@ class Flushing:
         self._unsynced = [segment for segment in self._unsynced if segment in kept]
 
     def note_restart(self, offset: int) -> None:
-        """Note that the log is empty, at ``offset``, and that this is durable."""
+        """Note that the log restarted empty at ``offset``, durably."""
         if self._ticket is not None:
             self._ticket.end_offset = offset
         self.synced_end = offset

@@ -1,7 +1,7 @@
 """How far one log is compacted, what remains to be done, and the run that does it.
 
-Only the thread of ``partition_log`` calls this module. It decides when a run may start, and it takes over the result of
-each slice. ``compaction.policy`` decides what is removed, and ``compaction.run`` does the work.
+Only the thread that owns the log calls this module. ``LogCompaction`` decides when a run may start, and takes over the
+result of each step. ``compaction.policy`` decides which records are removed, and ``compaction.run`` rewrites segments.
 """
 
 from milena.model.batch.header import decode_header
@@ -22,13 +22,13 @@ class LogCompaction:
     Invariants:
         - at most one run is in progress;
         - a run gets only closed segments whose bytes and indexes are durable and whose records are committed;
-        - nothing at or above ``clean_end`` of the current log was compacted.
+        - no batch at or above ``clean_end`` was compacted.
     """
 
     __slots__ = ("_dirty_since", "_flushing", "_mark", "_replica", "_run", "_state")
 
     def __init__(self, replica: ReplicaFiles, state: LogState, flushing: Flushing) -> None:
-        """Take the log's parts, and read the mark from the folder."""
+        """Take the log's parts, and read the compaction mark, which says how far an earlier process compacted."""
         self._replica = replica
         self._state = state
         self._flushing = flushing
@@ -48,8 +48,8 @@ class LogCompaction:
 
         Args:
             now_ms: wall clock.
-            high_watermark: nothing at or above it is touched; with transactions, pass the last stable offset.
-            tombstone_end: every replica has everything below it.
+            high_watermark: records at or above it stay; with transactions, pass the last stable offset.
+            tombstone_end: every replica has all records below this offset, so tombstones there may be removed.
         """
         survey = LogSurvey(
             segments=tuple(segment.summary for segment in self._compactable(high_watermark)),
@@ -73,7 +73,7 @@ class LogCompaction:
         return segments
 
     def _find_dirty_since(self) -> int | None:
-        """Return the append time of the first batch that is not compacted; None if no lag limit needs it."""
+        """Return the append time of the first batch that is not compacted; None without such a batch or a lag limit."""
         if self._state.config.max_compaction_lag_ms is None:
             return None
         bounds = self._state.bounds()
@@ -91,8 +91,8 @@ class LogCompaction:
     ) -> CompactionRun | None:
         """Start a run if one is due and none is in progress.
 
-        Call ``step`` on any thread, and ``note`` after each step. A replica that is not sound gets no run, because
-        other replicas may have what it lacks.
+        Call ``step`` of the run on any thread, and ``note`` on the owner's thread after each step. A replica that is
+        not sound gets no run. It may lack the newest record of a key, and a run would then keep an older one.
         """
         if self._state.has_remains or self._run is not None:
             return None
@@ -118,7 +118,7 @@ class LogCompaction:
         return self._run
 
     def note(self, run: CompactionRun) -> None:
-        """Take over the result of a step."""
+        """Take over the result of a step: the segment that it replaced, and how far the log is compacted now."""
         if run is not self._run:
             return
         swap, run.swap = run.swap, None
@@ -132,14 +132,17 @@ class LogCompaction:
         self._state.writers.transactions.forget_below(self.clean_end)
 
     def void(self) -> None:
-        """End the run, because the segments that it works on are about to change."""
+        """End the run in progress, because the owner is about to change or remove segments that the run may read."""
         run = self._run
         if run is not None:
             run.void()
             self.note(run)
 
     def void_dropping(self) -> None:
-        """End a run that may drop tombstones or markers, because a replica may soon copy the log."""
+        """End a run that may remove tombstones or transaction markers, because a new replica may soon copy the log.
+
+        If a replica copied a record before the run and the log behind it after the run, it would miss the tombstone.
+        """
         if self._run is not None and self._run.tombstone_end:
             self.void()
 
@@ -147,7 +150,7 @@ class LogCompaction:
         """End the run, because everything at and above ``offset`` is about to be cut."""
         self.void()
         if offset < self._mark.clean_end:
-            # New batches, which are not compacted, will replace compacted ones.
+            # New batches will take the offsets of compacted ones, and they are not compacted.
             self._forget()
 
     def void_all(self) -> None:

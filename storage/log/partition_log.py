@@ -1,11 +1,12 @@
 """One partition's log on one node: ordered segments, appended at the end, read anywhere, cut at both ends.
 
 Only the owner's thread calls methods that change the log. Other threads may call the ``read`` methods at the same time.
-They may also call ``run`` of the tickets, so that the owner does not wait for the disk.
+The owner hands out disk work as tickets (``tickets``). Other threads run them, so that the owner never waits for the
+disk.
 
-``PartitionLog`` implements appends and reads. An append writes to memory and page cache; it is durable once the next
-sync ticket is finished. Each other operation is a part of the log with its own module. All parts work on one
-``LogState``, and callers use them directly:
+``PartitionLog`` implements appends and reads. An append writes to memory and page cache. It is durable once the next
+sync ticket is finished. Each other operation has its own module. All of them work on one ``LogState``, and callers use
+them directly:
 
     state           offsets, epochs, producers and segments; other packages only read it
     replica         the folder with its meta file and checkpoint
@@ -16,8 +17,15 @@ sync ticket is finished. Each other operation is a part of the log with its own 
     start           how the log loses its beginning: retention, an explicit log start
     compaction      removes, slice by slice, records that a later record of the same key has replaced
 
-Other layers decide who may append, what the high watermark is, and what a full disk or a suspect replica means for the
-cluster. There is no clock: callers pass ``now_ms``.
+Terms of this package:
+
+    writers     producers, idempotency keys and transactions that the log knows, as of its end
+    sealed      a closed segment whose index files, and a snapshot of the writers' state after it, are on the disk
+    remains     bytes behind the end of a damaged log; they are kept until the log grows again
+    filler      an empty batch that takes the place of removed records, so that offsets leave no gap
+
+Other layers decide which node may append, what the high watermark is, and what a full disk or a suspect replica means
+for the cluster. There is no clock: callers pass ``now_ms``.
 """
 
 from collections.abc import Sequence
@@ -54,7 +62,7 @@ from storage.state.transactions import Transactions
 __all__ = ["LogConfig", "PartitionLog", "RecoveryReport"]
 
 _Stamped = tuple[BatchHeader, tuple[Buffer, ...]]
-"""A batch with the header that its leader gave it, and its bytes in pieces."""
+"""A batch that is ready to append: its header with the leader's stamp, and its bytes as several buffers."""
 
 
 class PartitionLog:
@@ -63,8 +71,9 @@ class PartitionLog:
     Invariants:
         - ``log_start_offset <= flushing.synced_end <= log_end_offset``;
         - segments follow each other without a gap, and only the last one grows;
-        - batches below the log end are whole and checked; epochs never fall along the log;
-        - the recovery point on disk never passes the synced end, nor a truncation that has returned;
+        - batches below the log end are whole and checked; leader epochs never fall from one batch to the next;
+        - the recovery point on disk is never above the synced end;
+        - once a truncation has returned, the recovery point on disk is not above the new log end;
         - after a DiskFullError the log is as before the call.
     """
 
@@ -78,7 +87,7 @@ class PartitionLog:
         """Take the parts that ``open`` has prepared; call ``open`` instead."""
         self.replica = replica
         self.recovery: RecoveryReport = recovered.report
-        """Findings of ``open``, or of a later scrub; ``health`` is the current verdict."""
+        """Report of ``open``, updated when a later scrub finds damage. ``health`` has the current verdict."""
         state = self.state = LogState(
             f"{replica.meta.topic_name}/{replica.meta.partition}",
             config,
@@ -148,12 +157,12 @@ class PartitionLog:
             index_interval_bytes=config.index_interval_bytes,
             is_listed=is_listed,
         )
-        # A clean checkpoint stays on the disk after this start, until the next checkpoint replaces it. After a crash it
-        # would vouch for bytes that nothing has synced. Only the node's own mark says how the node stopped.
+        # The checkpoint of a clean stop stays on the disk until the next checkpoint replaces it. If the node crashes
+        # before that, the file still says "clean", but newer appends are unsynced. Only ``was_clean`` can be trusted.
         if not was_clean:
             replica.checkpoint = replace(replica.checkpoint, is_clean=False)
         log = cls(replica, config, recover(replica), memory or UncommittedMemory())
-        # Recovery has no clock: it also restored producers and keys that are past their time.
+        # Recovery has no clock, so it also restored producers and idempotency keys that have expired.
         log.state.writers.expire(now_ms)
         return log
 
@@ -171,7 +180,7 @@ class PartitionLog:
 
     @property
     def health(self) -> ReplicaHealth:
-        """Verdict about the replica; it survives restarts until ``Cutting.mark_sound``."""
+        """Verdict about the replica. It is stored, and stays after a restart until ``Cutting.mark_sound``."""
         return self.replica.meta.health
 
     @property
@@ -212,8 +221,8 @@ class PartitionLog:
         """Stamp and append batches in one write; return the base offset of each.
 
         Args:
-            batches: validated by the caller; any stamp that they carry is replaced.
-            leader_epoch: of this leader.
+            batches: validated by the caller. Their stamp (offset, leader epoch, append time) is replaced.
+            leader_epoch: the epoch in which this replica leads the partition.
             now_ms: wall clock; becomes the append time.
             headers: the decoded headers of the batches, if the caller has them.
 
@@ -229,7 +238,7 @@ class PartitionLog:
             headers = [decode_header(batch) for batch in batches]
         self._require_sizes(headers)
         stamped = self._stamped(batches, headers, leader_epoch=leader_epoch, now_ms=now_ms)
-        # The common case, one batch that needs no new segment, skips the plan: a single writer waits for this path.
+        # The common case, one batch that needs no new segment, skips the plan. It decides the latency of one writer.
         if len(stamped) == 1 and self._is_next(stamped[0][0]):
             self._append_one(*stamped[0])
         else:
@@ -254,15 +263,15 @@ class PartitionLog:
             placed = header.stamped(
                 base_offset=offset, leader_epoch=leader_epoch, append_time_ms=now_ms
             )
-            # The producer's part is not copied: only the stamp in front of it differs from what the client sent.
+            # Only the stamp at the front of the batch differs from what the client sent. The rest is not copied.
             stamped.append((placed, (stamp, memoryview(batch)[STAMP_BYTES:])))
             offset = placed.next_offset
         return stamped
 
     def _append_one(self, header: BatchHeader, chunks: tuple[Buffer, ...]) -> None:
         """Append one batch that continues the log (``_is_next``), without a plan."""
-        # Joining copies the batch. A small copy is cheaper than the read that each follower would make right after this
-        # append; a large one is not, so its pieces stay in memory as they are until the batch is committed.
+        # Followers fetch this batch at once, and a copy in memory saves their reads from the file. Joining the pieces
+        # copies the batch, and is worth it only for a small one. A large batch stays in memory as pieces.
         if header.batch_bytes > TAIL_BYTES_MAX:
             self._append_next(header, chunks)
             self.state.uncommitted.keep(header, chunks)
@@ -276,7 +285,7 @@ class PartitionLog:
         for header, chunks in stamped:
             plan.add(header, *chunks)
         self._append(plan)
-        # A span never crosses the end of a segment, so the tail holds the last segment's part only.
+        # A read never crosses the end of a segment, so the tail holds only the batches in the last segment.
         if sum(header.batch_bytes for header, _ in stamped) <= TAIL_BYTES_MAX:
             self.state.tail = tail_of(plan.runs[-1])
         else:
@@ -287,7 +296,7 @@ class PartitionLog:
         """Append whole batches as the leader sent them; return the new log end.
 
         Raises:
-            CorruptBatchError: they are damaged, do not start at the log end, or do not follow each other.
+            CorruptBatchError: the batches are damaged, do not start at the log end, or do not follow each other.
             DiskFullError: nothing was appended.
             DiskFailedError: stop the process.
         """
@@ -295,7 +304,8 @@ class PartitionLog:
         if len(found) == 1 and self._is_next(found[0][1]):
             self._append_next(found[0][1], (data,))
             return self.state.end_offset
-        # Two batches from a leader do not start at this log's end and are still right: see ``succession``.
+        # In two cases, the first batch from a leader is valid although it does not start at this log's end: see
+        # ``succession``.
         data = fit_filler(data, found, self.state.end_offset)
         has_straddler = is_straddling(found, self.state.start_offset, self.state.end_offset)
         check_succession(
@@ -303,14 +313,14 @@ class PartitionLog:
             offset=found[0][1].base_offset if has_straddler else self.state.end_offset,
             last_epoch=self.state.epochs.last_epoch,
         )
-        # Only now, when the batches are known to be good, may an append change the disk.
+        # The batches are checked, so the disk may change now. Remains lie at the offsets that this append is about to
+        # use, so they are cut first.
         if self.state.has_remains:
             self.cutting.drop_remains()
-        # Remains lie at the offsets that this append is about to use, so they are cut first.
         view = memoryview(data)
         if has_straddler:
             _, first = found.pop(0)
-            # ``begin_with`` writes this batch, so it is only counted here.
+            # ``begin_with`` has written this batch. ``_commit`` only adds it to the log's state.
             segment = self.cutting.begin_with(first, view[: first.batch_bytes])
             self._commit(AppendRun(segment, total_bytes=first.batch_bytes, headers=[first]))
             view = view[first.batch_bytes :]
@@ -336,9 +346,9 @@ class PartitionLog:
         )
 
     def _append_next(self, header: BatchHeader, chunks: Sequence[Buffer]) -> None:
-        """Append one batch for which ``_is_next`` holds; a single writer waits for this path.
+        """Append one batch for which ``_is_next`` holds, with less overhead than a plan.
 
-        It does what a plan with this batch would do. The epoch table needs no entry: the batch has the last epoch.
+        The result is the same as that of a plan. The epoch table needs no entry, because the batch has the last epoch.
         """
         state, segment, config = self.state, self.state.table.active, self.state.config
         state.tail = NO_TAIL
@@ -361,8 +371,8 @@ class PartitionLog:
             raise StaleLeaderEpochError(
                 f"leader epoch {leader_epoch} is older than epoch {self.state.epochs.last_epoch} of the log"
             )
-        # This log now assigns offsets itself. State of batches that it never got would answer retries for offsets that
-        # other batches take.
+        # As leader, this log assigns the next offsets to new batches. Producer state of batches that it never got would
+        # answer a retry with these offsets, although other records take them.
         self._forget_foreign_state()
 
     def _require_sizes(self, headers: Sequence[BatchHeader]) -> None:
@@ -381,13 +391,13 @@ class PartitionLog:
             )
 
     def _forget_foreign_state(self) -> None:
-        """Drop producer state of batches that this log never got; it came with a leader's snapshot (``restart_at``)."""
+        """Drop producer state of batches above the log end. It came with a leader's snapshot (``restart_at``)."""
         if self.state.writers.covers_offset > self.state.end_offset:
             self.state.writers.forget_from(self.state.end_offset)
 
     def _append(self, plan: AppendPlan) -> None:
         """Write all batches of an append; count them only after every write succeeded."""
-        # A full disk raises in ``write``, which takes back what it wrote. The log is then as before.
+        # If the disk is full, ``write`` removes what it wrote and raises. The log is then as before.
         self.state.tail = NO_TAIL
         plan.write()
         for run in plan.runs:
@@ -420,10 +430,11 @@ class PartitionLog:
     # Reading.
 
     def read_span(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> bytes:
-        """Return whole batches from the one that holds ``offset``, as they lie in the file; none at the log end.
+        """Return whole batches as stored, from the batch that holds ``offset`` on; empty at the log end.
 
-        The result has at least one batch, and otherwise at most ``max_bytes``. It has no batch that starts at or above
-        ``end_offset`` (None: the log end). It never crosses the end of a segment: continue reading at its end.
+        The result has at most ``max_bytes``, except that the first batch is returned whatever its size. Batches that
+        start at or above ``end_offset`` (None: the log end) are left out. The result ends at the end of a segment; read
+        again from there.
 
         Raises:
             OffsetOutOfRangeError: below the log start or above the log end.
@@ -457,7 +468,7 @@ class PartitionLog:
             and len(tail.span) <= max_bytes
             and (end_offset is None or end_offset >= tail.next_offset)
         ):
-            # All followers ask for exactly this, right after an append.
+            # Followers that have the log up to the last append ask for exactly this span.
             return tail.span
         return read_span(
             self.state.table,
@@ -469,10 +480,10 @@ class PartitionLog:
         )
 
     def read_uncommitted(self, offset: int, *, max_bytes: int, end_offset: int) -> list[Buffer]:
-        """Return batches that were appended as leader, from ``offset`` on, without a copy.
+        """Return large batches that were appended as leader, from ``offset`` on, without a copy.
 
-        The chunks are whole batches in order, up to ``max_bytes`` and ``end_offset``. If the list is empty, use
-        ``read_span``.
+        Together, the buffers are whole batches in order, up to ``max_bytes`` and ``end_offset``. If the list is empty,
+        the batches are no longer in memory: use ``read_span``.
         """
         state = self.state
         if not state.uncommitted or offset < state.start_offset:
@@ -484,8 +495,8 @@ class PartitionLog:
     ) -> tuple[int, int] | None:
         """Return offset and timestamp of the first record with a timestamp >= ``timestamp_ms``; None without one.
 
-        The search may read a whole segment: a late record that was aborted or compacted away still raises the segment's
-        highest timestamp. Safe on any thread.
+        The search may read a whole segment in vain. The highest timestamp of a segment still counts records that were
+        aborted or compacted away. Safe on any thread.
 
         Args:
             timestamp_ms: milliseconds since 1970.
@@ -496,7 +507,7 @@ class PartitionLog:
             CorruptLogError: the bytes on the disk are not batches.
         """
         self._require_undamaged()
-        # Safe on any thread: transactions are only added to this mapping. Forgetting some puts a new one in its place.
+        # Safe on any thread: this mapping only grows. To forget transactions, the owner assigns a new mapping.
         aborted = {} if is_uncommitted else self.writers.transactions.aborted
         return find_by_timestamp(
             self.state.table, self.state.bounds(), timestamp_ms, aborted=aborted
@@ -505,39 +516,39 @@ class PartitionLog:
     # Writers.
 
     def producer_check(self, header: BatchHeader, now_ms: int) -> Verdict:
-        """Judge whether a batch may be appended after all batches so far, synced or not.
+        """Judge whether a batch continues the sequence of its producer, counting all appended batches, synced or not.
 
         Raises:
-            StaleProducerEpochError: a later epoch of the producer has written.
-            InvalidProducerError: its sequence leaves a gap, or repeats one that is forgotten.
+            StaleProducerEpochError: the producer has already written with a later producer epoch.
+            InvalidProducerError: the sequence leaves a gap, or repeats a batch too old to be remembered.
         """
         self._forget_foreign_state()
         return self.state.writers.producers.check(header, now_ms)
 
     def idempotency_lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
-        """Return the entry of an idempotency key within its window."""
+        """Return the entry of an idempotency key; None if the key is unknown or has expired."""
         self._forget_foreign_state()
         return self.state.writers.idempotency.lookup(key_hash, now_ms)
 
     def has_key(self, key_hash: bytes, now_ms: int) -> bool:
-        """Whether an idempotency key is known, even if only from a leader's batches that this log does not have yet.
+        """Whether an idempotency key is known, also from batches that only the leader's snapshot told this log about.
 
-        Use this on a follower. ``idempotency_lookup`` is for the leader, because it forgets state of batches that the
-        log does not have.
+        Use this on a follower. ``idempotency_lookup`` is for the leader, because it forgets producer state of batches
+        above the log end.
         """
         return self.writers.idempotency.lookup(key_hash, now_ms) is not None
 
     def producer_snapshot(self, high_watermark: int) -> bytes:
         """Encode the writers' state below the high watermark, for a follower that starts above offset 0.
 
-        Batches above the high watermark may still be cut here. The follower would not have these batches to cut, and
-        would answer a retry with a batch that its log never had.
+        State above the high watermark is left out. If this log cut those batches later, the follower would keep their
+        producer state, since it has no such batches to cut. It would then answer a retry with records that are lost.
         """
         writers = WriterState()
         writers.install(self.state.writers.freeze(self.state.end_offset))
         writers.forget_from(high_watermark)
-        # The follower learns of transactions from its log: each marker lies behind its records, and the log start never
-        # passes an open transaction.
+        # Transactions are left out, because the follower reads them from the log: the log start never passes the first
+        # record of an open transaction, and the marker that ends it comes after its records.
         writers.transactions = Transactions()
         return encode_snapshot(writers.freeze(high_watermark))
 
@@ -546,13 +557,16 @@ class PartitionLog:
     def begin_scrub(
         self, offset: int, *, again: Damage | None = None, is_near: bool = False
     ) -> SegmentScrub | None:
-        """Return a scrub of the first segment above ``offset`` that is sealed below the recovery point, or None.
+        """Return a scrub (a check of all checksums) of the first sealed segment above ``offset``; None without one.
 
-        ``is_near``: check only from a little before ``offset`` to some way behind it.
+        Args:
+            offset: the offset from which on to look for a segment.
+            again: damage that an earlier scrub found, to be confirmed by reading the same bytes again.
+            is_near: check only a range around ``offset``, instead of the whole segment.
         """
         if self.health is ReplicaHealth.DAMAGED:
             return None
-        # Above the recovery point, a cut and a new write would look like damage.
+        # Above the recovery point, the owner may cut and overwrite bytes during the scrub. That would look like damage.
         limit = min(self.replica.checkpoint.recovery_point, self.flushing.synced_end)
         near = offset if is_near else None
         return scrub_above(self.state.table, offset, limit, again=again, near=near)
@@ -562,8 +576,8 @@ class PartitionLog:
 
         ``is_near``: as for ``begin_scrub``.
 
-        If the segment is not sealed, close it when damage is found, and scrub it again. A cut and a new write in the
-        meantime may look like damage.
+        In an unsealed segment, the owner may cut and overwrite bytes during the scrub, and this looks like damage. If
+        damage is found there, close the segment and scrub it again.
         """
         is_there = self.log_start_offset <= offset < self.state.end_offset
         if self.health is ReplicaHealth.DAMAGED or not is_there:
@@ -571,11 +585,11 @@ class PartitionLog:
         return scrub_of(self.state.table.find(offset), near=offset if is_near else None)
 
     def is_current(self, damage: Damage) -> bool:
-        """Whether the segment with this damage is still the same part of the log."""
+        """Whether the damaged segment still belongs to the log, and was neither removed nor replaced by compaction."""
         return is_current(self.state.table, damage)
 
     def give_up_from(self, damage: Damage) -> None:
-        """End the log before the damage and mark it damaged, as recovery would; cut nothing until the log grows again.
+        """End the log before the damage and mark the replica damaged; no bytes are cut until the log grows again.
 
         Raises:
             DiskFailedError: stop the process.
@@ -587,7 +601,7 @@ class PartitionLog:
     # The end.
 
     def close(self, *, is_clean: bool) -> None:
-        """Close all files. ``is_clean``: sync and checkpoint first, so that the next start need not scan.
+        """Close all files. If ``is_clean``, sync and checkpoint first, so that the next start skips the scan.
 
         Raises:
             DiskFailedError: stop the process.
@@ -596,8 +610,9 @@ class PartitionLog:
         self.state.uncommitted.forget()
         if is_clean:
             self.flushing.sync_all()
-            # The preallocated zeros are cut, so that the next start need not read them. Remains stay, because they may
-            # be all that is left of their records. A log with remains is not clean: only a scan finds the damage again.
+            # The preallocated zeros are cut, so that the next start does not read them. Remains stay, because they may
+            # be the last copy of their records. A log with remains is not marked clean: the next start must scan it to
+            # find the damage again.
             has_remains = self.state.has_remains
             if not has_remains:
                 self.state.table.active.cut_leftovers()
@@ -614,12 +629,12 @@ class PartitionLog:
         """
         self.compaction.void()
         self.state.uncommitted.forget()
-        # With the lock: a checkpoint in flight must not write into the folder after its removal.
+        # The lock keeps a running checkpoint from writing into the folder after its removal.
         with self.replica.lock:
             self.checkpointing.void()
             self.state.table.close()
             replica = self.replica
-            # A crash may leave some of these files. Without the meta file, the next start treats them as leftovers.
+            # The meta file goes first: without it, the next start removes what a crash leaves of the folder.
             replica.files.remove(replica.path(META_NAME))
             replica.files.sync_directory(replica.directory)
             replica.files.remove_tree(replica.directory)

@@ -1,7 +1,7 @@
 """Reads of a log, by offset and by time, on the owner's thread or any other.
 
-A reader takes the log's bounds and its table of segments once, at the start. Later changes by the owner do not affect
-it: appends lie above its end, and a removed segment stays open while it is pinned.
+A read takes the log's bounds and its table of segments once, at the start. Later changes by the owner do not affect
+the read: appends lie above its bounds, and the file of a removed segment stays open while it is pinned.
 """
 
 from collections.abc import Mapping
@@ -19,18 +19,18 @@ from storage.state.transactions import AbortedRange, Identity, is_aborted
 
 _COUNTS = Struct(">Hii")
 _COUNTS_POSITION = 35
-"""Attributes, record_count and last_offset_delta of a batch's header."""
+"""Layout of attributes, record_count and last_offset_delta in a batch's header, from ``_COUNTS_POSITION`` on."""
 _SIZE = Struct(">I31xHi")
-"""Batch_bytes, attributes and record_count of a batch's header."""
+"""Layout of batch_bytes, attributes and record_count in a batch's header."""
 _PLACE = Struct(">7xq26xi")
-"""Base_offset and last_offset_delta of a batch's header."""
+"""Layout of base_offset and last_offset_delta in a batch's header."""
 
 _SEARCH_BYTES = 1 << 20
 """Bytes that a search by time reads at once."""
 
 
 class Bounds(NamedTuple):
-    """The readable range, from ``start`` (inclusive) to ``end`` (exclusive). ``name`` is for messages."""
+    """The readable offsets of a log, from ``start`` (inclusive) to ``end`` (exclusive); ``name`` is for messages."""
 
     start: int
     end: int
@@ -52,13 +52,13 @@ def read_span(
     end_offset: int | None,
     is_cached: bool,
 ) -> bytes | None:
-    """Return whole batches from the one that holds ``offset``, as they lie in one segment's file.
+    """Return whole batches as stored in one segment, from the batch that holds ``offset`` on; see ``PartitionLog``.
 
     Args:
         table: the log's segments.
         bounds: the readable range.
         offset: where to start.
-        max_bytes: the limit of bytes; one batch is returned in any case.
+        max_bytes: the limit of bytes; the first batch is returned whatever its size.
         end_offset: batches that start at or above it are left out; None = ``bounds.end``.
         is_cached: read from the page cache only, and return None if the disk would have to be read.
 
@@ -98,7 +98,9 @@ def _pin(table: SegmentTable, bounds: Bounds, offset: int) -> tuple[Segment, Fil
 
 
 def first_with_records(span: bytes, start: int, end: int) -> int | None:
-    """Return the base offset of the first batch with a record in [start, end); None if compaction left none.
+    """Return the offset to read from for the first record in [start, end); None if compaction removed all of them.
+
+    The result is ``start`` or the base offset of a batch.
 
     Args:
         span: result of ``read_span`` for ``start``.
@@ -110,7 +112,7 @@ def first_with_records(span: bytes, start: int, end: int) -> int | None:
     """
     attributes, count, last_offset_delta = _COUNTS.unpack_from(span, _COUNTS_POSITION)
     if count == last_offset_delta + 1 and not attributes & CONTROL_BIT:
-        # Almost every fetch takes this branch: the first batch has all its records.
+        # The first batch still has all its records, so it has one at ``start``. Almost every fetch ends here.
         return start
     for position, header in iterate_headers(span):
         if header.record_count and not header.is_control:
@@ -123,9 +125,9 @@ def first_with_records(span: bytes, start: int, end: int) -> int | None:
 def tally_span(span: bytes, start: int, end: int) -> tuple[int, int]:
     """Return how many records of a span lie in [start, end), and the offset where the span ends.
 
-    Every fetch calls this. It reads only the sizes in each header and checks nothing, which costs a tenth of decoding
-    the header. If compaction thinned out the first batch, the count may be a few records too high. The walk stops at
-    the first bytes that cannot be a batch. The count never exceeds the number of offsets.
+    Every fetch calls this function. It reads only the sizes in each header and checks nothing, at a tenth of the cost
+    of decoding headers. It stops at the first bytes that cannot be a batch. If compaction removed records of the first
+    batch, the count may be a few records too high. The count never exceeds the number of offsets.
 
     Args:
         span: result of ``read_span`` for ``start``.
@@ -150,7 +152,7 @@ def tally_span(span: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def end_of_span(span: bytes) -> int:
-    """Return the offset after the last batch of a span that has at least one.
+    """Return the offset after the last batch of a span, which must hold at least one batch.
 
     Raises:
         CorruptBatchError: the bytes are not batches.
@@ -162,11 +164,11 @@ def end_of_span(span: bytes) -> int:
 
 
 def without_aborted(span: bytes, aborted: Mapping[Identity, AbortedRange]) -> bytes:
-    """Replace each batch of an aborted transaction with an empty batch; return the span.
+    """Return the span with each batch of an aborted transaction replaced by an empty batch.
 
     Args:
         span: batches below the last stable offset.
-        aborted: the log's aborted transactions, taken when the batches were read or earlier.
+        aborted: the log's aborted transactions. Take the mapping before the batches are read.
 
     Raises:
         CorruptBatchError: the bytes are not batches.
@@ -231,7 +233,8 @@ def _search(
 ) -> tuple[int, int] | None:
     index = segment.load_index()
     entry = index.floor_by_timestamp(timestamp_ms)
-    # A segment without batches has no entry. Its highest timestamp, -1, may be above a time before 1970.
+    # A segment without batches has no entry, and -1 as its highest timestamp. A search for a time before 1970 gets
+    # here.
     first = index.offsets[entry] if entry >= 0 else segment.base_offset
     offset = max(first, bounds.start)
     end_offset = min(segment.next_offset, bounds.end)

@@ -1,6 +1,7 @@
-"""When a log continues in a new segment, apart from an append for which the active one has no room.
+"""Rolling: when a log closes its active segment and continues in a new one.
 
-A segment rolls by age, however small it is, because retention and compaction work on closed segments only.
+An append rolls if the active segment has no room (``append_plan``). This module rolls by age, and on request. Without a
+limit of age, a small segment would stay active, and retention and compaction work on closed segments only.
 """
 
 from contextlib import suppress
@@ -17,8 +18,8 @@ class Rolling:
     """The change from one active segment of a log to the next.
 
     Invariants:
-        - the new segment begins at the log end, and its name is synced with the next batch;
-        - a log with remains rolls only by an append, which has dropped the remains.
+        - the new segment begins at the log end, and the folder entry of its file is synced with the next batch;
+        - a log with remains rolls only by an append, because an append first cuts the remains.
     """
 
     __slots__ = ("_age", "_flushing", "_replica", "_state")
@@ -37,7 +38,7 @@ class Rolling:
         self._flushing.note_name()
 
     def try_roll(self) -> None:
-        """Start a new segment at the log end, unless the active one is empty; on a full disk, leave it for later.
+        """Start a new segment at the log end; do nothing if the active one is empty or the disk is full.
 
         Raises:
             DiskFailedError: stop the process.
@@ -69,7 +70,10 @@ class Rolling:
 
 
 class SegmentAge:
-    """The age of a log's active segment, counted from its first batch, which is read once per segment."""
+    """The age of a log's active segment, counted from the append time of its first batch.
+
+    The first batch is read once per segment.
+    """
 
     __slots__ = ("_segment", "_since_ms")
 
@@ -78,18 +82,16 @@ class SegmentAge:
         self._since_ms = 0
 
     def has_reached(self, roll_ms: int, segment: Segment, now_ms: int) -> bool:
-        """Whether the first batch of ``segment``, which has one, was appended ``roll_ms`` ago."""
+        """Whether the first batch of ``segment``, which must have one, was appended at least ``roll_ms`` ago."""
         if self._segment is not segment:
             self._segment, self._since_ms = segment, _first_append_ms(segment, now_ms)
-        # The time lies in the future if a clock was ahead. The segment must not stay open until then.
+        # If the clock was set back since the append, the append time lies in the future. ``abs`` then rolls the segment
+        # too, instead of waiting until that time.
         return now_ms > 0 and abs(now_ms - self._since_ms) >= roll_ms
 
 
 def _first_append_ms(segment: Segment, now_ms: int) -> int:
-    """Return when the first batch was appended; the current time if the batch cannot be read.
-
-    Readers report a damaged batch. It is no reason to stop here.
-    """
+    """Return the append time of the first batch, or ``now_ms`` if the batch is damaged; readers report the damage."""
     try:
         return next(segment.headers_from(0))[1].append_time_ms
     except CorruptLogError:

@@ -1,6 +1,6 @@
-"""How a log loses its beginning: its start moves up, durably, and the segments below it are removed.
+"""How a log loses its beginning: the log start moves up, durably, and segments below it are removed.
 
-``segments.retention`` computes how far retention moves it (pure). A caller may also name the new start.
+``segments.retention`` computes the new start from age and size. A caller may also pass one (``advance``).
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ class LogStart:
 
     Invariants:
         - the log start in the checkpoint moves before a segment is removed, and never passes the synced end;
-        - a segment is removed only after it is sealed: a snapshot then has the writers' state that came from it.
+        - a segment is removed only after it is sealed: a snapshot then holds the writers' state of its batches.
     """
 
     __slots__ = (
@@ -68,10 +68,11 @@ class LogStart:
         if state.has_remains:
             self._cutting.drop_remains()
         if offset > self._flushing.synced_end:
-            # Otherwise a power cut could leave a log that ends below its start.
+            # A power cut after the checkpoint below could otherwise leave a log that ends below its start.
             self._flushing.sync_all()
         if offset == state.end_offset:
-            # On a full disk the last segment stays for now. Its records can no longer be read in any case.
+            # If the disk is full, the last segment stays for now. Its records lie below the log start: they are not
+            # read.
             self._rolling.try_roll()
         with replica.lock:
             replica.store_checkpoint(
@@ -85,12 +86,12 @@ class LogStart:
         self._drop_forgettable()
 
     def _drop_forgettable(self) -> None:
-        """Remove segments below the log start that are sealed.
+        """Remove the sealed segments below the log start.
 
-        Sealing writes a snapshot, which keeps the writers' state that came from the segment.
+        Sealing has written a snapshot that holds the writers' state of their batches.
         """
         if self._count_forgettable():
-            # A run may have replaced some of the segments.
+            # ``void`` may put a compacted segment in the place of several, so the segments are counted again after it.
             self._compaction.void()
             self._state.table.drop_first(self._count_forgettable())
 
@@ -109,16 +110,17 @@ class LogStart:
         Raises:
             DiskFailedError: stop the process.
         """
-        # Writers expire by time and not with segments (KIP-360), so this happens in topics without retention, too.
+        # Producers expire by time, and not when their segments are removed (KIP-360). So they also expire in topics
+        # without retention.
         self._state.writers.expire(now_ms)
         if self._state.config.is_deleting:
             self.advance(self._retained(now_ms, high_watermark))
-        # Segments below the log start wait until a checkpoint has sealed them. These were sealed since the last call.
+        # Segments that an earlier call could not remove, because they were not sealed, may be sealed now.
         self._drop_forgettable()
         return self._state.start_offset
 
     def _retained(self, now_ms: int, high_watermark: int) -> int:
-        """Return where the log should start by age and size; records that an in-sync replica may need stay."""
+        """Return where the log should start by age and size, at most at the high watermark or the synced end."""
         config = self._state.config
         return retained_start(
             [segment.summary for segment in self._state.table.segments],

@@ -1,8 +1,8 @@
 """A log's state in memory: where it starts and ends, its segments, epochs and writers.
 
-Each operation changes several parts at once, so they are one object. The operations are an append (``partition_log``),
-a roll (``rolling``), a cut (``cutting``) and a new log start (``start``). The invariants of ``PartitionLog`` say which
-states are valid. This module has no steps and no files.
+The state is one object, because each operation changes several of its parts: an append (``partition_log``), a roll
+(``rolling``), a cut (``cutting``) and a new log start (``start``). The invariants of ``PartitionLog`` say which states
+are valid. This module holds the state; it does not change files.
 """
 
 from storage.log.reader import Bounds
@@ -14,19 +14,19 @@ from storage.segments.uncommitted import Uncommitted, UncommittedMemory
 
 
 class LogState:
-    """The state of one log. Only the owner's thread assigns; other threads read the bounds, the table and the tail.
+    """The state of one log. Only the owner's thread changes it; other threads read the bounds, the table and the tail.
 
     Attributes:
         name: the partition's name, for messages.
         config: settings.
         table: the segments.
         epochs: where each leader epoch begins.
-        writers: known producers and idempotency keys at the log end.
+        writers: known producers, idempotency keys and transactions at the log end.
         start_offset: first readable offset.
         end_offset: next offset to be written.
-        has_remains: files of a damaged replica lie behind the log end and must go before it grows.
-        tail: the last small append, for the followers that ask for it right after it.
-        uncommitted: the last large appends, for the same reason.
+        has_remains: a damaged log ends before its last bytes; they must be cut before the log grows.
+        tail: the batches of the last append, if small. Followers fetch them at once, and then need no read of the file.
+        uncommitted: the last large batches, kept for the same reason until they are committed.
     """
 
     __slots__ = (
@@ -51,7 +51,10 @@ class LogState:
         log_start_offset: int,
         memory: UncommittedMemory,
     ) -> None:
-        """Take the recovered log; it may start above ``log_start_offset``, which is the checkpoint's."""
+        """Take the recovered log. It starts at ``log_start_offset`` (from the checkpoint) or its first segment's base.
+
+        The higher of the two counts.
+        """
         self.name = name
         self.config = config
         self.table = SegmentTable(recovered.segments, recovered.unsealed)

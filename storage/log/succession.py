@@ -1,8 +1,11 @@
-"""Succession: a leader's batches must continue where the follower's log ends. Pure.
+"""Succession: a leader's batches must continue where the follower's log ends. Pure functions.
 
-Two cases differ. Compaction on the leader may have merged batches that the follower has with batches that it lacks into
-one filler; ``fit_filler`` cuts off its front. An empty log may start with a batch that begins below the log start,
-because the leader's log starts in the middle of that batch; see ``PartitionLog.append_as_follower``.
+Two exceptions are valid:
+
+    filler      compaction on the leader replaces batches without records by one empty batch, a filler. It may cover
+                offsets that the follower has and offsets that it lacks; ``fit_filler`` cuts off the front
+    straddling  the leader's log start may lie in the middle of a batch. An empty follower at this log start then begins
+                with that whole batch (``is_straddling``, ``Cutting.begin_with``)
 """
 
 from collections.abc import Sequence
@@ -14,15 +17,12 @@ from milena.model.errors import CorruptBatchError
 
 
 def fit_filler(data: Buffer, found: list[tuple[int, BatchHeader]], log_end_offset: int) -> Buffer:
-    """Cut off the part of a filler that lies below the log end; the leader merged known with missing batches.
+    """Return the batches to append: if the first one is a filler, without its part below the log end.
 
     Args:
-        data: the batches.
-        found: positions and headers of the batches; the first one is replaced if it had to be fitted.
-        log_end_offset: of the follower's log.
-
-    Returns:
-        The batches to append.
+        data: whole batches from the leader.
+        found: position and header of each batch in ``data``; the first entry is replaced if the filler was cut.
+        log_end_offset: the end of the follower's log.
     """
     if not found or not found[0][1].is_filler:
         return data
@@ -41,7 +41,7 @@ def fit_filler(data: Buffer, found: list[tuple[int, BatchHeader]], log_end_offse
 
 
 def is_straddling(found: Sequence[tuple[int, BatchHeader]], start: int, end: int) -> bool:
-    """Whether an empty log at ``start`` == ``end`` must start with a batch around its start."""
+    """Whether the log is empty (``start`` == ``end``), and the first batch begins below ``start`` and ends above."""
     if not found or start != end:
         return False
     first = found[0][1]
@@ -51,10 +51,10 @@ def is_straddling(found: Sequence[tuple[int, BatchHeader]], start: int, end: int
 def check_succession(
     found: Sequence[tuple[int, BatchHeader]], *, offset: int, last_epoch: int
 ) -> None:
-    """Check that offsets leave no gap and that leader epochs do not fall.
+    """Check that the batches continue at ``offset`` without a gap, and that no leader epoch is below the one before.
 
     Raises:
-        CorruptBatchError: they do.
+        CorruptBatchError: a batch has another base offset, or a lower leader epoch.
     """
     epoch = max(last_epoch, 0)
     for _, header in found:

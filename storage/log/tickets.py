@@ -1,7 +1,8 @@
-"""Disk work that a log hands out, so that its owner need not wait for the disk.
+"""Tickets: disk work that a log hands out, so that the thread that owns the log does not wait for the disk.
 
-The owner's thread creates a ticket and finishes it. ``run`` may run on any thread in between, while the owner continues
-to append. A ticket holds pins, which keep its files open. It holds nothing else of the log's state.
+The owner's thread creates a ticket. Any thread then calls ``run``, while the owner continues to append. At the end, the
+owner's thread finishes the ticket. A ticket pins segments, which keeps their files open even if the segments are
+removed. It shares no other state with the log.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ from storage.state.producer_state import WriterSnapshot, encode_snapshot
 class SyncTicket:
     """A sync of everything that was written before the ticket was created.
 
-    ``end_offset`` (exclusive) is the end of what will be synced; a truncation in the meantime lowers it. ``data_bytes``
-    counts the bytes of batches appended since the last ticket, as far as known.
+    Attributes:
+        end_offset: end (exclusive) of the offsets to sync; a truncation before the ticket is finished lowers it.
+        data_bytes: bytes of the batches that were appended since the last ticket; 0 if not counted.
     """
 
     __slots__ = ("_directory", "_files", "_pinned", "data_bytes", "end_offset")
@@ -62,7 +64,7 @@ class CheckpointPlan:
 
     sync: SyncTicket
     sealed: tuple[tuple[Segment, WriterSnapshot], ...]
-    """Rolled segments, and the writers' state after each."""
+    """Segments that were closed since the last checkpoint, and the writers' state after each."""
     indexes: tuple[tuple[str, bytes], ...]
     epochs: bytes
     writers: WriterSnapshot
@@ -71,9 +73,9 @@ class CheckpointPlan:
 class CheckpointTicket:
     """A checkpoint that moves the recovery point and stores the high watermark.
 
-    The recovery point passes a segment only after the segment is durable: its bytes, index, time index, the epoch table
-    and a snapshot of the writers' state. This determines the order of ``run``. ``generation`` tells the ticket that a
-    truncation or a newer checkpoint came first, and that its content is void.
+    Recovery does not read batches below the recovery point. So ``run`` first makes everything durable that recovery
+    needs instead: the batches, index, time index, epoch table and a snapshot of the writers' state. If a truncation or
+    a newer checkpoint raised the generation since the ticket was created, ``run`` writes nothing.
     """
 
     __slots__ = (
@@ -107,7 +109,7 @@ class CheckpointTicket:
 
     @property
     def sealed(self) -> tuple[Segment, ...]:
-        """The rolled segments that it seals; empty after ``release``."""
+        """The closed segments that this checkpoint seals; empty after ``release``."""
         return tuple(segment for segment, _ in self._pinned)
 
     def run(self) -> None:
@@ -133,7 +135,8 @@ class CheckpointTicket:
                     self.is_done = True
                     checkpoint = replace(checkpoint, recovery_point=self.checkpoint.recovery_point)
                 except DiskFullError:
-                    # The checkpoint file is replaced in place: it needs no room, and it matters more on a full disk.
+                    # The recovery point stays. The checkpoint file is still written: it is replaced in place and needs
+                    # no room.
                     checkpoint = replace(checkpoint, is_clean=False)
             self._replica.store_checkpoint(checkpoint)
 

@@ -1,4 +1,4 @@
-"""Parts of a truncation that need only the replica's folder: removing files, and rebuilding the writers' state."""
+"""Two steps of a truncation: remove files above the new log end, and rebuild the writers' state as of the new end."""
 
 from storage.replica.folder import ReplicaFiles, load_writers
 from storage.segments.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_name
@@ -23,9 +23,10 @@ def remove_above(replica: ReplicaFiles, *, end_offset: int, last_base_offset: in
 
 
 def writers_at(replica: ReplicaFiles, table: SegmentTable, end_offset: int) -> WriterState:
-    """Return the writers' state below ``end_offset``, rebuilt from the newest snapshot.
+    """Return the writers' state below ``end_offset``, rebuilt from the newest snapshot and the batches after it.
 
-    Forgetting the batches above is not enough: they may have replaced older entries, which must come back.
+    Removing the entries of cut batches from the current state would not be enough. A cut batch may have replaced an
+    older entry of its producer, and this older entry must be restored.
     """
     writers, offset = load_writers(replica, end_offset)
     start = max(offset, table.bases[0])

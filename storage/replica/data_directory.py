@@ -6,13 +6,13 @@
     <root>/reserve                             preallocated room, released when the disk is full
     <root>/topics/<topic-id>/<partition>/      a partition log
 
-The identity is replaced in place (``storage.state.slots``) and needs no room. The manifest grows and is replaced by a
-rename. A replica is listed after its files were made and before its first acknowledgement. It is removed from the list
-before its files are removed. So a listed replica without files is known to be *damaged* and is never taken for a new
-one. Files that are not listed are leftovers of a crash (``unlisted_replicas``).
+The identity is replaced in place (``storage.state.slots``) and needs no room. The manifest is replaced by a rename,
+because it grows. A replica is listed after its files were made, and before it acknowledges its first record. It is
+removed from the list before its files are removed. So a listed replica without files has lost them: it is *damaged*,
+and never taken for a new one. Files that are not listed are leftovers of a crash (``unlisted_replicas``).
 
-The node refuses to start with a directory of another node or cluster, of a later format, or with a failing checksum.
-The error names the file and the two values that differ.
+The node refuses to start with a directory of another node or cluster, of another format version, or with a failing
+checksum. The error names the file and the two values that differ.
 
 Manifest: ``storage.state.sealed`` with magic "MRM1" over [[topic_id, partition], ...], sorted.
 """
@@ -50,7 +50,7 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @contextmanager
 def _refused_where_not_usable(root: str) -> Iterator[None]:
-    """Turn an error about the path into a ``StartupError``, because no disk has failed."""
+    """Turn an error about the path (``_NOT_USABLE``) into a ``StartupError``, because the disk itself works."""
     try:
         yield
     except FileNotFoundError as error:
@@ -70,7 +70,7 @@ class DataDirectory:
 
     Invariants:
         - a change is durable when its method returns;
-        - only the last change of a process sets the clean-stop marker, and the next process removes it once it is read.
+        - only the last change of a process sets the clean-stop marker; the next process removes it when it reads it.
     """
 
     def __init__(self, files: Files, root: str, lock: Lock) -> None:
@@ -146,7 +146,7 @@ class DataDirectory:
 
     @property
     def directory_id(self) -> str:
-        """Id chosen when the directory was created; another id means other replicas."""
+        """Id chosen when the directory was created. If a node comes back with another id, it has lost its replicas."""
         return self._directory_id
 
     @property
@@ -165,7 +165,7 @@ class DataDirectory:
         return self._broker_epoch
 
     def set_cluster_id(self, cluster_id: str) -> None:
-        """Bind the directory to this cluster; no change if it already is.
+        """Bind the directory to this cluster; do nothing if the directory already belongs to it.
 
         Raises:
             StartupError: the directory belongs to another cluster.
@@ -181,7 +181,7 @@ class DataDirectory:
         self._store_identity()
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
-        """Store the epoch of a registration; the broker asks to be unfenced only after this."""
+        """Store the broker epoch of a registration. The broker asks to be unfenced only after this has returned."""
         assert broker_epoch >= self._broker_epoch, (broker_epoch, self._broker_epoch)
         if broker_epoch != self._broker_epoch:
             self._broker_epoch = broker_epoch
@@ -211,10 +211,10 @@ class DataDirectory:
         return (topic_id, partition) in self._replicas
 
     def add_replicas(self, replicas: Collection[ReplicaKey]) -> None:
-        """List replicas whose files were just made, in one write; they acknowledge nothing before this returns.
+        """Add replicas to the manifest in one write. Create their files first; acknowledge no record before it returns.
 
         Raises:
-            DiskFullError: none of them is listed.
+            DiskFullError: no replica was added.
         """
         for topic_id, partition in replicas:
             _check_replica(topic_id, partition)
@@ -224,9 +224,9 @@ class DataDirectory:
             self._replicas = wanted
 
     def remove_replicas(self, replicas: Collection[ReplicaKey]) -> None:
-        """Remove replicas from the list in one write. On a full disk the write uses the reserve, since it makes room.
+        """Remove replicas from the manifest in one write. Remove their files only after this has returned.
 
-        Their files may be removed after this returned.
+        If the disk is full, the write uses the reserve: the removal of the files will free room.
         """
         wanted = self._replicas.difference(replicas)
         if wanted != self._replicas:
@@ -242,7 +242,7 @@ class DataDirectory:
         return f"{self._root}/topics/{topic_id}/{partition}"
 
     def unlisted_replicas(self) -> list[ReplicaKey]:
-        """Return partition folders that the manifest does not list; a process died while it created or removed them."""
+        """Return partition folders that the manifest does not list, left by a crash during a creation or removal."""
         topics = f"{self._root}/topics"
         found = [
             (topic_id, int(name))
@@ -264,7 +264,7 @@ class DataDirectory:
         return self._files.total_bytes(self._root)
 
     def has_room(self, wanted_bytes: int = 0) -> bool:
-        """Whether ``wanted_bytes`` can be written while the whole reserve is kept or restored."""
+        """Whether ``wanted_bytes`` fit on the disk besides the whole reserve, even if the reserve was released."""
         missing = max(self._reserve_bytes - self._reserved_bytes(), 0)
         return self._files.free_bytes(self._root) >= wanted_bytes + missing
 
@@ -322,7 +322,7 @@ class DataDirectory:
     # Files.
 
     def _create(self, node_id: int, directory_id: str) -> None:
-        """Create the directory. The identity comes last, so a crash before it leaves an empty directory."""
+        """Create the directory; write the identity last, so that a crash before that leaves an empty directory."""
         self._files.make_directory(f"{self._root}/topics")
         self._files.write_atomically(self._manifest_path, _encode_manifest(frozenset()))
         self._node_id = node_id
@@ -330,7 +330,7 @@ class DataDirectory:
         self._store_identity()
 
     def _load(self, node_id: int) -> bool:
-        """Read identity and manifest; False if there are none."""
+        """Read identity and manifest; return False if the directory is new."""
         path = f"{self._root}/identity"
         try:
             found = self._identity.load()
@@ -340,20 +340,20 @@ class DataDirectory:
             self._require_nothing()
             return False
         self._set_identity(path, found.content)
-        # The damaged slot may have been the newer one, without the marker.
+        # If a slot is damaged, it may have been the newer one, which no longer had the clean-stop marker.
         self._is_clean = self._is_clean and found.is_whole
         if self._node_id != node_id:
             raise StartupError(
                 f"{path} belongs to node {self._node_id}, but this is node {node_id}: "
                 "use the data directory of this node, or the node id of this directory"
             )
-        # After a kill, the page cache may show a manifest whose name is not on the disk yet.
+        # After a kill, the manifest that is read here may be only in the page cache. The sync makes its rename durable.
         self._files.sync_directory(self._root)
         self._replicas = self._load_manifest()
         return True
 
     def _require_nothing(self) -> None:
-        """Refuse a directory without identity, unless a crash left it before it held anything."""
+        """Raise ``StartupError`` if a directory without identity holds replicas, because its identity was lost."""
         topics = f"{self._root}/topics"
         if self._files.exists(topics) and self._files.list_directory(topics):
             raise StartupError(
@@ -426,6 +426,6 @@ def _parse_manifest(listed: object) -> frozenset[ReplicaKey]:
 
 
 def _check_replica(topic_id: str, partition: int) -> None:
-    # Topic ids become folder names. The cluster chooses them, so another form is an error in this program.
+    # Topic ids become folder names. The controller creates them, so an id of another form is a bug of Milena.
     assert _TOPIC_ID.fullmatch(topic_id), topic_id
     assert partition >= 0, (topic_id, partition)

@@ -8,9 +8,9 @@
     <20 digits>.timeindex
     <20 digits>.producers   the writers' state after all batches below this offset (``storage.state.producer_state``)
     compaction              how far the log was compacted (``storage.compaction.mark``)
-    *.cleaned, *.swap       segments that compaction is about to put in the place of others (``segment_swap``)
+    *.cleaned, *.swap       segments with which compaction is about to replace others (``segment_swap``)
 
-Changes here are durable when they return, unless their docstring says otherwise. This module knows nothing of batches.
+A change is durable when its function returns, unless the docstring says otherwise. This module does not read batches.
 """
 
 import threading
@@ -51,7 +51,7 @@ class ReplicaFiles:
     reason: str = ""
     """Why the replica is not sound, if this was found before recovery started."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held by a thread that changes files here: checkpoints and compaction may run apart from the owner's thread."""
+    """Hold it to change files here: checkpoints and compaction may run on other threads than the owner's."""
 
     def path(self, name: str) -> str:
         """Return the path of a file in the folder."""
@@ -111,10 +111,11 @@ class ReplicaFiles:
             self.store_checkpoint(lowered)
 
     def restart_at(self, offset: int) -> Segment:
-        """Drop all batches and restart at ``offset``; return the only segment.
+        """Remove all segments and restart at ``offset``; return the new, empty segment.
 
-        The meta file announces this change before the first call. Every step may be repeated, and the last step removes
-        the announcement. A snapshot of the writers' state at ``offset`` stays.
+        The caller first announces the change in the meta file. If a crash interrupts this method, recovery calls it
+        again, and every step may be repeated. The last step removes the announcement. A snapshot of the writers' state
+        at ``offset`` is kept.
         """
         for base_offset in reversed(self.offsets_of(LOG_SUFFIX)):
             self.remove_segment(base_offset)
@@ -141,7 +142,10 @@ def read_epochs(replica: ReplicaFiles) -> LeaderEpochs:
 
 
 def write_truncated_epochs(replica: ReplicaFiles, epochs: LeaderEpochs) -> None:
-    """Remove cut epochs from the epoch file, durably. On a full disk, remove the file; it is rebuilt later."""
+    """Write a table of epochs from which cut ones were removed, durably.
+
+    If the disk is full, remove the file instead; recovery rebuilds it from the log.
+    """
     path = replica.path(EPOCHS_NAME)
     try:
         replica.files.write_atomically(path, epochs.encode())
@@ -232,7 +236,7 @@ def open_replica(
 
 
 def _make_meta(replica: ReplicaFiles, *, is_listed: bool) -> None:
-    """Create the replica. A listed one that lost its meta file gets a new one that records the loss."""
+    """Create the replica. If the manifest lists it, files are lost: record this as its health in the new meta file."""
     files, directory = replica.files, replica.directory
     is_there = files.exists(directory)
     if is_there and is_listed and replica.offsets_of(LOG_SUFFIX):
@@ -250,5 +254,5 @@ def _make_meta(replica: ReplicaFiles, *, is_listed: bool) -> None:
     segment.let_go()
     replica.checkpoint_file.store(Checkpoint())
     files.sync_directory(directory)
-    # Last, because a folder with a meta file counts as complete.
+    # The meta file is written last, because a folder with a meta file counts as complete.
     replica.meta_file.store(replica.meta)

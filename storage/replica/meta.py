@@ -1,8 +1,8 @@
 """Meta file: which partition a replica's folder belongs to, its health, and a change in progress.
 
-The folder is named by ids, so the topic's name is stored here. Health is stored here too: a second crash must not make
-a suspect replica look sound. A change of several steps (a cut across segments, a restart at another offset) is written
-here before its first step, and recovery finishes it.
+The folder is named by the topic's id, so the topic's name is stored here. Health is stored, because recovery may find
+no trace of a damage that an earlier start has cut. A change of several steps (a cut across segments, a restart at
+another offset) is stored before its first step. If a crash interrupts the change, recovery finishes it.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ _COLUMNS = 5
 
 @unique
 class ChangeKind(StrEnum):
-    """Changes that take several steps."""
+    """The changes that take several steps; see ``Change``."""
 
     TRUNCATE = "truncate"
     RESTART = "restart"
@@ -100,8 +100,8 @@ class MetaFile:
     def load(self) -> ReplicaMeta | None:
         """Read the file; None if it does not exist. Call this before ``store``.
 
-        If one slot of the file is damaged, the content may be one change old. The replica is then suspect. A change in
-        progress is dropped, because it may have been finished long ago.
+        If one slot of the file is damaged, the content may be one version old. The replica is then suspect. A change in
+        progress is dropped, because it may already be finished.
 
         Raises:
             CorruptLogError: neither slot is valid.

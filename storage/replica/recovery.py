@@ -1,18 +1,20 @@
 """Recovery: how much of a partition log is left after the process ended, and whether it can be trusted.
 
 Everything below the recovery point was synced, including the indexes. Recovery takes segments there as their indexes
-describe them, unless the replica is known to be damaged. From the recovery point on, it checks every batch: both
-checksums, the expected offset, and an epoch that does not fall. The log ends at the first batch that fails.
+describe them, unless the replica is known to be damaged. From the recovery point on, recovery checks every batch: both
+checksums, the expected offset, and a leader epoch that is not below the one before. The log ends before the first batch
+that fails. What follows it decides:
 
     zeros to the end of the file                          the end: the file was preallocated
-    other bytes, or batches in a later segment            cut, and the replica is suspect: a torn tail and a
-                                                          damaged acknowledged batch look the same
+    other bytes, or batches in a later segment            cut, and the replica is suspect: an unfinished write and
+                                                          a damaged acknowledged batch look the same
     a batch that fails below the recovery point           the replica is damaged; nothing is cut, because the
-                                                          bytes behind it may be all that is left of the data
+                                                          bytes behind it may be the last copy of their records
 
-Indexes, the epoch table and the snapshots of the writers' state are hints. Recovery rebuilds them from the log if they
-do not match it. The verdict is durable before the first byte is cut. Recovery first finishes a change of several steps
-and a swap of segments by compaction, if one was interrupted. So recovery itself may be interrupted at any point.
+Indexes, the epoch table and the snapshots of the writers' state are hints: recovery rebuilds them from the log if they
+do not match it. The verdict is durable before the first byte is cut. If a crash interrupted a change of several steps,
+or a swap of segments by compaction, recovery first finishes it. Recovery itself may be interrupted at any point: the
+next start repeats it.
 """
 
 from collections.abc import Iterator
@@ -62,8 +64,8 @@ class RecoveryReport:
     """Report of a recovery.
 
     Attributes:
-        health: of the replica; it stays until the owner of the log declares the replica sound.
-        reason: why the replica is not sound; empty if it is.
+        health: the replica's health; it stays until the owner of the log declares the replica sound.
+        reason: why the replica is not sound; empty for a sound replica.
         cut_bytes: bytes that were cut, without zeros.
         scanned_bytes: bytes whose checksums were verified.
         was_clean: the log was closed in order, so nothing had to be scanned.
@@ -78,10 +80,16 @@ class RecoveryReport:
 
 @dataclass(slots=True, kw_only=True)
 class RecoveredLog:
-    """Parts of a recovered log. ``segments`` is never empty, and the last segment takes appends.
+    """The parts of a recovered log.
 
-    ``unsealed``: segments that were rolled but not sealed, oldest first, and the writers' state after each.
-    ``has_remains``: files of a damaged replica lie behind the log end; they must be removed before the log grows.
+    Attributes:
+        segments: in order of offsets, never empty; the last segment takes appends.
+        unsealed: closed segments without index files or snapshot on the disk, oldest first, and the writers' state
+            after each.
+        epochs: where each leader epoch begins.
+        writers: known producers, idempotency keys and transactions at the log end.
+        report: what recovery found.
+        has_remains: the replica is damaged, and bytes lie behind the log end; they must be cut before the log grows.
     """
 
     segments: list[Segment]
@@ -128,7 +136,7 @@ class _Recovery:
     def run(self) -> RecoveredLog:
         replica = self._replica
         was_clean = replica.checkpoint.is_clean
-        # A lost checkpoint may have said that the log reaches further. The end that is found cannot be trusted then.
+        # The lost checkpoint may have had a recovery point above the end that is found here. Records may be missing.
         if not replica.checkpoint.is_whole and replica.checkpoint.recovery_point == NO_OFFSET:
             self._judge(ReplicaHealth.SUSPECT, "the checkpoint is lost")
         try:
@@ -137,7 +145,7 @@ class _Recovery:
             self._is_damaged = True
             self._judge(ReplicaHealth.DAMAGED, str(damage))
         if not self._segments:
-            # All segments are missing, or the first ones are: the first one left starts above the log start.
+            # The first segments, or all of them, are missing: no segment holds the log start.
             self._segments.append(replica.new_segment(replica.log_start_offset))
             self._files.sync_directory(replica.directory)
         self._settle(was_clean=was_clean)
@@ -163,11 +171,11 @@ class _Recovery:
     # Steps, in order.
 
     def _recover(self) -> None:
-        # A file is written as .tmp and renamed when it is whole, so a crash leaves only unfinished files under this
-        # name.
+        # A file is written as .tmp and renamed when it is complete. So a file with this name is incomplete.
         self._remove_temporary_files()
+        # Finish swaps before the segments are listed. An unfinished swap may have removed segments already, and its new
+        # segment does not have its final name yet.
         finish_swaps(self._replica)
-        # Swaps are finished before the segments are listed: until its last rename, a swap leaves a gap.
         change = self._replica.meta.change
         if change is not None and change.kind is ChangeKind.RESTART:
             self._restart_at(change.offset)
@@ -180,7 +188,8 @@ class _Recovery:
         first = self._trust(bases, point)
         self._scan(bases[first:], point)
         self._check_end()
-        # The announcement goes last. A crash before this repeats the truncation, which changes nothing then.
+        # The announcement of the truncation is removed last. After a crash before this, the next start truncates again
+        # and changes nothing.
         if change is not None:
             write_truncated_epochs(self._replica, self._epochs)
             self._replica.store_meta(replace(self._replica.meta, change=None))
@@ -197,18 +206,19 @@ class _Recovery:
         self._writers, _ = load_writers(self._replica, offset)
 
     def _resume_truncation(self, offset: int) -> None:
-        """Continue a truncation; any of its steps may be done already."""
+        """Continue a truncation to ``offset`` that a crash interrupted; some of its steps may be done already."""
         replica = self._replica
         self._end_max = offset
         replica.lower_checkpoint(offset)
-        # Highest first: a crash in between leaves a log without a gap. The first segment stays, since a log has one.
+        # Highest first: a crash in between leaves a log without a gap. The first segment stays, because a log always
+        # has at least one.
         bases = replica.offsets_of(LOG_SUFFIX)
         for base_offset in reversed(bases[1:]):
             if base_offset >= offset:
                 replica.remove_segment(base_offset)
 
     def _remaining_bases(self) -> list[int]:
-        """Return the base offsets of the segments, without segments wholly below the log start."""
+        """Remove segments wholly below the log start; return the base offsets of the others."""
         replica = self._replica
         bases = replica.offsets_of(LOG_SUFFIX)
         if not bases:
@@ -217,12 +227,12 @@ class _Recovery:
             # One slot of the checkpoint is damaged, and the log start may be stale: keep every segment.
             return bases
         log_start_offset = replica.log_start_offset
-        # Segments above the recovery point are read first even if they are below the log start, because no snapshot has
-        # their writers' state yet.
+        # A segment above the recovery point stays even if it lies below the log start. No snapshot holds the writers'
+        # state of its batches yet, so recovery must read them.
         dispensable = min(log_start_offset, replica.checkpoint.recovery_point)
         if len(bases) > 1 and bases[1] <= dispensable:
-            # After a kill, the page cache may show names that are not on the disk. Sync them first: a power cut must
-            # not keep the removals below and undo the creations.
+            # After a kill, the folder may list new files of which only the page cache knows. Sync the folder first.
+            # Otherwise a power cut could undo these creations but keep the removals below, and leave no segment.
             self._files.sync_directory(replica.directory)
         while len(bases) > 1 and bases[1] <= dispensable:
             replica.remove_segment(bases.pop(0))
@@ -234,31 +244,32 @@ class _Recovery:
 
     def _recovery_point(self, bases: list[int]) -> int:
         if not self._replica.checkpoint.is_whole:
-            # The damaged slot may have been a truncation that lowered the point. Check everything.
+            # The damaged slot may have held a lower recovery point, written by a truncation. Check every segment.
             return bases[0]
         return max(self._replica.checkpoint.recovery_point, bases[0])
 
     # Hints.
 
     def _load_hints(self, bases: list[int], point: int) -> None:
-        """Load the epoch table and the writers' state as of the recovery point, as far as they are on the disk."""
+        """Load the epoch table and the newest snapshot of the writers' state, both as of the recovery point at most."""
         self._writers, self._writers_offset = load_writers(self._replica, point)
         log_start_offset = max(bases[0], self._replica.log_start_offset)
         epochs = read_epochs(self._replica)
         epochs.truncate_to(point)
-        # A table that starts above the log start is incomplete. Half a table would give a follower a wrong common
-        # prefix.
+        # A table that starts above the log start is incomplete. A follower that asks where an epoch ends would get a
+        # wrong answer from it, and would truncate its log at the wrong offset.
         self._has_epochs = point <= log_start_offset or epochs.epoch_at(log_start_offset) >= 0
         self._epochs = epochs if self._has_epochs else LeaderEpochs()
 
     def _replay(self, segment: Segment) -> None:
-        """Read a segment's batches if the epoch table or the snapshot does not reach its end."""
+        """Read a segment's batches into the epoch table and the writers' state, if the files lack them."""
         if self._has_epochs and self._writers_offset >= segment.next_offset:
             return
         try:
             start = 0
             if self._has_epochs:
-                # A missing epoch table needs every batch of the segment; a missing snapshot needs only those behind it.
+                # The epoch table is complete, so only the batches behind the snapshot are missing in the writers'
+                # state.
                 start, _ = segment.locate(max(self._writers_offset, segment.base_offset))
             for _, header in segment.headers_from(start):
                 self._scanned_bytes += header.batch_bytes
@@ -275,7 +286,7 @@ class _Recovery:
             if next_offset > point:
                 break
             segment = self._trusted(base_offset, next_offset)
-            # A node may have thousands of these segments: none keeps its index in memory or its file open.
+            # A node may have thousands of these segments. Do not keep their indexes in memory or their files open.
             self._replay(segment)
             segment.drop_index()
             segment.let_go()
@@ -291,7 +302,7 @@ class _Recovery:
         if summary is None or (summary.base_offset, summary.next_offset) != wanted:
             self._rebuild(segment, next_offset)
         elif self._is_known_damaged:
-            # The damage was found while the node ran, and only that process knew where. Check every batch.
+            # A scrub found the damage while the node ran, and its offset was not stored. Check every batch to find it.
             self._rebuild(segment, next_offset)
         elif segment.file.size() < summary.size_bytes:
             self._keep_prefix(segment, f"{summary.size_bytes} bytes were expected")
@@ -312,7 +323,7 @@ class _Recovery:
             file.close()
 
     def _rebuild(self, segment: Segment, next_offset: int) -> None:
-        """Rebuild the lost index of a segment from its log file."""
+        """Rebuild the index of a segment from its log file, up to ``next_offset``, where the segment must end."""
         file = segment.file
         try:
             for header in self._checked(file, 0, file.size(), segment.base_offset):
@@ -331,13 +342,13 @@ class _Recovery:
                 self._files.write_atomically(path, content)
 
     def _keep_prefix(self, segment: Segment, reason: str) -> NoReturn:
-        """End the log before the damage in ``segment``; leave all bytes behind it unchanged."""
+        """End the log before the damage in ``segment``, and raise ``_DamageError``; change no bytes of the file."""
         segment.adopt(
             SegmentSummary(segment.base_offset, segment.base_offset, 0, NO_TIMESTAMP),
             SegmentIndex(),
         )
         file = segment.file
-        # The index may be wrong, so only checked batches count here, from the start of the file.
+        # The index may be wrong too. Check the batches from the start of the file, and count only sound ones.
         with suppress(CorruptLogError):
             for header in self._checked(file, 0, file.size(), segment.base_offset):
                 _add(segment, header)
@@ -346,22 +357,27 @@ class _Recovery:
     # From the recovery point on.
 
     def _scan(self, bases: list[int], point: int) -> None:
-        """Check everything from the recovery point on; ``bases`` start with the segment that holds it."""
+        """Check all batches from the recovery point on.
+
+        Args:
+            bases: base offsets of the segments to check; the first segment holds ``point``, or starts there.
+            point: the recovery point.
+        """
         for number, base_offset in enumerate(bases):
             if number:
                 rolled = self._segments[-1]
-                # Retention may drop this segment only with a snapshot of the state after it. The next checkpoint writes
-                # it.
+                # The next checkpoint writes this state as a snapshot. Retention removes the segment only after that.
                 self._unsealed[rolled] = self._writers.freeze(rolled.next_offset)
             is_next = not self._segments or base_offset == self._segments[-1].next_offset
             if not is_next or not self._scan_segment(base_offset, point):
-                # If this segment was scanned, it is kept and is the last one. Otherwise it is the first to be cut.
+                # If ``is_next``, this segment was scanned and is the last to be kept. Otherwise it is the first to be
+                # cut.
                 self._cut_segments(bases[number + is_next :])
                 break
         self._unsealed.pop(self._segments[-1], None)
 
     def _scan_segment(self, base_offset: int, point: int) -> bool:
-        """Count the sound batches of one segment; False if everything behind it must be cut."""
+        """Add the sound batches of one segment to the log; return False if the segments behind it must be cut."""
         segment = self._blank(base_offset)
         self._segments.append(segment)
         self._adopt_index(segment, point)
@@ -372,7 +388,8 @@ class _Recovery:
         self._replay(segment)
         try:
             for header in self._checked(file, segment.size_bytes, size, segment.next_offset):
-                # A truncation that was interrupted ends here, inside of the segment. These batches are sound but cut.
+                # Recovery is finishing a truncation, and this is its offset. The batches from here on are sound, but
+                # the truncation must cut them.
                 if self._end_max is not None and header.next_offset > self._end_max:
                     segment.cut_leftovers()
                     return False
@@ -384,7 +401,7 @@ class _Recovery:
         return True
 
     def _adopt_index(self, segment: Segment, point: int) -> None:
-        """Take from the index the batches below the recovery point."""
+        """Take the batches below the recovery point from the index file, if it is valid, instead of reading them."""
         if segment.base_offset >= point or self._is_known_damaged:
             return
         try:
@@ -399,8 +416,8 @@ class _Recovery:
         if summary.next_offset == point:
             segment.adopt(summary, index)
         elif summary.next_offset > point:
-            # The log was cut back to the recovery point, and the index is older. Batches behind the point may differ
-            # from it. The last entry below the point is still right, because a cut lowers the point first.
+            # The index reaches above the recovery point, so the log was cut after the index was written. Batches above
+            # the point may be new ones. Entries below the point are still right, because a cut never goes below it.
             entry = index.floor(point - 1)
             offset = index.offsets[entry]
             segment.adopt(
@@ -411,14 +428,18 @@ class _Recovery:
             )
 
     def _end_segment(self, segment: Segment, size: int, error: CorruptLogError) -> bool:
-        """Judge the first bytes that are not a batch; True if they are zeros, the normal end of a preallocated file."""
+        """Judge the first bytes of a segment that are not a batch; cut them unless they are zeros to the end.
+
+        Return True for zeros, which are the normal end of a preallocated file, and False after a cut.
+        """
         if segment.next_offset < self._replica.checkpoint.recovery_point:
-            # Synced bytes are wrong, so this is not a torn write: keep everything (``_DamageError``).
+            # These bytes were synced, so this is not an unfinished write but damage. Keep all bytes (``_DamageError``).
             self._keep_prefix(segment, str(error))
         cut = size - segment.size_bytes - _leading_zeros(segment.file, segment.size_bytes, size)
         if not cut:
             return True
-        # A torn tail was never acknowledged. A damaged batch may have been. The bytes do not show which one this is.
+        # This is an unfinished write, which was never acknowledged, or a damaged batch, which may have been. The bytes
+        # do not show which of the two.
         self._judge(
             ReplicaHealth.SUSPECT, f"cut at offset {segment.next_offset}: {error}", cut_bytes=cut
         )
@@ -426,12 +447,13 @@ class _Recovery:
         return False
 
     def _cut_segments(self, bases: list[int]) -> None:
-        """Remove segments that do not continue the sound part of the log."""
-        # An end below the recovery point means damage. Then nothing may be removed.
+        """Remove segments that do not continue the sound part of the log; ``bases`` are their base offsets."""
+        # If the sound part ends below the recovery point, the replica is damaged, and no segment may be removed.
         self._check_end()
         end_offset = self._segments[-1].next_offset
         cut = sum(map(self._content_bytes, bases))
-        # Cutting batches is expected while a truncation is finished. Otherwise it may lose acknowledged records.
+        # While recovery finishes a truncation, it is expected to cut batches. Otherwise acknowledged records may be
+        # lost.
         if cut and self._end_max is None:
             reason = self._reason or f"no segment begins at offset {end_offset}"
             self._judge(ReplicaHealth.SUSPECT, reason, cut_bytes=cut)
@@ -458,12 +480,13 @@ class _Recovery:
     # At the end.
 
     def _settle(self, *, was_clean: bool) -> None:
-        """Judge the end of the log, and make durable everything that readers are about to see."""
+        """Judge the end of the log, and sync everything that readers are about to see."""
         replica = self._replica
         self._judge_end()
         end_offset = self._segments[-1].next_offset
         if not was_clean:
-            # After a kill, the page cache may hold bytes that are not on the disk. A cut is not on the disk either.
+            # After a kill, the page cache may hold bytes that are not on the disk. Cuts that recovery made are unsynced
+            # as well.
             for segment in self._segments:
                 if segment.next_offset >= replica.checkpoint.recovery_point:
                     segment.file.sync()
@@ -473,14 +496,17 @@ class _Recovery:
             self._renew_checkpoint(first_offset)
         self._epochs.advance_start(max(replica.log_start_offset, first_offset))
         if self._is_damaged:
-            # Nothing on the disk is removed. Only the state in memory must match the shorter log.
+            # No file is changed. Only the state in memory must match the shorter log.
             self._epochs.truncate_to(end_offset)
             self._writers.forget_from(end_offset)
         else:
             self._remove_snapshots_above(end_offset)
 
     def _renew_checkpoint(self, first_offset: int) -> None:
-        """Replace a checkpoint that may have been stale, with one that claims only what recovery found."""
+        """Replace a checkpoint that may be stale, because one of its slots is damaged.
+
+        The new recovery point is the first offset, so that the next start checks the whole log.
+        """
         stored = self._replica.checkpoint
         self._replica.store_checkpoint(
             Checkpoint(
@@ -505,8 +531,9 @@ class _Recovery:
         elif not self._reason and replica.meta.health is not ReplicaHealth.SOUND:
             self._reason = "not restored since an earlier start found it so"
         if end_offset < replica.log_start_offset:
-            # The log starts in the middle of a batch that was never synced. The log is empty, as it was before that
-            # batch. The restart removes every snapshot but the one at its offset, so this one must exist first.
+            # The log start lies in the middle of the first batch, and a crash lost this batch before it was synced
+            # (``Cutting.begin_with``). Restart the empty log at the log start. The restart removes every snapshot
+            # except the one at this offset, so write that one first.
             with suppress(DiskFullError):
                 write_snapshot(replica, self._writers, replica.log_start_offset)
             restart = Change(ChangeKind.RESTART, replica.log_start_offset)
@@ -514,7 +541,7 @@ class _Recovery:
             self._restart_at(replica.log_start_offset)
 
     def _remove_snapshots_above(self, end_offset: int) -> None:
-        """Remove snapshots above the recovery point: they belong to a checkpoint that never finished."""
+        """Remove snapshots above the recovery point, because their checkpoint did not finish."""
         replica = self._replica
         point = max(replica.checkpoint.recovery_point, self._segments[0].base_offset)
         for offset in replica.offsets_of(SNAPSHOT_SUFFIX):
@@ -533,10 +560,10 @@ class _Recovery:
     def _checked(
         self, file: File, position: int, end: int, next_offset: int
     ) -> Iterator[BatchHeader]:
-        """Yield batches that follow each other; a batch in the wrong place counts as damaged.
+        """Yield the headers of sound batches; the first one must start at ``next_offset``, each other where one ends.
 
         Raises:
-            CorruptLogError: at the first batch that is damaged or in the wrong place.
+            CorruptLogError: a batch is damaged, has another base offset, or a lower leader epoch than the one before.
         """
         epoch = max(self._epochs.epoch_at(next_offset - 1), 0)
         for _, header in scan_batches(file, position, end):
@@ -548,14 +575,14 @@ class _Recovery:
             next_offset, epoch = header.next_offset, header.leader_epoch
 
     def _note(self, header: BatchHeader) -> None:
-        # The table may already have the epoch of a batch that is read again for the writers' state alone.
+        # A batch that is read only for the writers' state may have an epoch that is in the table already.
         if self._epochs.last_epoch < header.leader_epoch:
             self._epochs.assign(header.leader_epoch, header.base_offset)
         if header.base_offset >= self._writers_offset:
             self._writers.record(header, header.base_offset, header.append_time_ms)
 
     def _blank(self, base_offset: int) -> Segment:
-        """Return a segment with no known batches."""
+        """Return the segment with an empty index; the caller adds the batches of its file."""
         return Segment(
             self._files,
             self._replica.directory,
@@ -571,7 +598,7 @@ def _add(segment: Segment, header: BatchHeader) -> None:
 
 
 def _leading_zeros(file: File, position: int, end: int) -> int:
-    """Return the number of zero bytes from ``position`` on."""
+    """Return the number of zero bytes in a row from ``position`` on."""
     start = position
     while position < end:
         chunk = file.pread(min(len(_ZEROS), end - position), position)

@@ -1,12 +1,12 @@
-"""Replacing several segments with one, safe at any crash.
+"""Swap: replace several segments with one that compaction has written, safe against a crash at any point.
 
-    <base>.cleaned        being written; recovery removes what a crash leaves of it
-    <base>-<next>.swap    whole and synced; from this rename on, the new segment counts
+    <base>.cleaned        the new segment while it is written; recovery removes it after a crash
+    <base>-<next>.swap    the new segment, complete and synced; from this rename on, recovery finishes the swap
     <base>.log            the final name, given once the other segments between ``base`` and ``next`` are removed
 
 The name of the ``.swap`` file tells recovery which segments it replaces. Every step may be repeated. The last rename
-replaces the first of the old segments, so there is always a segment that starts at ``base``. Index files are removed
-with the segments they describe, before the new segment's index is written under the same name.
+overwrites the first of the old segments, so there is always a segment that starts at ``base``. The index of that old
+segment is removed before the new segment's index is written under the same name.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def swap_in(
         replica: the folder.
         base_offset: where the new segment and the first replaced one start.
         next_offset: where the new segment and the last replaced one end.
-        indexes: path and content of its index files. They are hints, and are left out on a full disk.
+        indexes: path and content of its index files. If the disk is full, they are not written; recovery rebuilds them.
 
     Raises:
         DiskFailedError: stop the process.
@@ -59,7 +59,7 @@ def _finish(
         if base_offset < replaced < next_offset:
             replica.remove_segment(replaced)
     replica.remove_index(base_offset)
-    # Before the last step: a removed segment that comes back would overlap with the new one.
+    # Sync before the last step. Otherwise a power cut could bring removed segments back beside the new one.
     files.sync_directory(replica.directory)
     with suppress(DiskFullError):
         for path, content in indexes:
@@ -71,7 +71,7 @@ def _finish(
 
 
 def finish_swaps(replica: ReplicaFiles) -> None:
-    """Finish swaps that a crash interrupted, and remove segments that were not complete.
+    """Finish swaps that a crash interrupted, and remove new segments that were not written completely.
 
     Raises:
         DiskFailedError: stop the process.
@@ -81,7 +81,8 @@ def finish_swaps(replica: ReplicaFiles) -> None:
             replica.files.remove(replica.path(name))
         swap = _parse_swap_name(name)
         if swap is not None:
-            # After a kill, only the page cache may have this name. A power cut must not undo it and keep the removals.
+            # After a kill, the ``.swap`` name may be only in the page cache. Sync it before old segments are removed.
+            # Otherwise a power cut could undo the rename but keep the removals.
             replica.files.sync_directory(replica.directory)
             _finish(replica, *swap)
 

@@ -1,7 +1,7 @@
-"""One append: which batches go into which segment; written first, counted afterwards.
+"""The plan of one append: which batches go into which segment.
 
-An append is all or nothing. All bytes, including those for new segments, are written before the log changes in memory.
-If the disk is full, the bytes that were written are cut off again.
+An append is all or nothing. All bytes, including those for new segments, are written before the log's state changes in
+memory. If the disk is full, the bytes that were written are cut off again.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,15 @@ from storage.segments.segment import Segment
 
 @dataclass(slots=True)
 class AppendRun:
-    """Batches that go into one segment in one write. ``headers`` carry the leader's stamp."""
+    """Batches that go into one segment in one write.
+
+    Attributes:
+        segment: the segment.
+        is_new: whether the segment must be created first.
+        total_bytes: length of all chunks together.
+        chunks: the bytes to write; several chunks may form one batch.
+        headers: one per batch, with the leader's stamp (offset, leader epoch, append time).
+    """
 
     segment: Segment
     is_new: bool = False
@@ -58,7 +66,7 @@ class AppendPlan:
         """Write all runs.
 
         Raises:
-            DiskFullError: nothing was appended, and no written byte can come back after a crash.
+            DiskFullError: nothing was appended; what was written is cut off durably.
             DiskFailedError: stop the process.
         """
         for number, run in enumerate(self._runs):

@@ -1,9 +1,9 @@
 """The sparse index of one segment: offset → position, and timestamp → offset; in memory and as two files.
 
-An entry points to the start of a batch, about every ``index_interval_bytes``, and always to the first batch. A lookup
-finds the entry at or below an offset and walks headers from there. Each entry also has the highest timestamp of all
-batches *before* it. These values never fall along the segment, so a search by time is a bisect too, even if the
-timestamps of the records may be in any order.
+An entry points to the start of a batch. The first batch has an entry, and then one batch about every
+``index_interval_bytes``. A lookup finds the entry at or below an offset and walks headers from there. Each entry also
+has the highest timestamp of all batches *before* it. These values never fall from entry to entry, even if the
+timestamps of the records are in no order. So a search by time is a bisect too.
 
 Both files start with the same header, followed by two columns of ``count`` 64-bit integers (``.index``: offsets and
 positions; ``.timeindex``: timestamps and offsets). All big-endian.
@@ -18,8 +18,8 @@ positions; ``.timeindex``: timestamps and offsets). All big-endian.
     40      4     CRC-32C over the columns
     44      4     CRC-32C over bytes 0..43
 
-The files are written as a whole, after the log file was synced up to ``size_bytes``. They are hints: a file that does
-not match is discarded and rebuilt from the log.
+The files are written as a whole, after the log file was synced up to ``size_bytes``. They are hints: if a file does not
+match the log, the index is rebuilt from the log.
 """
 
 import sys
@@ -58,8 +58,8 @@ class SegmentIndex:
         - entry 0, if it exists, is the segment's first batch, at position 0;
         - offsets and positions ascend strictly; ``timestamps`` never falls and starts at -1.
 
-    Only the owner adds or truncates. Other threads may look up at the same time: entries below the length of
-    ``timestamps``, the column that grows last, never change, and a truncation makes new columns.
+    Only the owner's thread adds or truncates. Other threads may look up at the same time. ``timestamps`` is the column
+    that grows last, so entries below its length are complete, and they never change. A truncation makes a new index.
     """
 
     __slots__ = ("offsets", "positions", "timestamps")
@@ -83,7 +83,10 @@ class SegmentIndex:
         return bisect_right(self.offsets, offset, 0, len(self.timestamps)) - 1
 
     def floor_by_timestamp(self, timestamp_ms: int) -> int:
-        """Return the index of the last entry before which all timestamps are below ``timestamp_ms``; -1 if empty."""
+        """Return the entry from which to search for the first timestamp >= ``timestamp_ms``; -1 if the index is empty.
+
+        All batches before this entry have lower timestamps.
+        """
         if not self.timestamps:
             return -1
         return max(bisect_left(self.timestamps, timestamp_ms) - 1, 0)
@@ -121,7 +124,7 @@ def decode_index(index_content: bytes, time_content: bytes) -> tuple[SegmentSumm
     """Decode the index from the two files of a segment.
 
     Raises:
-        CorruptLogError: a file is damaged, or the two do not belong together.
+        CorruptLogError: a file is damaged, or the two files describe different states of the segment.
     """
     summary, offsets, positions = _decode(_INDEX_MAGIC, index_content)
     time_summary, timestamps, time_offsets = _decode(_TIME_INDEX_MAGIC, time_content)

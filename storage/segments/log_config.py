@@ -12,11 +12,12 @@ class LogConfig:
     Attributes:
         segment_bytes: a new segment starts before this size is exceeded, unless one batch is larger.
         index_interval_bytes: bytes between two entries of the sparse index.
-        flush_messages: 1 = strict: stored means synced. N = relaxed: synced after N records.
+        flush_messages: 1 = strict: a record counts as stored once it is synced. N = relaxed: the log is synced after N
+            records.
         flush_ms: relaxed logs are synced when a record has waited this long; None = never by time.
         retention_ms: age of a segment's youngest record at which the segment is removed; -1 = never.
-        retention_bytes: bytes that are kept at least; -1 = no limit.
-        max_message_bytes: the largest batch.
+        retention_bytes: the oldest segments are removed while at least this many bytes are left; -1 = no limit.
+        max_message_bytes: size of the largest batch that the log accepts.
         preallocate_bytes: the largest step by which a segment's file grows; 0 = exactly as needed.
         checkpoint_bytes: appended bytes after which a checkpoint moves the recovery point within a segment. Recovery
             scans at most this much, plus the appends since the last checkpoint.
@@ -24,9 +25,9 @@ class LogConfig:
         is_deleting: whether segments are removed by age and size (``cleanup.policy`` contains delete).
         is_compacted: whether only the last record of each key is kept (``cleanup.policy`` contains compact).
         min_compaction_lag_ms: age that a segment's youngest record must have before compaction touches the segment.
-        max_compaction_lag_ms: age at which compaction must look at a record; None = no limit.
-        min_cleanable_dirty_ratio: share of new bytes in the log that makes compaction due.
-        delete_retention_ms: how long a tombstone stays after compaction first saw it.
+        max_compaction_lag_ms: age of a record at which a compaction that includes it is due; None = no limit.
+        min_cleanable_dirty_ratio: compaction is due when this fraction of the log's bytes is not compacted yet.
+        delete_retention_ms: time for which a tombstone is kept after the first compaction that met it.
     """
 
     segment_bytes: int = 100_000_000
@@ -48,7 +49,10 @@ class LogConfig:
 
     @property
     def roll_ms(self) -> int | None:
-        """Age of the active segment's first batch at which a new one starts, because an active one is not compacted."""
+        """Age of the active segment's first batch, in ms, at which a new segment starts; None = by size alone.
+
+        Compaction skips the active segment, so a limit on compaction lag is also a limit on this age.
+        """
         lag = self.max_compaction_lag_ms if self.is_compacted else None
         bounds = [bound for bound in (self.segment_ms, lag) if bound is not None]
         return min(bounds, default=None)

@@ -1,7 +1,7 @@
-"""Which segments a log may remove: by age, by size, and by an explicit log start. Pure.
+"""Which segments a log may remove: by age, by size, and by an explicit log start. Pure functions.
 
-Only whole segments are removed, from the oldest on, and never beyond ``deletable_end``. The owner passes the lower of
-its high watermark and its synced end, so records that an in-sync replica may still need stay.
+Only whole segments are removed, the oldest first, and never above ``deletable_end``. The owner passes the lower of its
+high watermark and its synced end, so that records that an in-sync replica may still need are kept.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ def retained_start(
         segments: all segments, oldest first, including the active one.
         now_ms: wall clock.
         retention_ms: the highest age of a segment's youngest record; -1 = no limit.
-        retention_bytes: bytes that must stay at least; -1 = no limit. The log exceeds them by less than a segment.
-        deletable_end: segments that end above it stay.
+        retention_bytes: at least this many bytes are kept, and less than a segment more; -1 = no limit.
+        deletable_end: segments that end above this offset are kept.
     """
     excess = sum(segment.size_bytes for segment in segments) - retention_bytes
     start = segments[0].base_offset

@@ -1,12 +1,12 @@
-"""A scrub: it checks stored segments for bytes that differ from those written, before a reader meets them.
+"""Scrub: check stored segments for damaged bytes before a reader needs them.
 
-Below the recovery point, recovery trusts the indexes, and readers take the bytes as they are. Damage stays unseen until
-the bytes are read, and replicas that are damaged one after the other would be lost together. A ``SegmentScrub`` checks
-one segment as recovery would: checksums, offsets without gaps, epochs that do not fall.
+Recovery does not read segments below the recovery point. Without a scrub, damage there is found only when the bytes are
+read. If one replica after the other is damaged until then, no good copy is left. A ``SegmentScrub`` checks one segment
+as recovery would: checksums, offsets without gaps, leader epochs that never fall.
 
-A scrub uses only its own descriptor, so any thread may run its steps while the log is in use. Its finding is about the
-segment as it was when the scrub began; ``PartitionLog.is_current`` says whether the segment still is the same. If a
-page is in the page cache, the scrub checks that copy, because readers see it.
+A scrub opens its own file descriptor, so any thread may run its steps while the log is in use. It checks the segment as
+it was when the scrub began. ``PartitionLog.is_current`` says whether the segment has changed since. If a page is in the
+page cache, the scrub checks the cached page, because readers get that one.
 """
 
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ from storage.segments.table import SegmentTable
 
 STEP_BYTES = 256 << 10
 STEP_BATCHES = 500
-"""Limits of one step. Each batch costs some microseconds of the interpreter, however small it is."""
+"""Limits of one step; the number of batches too, because even a small batch costs some microseconds to check."""
 NEAR_BYTES = 4 << 20
-"""Bytes checked first, from a doubted place on; the rest of the segment may take minutes."""
+"""Bytes that a scrub with ``near`` checks. A whole segment may take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:
-    """The first bad batch found in a segment: it should start at ``offset``, at byte ``position``."""
+    """The first damaged batch of a segment: a batch with base offset ``offset`` was expected at byte ``position``."""
 
     segment: Segment
     summary: SegmentSummary
@@ -37,12 +37,12 @@ class Damage:
     offset: int
     position: int
     epoch: int
-    """Leader epoch of the batch before it; -1 without one."""
+    """Leader epoch of the batch before the damage; -1 without one."""
     reason: str
 
 
 class _Once:
-    """A file whose pages do not stay in the page cache because of a read."""
+    """A file whose reads do not fill the page cache."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -60,9 +60,9 @@ class SegmentScrub:
         """Start at the segment's beginning, and check up to its end.
 
         Args:
-            segment: to be checked.
-            again: start at this damage instead, to see whether it is still there.
-            near: start at the index entry before this offset, and check ``NEAR_BYTES``.
+            segment: the segment to check.
+            again: start at this damage instead, to confirm it with a second read.
+            near: start at the index entry before this offset instead, and check ``NEAR_BYTES``.
 
         Raises:
             FileNotFoundError: the segment was removed or replaced.
@@ -86,7 +86,7 @@ class SegmentScrub:
         """Go to the index entry before ``offset``; stay at the beginning if there is no usable index."""
         with suppress(CorruptLogError, FileNotFoundError):
             index = self.segment.load_index()
-            # The index may cover later writes, or nothing if the segment was cut.
+            # The index may be newer than ``summary``: it may have entries of later writes, or none after a cut.
             entry = index.floor(min(offset, self.summary.next_offset - 1))
             if entry >= 0:
                 self._position, self._offset = index.positions[entry], index.offsets[entry]
@@ -94,9 +94,10 @@ class SegmentScrub:
             self._batches = self._read_on()
 
     def step(self) -> int:
-        """Check some batches; return their bytes. ``is_done`` and ``damage`` hold the result."""
+        """Check some batches; return the number of bytes checked. ``is_done`` and ``damage`` hold the result."""
         if self._near is not None:
-            # Not in the constructor: this may read files, and steps run on worker threads.
+            # This may read files. So it is a part of the first step, which runs on a worker thread, and not of
+            # ``__init__``, which runs on the owner's thread.
             near, self._near = self._near, None
             self._seek(near)
         began = self._position
@@ -118,7 +119,7 @@ class SegmentScrub:
         return self._position - began
 
     def _check_next(self) -> bool:
-        """Check one batch; False at the end of the segment."""
+        """Check one batch; return False at the end of the segment, or after ``NEAR_BYTES``."""
         found = next(self._batches, None)
         if found is None:
             self.is_done = True
@@ -138,7 +139,7 @@ class SegmentScrub:
         return True
 
     def close(self) -> None:
-        """Close its descriptor."""
+        """Close the scrub's file descriptor."""
         self._file.close()
 
 
@@ -150,12 +151,12 @@ def scrub_above(
     again: Damage | None = None,
     near: int | None = None,
 ) -> SegmentScrub | None:
-    """Return a scrub of the first segment that ends above ``offset`` and is sealed below ``limit``, or None."""
+    """Return a scrub of the first sealed segment that ends above ``offset``; None if it ends above ``limit``."""
     for segment in table.segments[:-1]:
         if segment.next_offset > limit or segment in table.unsealed:
             return None
         if segment.next_offset > offset:
-            # The table may not show a removal or a swap yet.
+            # Another thread may have removed or replaced the files already. Then try the next segment.
             with suppress(FileNotFoundError):
                 return SegmentScrub(segment, again=again, near=near)
     return None
@@ -169,7 +170,7 @@ def scrub_of(segment: Segment, *, near: int | None = None) -> SegmentScrub | Non
 
 
 def is_current(table: SegmentTable, damage: Damage) -> bool:
-    """Whether the segment with the damage is still the same sealed part of the log."""
+    """Whether the damaged segment is still in the log, sealed, with the offsets and size that the scrub saw."""
     segment = damage.segment
     return (
         segment in table.segments[:-1]

@@ -1,12 +1,12 @@
-"""One segment: a run of batches in a file that is named by the first offset, and its index.
+"""One segment: consecutive batches in a file that is named by the first offset, and the index of this file.
 
-A segment writes, reads and cuts bytes. ``partition_log`` decides which bytes, and what they mean for the log. The last
-segment of a log grows. It is preallocated in steps, so its file is longer than its content. All bytes behind
-``size_bytes``, zeros or not, do not count.
+A segment writes, reads and cuts bytes; the modules of ``storage.log`` decide which bytes. Only the last segment of a
+log grows. Its file is preallocated in steps, so the file is longer than its content. Bytes behind ``size_bytes`` do not
+belong to the log, whatever they are.
 
-Only the owner's thread changes a segment. Other threads may read and sync while they hold a pin. A released file is
-closed with its last pin: if it were closed under a reader, the descriptor's number might already belong to another
-file.
+Only the owner's thread changes a segment. Other threads may read and sync while they hold a pin. A file is closed only
+when no thread has it pinned. Otherwise the number of the closed descriptor could be given to another file, and a reader
+would read from that file.
 """
 
 import threading
@@ -35,21 +35,21 @@ TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".producers"
 
 ALLOCATION_BYTES_MIN = 1 << 20
-"""First step of preallocation. Later steps are as large as the segment, up to the configured step."""
+"""First step of preallocation. Later steps are as large as the segment's content, up to ``preallocate_bytes``."""
 
 RECENT_BATCHES_MAX = 1024
-"""Batches at the end of the last segment whose positions are kept, so that a reader there walks no headers."""
+"""Number of last batches whose positions are kept in memory. A read there needs no walk over headers to find them."""
 
 SCAN_CHUNK_BYTES = 1 << 20
 """Bytes that a scan reads at a time."""
 
 _LOCATE_BYTES_MAX = 64 << 10
-"""How far before the wanted batch a read may start, so that one read both finds and returns it."""
+"""Largest distance from an index entry to the wanted batch at which one read both finds and returns the batch."""
 
 _NAME_DIGITS = 20
 
 _FRAME = Struct(">IBHq26xi")
-"""Batch_bytes, magic, header_bytes, base_offset and last_offset_delta of a batch's header."""
+"""Layout of batch_bytes, magic, header_bytes, base_offset and last_offset_delta in a batch's header."""
 
 
 class Frame(NamedTuple):
@@ -73,7 +73,7 @@ def offset_name(offset: int, suffix: str) -> str:
 
 
 def parse_offset_name(name: str, suffix: str) -> int | None:
-    """Return the offset in a file's name; None if it is no name of this form."""
+    """Return the offset in the name of a file; None for a name that ``offset_name`` does not produce."""
     stem = name.removesuffix(suffix)
     if stem == name or len(stem) != _NAME_DIGITS or not (stem.isascii() and stem.isdigit()):
         return None
@@ -84,7 +84,7 @@ def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
     """Yield position and header of each batch from ``position`` to ``end``; both checksums are verified.
 
     Raises:
-        CorruptLogError: at the first byte that is not part of a whole, undamaged batch; zeros are not.
+        CorruptLogError: the bytes at the next position are not a whole, undamaged batch, or are zeros.
     """
     for _, header, _ in read_batches(file, position, end):
         yield position, header
@@ -94,10 +94,10 @@ def scan_batches(file: File, position: int, end: int) -> Iterator[tuple[int, Bat
 def read_batches(
     file: BatchSource, position: int, end: int
 ) -> Iterator[tuple[bytes, BatchHeader, int]]:
-    """Yield each batch as a chunk of the file, the batch's header, and the batch's position in the chunk.
+    """Yield for each batch a chunk of the file that holds it, its header, and its position in the chunk.
 
     Raises:
-        CorruptLogError: at the first byte that is not part of a whole, undamaged batch.
+        CorruptLogError: the bytes at the next position are not a whole, undamaged batch.
     """
     chunk, chunk_start = b"", position
     while position < end:
@@ -134,8 +134,8 @@ class Segment:
 
     Invariants:
         - ``next_offset``, ``size_bytes`` and the index change together, after the bytes were written;
-        - ``index`` is None only for a rolled segment, and is loaded when it is needed;
-        - ``recent`` has the positions of the last batches, without a gap, up to ``size_bytes``.
+        - ``_index`` may be None only for a sealed segment, and is then loaded when it is needed;
+        - ``_recent`` has the positions of the last batches, without a gap, up to ``size_bytes``.
     """
 
     __slots__ = (
@@ -179,22 +179,22 @@ class Segment:
     def create(
         cls, files: Files, directory: str, base_offset: int, *, index_interval_bytes: int
     ) -> "Segment":
-        """Create an empty segment; its name is durable only after the folder is synced.
+        """Create an empty segment; its file is durable only after the folder is synced.
 
         Raises:
-            DiskFullError: no room for the name.
+            DiskFullError: no room for another file in the folder.
         """
         segment = cls(files, directory, base_offset, index_interval_bytes=index_interval_bytes)
         segment.create_file()
         return segment
 
     def create_file(self) -> None:
-        """Create an empty log file; its name is durable only after the folder is synced.
+        """Create an empty log file; it is durable only after the folder is synced.
 
         Raises:
-            DiskFullError: no room for the name.
+            DiskFullError: no room for another file in the folder.
         """
-        # The content of an old file with this name would count as the segment's.
+        # A crash may have left a file with this name. Its content must not become a part of the segment.
         self._files.remove(self.path(LOG_SUFFIX))
         self._file = self._files.open(self.path(LOG_SUFFIX), create=True)
 
@@ -223,16 +223,19 @@ class Segment:
     # Pins and descriptors.
 
     def give_up_names(self) -> None:
-        """Note that another segment takes the names of its files: open files stay open, and no file is opened again."""
+        """Note that compaction gives the names of this segment's files to another segment.
+
+        An open file stays open for readers. The segment opens no file by name any more.
+        """
         self._is_replaced = True
 
     @property
     def is_replaced(self) -> bool:
-        """Whether its names belong to another segment; then look the offset up in the table again."""
+        """Whether another segment has the names of this one's files; then look the offset up in the table again."""
         return self._is_replaced
 
     def pin(self) -> File:
-        """Return its file, which stays open until ``unpin``.
+        """Return the segment's file, which stays open until ``unpin``.
 
         Raises:
             FileNotFoundError: the segment was removed or replaced, and its file was not open.
@@ -243,7 +246,7 @@ class Segment:
             return file
 
     def open_apart(self) -> File:
-        """Open its file under a separate descriptor, which the caller closes; hints to the kernel then stay separate.
+        """Open the file with a separate descriptor, so that hints to the kernel do not affect readers; close it later.
 
         Raises:
             FileNotFoundError: the segment was removed or replaced.
@@ -262,7 +265,7 @@ class Segment:
                 self._close()
 
     def let_go(self) -> None:
-        """Close the file once no reader has it pinned; the next reader opens it again."""
+        """Close the file as soon as no thread has it pinned; the next use opens it again."""
         with self._lock:
             if self._pins:
                 self._is_let_go = True
@@ -297,7 +300,7 @@ class Segment:
     # Writing.
 
     def write(self, chunks: Sequence[Buffer], total_bytes: int, *, allocation_end: int) -> None:
-        """Write chunks behind the last batch; ``add_batch`` counts them.
+        """Write chunks behind the last batch; call ``add_batch`` for each batch afterwards.
 
         Args:
             chunks: whole batches.
@@ -305,7 +308,7 @@ class Segment:
             allocation_end: where preallocation may end; no preallocation if it is not above ``size_bytes``.
 
         Raises:
-            DiskFullError: nothing was written, and no byte of it can come back after a crash.
+            DiskFullError: what was written is cut off again, durably.
         """
         end = self.size_bytes + total_bytes
         file = self.file
@@ -341,7 +344,7 @@ class Segment:
     def add_batch(
         self, base_offset: int, next_offset: int, batch_bytes: int, timestamp_ms: int
     ) -> None:
-        """Count the batch that was written at ``size_bytes``."""
+        """Add the batch that was written at ``size_bytes`` to the segment: its size, offsets, timestamp and index."""
         index = self._index
         assert index is not None, f"segment {self.base_offset} is sealed"
         position = self.size_bytes
@@ -415,12 +418,12 @@ class Segment:
         end_offset: int,
         is_cached: bool,
     ) -> bytes | None:
-        """Return whole batches from the one that holds ``offset``; None if the disk would have to be read.
+        """Return whole batches from the one that holds ``offset`` on; None if ``is_cached`` and the disk is needed.
 
         Args:
             file: result of ``pin``.
             offset: at least ``base_offset``, and below ``next_offset`` and ``end_offset``.
-            max_bytes: the limit of bytes; one batch is returned in any case.
+            max_bytes: the limit of bytes; the first batch is returned whatever its size.
             end_offset: batches that start at or above it are left out.
             is_cached: read from the page cache only.
 
@@ -444,7 +447,9 @@ class Segment:
         )
 
     def locate(self, offset: int) -> tuple[int, int]:
-        """Return position and base offset of the batch that holds ``offset``; size and next offset at the end.
+        """Return position and base offset of the batch that holds ``offset``.
+
+        If ``offset`` lies above the segment, return ``size_bytes`` and ``next_offset``.
 
         Raises:
             CorruptLogError: the bytes are not batches.
@@ -475,7 +480,7 @@ class Segment:
         """Cut the batch that holds ``offset`` and all batches after it, durably.
 
         Raises:
-            CorruptLogError: the bytes before it are damaged.
+            CorruptLogError: batches that stay are damaged.
         """
         position, base_offset = self.locate(offset)
         index = self.load_index()
@@ -492,10 +497,10 @@ class Segment:
         self.cut_leftovers()
 
     def end_before(self, position: int, offset: int) -> None:
-        """End at the batch of ``offset``, which starts at ``position``, in memory only; the file does not change.
+        """End before the batch at ``offset``, which starts at ``position``, in memory only; the file does not change.
 
         Raises:
-            CorruptLogError: the bytes before it are damaged too.
+            CorruptLogError: batches before ``position`` are damaged too.
         """
         try:
             index = self.load_index()
@@ -517,7 +522,7 @@ class Segment:
         )
 
     def adopt(self, summary: SegmentSummary, index: SegmentIndex | None) -> None:
-        """Take the state from its index files; without ``index``, it is loaded when it is needed."""
+        """Set offsets, size and index as the index files describe them; None: load the index when it is needed."""
         self._index = index
         self.next_offset = summary.next_offset
         self.size_bytes = summary.size_bytes
@@ -525,7 +530,7 @@ class Segment:
         self._recent = _no_positions()
 
     def remove(self) -> None:
-        """Remove its files; the names are gone durably only after the folder is synced."""
+        """Remove the segment's files; the removal is durable only after the folder is synced."""
         for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX):
             self._files.remove(self.path(suffix))
         self.let_go()
@@ -552,7 +557,7 @@ class _Window:
         self.size = size
 
     def read(self, start: int, end: int) -> bytes | None:
-        """Return the bytes from ``start`` to ``end``; None if only the disk has them and it may not be read.
+        """Return the bytes from ``start`` to ``end``; None if ``is_cached`` and they are not in the page cache.
 
         Raises:
             CorruptLogError: the file ends before ``end``.
@@ -574,7 +579,7 @@ class _Window:
         return content
 
     def load(self, start: int, end: int) -> bool:
-        """Keep the chunk from ``start`` to ``end``; False if only the disk has it and it may not be read."""
+        """Load the chunk from ``start`` to ``end``; False if ``is_cached`` and it is not in the page cache."""
         chunk = self.read(start, min(end, self.size))
         if chunk is None:
             return False
@@ -586,7 +591,7 @@ class _Window:
         return 0 <= position - self._start <= len(self._chunk) - _FRAME.size
 
     def frame(self, position: int) -> Frame | None:
-        """Return the frame of the batch at ``position``; None if only the disk has it and it may not be read.
+        """Return the frame of the batch at ``position``; None if ``is_cached`` and it is not in the page cache.
 
         Raises:
             CorruptBatchError: there is no batch at ``position``.
@@ -615,11 +620,11 @@ class _Window:
 def _read_recent(
     window: _Window, offsets: "array[int]", positions: "array[int]", wish: _Wish
 ) -> bytes | None:
-    """Read a part of the segment in which every batch's position is known."""
+    """Read a part of the segment for which the position of every batch is in memory."""
     count = len(positions)
     first = bisect_right(offsets, wish.offset, 0, count) - 1
     start = positions[first]
-    # Batches added after ``window.size`` was taken do not count for this read.
+    # The owner may add batches meanwhile. The read ends at ``window.size``, which was taken at its start.
     past = bisect_left(offsets, wish.end_offset, first + 1, count)
     end = min(positions[past] if past < count else window.size, window.size)
     limit = start + wish.max_bytes
@@ -646,10 +651,11 @@ def _read_sparse(window: _Window, index: SegmentIndex, wish: _Wish) -> bytes | N
 
 
 def _first_chunk_end(window: _Window, index: SegmentIndex, entry: int, wish: _Wish) -> int:
-    """Return the end of the first chunk, which starts at an index entry.
+    """Return where the first chunk ends; it starts at an index entry, at or before the wanted batches.
 
-    A small read takes everything at once and is cut out of the chunk. A large one first reads only the bytes that show
-    its ends: reading 4 KB twice costs less than copying a megabyte.
+    For a small read, one chunk holds all wanted batches, and the result is cut out of it. For a large read, the first
+    chunk holds only the headers that show where the wanted batches start and end. Reading 4 KB twice costs less than
+    copying a megabyte.
     """
     near = index.positions[entry]
     is_last = entry + 1 >= len(index)
@@ -679,7 +685,10 @@ def _walk_to(window: _Window, position: int, base_offset: int, offset: int) -> i
 
 
 def _walk_end(window: _Window, index: SegmentIndex, start: int, wish: _Wish) -> int | None:
-    """Return the end of the last batch that starts below ``end_offset`` and fits; at least that of the first."""
+    """Return the end position of the last batch that starts below ``end_offset`` and fits into ``max_bytes``.
+
+    The first batch counts whatever its size. None if ``is_cached`` and a header is not in the page cache.
+    """
     limit = start + wish.max_bytes
     count = len(index)
     entry = min(

@@ -1,7 +1,7 @@
 """The segments of a log as a sorted table; a bisect finds the segment that holds an offset.
 
-The table is replaced as a whole, so readers on other threads keep the one they have. A sealed segment is opened when it
-is read, and the few that were read last stay open.
+A change replaces the table as a whole, so a reader on another thread may keep the table that it took. A sealed segment
+is opened when it is read. The few that were read last stay open.
 """
 
 import threading
@@ -20,10 +20,10 @@ class SegmentTable:
     """Segments in ascending order.
 
     Invariants:
-        - never empty; each segment starts where the one before it ends;
+        - the table is never empty; each segment starts where the one before it ends;
         - only the last segment, the active one, grows;
-        - ``unsealed`` segments were rolled since the last checkpoint, and their index is only in memory. Each has
-          the writers' state at its end, which a snapshot keeps after the segment is removed.
+        - ``unsealed`` maps segments that were closed since the last checkpoint to the writers' state at their end.
+          Their index is only in memory. The next checkpoint writes their index, and the state as a snapshot.
 
     The owner's thread changes the table; any thread may call ``find`` and ``note_use``.
     """
@@ -97,7 +97,7 @@ class SegmentTable:
             segment.remove()
 
     def replace(self, old: Sequence[Segment], segment: Segment) -> None:
-        """Replace neighbouring segments with one sealed segment, which has taken over their names."""
+        """Replace neighbouring segments with one sealed segment, whose file has the name of the first of them."""
         first = self.segments.index(old[0])
         last = first + len(old)
         assert self.segments[first:last] == tuple(old), "compacted segments follow each other"
@@ -134,7 +134,7 @@ class SegmentTable:
                 unused.let_go()
 
     def _forget(self, segments: Sequence[Segment]) -> None:
-        """Note that these are no sealed segments of the log any more, so that no reader closes them."""
+        """Remove segments from the list of open sealed ones, so that ``note_use`` does not close them later."""
         with self._lock:
             for segment in segments:
                 self._open_sealed.pop(segment.base_offset, None)

@@ -1,10 +1,10 @@
 """Large batches that were appended as leader, kept in memory until every in-sync replica has them.
 
-Each follower asks for them a moment later. A read from the page cache would copy them once for every follower, into new
-memory each time. That took a fifth of a leader's time when clients wrote megabytes. Here they are the bytes that the
-client sent, which stay in memory until the client has its response anyway.
+Each follower fetches these batches a moment after the append. A read from the page cache would copy them once for every
+follower. That took a fifth of a leader's time when clients wrote megabytes. This module keeps the bytes that the client
+sent, without a copy. They stay in memory until the client has its response anyway.
 
-``tail`` keeps small appends. A batch for which there is no room here is read from the file, like all older ones.
+Small appends are kept in ``tail``. If there is no room here, the batch is read from the file, as all older ones are.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from milena.disk.files import Buffer
 from milena.model.batch.header import BatchHeader
 
 UNCOMMITTED_BYTES_MAX = 32 << 20
-"""Limit for all logs of a node together: a replica that hangs must not make its leader keep more."""
+"""Limit for all logs of a node together. Without it, a follower that hangs would fill its leader's memory."""
 
 BATCH_BYTES_MIN = 4 << 10
 """Smallest batch that is kept; keeping a smaller one would cost as much as reading it."""
@@ -41,7 +41,7 @@ class _Batch:
 
 
 class Uncommitted:
-    """The uncommitted large batches of one log; offsets rise, with gaps for batches that were not kept."""
+    """The uncommitted large batches of one log, in order of offsets; batches that were not kept leave gaps."""
 
     __slots__ = ("_batches", "_by_offset", "_memory")
 
@@ -63,9 +63,9 @@ class Uncommitted:
             self._memory.free_bytes -= size
 
     def find(self, offset: int, *, max_bytes: int, end_offset: int) -> list[Buffer]:
-        """Return whole batches from the one that starts at ``offset``, up to ``end_offset``; none if it is not kept.
+        """Return whole batches from the one that starts at ``offset``, up to ``max_bytes`` and ``end_offset``.
 
-        A first batch that is larger than ``max_bytes`` is not returned either.
+        The list is empty if that batch is not kept here, or is larger than ``max_bytes``.
         """
         chunks: list[Buffer] = []
         batch = self._by_offset.get(offset)
@@ -86,7 +86,7 @@ class Uncommitted:
             self._memory.free_bytes += batch.size_bytes
 
     def forget(self) -> None:
-        """Drop all batches, because none may be served any more."""
+        """Drop all batches, because the log was cut, closed or deleted."""
         for batch in self._batches:
             self._memory.free_bytes += batch.size_bytes
         self._batches.clear()

@@ -30,12 +30,13 @@ class Checkpoint:
     """One checkpoint.
 
     Attributes:
-        recovery_point: everything below this offset is durable and was checked; recovery scans from here.
+        recovery_point: everything below this offset is durable; recovery reads the log from here on.
         log_start_offset: the first readable offset.
         high_watermark: a lower bound of the high watermark when the checkpoint was written.
-        is_clean: the log was closed in order after its last write, and has not been opened since.
-        is_whole: False if a slot of the file is damaged, so that the offsets may be one checkpoint old;
-            ``is_clean`` is False then. Not stored.
+        is_clean: the log was closed in order with this checkpoint. After the next start, the file still says so until
+            the next checkpoint is written.
+        is_whole: False if a slot of the file is damaged. The offsets may then be one checkpoint old, and ``is_clean``
+            is False. Not stored.
     """
 
     recovery_point: int = 0
@@ -74,7 +75,7 @@ class CheckpointFile:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
-            # The damaged slot may have been the newer one, and may have said that the log is open.
+            # If a slot is damaged, it may have been the newer one, written after the log was opened again.
             is_clean=is_clean and found.is_whole,
             is_whole=found.is_whole,
         )

@@ -1,9 +1,10 @@
-"""Idempotency keys of HTTP requests, and the records appended under each: the first response for a repeated request.
+"""Idempotency keys of HTTP requests, and the offsets of the records that were appended under each key.
 
-The state is derived from the log. A batch carries its key as a header extension, so every replica builds the same
-table. A new leader knows the responses of the old one. Time and number limit the table, and the oldest keys are
-dropped first. A key that a client may still retry is not dropped, because the retry would write twice. Until the oldest
-key may be dropped, leaders accept no further keys (``check_room``).
+A retry with the same key gets the response of the first attempt. The table is derived from the log: a batch carries its
+key as a header extension, so every replica builds the same table, and a new leader can answer retries of requests that
+went to the old one. Age and number of keys are limited, and the oldest keys are dropped first. If a key were dropped
+while its client may still retry, the retry would write twice. So if the table is full of young keys, leaders refuse
+new ones (``check_room``).
 """
 
 from collections.abc import Mapping
@@ -18,22 +19,27 @@ IDEMPOTENCY_WINDOW_MS = 24 * 3_600_000
 """Time after its append for which a key is remembered."""
 
 IDEMPOTENCY_KEPT_MS = 10 * 60_000
-"""Time for which a key is not dropped for another one: longer than clients retry by themselves."""
+"""Age up to which a key is not dropped to make room for another one. Clients do not retry by themselves for longer."""
 
 IDEMPOTENCY_KEYS_MAX = 100_000
 """Keys per partition; 100,000 take 37 MB of memory and 5 MB in a snapshot.
 
-For transactions of two partitions, they take 74 MB and 9 MB if 19 keys share one, and 127 MB and 18 MB if none do."""
+If the keys belong to transactions over two partitions, they take 74 MB and 9 MB with 19 keys per transaction, and
+127 MB and 18 MB with one key per transaction."""
 
 _COLUMNS = 6
 
 
 class KeyedTransaction(NamedTuple):
-    """The transaction of a key's request, committed by the marker at ``marker_offset``; -1: not decided in this log.
+    """The transaction that a keyed request wrote in.
 
-    ``extents`` are then all that the transaction wrote, in every partition: the response for a repeated request. If
-    several requests share the transaction, ``places`` name this key's own part. Keys of one marker share one
-    ``extents``.
+    Attributes:
+        producer_id: with ``producer_epoch``, the identity of the transaction.
+        producer_epoch: see ``producer_id``.
+        marker_offset: offset of the marker that committed the transaction; -1 while this log has no marker.
+        extents: once committed, the offsets that the transaction wrote in every partition. A retry is answered with
+            them. Keys of one transaction share one tuple.
+        places: if several requests share the transaction, where this request's records lie in ``extents``.
     """
 
     producer_id: int
@@ -44,11 +50,15 @@ class KeyedTransaction(NamedTuple):
 
 
 class IdempotencyEntry(NamedTuple):
-    """One key's request in this partition.
+    """The request that was sent with one key, as far as this partition has its records.
 
-    ``body_hash`` distinguishes a retry from a reuse of the key with another body. ``partition_count`` is the topic's
-    when the key was first used. ``base_offset`` and ``last_offset`` (inclusive) are those of the records.
-    ``transaction`` is set if the request is one; the key of an aborted transaction is forgotten.
+    Attributes:
+        body_hash: distinguishes a retry from a reuse of the key with another body.
+        partition_count: number of the topic's partitions when the key was first used.
+        base_offset: offset of the request's first record here.
+        last_offset: offset of the request's last record here, inclusive.
+        append_time_ms: wall clock of the leader at the append.
+        transaction: the transaction that the request wrote in; None without one. If it aborts, the key is forgotten.
     """
 
     body_hash: bytes
@@ -82,14 +92,16 @@ class IdempotencyTable:
         return len(self._entries)
 
     def lookup(self, key_hash: bytes, now_ms: int) -> IdempotencyEntry | None:
-        """Return the entry of a key that was used within the window."""
+        """Return the entry of a key; None if it is unknown or older than ``IDEMPOTENCY_WINDOW_MS``."""
         entry = self._entries.get(key_hash)
         if entry is None or now_ms - entry.append_time_ms > IDEMPOTENCY_WINDOW_MS:
             return None
         return entry
 
     def check_room(self, now_ms: int, *, coming: int) -> None:
-        """Refuse one more key, on top of ``coming`` keys in flight, if it would drop a key that may be retried.
+        """Refuse one more key if its append would drop a key that its client may still retry.
+
+        ``coming`` is the number of further keys whose appends are in flight.
 
         Raises:
             TooManyRequestsError: the message says when there will be room.
@@ -97,10 +109,11 @@ class IdempotencyTable:
         excess = len(self._entries) + coming - self._keys_max
         if excess < 0:
             return
-        # More keys may be in flight than the table has. Then a key that was just used would be dropped.
+        # ``entry`` is the newest key that would be dropped. It is None if more keys are in flight than the table holds:
+        # then even a key in flight would be dropped.
         entry = next(islice(self._entries.values(), excess, None), None)
-        # An entry with a time in the future came from a clock that was ahead, and its age is unknown. Refusing until
-        # then could take days. At 0, the current time is not known.
+        # An append time in the future comes from a leader whose clock was ahead. Refusing keys until that time could
+        # take days, so ``abs`` counts it as past. ``now_ms`` 0 means that the current time is not known.
         age_ms = abs(now_ms - entry.append_time_ms) if entry is not None and now_ms > 0 else 0
         if age_ms < IDEMPOTENCY_KEPT_MS:
             raise TooManyRequestsError(
@@ -110,7 +123,10 @@ class IdempotencyTable:
             )
 
     def answers(self, now_ms: int) -> frozenset[int]:
-        """Return the offsets of the markers that answer repeated transactions within the window."""
+        """Return the offsets of transaction markers that compaction must keep, because retries are answered from them.
+
+        -1 may be among them, for transactions without a marker.
+        """
         return frozenset(
             entry.transaction.marker_offset
             for entry in self._entries.values()
@@ -119,10 +135,9 @@ class IdempotencyTable:
         )
 
     def record(self, key_hash: bytes, entry: IdempotencyEntry) -> None:
-        """Note an append.
+        """Note an append with a key.
 
-        Batches of one request follow each other without a gap and make one entry. A request after the window starts a
-        new entry.
+        If it continues the same request without a gap, it extends the entry. Otherwise it replaces the entry.
         """
         known = self._entries.pop(key_hash, None)
         if known is not None:
@@ -141,7 +156,7 @@ class IdempotencyTable:
             del self._entries[next(iter(self._entries))]
 
     def end_transaction(self, key_hash: bytes, marker_offset: int, marker: Marker) -> None:
-        """Note the marker of a key's transaction."""
+        """Note the end of a key's transaction: keep its extents if it was committed, forget the key if aborted."""
         known = self._entries.get(key_hash)
         if known is None or known.transaction is None:
             return
@@ -155,7 +170,7 @@ class IdempotencyTable:
         )
 
     def expire(self, now_ms: int) -> None:
-        """Forget keys whose window has passed."""
+        """Forget keys that are older than ``IDEMPOTENCY_WINDOW_MS``."""
         expired = []
         for key_hash, entry in self._entries.items():
             if now_ms - entry.append_time_ms <= IDEMPOTENCY_WINDOW_MS:
@@ -165,7 +180,7 @@ class IdempotencyTable:
             del self._entries[key_hash]
 
     def forget_from(self, offset: int) -> None:
-        """Forget appends that end at or above ``offset``, and the effects of markers there."""
+        """Forget appends that end at or above ``offset``; a transaction whose marker lies there is undecided again."""
         self._entries = {
             key_hash: _undecided_from(entry, offset)
             for key_hash, entry in self._entries.items()
@@ -189,7 +204,7 @@ def _undecided_from(entry: IdempotencyEntry, offset: int) -> IdempotencyEntry:
 
 
 def encode_idempotency(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
-    """Encode entries as columns for a snapshot."""
+    """Encode entries as six columns for a snapshot; transactions are left out."""
     rows = list(entries.values())
     return [
         list(entries),
@@ -202,7 +217,7 @@ def encode_idempotency(entries: Mapping[bytes, IdempotencyEntry]) -> list[object
 
 
 def encode_keyed_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
-    """Encode the transactions that ``encode_idempotency`` leaves out, one row per key."""
+    """Encode the transactions that belong to one request each, one row per key."""
     return [
         [key_hash, *found[:3], [list(extent) for extent in found.extents]]
         for key_hash, entry in entries.items()
@@ -211,7 +226,7 @@ def encode_keyed_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> list
 
 
 def encode_shared_transactions(entries: Mapping[bytes, IdempotencyEntry]) -> list[object]:
-    """Encode transactions that keys share: one row per transaction, with its extents once."""
+    """Encode the transactions that several keyed requests share, one row per transaction."""
     rows: dict[tuple[int, int], list[object]] = {}
     sharers: dict[tuple[int, int], list[object]] = {}
     for key_hash, entry in entries.items():

@@ -1,8 +1,8 @@
-"""Where each leader epoch of a partition starts: the table by which replicas find their common prefix.
+"""Leader epochs: the table of where each epoch of a partition starts. Replicas use it to find their common prefix.
 
-The table is derived from the batches, which carry the epoch of the leader that appended them. The file only saves
-recovery from reading the whole log. This module does not replicate: a follower asks its leader for ``end_of`` and
-truncates.
+A follower asks its leader where the follower's last epoch ends in the leader's log (``end_of``), and truncates its own
+log to that offset. The table is derived from the batches, which carry the epoch of the leader that appended them. It is
+also stored in a file, so that recovery need not read the whole log.
 
 Source: KIP-101 (why truncating to the high watermark loses data), KIP-279 (why one round may not be enough).
 """
@@ -23,8 +23,7 @@ class LeaderEpochs:
     Invariants:
         - epochs ascend strictly, and so do their start offsets;
         - an epoch without a batch is not in the table;
-        - the first epoch may start below the log start: the epoch of the last deleted record stays, because it alone
-          distinguishes a copy that ends at the log start.
+        - the first epoch may start below the log start: the epoch of the last deleted record stays (``advance_start``).
     """
 
     __slots__ = ("_epochs", "_starts")
@@ -48,7 +47,7 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, start offset), ascending."""
+        """Pairs of epoch and start offset, ascending."""
         return tuple(zip(self._epochs, self._starts, strict=True))
 
     @property
@@ -60,7 +59,7 @@ class LeaderEpochs:
         """Note a batch of ``epoch`` at ``offset``; True if it starts a new epoch.
 
         Raises:
-            CorruptLogError: the epoch is older than the last one's.
+            CorruptLogError: the epoch is lower than the last one of the table.
         """
         if self._epochs and epoch == self._epochs[-1]:
             return False
@@ -70,7 +69,8 @@ class LeaderEpochs:
     def end_of(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the largest epoch <= ``epoch`` and its end offset (exclusive); (-1, -1) without one."""
         if self._epochs and self._epochs[-1] == epoch:
-            return epoch, log_end_offset  # a follower that keeps up, the commonest
+            # The common case: the follower has the leader's last epoch.
+            return epoch, log_end_offset
         index = bisect_right(self._epochs, epoch) - 1
         if index < 0:
             return NO_EPOCH, NO_OFFSET
@@ -78,7 +78,7 @@ class LeaderEpochs:
         return self._epochs[index], log_end_offset if is_last else self._starts[index + 1]
 
     def epoch_at(self, offset: int) -> int:
-        """Return the epoch of the batch that holds ``offset``; the last epoch past the end, -1 below the first."""
+        """Return the epoch of the batch that holds ``offset``; above the log end the last epoch, below the first -1."""
         index = bisect_right(self._starts, offset) - 1
         return NO_EPOCH if index < 0 else self._epochs[index]
 
@@ -93,9 +93,9 @@ class LeaderEpochs:
     def advance_start(self, offset: int) -> bool:
         """Forget the epochs that end before the record at ``offset`` - 1; return True if there were any.
 
-        ``offset`` is the new log start. The epoch of the record before it stays, although Kafka's cache drops it: the
-        log of a follower may also end at ``offset``, but with another last record, of another epoch. The follower's
-        producer state may come from that record. The epoch that stays lets the leader notice this.
+        ``offset`` is the new log start. The epoch of the record before it stays, although Kafka's cache drops it. A
+        follower's log may also end at ``offset``, but with another last record, of another epoch. The follower's
+        producer state may then come from a record that the leader never had. The kept epoch lets the leader notice.
         """
         index = bisect_right(self._starts, offset - 1) - 1
         if index <= 0:

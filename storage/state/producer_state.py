@@ -5,9 +5,9 @@ record. The state is derived from the batches of the log, so every replica has t
 continues where the old one stopped. A retry of one of the last ``REMEMBERED_BATCHES`` batches is recognised by its
 sequences and gets the offsets of the first attempt. So a producer may have that many requests in flight.
 
-State expires by time and not with the segments that it came from: a producer that pauses for longer than retention must
-not count as a new one. Expired state is kept for one more expiry time. A producer that returns in that time may
-continue with any sequence. Refusing it for a gap would be wrong, because the gap can no longer be judged.
+State expires by time, and not when the segments that it came from are removed: a producer that pauses for longer than
+retention must not count as a new one. Expired state is kept for one more expiry time. A producer that returns in that
+time may continue with any sequence: expired state no longer shows whether there is a gap.
 
 Source: KIP-98 (idempotent producers), KIP-360 (unknown producers).
 """
@@ -39,26 +39,26 @@ from storage.state.sealed import columns, integers, seal, unseal
 from storage.state.transactions import KEY_HASH_BYTES, Transactions, decode_transactions
 
 REMEMBERED_BATCHES = 5
-"""Batches per producer whose retries are recognised; its client keeps at most as many requests in flight."""
+"""Batches per producer whose retries are recognised. A client has at most this many requests in flight per producer."""
 
 PRODUCER_EXPIRY_MS = 24 * 3_600_000
 """Time after a producer's last append during which its sequences are checked."""
 
 PRODUCERS_MAX = 100_000
-"""Producers per partition; the one that was silent longest is dropped first."""
+"""Producers per partition. Above it, the producer whose last append is the oldest is dropped."""
 
 NO_SEQUENCE = -1
-"""Sequence of a transaction's batch whose writer does not number its records, and of a transaction's end."""
+"""Sequence of transaction markers, and of transactional batches whose writer does not number its records."""
 
 _MAGIC = b"MPS1"
 _SNAPSHOT_COLUMNS = 4
-"""Columns of a snapshot; with transactions it has one more. Releases without transactions read the others."""
+"""Columns of a snapshot without transactions. Transactions add a column at the end, if there are any."""
 _TRANSACTION_COLUMNS = 2
-"""Columns of the transactions' column; it has one more if requests with keys share transactions."""
+"""Parts of the column of transactions. Transactions that several keyed requests share add a part at the end."""
 
 
 NO_TRANSACTIONS = Transactions()
-"""Transactions of most logs; never changed."""
+"""An empty state that is shared by all logs without transactions; never changed."""
 
 
 class SequencedBatch(NamedTuple):
@@ -71,7 +71,7 @@ class SequencedBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """One producer's state; ``batches`` are its last batches, oldest first, at least one."""
+    """One producer's state; ``batches`` has its last one to ``REMEMBERED_BATCHES`` batches, oldest first."""
 
     producer_epoch: int
     append_time_ms: int
@@ -138,15 +138,15 @@ class ProducerStates:
         """Judge whether a producer's batch may be appended.
 
         Raises:
-            StaleProducerEpochError: a later epoch of the producer has written.
-            InvalidProducerError: its sequence leaves a gap, or repeats a forgotten one.
+            StaleProducerEpochError: the producer has already written with a later producer epoch.
+            InvalidProducerError: the sequence leaves a gap, or repeats a batch too old to be remembered.
         """
         if header.producer_id == NO_PRODUCER:
             return ACCEPT
         return check_sequence(self._entries.get(header.producer_id), header, now_ms)
 
     def record(self, header: BatchHeader, base_offset: int, append_time_ms: int) -> None:
-        """Note an appended batch; a batch that the state covers already changes nothing."""
+        """Note an appended batch; ignore a batch that is already in the state."""
         producer_id = header.producer_id
         if producer_id == NO_PRODUCER:
             return
@@ -189,11 +189,16 @@ class ProducerStates:
 
 
 def check_sequence(entry: ProducerEntry | None, header: BatchHeader, now_ms: int) -> Verdict:
-    """Judge ``header``, which has a producer, by its ``entry``.
+    """Judge whether the batch of ``header`` may be appended.
+
+    Args:
+        entry: state of the header's producer; None if nothing is known of it.
+        header: of the batch; it must have a producer id.
+        now_ms: wall clock.
 
     Raises:
-        StaleProducerEpochError: a later epoch of the producer has written.
-        InvalidProducerError: its sequence leaves a gap, or repeats a forgotten one.
+        StaleProducerEpochError: the producer has already written with a later producer epoch.
+        InvalidProducerError: the sequence leaves a gap, or repeats a batch too old to be remembered.
     """
     if entry is not None and header.producer_epoch < entry.producer_epoch:
         raise StaleProducerEpochError(
@@ -228,7 +233,7 @@ def _expect(header: BatchHeader, sequence: int, reason: str) -> Accept:
 def next_entry(
     entry: ProducerEntry | None, header: BatchHeader, base_offset: int, append_time_ms: int
 ) -> ProducerEntry:
-    """Return the state after ``header`` was appended at ``base_offset``; ``entry`` itself if it covers the batch."""
+    """Return the state after an append at ``base_offset``; return ``entry`` itself if it has the batch already."""
     last_offset = base_offset + header.last_offset_delta
     if header.base_sequence == NO_SEQUENCE:
         return _without_sequence(entry, header, base_offset, last_offset, append_time_ms)
@@ -238,7 +243,8 @@ def next_entry(
     if header.producer_epoch < entry.producer_epoch or last_offset <= entry.batches[-1].last_offset:
         return entry
     batches = (*entry.batches[1 - REMEMBERED_BATCHES :], batch)
-    # Clocks of successive leaders may differ. A producer that just wrote has not expired because of that.
+    # The clock of the new leader may be behind that of the old one. The later time keeps a producer that just wrote
+    # from expiring early.
     return ProducerEntry(entry.producer_epoch, max(entry.append_time_ms, append_time_ms), batches)
 
 
@@ -249,9 +255,10 @@ def _without_sequence(
     last_offset: int,
     append_time_ms: int,
 ) -> ProducerEntry:
-    """Return the state after a transaction's batch without a sequence, or after a marker; sequence 0 is next.
+    """Return the state after a marker, or after a transactional batch without a sequence.
 
-    The epoch ends with its transaction, so the log alone fences batches that arrive late.
+    A marker raises the producer epoch, and the next batch of the producer starts at sequence 0. So a batch of the ended
+    transaction that arrives late has a stale epoch and is refused.
     """
     epoch = header.producer_epoch + (1 if header.attributes & CONTROL_BIT else 0)
     if entry is None or epoch > entry.producer_epoch:
@@ -265,8 +272,8 @@ def _without_sequence(
 class WriterSnapshot(NamedTuple):
     """Producers, idempotency keys and transactions of one partition after all batches below ``offset``.
 
-    ``covers_offset`` is the log end at which it was taken. It lies above ``offset`` if the snapshot came from a leader:
-    the snapshot then includes later committed batches of that leader.
+    ``covers_offset`` is the end of the log from which the state was taken. It lies above ``offset`` if the snapshot
+    came from a leader: it then also has the state of the leader's committed batches above ``offset``.
     """
 
     offset: int
@@ -280,8 +287,8 @@ class WriterState:
     """A partition's memory of its writers: producers by sequence, requests by idempotency key, transactions.
 
     Invariants:
-        - producers and keys follow from the log's batches and, after ``install``, from those of the leader's log;
-          transactions follow from the log's batches alone.
+        - producers and keys are derived from the log's batches and, after ``install``, from those of the leader's log;
+          transactions are derived from the log's batches alone.
     """
 
     __slots__ = ("covers_offset", "idempotency", "producers", "transactions")
@@ -291,7 +298,7 @@ class WriterState:
         self.idempotency = IdempotencyTable()
         self.transactions = Transactions()
         self.covers_offset = 0
-        """State may come from batches below this offset, which this log may not have yet."""
+        """End of the batches that the state is derived from. After ``install``, this log may not have all of them."""
 
     def record(self, header: BatchHeader, base_offset: int, append_time_ms: int) -> None:
         """Note an appended batch."""
@@ -329,7 +336,7 @@ class WriterState:
         self.covers_offset = min(self.covers_offset, offset)
 
     def expire(self, now_ms: int) -> None:
-        """Forget state that is too old to matter."""
+        """Forget producers and idempotency keys that have expired."""
         self.producers.expire(now_ms)
         self.idempotency.expire(now_ms)
 
@@ -359,7 +366,7 @@ class WriterState:
 
 
 def encode_snapshot(snapshot: WriterSnapshot) -> bytes:
-    """Encode the content of a snapshot file; a leader sends the same to a follower."""
+    """Encode the content of a snapshot file; a leader sends it to followers in the same encoding."""
     rows = [
         (producer_id, entry.producer_epoch, entry.append_time_ms, *_flatten(entry.batches))
         for producer_id, entry in snapshot.producers.items()

@@ -1,12 +1,12 @@
-"""Content of a small file under a checksum; recovery reads these files in addition to the log.
+"""The content of a small file, with a checksum; recovery reads these files in addition to the log.
 
     offset  size  meaning
     0       4     magic: which file this is, and the version of its layout
     4       4     CRC-32C over bytes 8..end
     8       ..    payload, in msgpack
 
-Content that does not match is refused as a whole, and its reader rebuilds the payload from the log. The encoding is
-canonical: equal values give equal bytes.
+If the checksum does not match, the whole file is refused, and recovery rebuilds its content from the log. Equal values
+give equal bytes.
 """
 
 from struct import Struct
@@ -29,7 +29,7 @@ def unseal(magic: bytes, content: bytes) -> object:
     """Return the sealed value; sequences become lists.
 
     Raises:
-        CorruptLogError: the content is too short, of another kind, or damaged.
+        CorruptLogError: the content is too short, has another magic, or is damaged.
     """
     if len(content) < _PREFIX.size:
         raise CorruptLogError(f"{len(content)} bytes are too few for a {magic!r} file")
@@ -50,7 +50,7 @@ def integers(value: object, count: int | None = None) -> list[int]:
     """Return ``value`` if it is a list of integers (``count`` of them, if given).
 
     Raises:
-        CorruptLogError: it is not.
+        CorruptLogError: ``value`` is something else.
     """
     if not isinstance(value, list) or any(type(item) is not int for item in value):
         raise CorruptLogError("expected a list of integers")
@@ -63,7 +63,7 @@ def binaries(value: object, count: int) -> list[bytes]:
     """Return ``value`` if it is a list of ``count`` byte strings.
 
     Raises:
-        CorruptLogError: it is not.
+        CorruptLogError: ``value`` is something else.
     """
     if not isinstance(value, list) or any(type(item) is not bytes for item in value):
         raise CorruptLogError("expected a list of byte strings")
@@ -76,7 +76,7 @@ def columns(value: object, count: int) -> list[object]:
     """Return ``value`` if it is a list of ``count`` items of any kind.
 
     Raises:
-        CorruptLogError: it is not.
+        CorruptLogError: ``value`` is something else.
     """
     if not isinstance(value, list) or len(value) != count:
         raise CorruptLogError(f"expected a list of {count} columns")

@@ -1,8 +1,8 @@
 """A small file that is replaced in place and is always readable: two slots, written in turn.
 
 Replacing a file by a rename needs room for the new file and three syncs. A slot file needs one sync and no room, so it
-can be written on a full disk. A write goes to the slot without the newest content. A crash during the write damages
-that slot and leaves the other one unchanged. Each slot has a block of the disk to itself.
+can be written on a full disk. A write goes to the slot with the older content. A crash during the write can damage only
+that slot, because each slot has a block of the disk to itself. The other slot keeps the newest durable content.
 
     offset  size  field of a slot (slots begin at 0 and 4096)
     0       4     magic, the kind of file
@@ -41,8 +41,8 @@ class _Slot:
 class SlotContent:
     """Content of a slot file.
 
-    ``is_whole`` is False if one slot is damaged. ``content`` may then be one write old: it was true once, but may not
-    be any more.
+    ``is_whole`` is False if one slot is damaged. The damaged slot may have been the newer one, and ``content`` may then
+    be that of the write before.
     """
 
     content: bytes
@@ -77,7 +77,7 @@ class SlotFile:
         except FileNotFoundError:
             return None
         try:
-            # After a kill, the page cache may show content that is not on the disk yet.
+            # After a kill, the content that is read here may be only in the page cache. The sync makes it durable.
             file.sync()
             slots = [self._read_slot(file, position) for position in (0, SLOT_BYTES)]
         finally:
@@ -110,7 +110,7 @@ class SlotFile:
         return _Slot(sequence, block[_HEADER.size : end])
 
     def store(self, content: bytes) -> None:
-        """Replace the content durably. Unless the file is new, call ``load`` or ``store`` before.
+        """Replace the content durably. If the file exists, call ``load`` before the first ``store``.
 
         Raises:
             DiskFullError: only for a file that does not exist yet.

@@ -1,12 +1,16 @@
 """Transactions in one log: which are open, which were aborted, and how far readers of committed records may read.
 
+A transaction ends with a marker: a control batch that a leader appends to each partition of the transaction.
+
 The state is derived from the log's batches alone, in order, so replicas with the same batches have the same state:
 
-    batch of a transaction   the transaction is open, from its first batch on
-    its marker               it has ended: committed below the marker's ``end_offset``, aborted otherwise
+    first batch of a transaction   the transaction is open
+    marker of the transaction      it has ended: its batches below the marker's ``end_offset`` are committed, others
+                                   are aborted
 
-The *last stable offset* is the first offset of a transaction that is open at the high watermark: one without a marker
-below the high watermark. A leader's snapshot of writers reaches beyond a follower's log; this state never does.
+The *last stable offset* is the first offset of the oldest transaction without a marker below the high watermark. If
+there is none, it is the high watermark. Readers of committed records read below it. A snapshot that a leader sends to a
+follower leaves this state out, because it may describe batches that the follower's log does not have yet.
 
 Source: KIP-98 (control batches, last stable offset); an identity for each transaction as in KIP-890.
 """
@@ -31,9 +35,10 @@ Identity = tuple[int, int]
 
 
 class OngoingTransaction(NamedTuple):
-    """A transaction without a marker in the log: its first offset, the end of its last batch, and its own fields.
+    """A transaction without a marker in the log.
 
-    ``owner`` and ``owner_epoch`` are those of ``TransactionExtension``; times are wall clock, in ms.
+    ``end_offset`` is the end (exclusive) of its last batch so far. ``owner`` and ``owner_epoch`` are copied from the
+    ``TransactionExtension`` of its first batch. Times are wall clock, in ms.
     """
 
     first_offset: int
@@ -44,18 +49,18 @@ class OngoingTransaction(NamedTuple):
     owner: int
     owner_epoch: int
     key_hashes: bytes = b""
-    """Hashes of the idempotency keys of its requests, 16 bytes each."""
+    """Hashes of the idempotency keys of the transaction's requests, 16 bytes each, without a separator."""
 
 
 class AbortedRange(NamedTuple):
-    """Batches of one transaction from ``first_offset`` to its marker, at ``end_offset``; they do not count."""
+    """Aborted batches of one transaction: from ``first_offset`` to ``end_offset``, the offset of its marker."""
 
     first_offset: int
     end_offset: int
 
 
 def is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) -> bool:
-    """Whether a batch below the last stable offset belongs to an aborted transaction, and so does not count."""
+    """Whether a batch belongs to an aborted transaction; the batch must lie below the last stable offset."""
     if not header.is_transactional:
         return False
     found = aborted.get((header.producer_id, header.producer_epoch))
@@ -63,9 +68,9 @@ def is_aborted(header: BatchHeader, aborted: Mapping[Identity, AbortedRange]) ->
 
 
 class _Ended(NamedTuple):
-    """A transaction whose marker lies at ``marker_offset``, at or above the last known high watermark.
+    """A transaction whose marker, at ``marker_offset``, is not below the high watermark yet, so it may still be cut.
 
-    ``known``: the transaction before its marker; None if the state comes from a snapshot, which does not keep it.
+    ``known`` is the transaction as it was before its marker; None if the state was loaded from a snapshot.
     """
 
     marker_offset: int
@@ -78,8 +83,8 @@ class Transactions:
 
     Attributes:
         open: transactions without a marker, by identity.
-        aborted: aborted transactions with records in the log. Removals replace the mapping with a copy, so a reader on
-            another thread, or one that waits for a thread, may keep the one it has.
+        aborted: aborted transactions with records in the log. A removal assigns a new mapping, so a reader on another
+            thread may keep the mapping that it took.
 
     Invariants:
         - open transactions are ordered by first offset, aborted and ended ones by the offset of their marker;
@@ -97,7 +102,7 @@ class Transactions:
         return bool(self.open or self.aborted or self._ended)
 
     def check_room(self, identity: Identity) -> None:
-        """Refuse the first batch of a transaction above a limit.
+        """Refuse the first batch of a transaction if the partition has too many open or aborted transactions.
 
         Raises:
             TooManyTransactionsError: the message says which limit.
@@ -122,7 +127,7 @@ class Transactions:
             self.open[identity] = _grown(known, header)
             return None
         if known is None:
-            # The log starts behind the transaction's last record.
+            # No batch of the transaction is in the log: the log starts above its last record.
             return None
         del self.open[identity]
         first = marker.end_offset if marker.is_commit else known.first_offset
@@ -132,7 +137,7 @@ class Transactions:
         return known
 
     def stable_end(self, high_watermark: int) -> int:
-        """Return the last stable offset at this high watermark, which must not fall."""
+        """Return the last stable offset at this high watermark; the high watermark must not fall between calls."""
         self._settle(high_watermark)
         end = high_watermark
         for first in self.open.values():
@@ -143,15 +148,16 @@ class Transactions:
         return end
 
     def epochs_under_way(self, producer_id: int, high_watermark: int) -> list[int]:
-        """Return the epochs under which a producer's transactions hold up readers."""
+        """Return the epochs of a producer's transactions whose marker is missing or not below the high watermark."""
         self._settle(high_watermark)
         both = (*self.open, *self._ended)
         return [epoch for producer, epoch in both if producer == producer_id]
 
     def under_way(self, high_watermark: int) -> list[tuple[Identity, OngoingTransaction]]:
-        """Return the transactions that hold up readers, also those whose marker is not below the high watermark.
+        """Return the transactions whose marker is missing, or not below the high watermark.
 
-        An ended one that came from a snapshot is missing. It is there while a node starts, and only for a moment.
+        Readers of committed records cannot read past them. If the state of an ended transaction was loaded from a
+        snapshot, the transaction is left out. This is the case only for a moment after a start.
         """
         self._settle(high_watermark)
         ended = ((identity, found.known) for identity, found in self._ended.items())
@@ -161,7 +167,7 @@ class Transactions:
         ]
 
     def is_ending(self, identity: Identity, high_watermark: int) -> bool:
-        """Whether the log has a transaction's marker, at or above the high watermark."""
+        """Whether the log has the transaction's marker, but not below the high watermark yet."""
         self._settle(high_watermark)
         return identity in self._ended
 
@@ -173,7 +179,7 @@ class Transactions:
             del self._ended[identity]
 
     def forget_below(self, offset: int) -> None:
-        """Forget transactions aborted below ``offset``; the log has no record of them any more."""
+        """Forget aborted transactions whose marker lies below ``offset``, because the log has none of their records."""
         if self.aborted and next(iter(self.aborted.values())).end_offset < offset:
             self.aborted = {
                 identity: found
@@ -184,8 +190,8 @@ class Transactions:
     def forget_from(self, offset: int) -> None:
         """Forget state that comes from batches at and above ``offset``.
 
-        A transaction whose marker is cut is open again. Only the log's batches show this, so a caller that continues
-        with this log must replay them.
+        A transaction whose marker is cut should become open again, but this method cannot restore it. A caller that
+        continues to use the log must rebuild the state from its batches.
         """
         self.open = {
             identity: found for identity, found in self.open.items() if found.first_offset < offset
@@ -249,7 +255,7 @@ def _rows(column: object) -> Iterable[object]:
 
 
 def _grown(known: OngoingTransaction | None, header: BatchHeader) -> OngoingTransaction:
-    """Return an open transaction with one more batch."""
+    """Return the open transaction with one more batch; ``known`` is None for its first batch."""
     if known is not None:
         return known._replace(
             end_offset=header.next_offset, records=known.records + header.record_count
