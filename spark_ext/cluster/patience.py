@@ -10,8 +10,8 @@ from milena.reading.patience import Patience
 PATIENCE_MS = 120_000
 """How long a call without a useful response is retried, in ms.
 
-A client that continues the work of the driver has no shorter ``connect_timeout_ms``: the driver has reached the
-cluster, so the addresses are right.
+A task's client also waits at least this long to connect (``connect_timeout_ms``). The driver has already reached the
+cluster, so a task that cannot connect meets an outage and not a wrong URL.
 """
 
 T = TypeVar("T")

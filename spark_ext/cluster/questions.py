@@ -30,7 +30,8 @@ Q = TypeVar("Q")
 async def all_urls(client: Client, given: Fetching | WriteOptions) -> tuple[str, ...]:
     """Return the URLs that the user named and those of all live nodes: a named node may be down when a task starts.
 
-    A task's client trusts every URL that it is given. So nodes to which this client sends no credentials are left out.
+    Nodes to which ``client`` sends no credentials are left out, because a task's client sends its credentials to every
+    URL of the result.
     """
     nodes = (await client.metadata.view()).nodes
     routes = NodeRoutes(given.urls, is_guarded=given.credentials.is_guarded)

@@ -34,7 +34,7 @@ from spark_ext.errors import OptionError
 from spark_ext.options.credentials import TaskToken, TaskTokenRule, carried
 
 GRANTS_MAX = 100
-"""The most grants of a token. A token for more topics is good for every topic that the driver may use."""
+"""The most grants of a token. A query that needs more gets a token without grants, which may do what the driver may."""
 
 NOTE = "tasks of Spark"
 
@@ -155,8 +155,8 @@ class TaskTokens:
             if made is not _NOBODY_ASKED:
                 logger.warning("tasks ask as the driver does, with its secret: %s", made.why)
             return _TaskCredentials(credentials=None, until_ms=asked_ms + rule.lifetime_ms / 2)
-        # Both times are the cluster's. A token made with another token lives no longer than that one, so the lifetime
-        # may be shorter than the requested one.
+        # Both times are by the cluster's clock. If the driver uses a token, the new token expires no later than the
+        # driver's. So the lifetime may be shorter than requested.
         view = made.view
         lifetime_ms = (
             rule.lifetime_ms if view.expires_ms is None else view.expires_ms - view.created_ms
@@ -196,7 +196,8 @@ async def _make_token(
         try:
             return await make(grants)
         except NotPermittedError:
-            # A driver's token with grants cannot make a token with more. Make one with the same grants.
+            # The driver itself uses a token, whose grants do not include ``grants``. Without grants of its own, the
+            # new token gets those of the driver's token.
             return await make(())
     except CredentialsRefusedError:
         raise

@@ -1,11 +1,11 @@
-"""The job ``archive``: topics to Parquet, each run what is new, nothing twice, nothing left out.
+"""The job ``archive``: write the records of topics to Parquet files. Each run adds the new records exactly once.
 
     python -m spark_ext.jobs.archive --url http://node:8082 --topic orders --output DIR
     spark-submit spark_ext/jobs/archive.py --url http://node:8082 --topic orders --output DIR --follow
     python -m spark_ext.jobs.archive --verify --output DIR
 
-What the directory holds, and when a record counts as archived, is told in ``archiving.directory``; exit codes in
-``running.errors``. ``DIR`` must be the same file system for the driver and all executors.
+``archiving.directory`` describes the files of an archive, and when a record counts as archived. ``running.errors`` has
+the exit codes. ``DIR`` must be the same file system for the driver and all executors.
 """
 
 import os
@@ -52,24 +52,24 @@ def _pattern(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @cluster_options
 @click.option("--topic", "topics", multiple=True, metavar="NAME", help="May be repeated.")
 @click.option("--topic-pattern", "pattern", callback=_pattern, metavar="REGEX",
-              help="Every topic whose whole name matches.")  # fmt: skip
+              help="Archive every topic whose whole name matches.")  # fmt: skip
 @click.option("--output", required=True, type=click.Path(file_okay=False), metavar="DIR",
               help="The archive: a new or empty directory, or that of earlier runs.")  # fmt: skip
 @click.option("--max-records", "records_max", type=click.IntRange(min=1), metavar="N",
               help="Archive at most this many in a commit, shared fairly among partitions.")  # fmt: skip
 @click.option("--records-per-file", default=RECORDS_PER_FILE, show_default=True, metavar="N",
-              type=click.IntRange(min=1), help="No file holds more.")  # fmt: skip
+              type=click.IntRange(min=1), help="The most records in one file.")  # fmt: skip
 @click.option("--compression", type=click.Choice(CODECS), default=CODECS[0], show_default=True,
-              help="Of the Parquet files.")  # fmt: skip
+              help="The codec of the Parquet files.")  # fmt: skip
 @click.option("--follow", "is_following", is_flag=True,
-              help="Go on until interrupted, a commit for what is new; the archive says where.")  # fmt: skip
+              help="Continue until interrupted, and commit new records at each --interval.")  # fmt: skip
 @click.option("--interval", "interval_s", type=SPAN, default="1m", show_default=True,
               metavar="SPAN", help="How often --follow looks for new records.")  # fmt: skip
 @click.option("--accept-data-loss", "is_loss_accepted", is_flag=True,
-              help="Go on when records were deleted before they could be archived.")  # fmt: skip
+              help="Continue if records were deleted before they could be archived.")  # fmt: skip
 @click.option("--verify", "is_verifying", is_flag=True,
-              help="Archive nothing: hold every file against the manifest.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+              help="Archive nothing; compare every file with the manifest.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="Print the result as JSON.")
 def archive(
     *,
     cluster: JobCluster,
@@ -85,7 +85,7 @@ def archive(
     is_verifying: bool,
     is_json: bool,
 ) -> int:
-    """Archive topics as Parquet: what was written since the last run, each record once.
+    """Archive topics as Parquet: add the records that were written since the last run, each exactly once.
 
     Exit codes: 0 done (verify: sound), 1 records are lost or the archive is damaged, 2 the cluster or Spark failed,
     3 another run is archiving to DIR, 4 no such topic or no archive, 64 wrong options.

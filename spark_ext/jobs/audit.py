@@ -1,9 +1,9 @@
-"""The job ``audit``: an archive compared with the topic that it was made of, record by record.
+"""The job ``audit``: compare an archive with the topic that it was made from, record by record.
 
     python -m spark_ext.jobs.audit --archive DIR --url http://node:8082
     spark-submit spark_ext/jobs/audit.py --archive DIR --topic orders
 
-What is compared, and what is no difference, is told in ``auditing.report``; exit codes in ``running.errors``.
+``auditing.report`` says which records are compared. ``running.errors`` has the exit codes.
 """
 
 import os
@@ -26,16 +26,16 @@ EXAMPLES_MAX = 10
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--archive", "root", required=True, type=click.Path(file_okay=False), metavar="DIR",
-              help="What the job archive wrote.")  # fmt: skip
-@click.option("--topic", metavar="NAME", help="Of the archive.  [default: the only one]")
+              help="The archive: the --output of the job archive.")  # fmt: skip
+@click.option("--topic", metavar="NAME", help="The archived topic.  [default: the only one]")
 @cluster_options
 @click.option("--examples", "examples_max", default=EXAMPLES_MAX, show_default=True, metavar="N",
-              type=click.IntRange(min=0), help="How many differences to tell one by one.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+              type=click.IntRange(min=0), help="How many differences to print.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="Print the result as JSON.")
 def audit(
     root: str, topic: str | None, cluster: JobCluster, examples_max: int, is_json: bool
 ) -> int:
-    """Compare an archive with its topic: key, value, headers and time of each record that both should have.
+    """Compare the key, value, headers and time of each record that should be both in an archive and in its topic.
 
     Exit codes: 0 the same, 1 there are differences, or the manifest is damaged, 2 the cluster or Spark failed, 4 no
     such topic or no archive of it, 64 wrong options.

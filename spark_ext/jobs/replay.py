@@ -3,8 +3,8 @@
     python -m spark_ext.jobs.replay --archive DIR --url http://other:8082 --name restore
     spark-submit spark_ext/jobs/replay.py --archive DIR --topic orders --to orders-again --name again
 
-How a partition is written is told in ``replaying.run``, and what its cluster remembers in ``replaying.target``; exit
-codes in ``running.errors``.
+``replaying.run`` describes how a partition is written, ``replaying.target`` the state that the target cluster keeps
+about a replay. ``running.errors`` has the exit codes.
 """
 
 import os
@@ -59,24 +59,24 @@ def _partitions(
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--archive", "root", required=True, type=click.Path(file_okay=False), metavar="DIR",
-              help="What the job archive wrote.")  # fmt: skip
-@click.option("--topic", metavar="NAME", help="Of the archive.  [default: the only one]")
+              help="The archive: the --output of the job archive.")  # fmt: skip
+@click.option("--topic", metavar="NAME", help="The archived topic.  [default: the only one]")
 @click.option("--topic-id", metavar="ID",
-              help="Which one, where a topic was deleted and made again.")  # fmt: skip
+              help="The topic's id, if the archive has several topics of this name.")  # fmt: skip
 @cluster_options
 @click.option("--to", metavar="NAME",
-              help="The topic to write to; it has to be there.  [default: of the same name]")  # fmt: skip
+              help="The existing topic to write to.  [default: of the same name]")  # fmt: skip
 @click.option("--name", required=True, callback=_name, metavar="NAME",
-              help="Of this replay: another run under it goes on with it, and writes nothing twice.")  # fmt: skip
+              help="The replay's name. A run with the same name continues the replay.")  # fmt: skip
 @click.option("--from", "from_ms", callback=_time, metavar="TIME",
-              help="Only records of this time or later: ISO-8601, or ms since 1970.")  # fmt: skip
+              help="Write only records of this time or later: ISO-8601, or ms since 1970.")  # fmt: skip
 @click.option("--until", "until_ms", callback=_time, metavar="TIME",
-              help="Only records of before this time.")  # fmt: skip
+              help="Write only records before this time.")  # fmt: skip
 @click.option("--partitions", callback=_partitions, metavar="LIST",
-              help="Only these of the archive, such as 0,2,5-7.")  # fmt: skip
+              help="Write only these archived partitions, such as 0,2,5-7.")  # fmt: skip
 @click.option("--by-key", "is_by_key", is_flag=True,
-              help="Let keys choose partitions, instead of keeping their numbers.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
+              help="Choose partitions by key, instead of keeping the archived ones.")  # fmt: skip
+@click.option("--json", "is_json", is_flag=True, help="Print the result as JSON.")
 def replay(
     *,
     root: str,

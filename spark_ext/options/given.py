@@ -18,7 +18,7 @@ from spark_ext.options.ignored import warn_ignored, why_ignored
 
 SERVERS = ("kafka.bootstrap.servers", "url")
 NOTHING: Mapping[str, str] = MappingProxyType({})
-"""The default environment: with it, only options set the credentials."""
+"""An empty environment: with it, only the options set the credentials."""
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class GivenOptions:
 
 
 SLIP_LIKENESS = 0.9
-"""The likeness from which a name counts as a misspelt option, even if its prefix belongs to other software."""
+"""From this similarity (0 to 1), an unknown name counts as a misspelt option, even with a prefix of other software."""
 
 
 def unknown_option(name: str, known: tuple[str, ...]) -> OptionError:

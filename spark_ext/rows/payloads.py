@@ -1,9 +1,13 @@
 """Convert the payload of a batch to Arrow columns, and back, without a Python object per record (pure).
 
-``milena.model.columns`` has the layout. The start of an item is known only after the item before it was read. That is
-one step per record, which in Python costs more than everything else. But few values contain a byte that looks like the
-head of an item; English text contains none. So numpy finds all such bytes at once. The first one is a head. If each
-item ends at the next of these bytes, all of them are heads. Any other payload is decoded by msgpack.
+``milena.model.columns`` has the layout. A key or value is an item: a head (msgpack's type and size) and its bytes. The
+start of an item is known only after the item before it was read. Reading item by item costs one Python step per record,
+which is more than everything else. But few values contain a byte that looks like the first byte of a head; English text
+contains none. So numpy finds all such bytes at once. The first one is a head. If each item ends exactly at the next of
+these bytes, all of them are heads.
+
+A payload is *plain* if this method applies, and the records have no headers and no offset gaps. msgpack decodes any
+other payload.
 """
 
 from collections.abc import Sequence
@@ -14,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 RECORDS_MIN = 1_024
-"""The fewest records for this decoder: with fewer, its calls cost more than the objects would."""
+"""The fewest records for this decoder. For fewer records, msgpack's objects cost less than numpy's calls."""
 
 _LIST_OF_FIVE = b"\x95"
 _NIL = b"\xc0"
@@ -22,14 +26,14 @@ _BINARY_8, _BINARY_16, _BINARY_32 = 0xC4, 0xC5, 0xC6
 _HEADS = np.array([_NIL[0], _BINARY_8, _BINARY_16, _BINARY_32], np.uint8)
 _HEAD_BYTES = np.array([1, 2, 3, 5], np.int32)
 _SIZES = np.array([1 << 8, 1 << 16])
-"""The sizes from which an item's size field takes two bytes, and four bytes."""
+"""From these sizes on, the size field of an item's head takes two bytes, and four bytes."""
 _BINARY_MASK = 0xFE
-"""The bits that the heads of two sizes share."""
+"""A mask under which the heads with one and two bytes of size are equal."""
 
 _ONE_BYTE_END = 0x80
 """Integers below this take one byte each."""
 _WIDTHS = {0xCC: 2, 0xCD: 3, 0xCE: 5}
-"""The bytes of larger integers, by their heads."""
+"""The bytes that a larger integer takes, by its first byte."""
 
 RUNS_MAX = 16
 """The most runs of equally long integers in one column; ascending times have four at most."""
@@ -62,7 +66,7 @@ def plain_columns(payload: bytes | memoryview, record_count: int) -> PlainColumn
 def _possible_heads(octets: Octets) -> Integers:
     """Return the positions of bytes that could be the head of a binary of at most 64 KiB.
 
-    The parts share one buffer, because the first use of a memory page costs more than the work on it.
+    The octets are searched in parts that share one scratch buffer: touching new memory costs more than the search.
     """
     scratch = np.empty(min(len(octets), _PART_BYTES), np.uint8)
     found = [np.empty(0, np.int64)]
@@ -174,7 +178,7 @@ def packed_payload(
 def _packed_column(column: pa.Array) -> list[bytes | memoryview]:
     column = column.cast(pa.binary())
     count = len(column)
-    # A pool of heads and items; ``turns`` takes one of each alternately.
+    # ``concat_arrays`` gives all heads, then all items. ``turns`` reorders them: a head, its item, the next head.
     turns = np.empty(2 * count, np.int32)
     turns[::2], turns[1::2] = np.arange(count), np.arange(count, 2 * count)
     joined = pa.concat_arrays([_heads_of(column), column]).take(pa.array(turns))

@@ -107,7 +107,7 @@ class StreamWatch:
         return await self._questions.topics({*named_topics(self._options.selection), *known})
 
     def _forget(self, places: Sequence[_Place]) -> None:
-        """Keep only the ends that are still watched, of places that still exist."""
+        """Stop the watches of other partitions than ``places``; keep only ends that a running watch confirms."""
         for place in self._watches.keys() - set(places):
             self._watches.pop(place).cancel()
         self._watches = {p: task for p, task in self._watches.items() if not task.done()}

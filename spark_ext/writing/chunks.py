@@ -29,13 +29,16 @@ from spark_ext.rows.key_hashes import NO_KEY, positive_hashes
 from spark_ext.rows.payloads import packed_payload
 
 ANYWHERE = -1 << 31
-"""A place instead of a partition number: the record may go to any partition."""
+"""A value instead of a partition number: the record names no partition and has no key."""
 
 CHUNK_BYTES = 1 << 20
 """The size of a chunk, in bytes of keys, values, headers and record frames: large enough to make a request cheap."""
 
 OPEN_BYTES_MAX = 16 << 20
-"""Bytes of all unfinished chunks; above this, the largest is sent unfilled. Below 16 partitions that never happens."""
+"""The most bytes of all unfinished chunks. Above this, the largest chunk is sent before it is full.
+
+With fewer than 16 partitions, chunks become full before they reach this sum.
+"""
 
 RECORD_FRAME_BYTES = 32
 """Bytes of a record in a batch without its key, value and headers: the lengths and the time."""

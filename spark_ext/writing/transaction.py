@@ -5,8 +5,8 @@
     commit    with a group's offset, which says up to which batch everything is committed
 
 The cluster commits the records and the offset in one step. After a crash, Spark repeats a batch without knowing
-whether it was committed. The repeated batch finds out by the offset: after ``begin``, the previous holder of the id
-can no longer commit, so the offset is final. It is above the batch's number, or the batch is not committed.
+whether it was committed. The repeated batch first calls ``begin``. After that the previous holder of the id can no
+longer commit, so the group's offset is final. The batch is committed if and only if that offset is above its number.
 """
 
 import asyncio
@@ -49,8 +49,9 @@ _CHANGED = (
     "a task that was run again has other rows than before, or in another order, or its topic has other partitions. "
     "Start the query again, and the batch is written again"
 )
-# Stale epoch, aborted, not found: the transaction has ended. Other records than the commit names, a key with another
-# body, changed partition count: a repeated task sent other chunks than its first attempt, which must not count as well.
+# ``_OVER``: the error is a stale epoch, an aborted transaction, or no transaction. The transaction has ended.
+# ``_CHANGED``: the records differ from the ``parts`` of the commit, an idempotency key came with another body, or the
+# partition count changed. A repeated task sent other chunks than its first attempt, and both would be committed.
 _WHYS = {
     40924: _OVER,
     40926: _OVER,
@@ -59,7 +60,7 @@ _WHYS = {
     42211: _CHANGED,
     40912: _CHANGED,
 }
-"""Explanations by the API's error code; items of a response name their error in no other way."""
+"""Explanations by the API's error code. An item of a response has only the code of its error."""
 
 logger = logging.getLogger(__name__)
 

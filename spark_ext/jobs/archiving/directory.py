@@ -3,24 +3,24 @@
     archive.lock          held by the run; the kernel releases it with the process
     manifest.json         what is archived; replaced as a whole
     data/topic-T/ID/partition-P/FIRST-LAST.parquet
-    staging/RUN-COMMIT/   what a run writes before anybody may see it
+    staging/RUN-COMMIT/   files of a commit that is not done; no reader looks here
 
 A commit, in this order:
 
     1. the writer puts Parquet files below ``staging/RUN-COMMIT/``
-    2. each is read back: its offsets, its checksum; and synced
-    3. each is renamed to its place below ``data/``; both folders are synced
-    4. the manifest that lists them replaces the old one        <- here, and nowhere else, it becomes true
-    5. ``staging/RUN-COMMIT/`` goes
+    2. each file is read back, for its offsets and its checksum, and synced
+    3. each file is renamed into ``data/``; both folders are synced
+    4. a manifest that lists the files replaces the old manifest        <- only this step makes the records archived
+    5. ``staging/RUN-COMMIT/`` is removed
 
-A run that stops in between leaves the old manifest and files that it does not list. The next run removes those and
-archives the same offsets again: nothing is there twice, nothing is missing. Files that a manifest lists never change.
-Each commit of a run has a staging folder of its own: tasks of an earlier one, or of a killed run, may go on writing for
-a while.
+If a run stops before step 4, the old manifest remains, and some files are not listed in it. The next run removes those
+files and archives the same offsets again. So no record is duplicated or missing. Files that a manifest lists never
+change. Each commit has its own staging folder, because tasks of an earlier commit or of a killed run may continue to
+write into theirs for a while.
 
-NB: step 4 needs a rename that is atomic and durable, and step 3 one that moves no bytes. POSIX file systems and
-HDFS have both. Object stores do not: they need another implementation of ``milena.disk.files``, in which the manifest
-is replaced by a conditional put.
+NB: step 4 needs a rename that is atomic and durable. Step 3 needs a rename that does not copy the file. POSIX file
+systems and HDFS have both. Object stores have neither: they need another implementation of ``milena.disk.files``, which
+replaces the manifest by a conditional put.
 """
 
 import posixpath
@@ -57,7 +57,7 @@ from spark_ext.jobs.running.errors import ArchiveBusyError, JobInputError
 LOCK_NAME = "archive.lock"
 STAGING_FOLDER = "staging"
 STAGED_TOPIC, STAGED_PARTITION = "archive_topic", "archive_partition"
-"""Columns that Spark partitions the staged files by, and so the names of their folders."""
+"""The columns by which Spark partitions the staged files. They are also the names of the files' folders."""
 
 _DATA_FILE = re.compile(r"\d{20}-\d{20}\.parquet")
 
@@ -71,10 +71,10 @@ class StagedFile:
 
 
 class ArchiveWriter:
-    """The one run that may change an archive: a context manager that holds its lock.
+    """A context manager that holds the lock of an archive, so that only one run at a time changes the archive.
 
-    Entering it makes a new archive where there is none, and removes what a run that was interrupted left behind
-    (``leftovers`` names the files). ``run_id`` is one that no run had before; a run may commit more than once.
+    Entering creates the archive if it does not exist, and removes the files that an interrupted run left. ``leftovers``
+    has their names. ``run_id`` must be new for each run. A run may commit more than once.
     """
 
     def __init__(self, files: Files, root: str, *, run_id: str) -> None:

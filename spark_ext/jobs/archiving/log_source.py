@@ -54,8 +54,8 @@ class TopicChoice:
 class SparkLogSource:
     """A cluster that Spark reads; an implementation of ``archiving.run.LogSource``.
 
-    ``session`` makes a session of the job's own, whose settings are changed; it is asked for only when there is
-    something to read, because Spark takes seconds to start.
+    ``session`` makes a Spark session, whose settings this class changes. It is called only if there are records to
+    read, because Spark takes seconds to start.
     """
 
     session: Callable[[], SparkSession]
@@ -69,7 +69,7 @@ class SparkLogSource:
         return log_state(self.cluster, self.topics)
 
     def empty_in(self, key: PartitionKey, start: int, end: int) -> Runs:
-        """Read the partition's log again, without its records' contents where the headers of batches are enough."""
+        """Read the partition's log again. A batch without offset gaps is not decoded: its header has its offsets."""
         return asyncio.run(_empty_in(self.cluster, key, start, end))
 
     def write(self, ranges: Sequence[ReadRange], folder: str) -> None:
@@ -95,7 +95,7 @@ def read_ranges(
     *,
     is_loss_accepted: bool = False,
 ) -> DataFrame:
-    """Return the records of exactly these ranges; if ``is_loss_accepted``, without records deleted meanwhile."""
+    """Return the records of exactly these ranges. If ``is_loss_accepted``, deleted records may be missing."""
     assigned: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -112,9 +112,10 @@ def read_ranges(
 
 
 async def _empty_in(cluster: JobCluster, key: PartitionKey, start: int, end: int) -> Runs:
-    """Return the offsets between the records of the log.
+    """Return the offsets in [start, end) that have no record, as runs.
 
-    A node passes over batches without records: a hole may be a marker, an empty batch, or no batch at all.
+    The reason of a run is not known here. Responses of a node omit batches without records, so a run may be a
+    transaction's marker, an empty batch, or an offset that compaction removed.
     """
     found: list[tuple[int, int]] = []
     at = start

@@ -59,7 +59,7 @@ class PartitionKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveGap:
-    """A range [start, end) with ``missing`` offsets that are in no file; joined gaps may have records between."""
+    """A range [start, end), of which ``missing`` offsets are in no file. A joined gap also spans archived records."""
 
     start: int
     end: int
@@ -100,7 +100,7 @@ class PartitionArchive:
 
     @property
     def missing(self) -> int:
-        """Return the number of offsets in no file; each has a reason."""
+        """Return the number of offsets in no file. Each of them is in a gap, which has the reason."""
         return sum(gap.missing for gap in self.gaps)
 
 

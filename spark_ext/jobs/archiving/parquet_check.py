@@ -1,7 +1,7 @@
-"""Contents of a Parquet file of the archive: its offsets, its checksum; read through ``milena.disk.files``.
+"""Read the offsets and the checksum of a Parquet file of the archive, through ``milena.disk.files``.
 
-The archive believes no writer: before a file enters the manifest, and whenever ``--verify`` asks, its offsets are read
-from the file itself. Only the offset column is decoded, a row group at a time.
+The archive does not rely on what Spark says it wrote. The offsets are read from the file itself, before the file enters
+the manifest and at ``--verify``. Only the columns that identify records are decoded, one row group at a time.
 """
 
 import io
@@ -78,7 +78,7 @@ def _append(file: File, runs: list[tuple[int, int]], run: tuple[int, int]) -> No
 
 
 class _Reader(io.RawIOBase):
-    """A ``milena.disk.files.File`` as Python's and Arrow's readers want it; closing it leaves the file open."""
+    """Adapts a ``milena.disk.files.File`` to the interface that Arrow reads from. Closing it leaves the file open."""
 
     def __init__(self, file: File) -> None:
         self._file = file

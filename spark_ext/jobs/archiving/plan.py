@@ -144,9 +144,10 @@ def _cut(whole: ReadRange, share: int) -> ReadRange:
 
 
 def fair_shares(wanted: Sequence[int], total: int | None) -> list[int]:
-    """Divide ``total`` fairly: no share exceeds what is wanted, and an unmet want gets no less than any other.
+    """Divide ``total`` records among partitions that have ``wanted`` records each; return each partition's share.
 
-    So a large partition cannot make a small one wait for ever. The remainder goes to the first ones.
+    A small partition gets all that it wants. The other partitions share the rest equally, and the remainder goes to the
+    first of them. So a large partition cannot keep a small one out of the archive.
     """
     if total is None or total >= sum(wanted):
         return list(wanted)
@@ -174,7 +175,10 @@ class WrittenFile:
 
 
 def unexplained(planned: ReadRange, written: Sequence[WrittenFile]) -> tuple[int, int] | None:
-    """Return [start, end) around the offsets of a range that are in no file, unless compaction explains them."""
+    """Return the range [start, end) that spans all planned offsets missing from the files; None if none is missing.
+
+    For a compacted topic, where missing offsets are no loss, the result is always None.
+    """
     if planned.is_compacted:
         return None
     gaps = list(_gaps(planned, written))
@@ -184,7 +188,7 @@ def unexplained(planned: ReadRange, written: Sequence[WrittenFile]) -> tuple[int
 def make_addition(
     planned: ReadRange, written: Sequence[WrittenFile], empty: Runs = ()
 ) -> PartitionArchive:
-    """Return the addition of the run to a partition, if every offset of its range is accounted for.
+    """Return what the run adds to a partition, after a check that each offset of the range is in a file or a gap.
 
     ``empty`` has the offsets, ascending, that have no record in the log because of transactions.
 

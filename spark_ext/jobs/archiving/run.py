@@ -3,8 +3,8 @@
 The manifest is also the checkpoint. One replacement of the manifest commits both the records and the position, so no
 other state can disagree with it after a crash.
 
-The steps are here. They work on two interfaces: ``LogSource`` (a cluster and Spark) and
-``milena.disk.files``.
+This module has only the order of the steps. Their work goes through two interfaces: ``LogSource``, for the cluster and
+Spark, and ``milena.disk.files``.
 """
 
 from collections.abc import Callable, Sequence
@@ -137,7 +137,9 @@ def follow_archive(
     records_max: int | None = None,
     is_loss_accepted: bool = False,
 ) -> None:
-    """Archive new records repeatedly under one lock, until ``is_over`` returns true; ``is_over`` waits in between.
+    """Archive new records repeatedly under one lock, until ``is_over`` returns true.
+
+    ``is_over`` is called between commits, and itself waits for the interval.
 
     ``records_max`` limits a commit; the next commit takes the rest without a wait. ``on_commit`` gets the summary of
     each commit, even if there was nothing new.

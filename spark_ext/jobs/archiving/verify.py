@@ -57,9 +57,9 @@ def verify_archive(
 
 
 def _filled_gaps(partition: PartitionArchive, runs: Runs) -> list[str]:
-    """Return a sentence for each gap that misses another number of offsets than it says.
+    """Return a sentence for each gap whose number of missing offsets differs from its entry.
 
-    Without this check, a record that is missing elsewhere could hide behind the right total.
+    If a file has a record inside a gap, and another record is lost, the totals still agree. This check finds that.
     """
     name = f"{partition.key.topic} partition {partition.key.partition}"
     return [

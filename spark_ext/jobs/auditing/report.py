@@ -69,7 +69,7 @@ def audit_ranges(manifest: Manifest, states: Sequence[PartitionState]) -> tuple[
                 state=state,
                 archived=archived,
                 start=start,
-                # A log that ends before the archive has lost records, which are then missing.
+                # If the log ends below the archive, the log lost records. The audit reports them as missing.
                 end=min(archived_to, state.high_watermark),
             )
         )

@@ -163,7 +163,7 @@ def differences(archived: DataFrame, there: DataFrame, seen: Observation) -> Dat
 
 
 def _hashed(records: DataFrame, side: str) -> DataFrame:
-    """Return the place of each record and a hash of each part, so that Spark need not shuffle values."""
+    """Return the partition and offset of each record, and a hash of each part: Spark then shuffles no values."""
     # Spark's hash skips nulls and ignores the bounds of fields, so different lists of headers could hash alike.
     headers = sf.to_json("headers")
     columns: dict[str, Column] = {

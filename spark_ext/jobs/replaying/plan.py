@@ -1,8 +1,8 @@
-"""Plan a replay: which files of an archive go to a topic, and what a replay's name stands for (pure).
+"""Plan a replay: which files of an archive to write to a topic, and to which request the replay's name is bound (pure).
 
-A partition is written file by file, each as its own batch. Files never change, so a batch is the same in every run. The
-number of a batch is the last offset in its file. So the committed offset is the source offset from which the next run
-continues.
+A partition is written file by file, each file as its own batch. Files never change, so a batch is the same in every
+run. The number of a batch is the last offset in its file. The sink commits that number plus one as the offset of a
+group. So the committed offset is the archived offset from which the next run continues.
 """
 
 import json
@@ -18,7 +18,7 @@ from spark_ext.jobs.running.amounts import counted
 from spark_ext.jobs.running.errors import JobInputError
 
 PARTITIONS_MAX = 999
-"""The most partitions: one transaction of 1,000 offsets has the agreement and the start of each partition."""
+"""The most partitions. A transaction commits at most 1,000 offsets: one per partition, and one for the request."""
 
 _PIECE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
@@ -102,9 +102,10 @@ def _the_incarnation(manifest: Manifest, topic: str, topic_id: str | None) -> st
 
 
 def agreed_number(source: ReplaySource, chosen: ReplayFilter, to: str, *, is_by_key: bool) -> int:
-    """Return what a name stands for as a number that fits a group's offset: 63 bits of a hash.
+    """Return 63 bits of a hash of the request, which is stored as the offset of a group (``replaying.target``).
 
-    The hash has the partitions as requested, so that "all" stays the same when the topic gets more partitions.
+    A later run under the same name must have the same number, so that one name never mixes two requests. The hash has
+    the partitions as requested: "all" gives the same number after the topic got more partitions.
     """
     said = {
         "cluster": source.cluster_id,

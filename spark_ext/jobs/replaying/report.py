@@ -12,7 +12,7 @@ DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionReplay:
-    """The counts of a source partition: ``size_bytes`` of keys and values; ``skipped`` files of earlier runs."""
+    """The counts of a source partition. ``size_bytes`` counts keys and values, ``skipped`` files of earlier runs."""
 
     partition: int
     next_offset: int

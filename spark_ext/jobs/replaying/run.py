@@ -1,8 +1,8 @@
-"""Run a replay: check, agree, and write the remaining files, each in its own transaction.
+"""Run a replay: check the request, bind the name to it, and write the remaining files, each in its own transaction.
 
 Source partitions are written in parallel, the files of a partition one after the other. A file is one Spark task with
-its rows in offset order, so records keep their order. The task finds out whether its file is committed, after its
-transaction began. The positions that a run reads before that only save work.
+its rows in offset order, so records keep their order. After the start of its transaction, the task finds out whether
+its file is already committed. The positions that a run reads before that only save work.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,8 @@ EVERYTHING = ReplayFilter()
 class ReplayWanted:
     """The request of a replay: a topic of an archive, the target topic, and the replay's name.
 
-    ``topic`` and ``topic_id`` None mean the only one; ``to`` None means the topic of the same name.
+    ``topic`` None means the only topic of the archive, ``topic_id`` None the only id of that topic. ``to`` None means
+    the topic of the same name.
     """
 
     root: str
@@ -105,7 +106,7 @@ def run_replay(
 
 
 class _Replay:
-    """The writing of a run."""
+    """Writes the remaining files of one run to the target topic."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 For a replay's name, the cluster stores offsets of groups, each committed in a transaction:
 
-    spark-NAME-all        what the name stands for, as a number (``replaying.plan.agreed_number``)
+    spark-NAME-all        the request to which the name is bound, as a number (``replaying.plan.agreed_number``)
     spark-NAME-PARTITION  the offset of the source up to which a partition is written, committed with the records
 
 All groups exist, at 0, before the first record is written. The cluster forgets a group without commits after some time.
@@ -96,7 +96,10 @@ class ReplayTarget:
 
 
 class _NameCalls:
-    """Calls about the groups and transactional ids of a name; ``part`` is a partition's number, or ``all``."""
+    """Makes the requests about the groups and transactional ids of a name.
+
+    ``part`` is the last part of their names: a partition's number, or ``all``.
+    """
 
     def __init__(self, client: Client, target: ReplayTarget) -> None:
         self._client = client
@@ -152,7 +155,7 @@ class _NameCalls:
             await patiently(lambda: self._client.transport.commit_transaction(identity, {}, rows))
 
     async def held(self, partition: int) -> int:
-        """Return where a partition continues, after other runs were fenced from it."""
+        """Fence other runs from a partition; return the offset at which the partition continues."""
         part = str(partition)
         identity = await self.begin(part)
         found = await self.offset(part)
@@ -171,7 +174,8 @@ class _NameCalls:
         offsets = await self.all_of(lambda p: self.offset(str(p)), partitions)
         used = [p for p, offset in zip(partitions, offsets, strict=True) if offset is not None]
         if not used and agreement.producer_epoch > 0:
-            # A run that ended before the agreement passes this check: it had started no partition.
+            # An earlier run started the transaction "all". If that run ended before it bound the name, it started no
+            # partition's transaction, and this run may use the name.
             begun = await self.all_of(lambda p: self.begin(str(p)), partitions)
             used = [p for p, i in zip(partitions, begun, strict=True) if i.producer_epoch > 0]
         if used:

@@ -18,7 +18,7 @@ class SpanType(click.ParamType[int]):
     def convert(
         self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Seconds."""
+        """Return the span in seconds; a malformed or too short span is a usage error."""
         if isinstance(value, int):
             return value
         found = re.fullmatch(r"(\d{1,6})([smhd])", value)
@@ -29,4 +29,4 @@ class SpanType(click.ParamType[int]):
 
 
 SPAN = SpanType()
-"""A span that may be empty."""
+"""The type of a span of 0 seconds or more."""
