@@ -39,7 +39,7 @@ from raft_meta.machine.outcome import Response
 T = TypeVar("T")
 
 FORMAT_VERSION = 1
-FEATURE_LEVEL_MAX = 11
+FEATURE_LEVEL_MAX = 12
 """The highest feature level that this release knows."""
 
 TAGS: dict[int, type[c.Command]] = {
