@@ -48,9 +48,18 @@ class MalformedRequestError(InvalidRequestError):
 
 
 class InvalidRecordError(InvalidRequestError):
-    """A record or batch that is well-formed but may not be stored."""
+    """A record or batch that is well-formed but may not be stored.
+
+    ``record`` is the place of the record in its batch, or None if the error concerns the batch. ``is_time`` says
+    whether the reason is a timestamp.
+    """
 
     code = "invalid_record"
+
+    def __init__(self, message: str, *, record: int | None = None, is_time: bool = False) -> None:
+        super().__init__(message)
+        self.record = record
+        self.is_time = is_time
 
 
 class InvalidTopicNameError(InvalidRequestError):

@@ -19,12 +19,17 @@ PRODUCER_EPOCH_MAX = 32_767
 
 @unique
 class Codec(IntEnum):
-    """Compression of a batch's payload; the low three bits of its attributes."""
+    """Compression of a batch's payload; the low three bits of its attributes. The numbers are Kafka's."""
 
     NONE = 0
     GZIP = 1
+    SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+COLUMN_CODECS = (Codec.NONE, Codec.GZIP, Codec.LZ4, Codec.ZSTD)
+"""Codecs of a payload of columns. Snappy is in batches of Kafka's clients only."""
 
 
 @unique

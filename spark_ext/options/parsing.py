@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from milena.cluster.credentials import ANONYMOUS, Credentials
-from milena.model.types import Codec
+from milena.model.types import COLUMN_CODECS, Codec
 from spark_ext.errors import OptionError
 from spark_ext.options.bounds import (
     Bound,
@@ -388,7 +388,7 @@ def _on_no_match(given: GivenOptions) -> NoMatch:
 
 def _compression(given: GivenOptions) -> str:
     text = (given.text("compression") or Codec.NONE.name).strip().lower()
-    names = [codec.name.lower() for codec in Codec]
+    names = [codec.name.lower() for codec in COLUMN_CODECS]
     if text not in names:
         raise OptionError(f"compression: expected {', '.join(names)}, got {text!r}")
     return text

@@ -378,9 +378,9 @@ class PartitionLog:
     def _require_sizes(self, headers: Sequence[BatchHeader]) -> None:
         bytes_max = self.state.config.max_message_bytes
         for header in headers:
-            if header.batch_bytes > bytes_max:
+            if header.message_bytes > bytes_max:
                 raise RequestTooLargeError(
-                    f"a batch of {header.batch_bytes} bytes is above "
+                    f"a batch of {header.message_bytes} bytes is above "
                     f"max.message.bytes={bytes_max}; send fewer records at a time"
                 )
 

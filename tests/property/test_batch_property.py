@@ -23,13 +23,13 @@ from milena.model.batch.header import (
 from milena.model.codecs import compress, decompress
 from milena.model.columns import RecordColumns, are_plain, pack_columns, unpack_columns
 from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
-from milena.model.types import Codec, TimestampType
+from milena.model.types import COLUMN_CODECS, TimestampType
 
 NOW_MS = 1_700_000_000_000
 
 small = st.binary(max_size=20)
 maybe = st.none() | small
-codecs = st.sampled_from(Codec)
+codecs = st.sampled_from(COLUMN_CODECS)
 header_lists = st.lists(st.tuples(st.text(max_size=5), maybe), max_size=3)
 producers = st.none() | st.builds(
     ProducerStamp,

@@ -134,8 +134,17 @@ def _check_client_timestamps(
         raise InvalidRecordError(
             f"max_timestamp_ms={header.max_timestamp_ms}, but the latest record is at {greatest}"
         )
-    if least < 0 or base < 0:
-        raise InvalidRecordError(f"timestamp {min(least, base)} is before 1970")
+    check_client_times(min(least, base), greatest, bounds, now_ms)
+
+
+def check_client_times(least: int, greatest: int, bounds: TimestampBounds, now_ms: int) -> None:
+    """Check the earliest and the latest timestamp of a client's records.
+
+    Raises:
+        InvalidRecordError: they are out of the topic's bounds.
+    """
+    if least < 0:
+        raise InvalidRecordError(f"timestamp {least} is before 1970", is_time=True)
     earliest, latest = bounds.range_at(now_ms)
     if greatest > latest:
         raise bounds.refusal(greatest, now_ms)

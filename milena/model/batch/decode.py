@@ -14,6 +14,7 @@ from milena.model.batch.header import (
     Buffer,
     decode_header,
 )
+from milena.model.batch.v2 import columns_of_v2, plain_records
 from milena.model.codecs import decompress
 from milena.model.columns import Headers, RecordColumns, unpack_columns
 from milena.model.errors import CorruptBatchError
@@ -89,6 +90,8 @@ def plain_payload(
 ) -> bytes | memoryview:
     """Return the decompressed payload of the batch; arguments as for ``decode_columns``.
 
+    Of a Kafka batch these are the records, without its head.
+
     Raises:
         CorruptBatchError: the payload is larger than the limit, or cannot be decompressed.
     """
@@ -98,6 +101,8 @@ def plain_payload(
         )
     start = position + header.header_bytes
     payload = memoryview(buffer)[start : position + header.batch_bytes]
+    if header.is_v2:
+        return plain_records(header, payload)
     return decompress(header.codec, payload, header.uncompressed_bytes)
 
 
@@ -105,8 +110,10 @@ def columns_of(header: BatchHeader, payload: bytes | memoryview) -> RecordColumn
     """Decode the records of a batch from its ``plain_payload``.
 
     Raises:
-        CorruptBatchError: the payload is not columns of records, or contradicts the header.
+        CorruptBatchError: the payload is not records, or contradicts the header.
     """
+    if header.is_v2:
+        return columns_of_v2(header, payload)
     columns = unpack_columns(payload, header.record_count)
     _check_offset_deltas(columns.offset_deltas, header)
     return columns

@@ -93,7 +93,7 @@ def encode_payload(
         latest_timestamp_ms=latest_timestamp_ms,
         producer=None,
     )
-    return _frame(NO_STAMP, BODY.pack(*fields), b"", packed)
+    return frame_batch(NO_STAMP, BODY.pack(*fields), b"", packed)
 
 
 def encode_marker(
@@ -184,7 +184,7 @@ def _assemble(
         raise InvalidRecordError(
             f"timestamp {base_timestamp_ms} is no number of 64 bits (ms since 1970)"
         ) from None
-    return _frame(stamp, body, extensions, payload)
+    return frame_batch(stamp, body, extensions, payload)
 
 
 _Fields = tuple[int, int, int, int, int, int, int, int, int]
@@ -256,7 +256,7 @@ def with_codec(batch: bytes, codec: Codec) -> bytes:
     attributes = ATTRIBUTES.pack(header.attributes & ~CODEC_MASK | codec)
     body = attributes + batch[BODY_POSITION + len(attributes) : HEADER_BYTES]
     extensions = batch[HEADER_BYTES : header.header_bytes]
-    return _frame(NO_STAMP, body, extensions, compress(codec, plain))
+    return frame_batch(NO_STAMP, body, extensions, compress(codec, plain))
 
 
 def with_extensions(
@@ -281,7 +281,7 @@ def with_extensions(
         attributes |= TRANSACTIONAL_BIT
     body = BODY.pack(attributes, *counts, producer_id, epoch, sequence, size)
     extensions = encode_extensions(request_keys, transaction=transaction)
-    return _frame(NO_STAMP, body, extensions, memoryview(batch)[HEADER_BYTES:])
+    return frame_batch(NO_STAMP, body, extensions, memoryview(batch)[HEADER_BYTES:])
 
 
 def with_timestamp_type(batch: bytes, timestamp_type: TimestampType) -> bytes:
@@ -295,7 +295,8 @@ def with_timestamp_type(batch: bytes, timestamp_type: TimestampType) -> bytes:
     return b"".join((batch[:CRC_POSITION], CRC.pack(crc32c(rest, crc32c(covered))), covered, rest))
 
 
-def _frame(stamp: Stamp, body: bytes, extensions: bytes, payload: bytes | memoryview) -> bytes:
+def frame_batch(stamp: Stamp, body: bytes, extensions: bytes, payload: bytes | memoryview) -> bytes:
+    """Join the parts of a batch: ``body`` holds the fields from ``attributes`` to ``uncompressed_bytes``."""
     header_bytes = HEADER_BYTES + len(extensions)
     frame = STAMP.pack(header_bytes + len(payload), MAGIC, header_bytes, *stamp)
     covered = body + extensions

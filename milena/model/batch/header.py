@@ -22,7 +22,7 @@ Big-endian; the last column says which checksum covers the field.
     75      4     uncompressed_bytes  size of the payload after decompression         crc
     79      ..    extensions          type 1, length 2, value; then the payload       crc
 
-    attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
+    attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon, 7 Kafka's version 2
     extension 1: idempotency key: key_hash 16, body_hash 8, partition_count 4
     extension 2: delete horizon: wall ms 8; compaction may drop the batch's tombstones from then on; comes with bit 6
     extension 3: transaction: owner's broker id 4 (-1: a client's), its broker epoch 8, timeout ms 4; comes with bit 4
@@ -40,6 +40,10 @@ codec, the producer's fields and the extensions; it then computes ``crc`` again.
 last replica: the leader sets only the stamp. The stamp has its own checksum, because a flipped epoch would corrupt the
 leader-epoch table. ``milena.model.columns`` describes the payload.
 
+With bit 7, a Kafka client encoded the records. The payload is its record batch of version 2 from byte 16 on, and is
+stored as it came (``v2``). ``uncompressed_bytes`` is then the size of the records after decompression. Only these
+batches may have the codec snappy (2).
+
 There are three degrees of checking. ``decode_header`` checks the header, ``check_batch`` (``decode``) also the checksum
 over the body, and ``validate_client_batch`` (``client_checks``) everything that a client sent. All three raise only
 typed errors on hostile bytes.
@@ -53,7 +57,14 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from milena.model.errors import CorruptBatchError
-from milena.model.types import NO_EPOCH, NO_PRODUCER, NO_TIMESTAMP, Codec, TimestampType
+from milena.model.types import (
+    COLUMN_CODECS,
+    NO_EPOCH,
+    NO_PRODUCER,
+    NO_TIMESTAMP,
+    Codec,
+    TimestampType,
+)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -104,6 +115,11 @@ TRANSACTIONAL_BIT = 1 << 4
 CONTROL_BIT = 1 << 5
 """Attribute bit of batches that a leader writes for itself; readers skip them."""
 DELETE_HORIZON_BIT = 1 << 6
+V2_BIT = 1 << 7
+"""Attribute bit of batches whose payload is a Kafka batch of version 2."""
+
+V2_LEAD_BYTES = 16
+"""Bytes before the magic of a Kafka batch: base offset, length, leader epoch. They are not stored."""
 
 CODECS = {int(codec): codec for codec in Codec}
 
@@ -286,6 +302,18 @@ class BatchHeader:
         return bool(self.attributes & CONTROL_BIT)
 
     @property
+    def is_v2(self) -> bool:
+        """Whether the payload is a Kafka batch of version 2, without its first 16 bytes."""
+        return bool(self.attributes & V2_BIT)
+
+    @property
+    def message_bytes(self) -> int:
+        """The size that the topic's ``max.message.bytes`` bounds: of the batch as its client sent it."""
+        if self.attributes & V2_BIT:
+            return self.batch_bytes - self.header_bytes + V2_LEAD_BYTES
+        return self.batch_bytes
+
+    @property
     def is_transactional(self) -> bool:
         """Whether the batch is part of a transaction, or its marker."""
         return bool(self.attributes & TRANSACTIONAL_BIT)
@@ -377,6 +405,10 @@ def _check_counts(header: BatchHeader) -> None:
         raise CorruptBatchError(f"last_offset_delta={header.last_offset_delta} is negative")
     if header.attributes & CODEC_MASK not in CODECS:
         raise CorruptBatchError(f"codec {header.attributes & CODEC_MASK} is unknown")
+    if header.codec not in COLUMN_CODECS and not header.is_v2:
+        raise CorruptBatchError(
+            f"codec {header.codec} ({header.codec.name.lower()}) is in batches of Kafka's version 2 only"
+        )
     if header.uncompressed_bytes > BATCH_BYTES_MAX:
         raise CorruptBatchError(f"uncompressed_bytes={header.uncompressed_bytes} is out of range")
 

@@ -53,8 +53,10 @@ class TimestampBounds(NamedTuple):
             if abs(timestamp_ms * factor // divisor - now_ms) < abs(timestamp_ms - now_ms) and (
                 earliest <= timestamp_ms * factor // divisor <= latest
             ):
-                return InvalidRecordError(f"{text}; it looks like {unit}: send milliseconds")
-        return InvalidRecordError(text)
+                return InvalidRecordError(
+                    f"{text}; it looks like {unit}: send milliseconds", is_time=True
+                )
+        return InvalidRecordError(text, is_time=True)
 
 
 USUAL_TIMESTAMPS = TimestampBounds()

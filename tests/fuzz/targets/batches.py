@@ -22,7 +22,7 @@ from milena.model.errors import (
     CorruptBatchError,
     MilenaError,
 )
-from milena.model.types import Codec
+from milena.model.types import COLUMN_CODECS, Codec
 from tests.fuzz.targets.target import BYTES_MAX, Target
 from tests.support.disk.log_model import NOW_MS, make_batch, stamped
 
@@ -31,7 +31,7 @@ def _sound_batches() -> list[bytes]:
     columns = RecordColumns(
         None, [0, 1, 2], [b"a", None, b"k"], [b"one", b"two" * 40, None], [None, [("h", b"x")], []]
     )
-    made = [encode_batch(columns, base_timestamp_ms=NOW_MS, codec=codec) for codec in Codec]
+    made = [encode_batch(columns, base_timestamp_ms=NOW_MS, codec=codec) for codec in COLUMN_CODECS]
     made.append(encode_batch(columns, base_timestamp_ms=NOW_MS, is_control=True))
     made.append(
         make_batch(

@@ -44,7 +44,7 @@ from milena.model.batch.timestamps import ANY_TIMESTAMP, TimestampBounds
 from milena.model.codecs import compress, decompress
 from milena.model.columns import HEADERS_PER_RECORD_MAX, RecordColumns, unpack_columns
 from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
-from milena.model.types import Codec, TimestampType
+from milena.model.types import COLUMN_CODECS, Codec, TimestampType
 
 NOW_MS = 1_700_000_000_000
 KEY = IdempotencyExtension(b"k" * 16, b"b" * 8, 6)
@@ -213,7 +213,7 @@ class TestLayout:
         assert not header.request_keys
 
     def test_the_same_records_make_the_same_bytes(self):
-        for codec in Codec:
+        for codec in COLUMN_CODECS:
             one, two = (
                 encode_batch(columns(b"v" * 1000, keys=[b"k"]), base_timestamp_ms=1, codec=codec)
                 for _ in range(2)
@@ -278,7 +278,7 @@ class TestLayout:
             for kind in TimestampType:
                 assert with_timestamp_type(batch, kind) == made[kind]
 
-    @pytest.mark.parametrize("codec", list(Codec))
+    @pytest.mark.parametrize("codec", COLUMN_CODECS)
     def test_another_codec_changes_nothing_but_the_payload(self, codec):
         records = columns(b"a" * 100, b"b" * 100, timestamps=[1, 2], keys=[b"k", None])
         made = {
@@ -290,7 +290,7 @@ class TestLayout:
                 producer=ProducerStamp(5, 1, 7),
                 request_keys=(KEY,),
             )
-            for kind in Codec
+            for kind in COLUMN_CODECS
         }
         for batch in made.values():
             again = with_codec(batch, codec)
@@ -350,7 +350,7 @@ class TestRecords:
             timestamps=[0, -5, 7],
             headers=[None, [("a", b"1"), ("a", None)], []],
         )
-        for codec in Codec:
+        for codec in COLUMN_CODECS:
             batch = encode_batch(made, base_timestamp_ms=100, codec=codec)
             assert decode_columns(batch, check_batch(batch)) == made
 
@@ -484,7 +484,7 @@ class TestDamage:
             ({"record_count": 2}, "contradict"),
             ({"record_count": 0, "last_offset_delta": -1}, "negative"),
             ({"last_offset_delta": -5}, "contradict"),
-            ({"attributes": 2}, "codec 2 is unknown"),
+            ({"attributes": 2}, r"codec 2 \(snappy\)"),
             ({"attributes": 7}, "codec 7 is unknown"),
             ({"uncompressed_bytes": 0xFFFFFFFF}, "uncompressed_bytes"),
         ],
@@ -627,13 +627,13 @@ def check_batch_of_any_size(batch):
 
 
 class TestCodecs:
-    @pytest.mark.parametrize("codec", Codec)
+    @pytest.mark.parametrize("codec", COLUMN_CODECS)
     @pytest.mark.parametrize("size", [1, 100, 5_000_000])
     def test_round_trip(self, codec, size):
         plain = bytes(range(256)) * (size // 256 + 1)
         assert decompress(codec, compress(codec, plain), len(plain)) == plain
 
-    @pytest.mark.parametrize("codec", Codec)
+    @pytest.mark.parametrize("codec", COLUMN_CODECS)
     @pytest.mark.parametrize("wrong_by", [-10, -1, 1, 10])
     def test_another_size_than_declared_is_refused(self, codec, wrong_by):
         stored = compress(codec, b"x" * 1000)
@@ -753,7 +753,7 @@ class TestMemory:
 
 class TestClientBatch:
     def test_a_good_batch_passes_with_every_codec(self):
-        for codec in Codec:
+        for codec in COLUMN_CODECS:
             batch = encode_batch(
                 columns(b"v", None, keys=[b"k", None], timestamps=[0, -5], headers=[None, []]),
                 base_timestamp_ms=NOW_MS,
@@ -796,7 +796,7 @@ class TestClientBatch:
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            ({"attributes": 2}, "codec 2 is unknown"),
+            ({"attributes": 2}, r"codec 2 \(snappy\)"),
             ({"attributes": int(Codec.ZSTD)}, "not exactly one zstd frame"),
             ({"record_count": 0}, "record_count=0 must be between 1 and"),
             ({"record_count": 1}, "last_offset_delta=1 must be record_count - 1"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from milena.errors import UnexpectedAnswerError
 from milena.model.batch.decode import records_in
 from milena.model.batch.header import decode_header
-from milena.model.types import Codec, TimestampType
+from milena.model.types import COLUMN_CODECS, Codec, TimestampType
 from milena.reading.chunk_records import ChunkRecords, records_of
 from milena.records import ConsumedRecord, FetchedChunk
 from tests.support.fakes.partition import APPEND_TIME_MS, BASE_TIMESTAMP_MS, stored
@@ -75,7 +75,7 @@ def test_append_time_is_the_leaders():
 batches = st.lists(
     st.tuples(
         st.lists(st.one_of(st.none(), st.binary(max_size=8)), min_size=1, max_size=6),
-        st.sampled_from(Codec),
+        st.sampled_from(COLUMN_CODECS),
         st.integers(0, 3),
         st.booleans(),
         st.randoms(use_true_random=False),

@@ -1,0 +1,142 @@
+"""Checks of a batch that a Kafka client encoded, and the batch that stores it."""
+
+from milena.model.batch.client_checks import RECORDS_MAX, check_client_times
+from milena.model.batch.encode import frame_batch
+from milena.model.batch.header import (
+    BODY,
+    CODEC_MASK,
+    CODECS,
+    NO_STAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    V2_BIT,
+    V2_LEAD_BYTES,
+    BatchHeader,
+    Buffer,
+    decode_header,
+)
+from milena.model.batch.timestamps import USUAL_TIMESTAMPS, TimestampBounds
+from milena.model.batch.v2 import HEAD_BYTES, V2Head, check_v2, payload_of
+from milena.model.batch.v2_records import check_records
+from milena.model.codecs import compress, decompress_within
+from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
+from milena.model.types import NO_PRODUCER, Codec, TimestampType
+
+PLAIN_BYTES_MAX = 32 << 20
+"""Limit of the records of a batch once decompressed, for topics whose ``max.message.bytes`` is below a quarter of it.
+Kafka's clients fill a batch up to its compressed size, so the decompressed size is above ``max.message.bytes``."""
+
+_CLIENT_BITS = CODEC_MASK | TRANSACTIONAL_BIT
+
+
+def wrap_v2(
+    batch: Buffer,
+    *,
+    bytes_max: int,
+    now_ms: int,
+    timestamps: TimestampBounds = USUAL_TIMESTAMPS,
+    timestamp_type: TimestampType = TimestampType.CREATE,
+    needs_keys: bool = False,
+    codec: Codec | None = None,
+    records_max: int = RECORDS_MAX,
+) -> tuple[bytes, BatchHeader]:
+    """Check everything in a batch that a Kafka client encoded; return the batch that stores it, and its header.
+
+    The base offset and the leader epoch of the Kafka batch are ignored. A transactional batch is checked like any
+    other; the caller decides whether its transaction is open.
+
+    Args:
+        batch: exactly one batch of version 2.
+        bytes_max: the topic's ``max.message.bytes``, a limit of the Kafka batch.
+        now_ms: the node's wall clock.
+        timestamps: the topic's limits; a topic whose records get the leader's time accepts any.
+        timestamp_type: the topic's ``message.timestamp.type``.
+        needs_keys: whether the topic is compacted, so that a record without a key is refused.
+        codec: the codec into which the topic's ``compression.type`` converts the records; None: they stay unchanged.
+        records_max: the limit of records in the batch.
+
+    Raises:
+        CorruptBatchError: the batch is damaged: its length, magic, checksum, compression, or the form of a record.
+        RequestTooLargeError: the batch is larger than ``bytes_max``, or its records are too large once decompressed.
+        InvalidRecordError: the batch may not be stored for another reason. ``record`` and ``is_time`` say which.
+    """
+    _check_size(len(batch), bytes_max)
+    head = check_v2(batch)
+    if head.batch_bytes != len(batch):
+        raise InvalidRecordError(
+            f"{len(batch)} bytes of records hold a batch of {head.batch_bytes} bytes: "
+            "send exactly one batch for each partition"
+        )
+    _check_head(head, records_max)
+    own_codec = CODECS[head.attributes & CODEC_MASK]
+    records = memoryview(batch)[HEAD_BYTES:]
+    plain = bytes(decompress_within(own_codec, records, max(PLAIN_BYTES_MAX, 4 * bytes_max)))
+    walked = check_records(plain, head.record_count)
+    if needs_keys and walked.keyless >= 0:
+        raise InvalidRecordError(
+            f"record {walked.keyless} has no key, but the topic is compacted: it keeps the last record of each key; "
+            "give every record a key, or set the topic's cleanup.policy to delete",
+            record=walked.keyless,
+        )
+    least = head.base_timestamp_ms + walked.least
+    greatest = head.base_timestamp_ms + walked.greatest
+    check_client_times(least, greatest, timestamps, now_ms)
+    payload: bytes | memoryview = memoryview(batch)[V2_LEAD_BYTES:]
+    if codec is not None and codec is not own_codec:
+        fields = head.fields(
+            attributes=head.attributes & ~CODEC_MASK | codec,
+            max_timestamp_ms=greatest,
+            record_count=head.record_count,
+        )
+        payload = payload_of(fields, compress(codec, plain))
+        _check_size(V2_LEAD_BYTES + len(payload), bytes_max)
+        own_codec = codec
+    body = BODY.pack(
+        own_codec | timestamp_type << 3 | V2_BIT,
+        head.record_count,
+        head.last_offset_delta,
+        head.base_timestamp_ms,
+        greatest,
+        head.producer_id,
+        head.producer_epoch,
+        head.base_sequence,
+        len(plain),
+    )
+    wrapped = frame_batch(NO_STAMP, body, b"", payload)
+    return wrapped, decode_header(wrapped)
+
+
+def _check_size(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise RequestTooLargeError(
+            f"a batch of {size} bytes is above the topic's max.message.bytes={bytes_max}; "
+            "send fewer records at a time"
+        )
+
+
+def _check_head(head: V2Head, records_max: int) -> None:
+    if head.attributes & CODEC_MASK not in CODECS:
+        raise CorruptBatchError(f"codec {head.attributes & CODEC_MASK} is unknown")
+    if head.attributes & TIMESTAMP_TYPE_BIT:
+        raise InvalidRecordError(
+            "a producer may not set the timestamp type: the topic's message.timestamp.type decides",
+            is_time=True,
+        )
+    if head.attributes & ~_CLIENT_BITS:
+        raise InvalidRecordError(
+            f"attributes={head.attributes:#06x}: producers may set the codec and the transactional bit only"
+        )
+    if not 1 <= head.record_count <= records_max:
+        raise InvalidRecordError(
+            f"a batch of {head.record_count} records: send between 1 and {records_max}"
+        )
+    if head.record_count != head.last_offset_delta + 1:
+        raise InvalidRecordError(
+            f"the last offset delta is {head.last_offset_delta}, but the batch has {head.record_count} records"
+        )
+    producer = (head.producer_id, head.producer_epoch, head.base_sequence)
+    if producer != (NO_PRODUCER, -1, -1) and min(producer) < 0:
+        raise InvalidRecordError(
+            f"producer id {producer[0]}, epoch {producer[1]} and sequence {producer[2]} must all be -1 or all be 0 "
+            "or above"
+        )
