@@ -167,7 +167,6 @@ UNTESTED = frozenset(
         "node.services.own_topics",
         "node.services.producers",
         "node.services.reassignment_plans",
-        "node.services.to_leader",
         "node.services.transactions.slots",
         "raft_meta.consensus.installer",
         "raft_meta.consensus.outbox",

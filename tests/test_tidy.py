@@ -96,6 +96,7 @@ OS_FILES = {"milena/disk/os_files.py", "milena/disk/cached_reads.py"}
 ENTRY_POINTS = {
     "node.cli",
     "node.process.dump",
+    "milena.model.batch.v2_checks",
     "node.__main__",
     "milena.__main__",
     "loadtest.demo",

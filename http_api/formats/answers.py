@@ -14,7 +14,9 @@ from http_api.protocol.media import (
     RecordFormat,
     RecordsType,
 )
-from milena.model.batch.decode import iterate_batches, iterate_headers
+from milena.model.batch.decode import decode_columns, iterate_batches, iterate_headers
+from milena.model.batch.encode import column_batch
+from milena.model.batch.header import BatchHeader
 from milena.model.errors import CorruptBatchError
 from milena.model.requests import FetchResult
 
@@ -61,7 +63,7 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
             has another format, the response ends before it. So a reader gets the error exactly at the record's offset.
     """
     if wanted.type.format is RecordFormat.BATCH:
-        return _batches(result, count=wanted.count, is_verified=wanted.is_verified)
+        return _batches(result, wanted)
     selection = select(result, count=wanted.count, bytes_max=wanted.bytes_max)
     if wanted.type.format is RecordFormat.ARROW:
         return RecordsBody(
@@ -97,36 +99,72 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     )
 
 
-def _batches(result: FetchResult, *, count: int | None, is_verified: bool) -> RecordsBody:
-    """Return stored bytes without change: the client that decodes them checks them.
+def _batches(result: FetchResult, wanted: Wanted) -> RecordsBody:
+    """Return stored batches without change, besides those of Kafka clients: the client that decodes them checks them.
 
     Batches stay whole. Those after the first ``count`` records are left out. Batches behind damaged bytes cannot be
-    found, so the body ends before these bytes.
+    found, so the body ends before these bytes. Batches of Kafka clients become columns, which every client knows.
     """
-    iterate = iterate_batches if is_verified else iterate_headers
+    iterate = iterate_batches if wanted.is_verified else iterate_headers
+    count = wanted.count
     next_offset = result.start_offset
     damaged_at = None
     end = 0
+    kafka = _KafkaBatches(result.batches, wanted.bytes_max)
     try:
         for position, header in iterate(result.batches):
-            if count is not None:
-                if count <= 0:
-                    break
-                if not header.is_control:
-                    # Compaction may have removed records, and the batch may begin before the offset.
-                    wanted = header.next_offset - max(header.base_offset, result.start_offset)
-                    count -= min(header.record_count, wanted)
+            if count is not None and count <= 0:
+                break
+            if header.is_v2 and not kafka.convert(header, position):
+                break
+            if count is not None and not header.is_control:
+                # Compaction may have removed records, and the batch may begin before the offset.
+                offsets = header.next_offset - max(header.base_offset, result.start_offset)
+                count -= min(header.record_count, offsets)
             next_offset = max(next_offset, min(header.next_offset, result.readable_end))
             end = position + header.batch_bytes
     except CorruptBatchError:
         damaged_at = next_offset
     return RecordsBody(
-        body=result.batches[:end],
+        body=kafka.body(end),
         content_type=BATCH_TYPE,
         next_offset=next_offset,
         damaged_at=damaged_at,
         is_barren=end == 0,
     )
+
+
+class _KafkaBatches:
+    """The batches of a response, in which those of Kafka clients are replaced by columns.
+
+    Together they unpack to at most ``bytes_max``, besides the first. Small batches may hold very many zeros.
+    """
+
+    def __init__(self, batches: bytes, bytes_max: int) -> None:
+        self._batches = batches
+        self._budget = bytes_max
+        self._pieces: list[bytes] = []
+        self._begin = 0
+
+    def convert(self, header: BatchHeader, position: int) -> bool:
+        """Replace the batch; return False if the response must end before it.
+
+        Raises:
+            CorruptBatchError: the payload is no records.
+        """
+        self._budget -= header.uncompressed_bytes
+        if self._budget < 0 and self._pieces:
+            return False
+        columns = decode_columns(self._batches, header, position)
+        self._pieces += (self._batches[self._begin : position], column_batch(header, columns))
+        self._begin = position + header.batch_bytes
+        return True
+
+    def body(self, end: int) -> bytes:
+        """Return all batches that end at or before ``end``."""
+        if not self._pieces:
+            return self._batches[:end]
+        return b"".join((*self._pieces, self._batches[self._begin : end]))
 
 
 def rows_of(writer: RowWriter, selection: Selection, format_: RecordFormat) -> list[bytes]:

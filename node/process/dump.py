@@ -287,6 +287,7 @@ def _row(batch: StoredBatch, faults: Sequence[str]) -> dict[str, object]:
         "record_count": header.record_count,
         "leader_epoch": header.leader_epoch,
         "append_time_ms": header.append_time_ms,
+        "format": "kafka" if header.is_v2 else "columns",
         "codec": header.codec.name.lower(),
         "uncompressed_bytes": header.uncompressed_bytes,
         "max_timestamp_ms": header.max_timestamp_ms,
@@ -316,7 +317,7 @@ def _line(batch: StoredBatch, faults: Sequence[str]) -> str:
         f"byte {batch.position}: offsets {offsets}",
         f"{header.record_count} records",
         f"{header.batch_bytes} bytes",
-        header.codec.name.lower(),
+        f"kafka, {header.codec.name.lower()}" if header.is_v2 else header.codec.name.lower(),
         f"leader epoch {header.leader_epoch}",
         f"appended {_time(header.append_time_ms)}",
     ]

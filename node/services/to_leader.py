@@ -61,6 +61,10 @@ from node.services.producers import ProducerService
 from node.services.record_batches import Appended
 from raft_meta.machine.image import Image, PartitionKey, Topic
 
+V2_LEVEL = 12
+"""The feature level from which on logs may hold Kafka's batches of version 2. Nodes of earlier releases cannot read or
+compact them."""
+
 REACH_MS = 1_000
 """How long a write may wait for a connection to its leader. Nothing was sent, so the refusal is certain."""
 
@@ -243,9 +247,16 @@ class ToLeader:
 
         Raises:
             PreconditionFailedError: ``expected_end`` was not the partition's next offset; nothing was written.
+            FeatureLevelError: the batch is of Kafka's version 2, and a node has a release that cannot read it.
             FateUnknownError: the batch may have been written.
             MilenaError: any other error means that nothing was written.
         """
+        # The leader does not check this again: a level never falls, and its image may be behind this one.
+        if header.is_v2 and self._metadata.image.feature_level < V2_LEVEL:
+            raise FeatureLevelError(
+                f"{topic.name}-{partition}: Kafka's record batches need feature level {V2_LEVEL}, and the cluster has "
+                f"level {self._metadata.image.feature_level}; upgrade all nodes first. Nothing was written"
+            )
         write = Write(
             topic_name=topic.name,
             topic_id=topic.topic_id,

@@ -168,7 +168,7 @@ def _columns(
     chunk: FetchedChunk, header: BatchHeader, position: int
 ) -> RecordColumns | PlainColumns:
     payload = plain_payload(chunk.data, header, position)
-    is_dense = header.record_count == header.last_offset_delta + 1
+    is_dense = header.record_count == header.last_offset_delta + 1 and not header.is_v2
     plain = plain_columns(payload, header.record_count) if is_dense else None
     return columns_of(header, payload) if plain is None else plain
 

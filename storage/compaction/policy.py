@@ -35,6 +35,7 @@ from milena.disk.files import Buffer
 from milena.model.batch.decode import decode_columns, offsets_of
 from milena.model.batch.encode import encode_filler, rewrite_batch
 from milena.model.batch.header import BatchHeader, IdempotencyExtension, Marker, decode_header
+from milena.model.batch.v2 import rewrite_v2
 from milena.model.columns import RecordColumns
 from storage.segments.index import SegmentSummary
 from storage.segments.log_config import LogConfig
@@ -255,8 +256,7 @@ class BatchSieve:
         self.is_changed = True
         self._counts.records += count - len(kept)
         if kept:
-            chosen = _choose(header, columns, kept)
-            return self._keep(_encoded(rewrite_batch(header, chosen, delete_horizon_ms=horizon_ms)))
+            return self._keep(_encoded(_rewritten(header, columns, whole, kept, horizon_ms)))
         # A retry of this batch must be recognised, and only the header tells the log about it.
         if self._is_remembered(header):
             return self._keep(_encoded(rewrite_batch(header, _EMPTY)))
@@ -361,6 +361,23 @@ def _filler(hole: _Hole) -> Kept:
 
 def _encoded(batch: bytes) -> Kept:
     return Kept(decode_header(batch), batch)
+
+
+def _rewritten(
+    header: BatchHeader,
+    columns: RecordColumns,
+    whole: Buffer,
+    kept: Sequence[int],
+    horizon_ms: int | None,
+) -> bytes:
+    """Return the batch with only the records at the places ``kept``."""
+    chosen = _choose(header, columns, kept)
+    if not header.is_v2:
+        return rewrite_batch(header, chosen, delete_horizon_ms=horizon_ms)
+    latest_ms = header.base_timestamp_ms + max(chosen.timestamp_deltas or (0,))
+    return rewrite_v2(
+        whole, header, kept, latest_timestamp_ms=latest_ms, delete_horizon_ms=horizon_ms
+    )
 
 
 def _choose(header: BatchHeader, columns: RecordColumns, kept: Sequence[int]) -> RecordColumns:

@@ -25,6 +25,7 @@ batches = st.lists(
         st.lists(st.tuples(keys, values), min_size=1, max_size=4),
         st.none() | st.integers(1, 2),
         st.none() | st.integers(1, 3),
+        st.none() | st.integers(0, 4),
     ),
     min_size=1,
     max_size=6,
@@ -62,8 +63,8 @@ class CompactedLogMachine(RuleBasedStateMachine):
     @rule(shape=batches)
     def append(self, shape):
         self.now_ms += 10
-        for pairs, producer_id, key in shape:
-            batch = self.batch(pairs, producer_id, key)
+        for pairs, producer_id, key, kafka in shape:
+            batch = self.batch(pairs, producer_id, key, kafka)
             (base,) = self.log.append_as_leader(
                 [batch], leader_epoch=self.epoch, now_ms=self.now_ms
             )
@@ -72,14 +73,16 @@ class CompactedLogMachine(RuleBasedStateMachine):
                 self.history[base + number] = pair
                 self.epochs[base + number] = self.epoch
 
-    def batch(self, pairs, producer_id, key):
+    def batch(self, pairs, producer_id, key, kafka=None):
         producer = extension = None
         if producer_id is not None:
             last = self.log.writers.producers.last_sequence(producer_id)
             producer = ProducerStamp(producer_id, 0, 0 if last is None else last + 1)
-        elif key is not None:
+        elif key is not None and kafka is None:
             extension = IdempotencyExtension(bytes([key]) * 16, bytes([key]) * 8, 6)
-        return keyed_batch(pairs, timestamp_ms=self.now_ms, producer=producer, key=extension)
+        return keyed_batch(
+            pairs, timestamp_ms=self.now_ms, producer=producer, key=extension, kafka=kafka
+        )
 
     @rule()
     def next_epoch(self):

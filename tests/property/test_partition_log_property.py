@@ -19,13 +19,14 @@ fractions = st.floats(0, 1)
 
 @st.composite
 def shapes(draw):
-    """What an append is made of: (records, value bytes, timestamp shift, producer or None, key or None) each."""
+    """What an append is made of: (records, value bytes, timestamp shift, producer, key, codec of Kafka) each."""
     shape = st.tuples(
         st.integers(1, 5),
         st.sampled_from([0, 20, 200, 900]),
         st.integers(-500, 500),
         st.none() | st.integers(1, 3),
         st.none() | st.integers(1, 6),
+        st.none() | st.integers(0, 4),
     )
     return draw(st.lists(shape, min_size=1, max_size=6))
 
@@ -51,14 +52,14 @@ class PartitionLogMachine(RuleBasedStateMachine):
         model = self.model
         batches = []
         sequences = {}
-        for records, value_bytes, shift, producer_id, key in shape:
+        for records, value_bytes, shift, producer_id, key, kafka in shape:
             producer = None
             if producer_id is not None:
                 base = sequences.get(producer_id, model.next_sequence(producer_id))
                 producer = ProducerStamp(producer_id, 0, base)
                 sequences[producer_id] = base + records
             extension = None
-            if key is not None:
+            if key is not None and kafka is None:
                 extension = IdempotencyExtension(bytes([key]) * 16, bytes([key]) * 8, 6)
             batches.append(
                 make_batch(
@@ -67,6 +68,7 @@ class PartitionLogMachine(RuleBasedStateMachine):
                     timestamp_ms=model.now_ms + shift,
                     producer=producer,
                     key=extension,
+                    kafka=kafka,
                 )
             )
         return batches

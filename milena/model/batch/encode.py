@@ -22,6 +22,7 @@ from milena.model.batch.header import (
     STAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
+    V2_BIT,
     BatchHeader,
     Buffer,
     IdempotencyExtension,
@@ -35,7 +36,7 @@ from milena.model.batch.header import (
 from milena.model.codecs import compress, decompress
 from milena.model.columns import RecordColumns, pack_columns
 from milena.model.errors import InvalidRecordError
-from milena.model.types import NO_PRODUCER, Codec, TimestampType
+from milena.model.types import COLUMN_CODECS, NO_PRODUCER, Codec, TimestampType
 
 
 def encode_batch(
@@ -117,11 +118,35 @@ def rewrite_batch(
     """Encode the batch of ``header`` with fewer records, for compaction.
 
     Stamp, producer, idempotency keys and the range of offsets stay. ``columns.offset_deltas`` names the remaining
-    records. The batch no longer belongs to a transaction.
+    records. The batch no longer belongs to a transaction. If a Kafka client sent it, it becomes a batch of columns.
     """
-    attributes = header.attributes & ~(DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
+    attributes = _column_attributes(header) & ~(DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
     if delete_horizon_ms is not None:
         attributes |= DELETE_HORIZON_BIT
+    extensions = encode_extensions(header.request_keys, delete_horizon_ms)
+    return _reassemble(header, columns, attributes, extensions)
+
+
+def column_batch(header: BatchHeader, columns: RecordColumns) -> bytes:
+    """Encode the records of a stored batch that a Kafka client sent as columns, for readers without ``v2``.
+
+    Nothing else changes. Snappy becomes lz4.
+    """
+    extensions = encode_extensions(
+        header.request_keys, header.delete_horizon_ms, header.transaction
+    )
+    return _reassemble(header, columns, _column_attributes(header), extensions)
+
+
+def _column_attributes(header: BatchHeader) -> int:
+    """Return the attributes of the batch if its payload becomes columns."""
+    codec = header.codec if header.codec in COLUMN_CODECS else Codec.LZ4
+    return header.attributes & ~(V2_BIT | CODEC_MASK) | codec
+
+
+def _reassemble(
+    header: BatchHeader, columns: RecordColumns, attributes: int, extensions: bytes
+) -> bytes:
     producer = (
         None
         if header.producer_id == NO_PRODUCER
@@ -134,7 +159,7 @@ def rewrite_batch(
         last_offset_delta=header.last_offset_delta,
         base_timestamp_ms=header.base_timestamp_ms,
         producer=producer,
-        extensions=encode_extensions(header.request_keys, delete_horizon_ms),
+        extensions=extensions,
     )
 
 

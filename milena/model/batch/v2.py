@@ -270,27 +270,30 @@ def columns_of_v2(header: BatchHeader, records: bytes | memoryview) -> RecordCol
 
 
 def rewrite_v2(
-    buffer: Buffer,
+    batch: Buffer,
     header: BatchHeader,
-    position: int,
     places: Sequence[int],
     *,
     latest_timestamp_ms: int,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """Encode the stored batch at ``position`` with only the records at ``places``, which ascend, for compaction.
+    """Encode a stored batch with bit 7 with only the records at ``places``, which ascend, for compaction.
 
     The bytes of these records, the offsets, stamp, producer and codec stay. ``latest_timestamp_ms`` is that of these
-    records. The batch no longer belongs to a transaction, in both headers.
+    records. The batch no longer belongs to a transaction, in both headers. If nothing else changes, its payload stays
+    as the producer sent it.
     """
-    payload = memoryview(buffer)[position + header.header_bytes : position + header.batch_bytes]
-    plain = bytes(plain_records(header, payload))
-    if len(places) < header.record_count:
-        plain = keep_records(plain, places)
+    payload = memoryview(batch)[header.header_bytes : header.batch_bytes]
     head = V2Head(_NO_LEAD, _REST.unpack_from(payload))
+    records: bytes | memoryview = payload[PAYLOAD_HEAD_BYTES:]
+    size, latest_inner_ms = header.uncompressed_bytes, head.max_timestamp_ms
+    if len(places) < header.record_count:
+        plain = keep_records(bytes(plain_records(header, payload)), places)
+        size, latest_inner_ms = len(plain), latest_timestamp_ms
+        records = compress(header.codec, plain)
     fields = head.fields(
         attributes=head.attributes & ~TRANSACTIONAL_BIT,
-        max_timestamp_ms=latest_timestamp_ms,
+        max_timestamp_ms=latest_inner_ms,
         record_count=len(places),
     )
     attributes = header.attributes & ~(DELETE_HORIZON_BIT | TRANSACTIONAL_BIT)
@@ -305,11 +308,11 @@ def rewrite_v2(
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,
-        len(plain),
+        size,
     )
     return frame_batch(
         Stamp(header.base_offset, header.leader_epoch, header.append_time_ms),
         body,
         encode_extensions(header.request_keys, delete_horizon_ms),
-        payload_of(fields, compress(header.codec, plain)),
+        payload_of(fields, records),
     )

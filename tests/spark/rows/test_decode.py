@@ -15,6 +15,8 @@ from pyspark.sql.types import (
 )
 
 from milena.model.batch.encode import encode_batch, stamp_batch
+from milena.model.batch.header import STAMP_BYTES
+from milena.model.batch.v2_checks import wrap_v2
 from milena.model.columns import RecordColumns
 from milena.model.types import COLUMN_CODECS, Codec, TimestampType
 from milena.records import FetchedChunk
@@ -22,6 +24,8 @@ from spark_ext.errors import RowSchemaError
 from spark_ext.rows import decode, payloads
 from spark_ext.rows.decode import ArrowRows
 from spark_ext.rows.read_schema import project, row_schema
+from tests.support.disk.kafka_batches import NOW_MS as KAFKA_MS
+from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 
 ALL = project(row_schema(include_headers=True), include_headers=True)
 
@@ -104,6 +108,15 @@ def test_control_batches_and_empty_batches_are_no_rows():
 @pytest.mark.parametrize("codec", COLUMN_CODECS)
 def test_every_codec_is_read(codec):
     assert rows_of(chunk(batch(0, [b"v" * 500], codec=codec)))[0]["value"] == b"v" * 500
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_batches_of_kafka_clients_are_rows_as_others(codec):
+    sent = encoded(numbered(KafkaRecord(b"v" * 500, b"k"), KafkaRecord(None)), attributes=codec)
+    made, _ = wrap_v2(sent, bytes_max=1 << 20, now_ms=KAFKA_MS)
+    stored = stamp_batch(made, base_offset=3, leader_epoch=1, append_time_ms=9) + made[STAMP_BYTES:]
+    found = [(row["offset"], row["key"], row["value"]) for row in rows_of(chunk(stored))]
+    assert found == [(3, b"k", b"v" * 500), (4, None, None)]
 
 
 def test_large_and_small_batches_are_rows_alike(monkeypatch):

@@ -10,7 +10,14 @@ from milena.model.columns import RecordColumns
 from storage.compaction.run import CompactionRun
 from storage.log.partition_log import PartitionLog
 from storage.segments.log_config import LogConfig
-from tests.support.disk.log_model import NOW_MS, open_log, read_all
+from tests.support.disk.kafka_batches import KafkaRecord
+from tests.support.disk.log_model import (
+    NOW_MS,
+    check_kafka_batches,
+    open_log,
+    read_all,
+    wrapped_kafka,
+)
 from tests.support.disk.memory_files import MemoryFiles
 
 COMPACTED = LogConfig(
@@ -34,8 +41,12 @@ def keyed_batch(
     timestamp_ms: int = NOW_MS,
     producer: ProducerStamp | None = None,
     key: IdempotencyExtension | None = None,
+    kafka: int | None = None,
 ) -> bytes:
-    """A batch of keys and values, as a client would send it."""
+    """A batch of keys and values, as a client would send it; ``kafka`` is the codec of a Kafka client's."""
+    if kafka is not None:
+        rows = [KafkaRecord(value, key) for key, value in pairs]
+        return wrapped_kafka(rows, codec=kafka, timestamp_ms=timestamp_ms, producer=producer)
     columns = RecordColumns(None, None, [k for k, _ in pairs], [v for _, v in pairs], None)
     return encode_batch(
         columns,
@@ -84,7 +95,9 @@ def records_of(log: PartitionLog) -> dict[int, Pair]:
     """Offset → key and value of what is left; the batches follow each other without a gap, up to the log end."""
     found: dict[int, Pair] = {}
     next_offset = None
-    for batch in read_all(log):
+    batches = read_all(log)
+    check_kafka_batches(batches)
+    for batch in batches:
         header = decode_header(batch)
         assert next_offset in (None, header.base_offset), (next_offset, header)
         next_offset = header.next_offset

@@ -1,6 +1,6 @@
 """A partition log beside a plain list that says what it must hold, also after a crash in the middle of anything."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -18,11 +18,15 @@ from milena.model.batch.header import (
     ProducerStamp,
     decode_header,
 )
+from milena.model.batch.timestamps import ANY_TIMESTAMP
+from milena.model.batch.v2 import kafka_batch
+from milena.model.batch.v2_checks import wrap_v2
 from milena.model.columns import RecordColumns
 from milena.model.types import ReplicaHealth
 from storage.log.partition_log import LogConfig, PartitionLog
 from storage.segments.uncommitted import UncommittedMemory
 from storage.state.producer_state import WriterState
+from tests.support.disk.kafka_batches import KafkaRecord, decoded, encoded, numbered
 from tests.support.disk.memory_files import Keep, MemoryFiles, SimulatedCrashError
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
@@ -46,8 +50,13 @@ def make_batch(
     timestamp_deltas: list[int] | None = None,
     producer: ProducerStamp | None = None,
     key: IdempotencyExtension | None = None,
+    kafka: int | None = None,
 ) -> bytes:
-    """A batch as a client would send it."""
+    """A batch as a client would send it; ``kafka`` is the codec of a Kafka client's."""
+    if kafka is not None:
+        deltas = timestamp_deltas or [0] * records
+        rows = [KafkaRecord(b"v" * value_bytes, time=delta) for delta in deltas]
+        return wrapped_kafka(rows, codec=kafka, timestamp_ms=timestamp_ms, producer=producer)
     columns = RecordColumns(None, timestamp_deltas, None, [b"v" * value_bytes] * records, None)
     return encode_batch(
         columns,
@@ -55,6 +64,39 @@ def make_batch(
         producer=producer,
         request_keys=() if key is None else (key,),
     )
+
+
+def wrapped_kafka(
+    rows: Sequence[KafkaRecord], *, codec: int, timestamp_ms: int, producer: ProducerStamp | None
+) -> bytes:
+    """A Kafka client's batch, as the node that takes it sends it to the leader."""
+    stamp = (-1, -1, -1)
+    if producer is not None:
+        stamp = (producer.producer_id, producer.producer_epoch, producer.base_sequence)
+    sent = encoded(numbered(*rows), attributes=codec, base_time=timestamp_ms, producer=stamp)
+    return wrap_v2(sent, bytes_max=1 << 20, now_ms=timestamp_ms, timestamps=ANY_TIMESTAMP)[0]
+
+
+def check_kafka_batches(batches: Iterable[bytes]) -> None:
+    """Each batch of a Kafka client is the same to its clients as to all other readers."""
+    for batch in batches:
+        header = decode_header(batch)
+        if not header.is_v2:
+            continue
+        head, view = kafka_batch(batch, header)
+        got = decoded(head + view)
+        columns = decode_columns(batch, header)
+        count = len(columns.values)
+        assert got.base_offset == header.base_offset
+        assert got.last_offset_delta == header.last_offset_delta
+        assert [row.offset for row in got.records] == [
+            offset - header.base_offset for offset in offsets_of(header, columns)
+        ]
+        assert [row.value for row in got.records] == columns.values
+        assert [row.key for row in got.records] == (columns.keys or [None] * count)
+        times = [got.base_time + row.time for row in got.records]
+        assert times == list(timestamps_of(header, columns))
+        assert header.max_timestamp_ms == max(times)
 
 
 def stamped(batch: bytes, *, base_offset: int, leader_epoch: int, append_time_ms: int) -> bytes:
@@ -319,8 +361,10 @@ class LogModel:
         assert log.flushing.synced_end >= expected.durable_end
         assert log.flushing.synced_end <= log.log_end_offset
         assert log.replica.checkpoint.recovery_point <= log.flushing.synced_end
-        is_same = read_all(log) == expected.kept
+        found = read_all(log)
+        is_same = found == expected.kept
         assert is_same
+        check_kafka_batches(found)
         self.check_epochs()
         self.check_writers()
 

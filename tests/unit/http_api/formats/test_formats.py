@@ -15,9 +15,11 @@ from http_api.formats.answers import Wanted, encode_records
 from http_api.formats.envelope import parse_time
 from http_api.protocol.errors import InvalidFieldError, UnreadableRecordError
 from http_api.protocol.media import records_type
+from milena.model.batch.decode import check_batch, records_in
 from milena.model.batch.encode import encode_batch, stamp_batch
 from milena.model.batch.header import decode_header
 from milena.model.batch.timestamps import TIMESTAMP_MS_MAX
+from milena.model.batch.v2_checks import wrap_v2
 from milena.model.columns import RecordColumns
 from milena.model.errors import (
     MalformedRequestError,
@@ -28,6 +30,7 @@ from milena.model.errors import (
 from milena.model.requests import FetchResult
 from milena.model.turns import at_once
 from milena.model.types import COLUMN_CODECS, Codec
+from tests.support.disk.kafka_batches import KafkaRecord, encoded, numbered
 from tests.support.http.api_server import BATCH, BINARY_V2, JSON_V2
 
 NOW_MS = 1_700_000_000_000
@@ -552,6 +555,59 @@ def test_batches_go_out_as_they_are(codec):
     fetched = result(batch([b"x", b"y"], codec=codec), batch([b"z"], 2), start=1)
     made = encode(fetched, BATCH)
     assert (made.body, made.content_type, made.next_offset) == (fetched.batches, BATCH, 3)
+
+
+def kafka_batch(values, base_offset=0, *, codec=0, **options):
+    """A Kafka client's batch, as it is stored."""
+    rows = numbered(*(KafkaRecord(value, b'"k"', [(b"h", None)]) for value in values))
+    made, _ = wrap_v2(
+        encoded(rows, attributes=codec, base_time=NOW_MS), bytes_max=1 << 20, now_ms=NOW_MS
+    )
+    stamp = stamp_batch(made, base_offset=base_offset, leader_epoch=1, append_time_ms=NOW_MS)
+    return stamp + made[len(stamp) :]
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("accept", [JSON_V2, BINARY_V2])
+def test_batches_of_kafka_clients_are_shown_as_others(codec, accept):
+    fetched = result(kafka_batch([b"1", b"2"], codec=codec), start=1)
+    of_columns = result(
+        batch([b"1", b"2"], keys=[b'"k"'] * 2, headers=[[("h", None)], [("h", None)]]), start=1
+    )
+    assert encode(fetched, accept) == encode(of_columns, accept)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_batches_of_kafka_clients_go_out_as_columns(codec):
+    before, after = batch([b"x", b"y"]), batch([b"z"], 4)
+    fetched = result(before, kafka_batch([b"1", b"2"], 2, codec=codec), after, start=1)
+    made = encode(fetched, BATCH)
+    assert (made.content_type, made.next_offset, made.damaged_at) == (BATCH, 5, None)
+    assert made.body.startswith(before)
+    assert made.body.endswith(after)
+    header = check_batch(made.body, len(before))
+    assert not header.is_v2
+    assert header.codec is (Codec.LZ4 if codec is Codec.SNAPPY else codec)
+    assert list(records_in(made.body, 2, 4)) == [
+        (2, NOW_MS, b'"k"', b"1", [("h", None)]),
+        (3, NOW_MS, b'"k"', b"2", [("h", None)]),
+    ]
+    assert encode(fetched, BATCH, count=2).body == made.body[: -len(after)]
+
+
+def test_columns_of_kafka_batches_are_bounded_but_the_first_is_taken():
+    big = [b"x" * 10_000]
+    fetched = result(*(kafka_batch(big, place, codec=Codec.ZSTD) for place in range(5)))
+    assert encode(fetched, BATCH, bytes_max=25_000).next_offset == 2
+    assert encode(fetched, BATCH, bytes_max=1).next_offset == 1
+
+
+def test_a_damaged_batch_of_a_kafka_client_ends_the_answer_before_it():
+    fetched = result(
+        batch([b"x"]), rotten(kafka_batch([b"1"], 1, codec=Codec.GZIP)), batch([b"z"], 2)
+    )
+    made = encode(fetched, BATCH)
+    assert (made.body, made.next_offset, made.damaged_at) == (batch([b"x"]), 1, 1)
 
 
 def rotten(whole, position=-2):

@@ -12,7 +12,7 @@ import zstandard
 from crc32c import crc32c
 
 from milena.model.batch.decode import check_batch, decode_columns, offsets_of, timestamps_of
-from milena.model.batch.encode import encode_batch, stamp_batch
+from milena.model.batch.encode import encode_batch, rewrite_batch, stamp_batch
 from milena.model.batch.header import (
     STAMP_BYTES,
     V2_BIT,
@@ -23,6 +23,7 @@ from milena.model.batch.header import (
 from milena.model.batch.timestamps import ANY_TIMESTAMP
 from milena.model.batch.v2 import decode_head, encode, encode_filler, kafka_batch, rewrite_v2
 from milena.model.batch.v2_checks import PLAIN_BYTES_MAX, wrap_v2
+from milena.model.batch.v2_records import check_records, columns_in, encode_records, keep_records
 from milena.model.columns import HEADERS_PER_RECORD_MAX, RecordColumns
 from milena.model.errors import CorruptBatchError, InvalidRecordError, RequestTooLargeError
 from milena.model.types import Codec, TimestampType
@@ -478,9 +479,7 @@ class TestRewrite:
         sent = encoded(ROWS, attributes=int(codec) | 0x10, producer=(5, 0, 2))
         kept, header = stored(sent)
         latest = NOW_MS + max(ROWS[place].time for place in places)
-        less = rewrite_v2(
-            b"b" + kept, header, 1, places, latest_timestamp_ms=latest, delete_horizon_ms=99
-        )
+        less = rewrite_v2(kept, header, places, latest_timestamp_ms=latest, delete_horizon_ms=99)
         after = check_batch(less)
         assert after.delete_horizon_ms == 99
         assert (after.base_offset, after.last_offset, after.leader_epoch) == (1000, 1003, 3)
@@ -494,3 +493,52 @@ class TestRewrite:
         assert got.attributes == codec
         assert (got.last_offset_delta, got.count, got.max_time) == (3, len(places), latest)
         assert got.records == [ROWS_AS_READ[place] for place in places]
+
+    @pytest.mark.parametrize("codec", Codec)
+    def test_a_batch_that_loses_no_record_keeps_its_payload(self, codec: Codec) -> None:
+        sent = encoded(ROWS, attributes=int(codec), max_time=NOW_MS + 1)
+        kept, header = stored(sent, codec=None)
+        same = rewrite_v2(
+            kept, header, range(4), latest_timestamp_ms=NOW_MS + 90_000, delete_horizon_ms=5
+        )
+        after = check_batch(same)
+        assert after.delete_horizon_ms == 5
+        assert fetched(same, after)[16:] == sent[16:]
+
+    def test_a_batch_without_records_is_one_of_columns(self) -> None:
+        _, header = stored(encoded(ROWS, attributes=2, producer=(5, 0, 2)))
+        empty = rewrite_batch(header, RecordColumns(None, None, None, [], None))
+        after = check_batch(empty)
+        assert (after.record_count, after.last_offset, after.producer_id) == (0, 1003, 5)
+        assert not after.is_v2
+        assert decode_columns(empty, after).values == []
+
+
+class TestRecords:
+    @pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 16383, 16384, 1 << 20])
+    def test_lengths_around_every_size_of_a_number(self, size: int) -> None:
+        row = KafkaRecord(b"v" * size, b"k" * size, time=size, offset=size)
+        columns = RecordColumns([size], [size], [row.key], [row.value], None)
+        assert encode_records(columns) == record_bytes(row)
+        assert columns_in(record_bytes(row), 1, size + 1) == replace(
+            columns, timestamp_deltas=[size] if size else None
+        )
+
+    @pytest.mark.parametrize("time", [2**63 - 1, 1 - 2**63, -1, -64, -65])
+    def test_timestamp_deltas_of_64_bits(self, time: int) -> None:
+        row = KafkaRecord(b"v", time=time)
+        assert check_records(record_bytes(row), 1) == (time, time, 0)
+        columns = columns_in(record_bytes(row), 1, 0)
+        assert columns.timestamp_deltas == [time]
+        assert encode_records(columns) == record_bytes(row)
+
+    def test_offsets_must_ascend_up_to_the_last_one(self) -> None:
+        for offsets, last in (([0, 0], 5), ([1, 0], 5), ([-1, 0], 5), ([0, 6], 5)):
+            rows = [KafkaRecord(offset=offset) for offset in offsets]
+            with pytest.raises(CorruptBatchError, match="offset delta"):
+                columns_in(b"".join(map(record_bytes, rows)), 2, last)
+
+    def test_records_between_those_that_are_kept_are_cut_out(self) -> None:
+        rows = [record_bytes(KafkaRecord(b"%d" % place * place)) for place in range(300)]
+        places = [0, 5, 6, 7, 100, 299]
+        assert keep_records(b"".join(rows), places) == b"".join(rows[place] for place in places)

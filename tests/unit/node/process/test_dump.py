@@ -45,6 +45,21 @@ def run(*words):
     return CliRunner().invoke(dump, [str(word) for word in words])
 
 
+def test_batches_of_kafka_clients_are_shown_with_their_records(tmp_path):
+    (tmp_path / FIRST).write_bytes(b"".join(batches(2, kafka=2)))
+    done = run(tmp_path, "--records")
+    assert done.exit_code == 0, done.output
+    assert done.output.count("bytes, kafka, snappy, leader epoch 3") == 2
+    assert [json.loads(line)["offset"] for line in done.output.splitlines() if line[0] == "{"] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    shown = json.loads(run(tmp_path, "--json").output.splitlines()[0])
+    assert (shown["format"], shown["codec"], shown["faults"]) == ("kafka", "snappy", [])
+
+
 def test_a_folder_is_shown_segment_by_segment(folder):
     done = run(folder)
     assert done.exit_code == 0
