@@ -223,7 +223,7 @@ wheels: $(BUILDER)  ## build/wheels: the wheels of the client (milena) and of th
 
 lock:  ## write requirements.lock again, with the newest versions that pyproject.toml allows
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
-	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[node,spark,loadtest,demo,dev]'
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[node,kafka,spark,loadtest,demo,dev]'
 	{ echo '# Exact versions of every package in the environment; `make lock` writes this file.'; \
 	  build/lock/bin/python -m pip freeze --disable-pip-version-check --all --exclude pip --exclude milena --exclude milena-node; } > requirements.lock
 	rm -rf build/lock

@@ -204,6 +204,20 @@ def _compiled_environment() -> Mapping[str, str]:
     show_default=True,
     help="Peer port of node 1; the others follow.",
 )
+@click.option(
+    "--kafka/--no-kafka",
+    "has_kafka",
+    default=False,
+    show_default=True,
+    help="Let Kafka clients in, too. Needs milena-node[kafka].",
+)
+@click.option(
+    "--base-kafka-port",
+    type=click.IntRange(1, 65_000),
+    default=9092,
+    show_default=True,
+    help="Kafka port of node 1; the others follow.",
+)
 @click.option("--log-level", default="info", show_default=True, help="Of every node.")
 @click.option(
     "--auto-create-topics/--no-auto-create-topics",
@@ -222,22 +236,29 @@ def dev(
     data_dir: Path,
     base_port: int,
     base_peer_port: int,
+    has_kafka: bool,
+    base_kafka_port: int,
     log_level: str,
     auto_create_topics: bool,
     admin_password_file: Path | None,
 ) -> None:
     """Run a local cluster in the foreground, with one process per node. Ctrl-C stops them all."""
     password_file = None if admin_password_file is None else str(admin_password_file)
+    kafka_port = base_kafka_port if has_kafka else None
     closed = {} if password_file is None else {"admin_password_file": password_file}
     try:
         dev_cluster.check_ports(
-            count=int(node_count), base_port=base_port, base_peer_port=base_peer_port
+            count=int(node_count),
+            base_port=base_port,
+            base_peer_port=base_peer_port,
+            base_kafka_port=kafka_port,
         )
         plans = dev_cluster.plan_nodes(
             count=int(node_count),
             data_dir=data_dir,
             base_port=base_port,
             base_peer_port=base_peer_port,
+            base_kafka_port=kafka_port,
             options={
                 "log_level": log_level,
                 "auto_create_topics": "true" if auto_create_topics else "false",

@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -43,6 +45,9 @@ from raft_meta.consensus.quorum import QuorumStatus, Role
 from raft_meta.consensus.raft_quorum import QuorumConfig, RaftQuorum
 from raft_meta.machine.codec import FEATURE_LEVEL_MAX
 from storage.replica.data_directory import DataDirectory
+
+if TYPE_CHECKING:
+    from node.kafka.listener import KafkaListener
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +142,8 @@ class Node(Assembly):
         super().__init__(config, self._node_ports(clock))
         self._build_listener()
         self._runner: web.ServerRunner | None = None
+        self._kafka_socket: socket.socket | None = None
+        self._kafka = self._build_kafka()
 
     # -- building --------------------------------------------------------------------------------
 
@@ -203,6 +210,46 @@ class Node(Assembly):
             verifies_id=self.config.peer_tls_verify_id,
         )
 
+    def _build_kafka(self) -> "KafkaListener | None":
+        """Return the Kafka interface if there is one. Without it, none of its code is loaded.
+
+        Raises:
+            StartupError: the library that it needs is not installed.
+        """
+        if self.config.kafka_listen is None:
+            return None
+        try:
+            from node.kafka.apis.api import KafkaAddress, KafkaServices  # noqa: PLC0415
+            from node.kafka.listener import KafkaListener  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "kafka":
+                raise
+            raise StartupError(
+                "kafka_listen needs kafka-python, which is not installed: pip install 'milena-node[kafka]'"
+            ) from error
+
+        def address() -> KafkaAddress:
+            assert self._kafka_socket is not None, "it listens"
+            return KafkaAddress(*self.config.kafka_address(self._kafka_socket.getsockname()[1]))
+
+        return KafkaListener(
+            services=KafkaServices(
+                metadata=self.metadata,
+                replicas=self.replicas,
+                standing=self.membership,
+                admin=self.admin,
+                produce=self.produce,
+                reads=self.reads,
+                clock=self.clock,
+                limits=self.config.limits,
+            ),
+            membership=self.membership,
+            contained=self.counts.contained,
+            counts=self.counts.kafka,
+            address=address,
+            connections_max=self.config.limits.connections_max,
+        )
+
     # -- calls from the parts to the process -----------------------------------------------------
 
     def _peer_identity(self) -> PeerIdentity:
@@ -258,6 +305,8 @@ class Node(Assembly):
         # Bind first: if the address is taken, the node must refuse to start before it uses up the clean-stop mark.
         self._api_socket = _bind(self.config.listen)
         self.api_port = self._api_socket.getsockname()[1]
+        if self.config.kafka_listen is not None:
+            self._kafka_socket = _bind(self.config.kafka_listen)
         # Recover logs before the quorum starts: its images give roles to replicas, which must exist already.
         await self.recover()
         await self.quorum.start()
@@ -288,6 +337,9 @@ class Node(Assembly):
         )
         await self._runner.setup()
         await web.SockSite(self._runner, self._api_socket, ssl_context=self._api_tls).start()
+        if self._kafka is not None and self._kafka_socket is not None:
+            await self._kafka.start(self._kafka_socket)
+            logger.info("kafka listening address=%s:%d", *self._kafka_socket.getsockname()[:2])
         self.health.has_started = True
         logger.info("listening url=%s data_dir=%s", self.url, self.directory.root)
 
@@ -311,9 +363,12 @@ class Node(Assembly):
     async def serve(self, stop: asyncio.Event) -> None:
         """Take part in the cluster until ``stop`` is set; then leave it in order."""
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(work(), name=name) for name, work in self.background().items()
-            ]
+            loops = dict(self.background())
+            if self._kafka is not None:
+                loops["kafka-address"] = partial(
+                    self._keep_going, "kafka-address", self._kafka.advertise
+                )
+            tasks = [group.create_task(work(), name=name) for name, work in loops.items()]
             await stop.wait()
             # All tasks continue meanwhile: heartbeats tell the controller that this node drains.
             await self._leave()
@@ -332,6 +387,8 @@ class Node(Assembly):
             self.controller.close()
             await self.quorum.transfer_leadership(timeout_ms=TRANSFER_TIMEOUT_MS)
         # Stop the API last: until others lead, clients are better served here than refused.
+        if self._kafka is not None:
+            await self._kafka.close()
         if self._runner is not None:
             await self._runner.cleanup()
 

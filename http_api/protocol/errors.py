@@ -184,40 +184,6 @@ def row_of(error: MilenaError) -> ErrorRow:
     return UNLISTED_ERROR
 
 
-_KAFKA_CODES: dict[type[MilenaError], int] = {
-    e.TopicNotFoundError: 3,  # UNKNOWN_TOPIC_OR_PARTITION
-    e.PartitionNotFoundError: 3,
-    e.NoLeaderError: 5,  # LEADER_NOT_AVAILABLE
-    e.NotLeaderError: 6,  # NOT_LEADER_OR_FOLLOWER
-    e.FateUnknownError: 7,  # REQUEST_TIMED_OUT
-    e.ForbiddenError: 29,  # TOPIC_AUTHORIZATION_FAILED
-    e.RequestTooLargeError: 10,  # MESSAGE_TOO_LARGE
-    e.InvalidTopicNameError: 17,  # INVALID_TOPIC_EXCEPTION
-    e.NotEnoughReplicasError: 19,  # NOT_ENOUGH_REPLICAS
-    e.StaleProducerEpochError: 47,  # INVALID_PRODUCER_EPOCH
-    e.DiskFullError: 56,  # KAFKA_STORAGE_ERROR
-    e.MemberFencedError: 82,  # FENCED_INSTANCE_ID
-    e.InvalidRecordError: 87,  # INVALID_RECORD
-    e.TooManyRequestsError: 89,  # THROTTLING_QUOTA_EXCEEDED
-    e.QuotaExceededError: 89,
-}
-"""Error → Kafka's own number, from the table of error codes in its protocol guide."""
-
-_KAFKA_UNKNOWN = -1
-"""UNKNOWN_SERVER_ERROR: a retry may or may not help."""
-_KAFKA_RETRIABLE = 5
-"""All other errors that wrote nothing and may succeed later: every client retries LEADER_NOT_AVAILABLE."""
-
-
-def kafka_code_of(error: MilenaError) -> int:
-    """Return Kafka's number for an error, by which its clients know whether to retry."""
-    for kind in type(error).__mro__:
-        code = _KAFKA_CODES.get(kind)
-        if code is not None:
-            return code
-    return _KAFKA_RETRIABLE if row_of(error).status in _RETRY_STATUSES else _KAFKA_UNKNOWN
-
-
 def _retry_after(error: MilenaError) -> str:
     if isinstance(error, e.QuotaExceededError):
         # Whole seconds, rounded up: a client that waits this long is accepted.

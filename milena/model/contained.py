@@ -23,6 +23,8 @@ class EntryPoint(StrEnum):
     """A request on the API port: a handler, a stream, the quick lane."""
     PEER = "peer"
     """A request of another node on the peer port."""
+    KAFKA = "kafka"
+    """A request on the Kafka port."""
     REPLICATION = "replication"
     """A leader's response to this node's fetch."""
     CALLBACK = "callback"

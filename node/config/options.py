@@ -79,6 +79,25 @@ class NodeConfig:
             says="the address of `listen`; if that is a wildcard, the machine's name",
         ),
     )
+    kafka_listen: Address | None = field(
+        default=None,
+        metadata=option(
+            kinds.listen_address(),
+            "Where the node listens for Kafka clients, which speak Kafka's own protocol. It needs the extra `kafka` "
+            "of milena-node, and for now an address of this machine alone, such as `127.0.0.1:9092`.",
+            NODE,
+            says="none: no Kafka interface",
+        ),
+    )
+    kafka_advertise: Address | None = field(
+        default=None,
+        metadata=option(
+            kinds.dial_address(),
+            "Address under which Kafka clients reach this node.",
+            NODE,
+            says="the address of `kafka_listen`",
+        ),
+    )
     rack: str | None = field(
         default=None,
         metadata=option(
@@ -773,6 +792,11 @@ class NodeConfig:
         """Return the address at which other nodes reach this one; ``port`` is the bound peer port."""
         address = self.reachable_peer_address
         return address._replace(port=address.port or port)
+
+    def kafka_address(self, port: int) -> Address:
+        """Return the address under which Kafka clients reach this node; ``port`` is the bound one."""
+        assert self.kafka_listen is not None, "the node has a Kafka interface"
+        return self.kafka_advertise or self.kafka_listen._replace(port=port)
 
     @property
     def creates_topics(self) -> bool:

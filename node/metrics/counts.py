@@ -120,6 +120,18 @@ class TransactionCounts:
 
 
 @dataclass(slots=True)
+class KafkaCounts:
+    """The Kafka interface of this node since it started."""
+
+    requests: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Requests by API and by the first error code of the response; 0: no error."""
+    connections: int = 0
+    """Connections that are open now."""
+    refused_frames: int = 0
+    """Connections that were closed because their bytes were no request that is served."""
+
+
+@dataclass(slots=True)
 class NodeCounts:
     """Events of this node since it started."""
 
@@ -146,5 +158,6 @@ class NodeCounts:
     """Time of one sync of a log to the disk."""
     compaction: CompactionCounts = field(default_factory=CompactionCounts)
     groups: GroupCounts = field(default_factory=GroupCounts)
+    kafka: KafkaCounts = field(default_factory=KafkaCounts)
     scrub: ScrubCounts = field(default_factory=ScrubCounts)
     transactions: TransactionCounts = field(default_factory=TransactionCounts)

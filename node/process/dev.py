@@ -15,6 +15,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -62,23 +63,27 @@ def plan_nodes(
     data_dir: Path,
     base_port: int,
     base_peer_port: int,
+    base_kafka_port: int | None = None,
     options: Mapping[str, str],
     environment: Mapping[str, str],
     chosen: Mapping[str, str],
 ) -> tuple[NodePlan, ...]:
     """Return the processes of a local cluster; create the data directory and the secret that its nodes share.
 
-    ``options``: further settings by name, the same for every node. ``environment``: the variables that the processes
-    inherit, except settings of a node. ``chosen``: variables that choose the code that they run.
+    ``base_kafka_port``: the port of node 1 for Kafka clients; None: no Kafka interface. ``options``: further settings
+    by name, the same for every node. ``environment``: the variables that the processes inherit, except settings of a
+    node. ``chosen``: variables that choose the code that they run.
 
     Raises:
         StartupError: ports that collide, or a directory that cannot be written.
     """
-    if abs(base_port - base_peer_port) < PORTS_APART:
-        raise StartupError(
-            f"base ports {base_port} and {base_peer_port} are closer than {PORTS_APART}: "
-            "the nodes' ports would collide"
-        )
+    bases = [base_port, base_peer_port, *(() if base_kafka_port is None else (base_kafka_port,))]
+    for one, other in combinations(bases, 2):
+        if abs(one - other) < PORTS_APART:
+            raise StartupError(
+                f"base ports {one} and {other} are closer than {PORTS_APART}: "
+                "the nodes' ports would collide"
+            )
     secret_file = data_dir.absolute() / "cluster-secret"
     _write_secret(secret_file)
     peers = ",".join(f"{i}=127.0.0.1:{base_peer_port + i - 1}" for i in range(1, count + 1))
@@ -94,6 +99,8 @@ def plan_nodes(
             "cluster_secret_file": str(secret_file),
             "drain_timeout_ms": str(DRAIN_MS),
         }
+        if base_kafka_port is not None:
+            settings["kafka_listen"] = f"127.0.0.1:{base_kafka_port + node_id - 1}"
         plans.append(
             NodePlan(
                 name=f"node-{node_id}",
@@ -134,13 +141,21 @@ def _write_secret(path: Path) -> None:
         file.write(secrets.token_urlsafe(32) + "\n")
 
 
-def check_ports(*, count: int, base_port: int, base_peer_port: int) -> None:
+def check_ports(
+    *, count: int, base_port: int, base_peer_port: int, base_kafka_port: int | None = None
+) -> None:
     """Refuse ports that another process has.
 
     Raises:
         StartupError: a port is taken; the message names the option that chooses another one.
     """
-    for option, base in (("--base-port", base_port), ("--base-peer-port", base_peer_port)):
+    for option, base in (
+        ("--base-port", base_port),
+        ("--base-peer-port", base_peer_port),
+        ("--base-kafka-port", base_kafka_port),
+    ):
+        if base is None:
+            continue
         for port in range(base, base + count):
             with socket.socket() as probe:
                 # A node binds with this option, too: connections of a former run do not block the port.

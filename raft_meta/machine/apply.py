@@ -65,6 +65,7 @@ from raft_meta.machine.commands import (
     RegisterBroker,
     SetAccessMode,
     SetFeatureLevel,
+    SetKafkaAddresses,
     StepReassignments,
     UnfenceBroker,
     UnregisterBroker,
@@ -158,7 +159,12 @@ def _dispatch(image: Image, index: int, now_ms: WallMs, command: Command) -> Out
         ):
             return cluster.apply(image, command)
         case (
-            RegisterBroker() | UnfenceBroker() | FenceBroker() | DrainBroker() | UnregisterBroker()
+            RegisterBroker()
+            | UnfenceBroker()
+            | FenceBroker()
+            | DrainBroker()
+            | UnregisterBroker()
+            | SetKafkaAddresses()
         ):
             return brokers.apply(image, index, command)
         case CreateTopic() | DeleteTopic() | AddPartitions() | AlterConfigs():

@@ -20,6 +20,7 @@ from raft_meta.machine.commands import (
     DrainBroker,
     FenceBroker,
     RegisterBroker,
+    SetKafkaAddresses,
     UnfenceBroker,
     UnregisterBroker,
 )
@@ -28,7 +29,20 @@ from raft_meta.machine.image import Broker, Image
 from raft_meta.machine.outcome import Outcome
 from raft_meta.machine.topics import partitions
 
-BrokerCommand = RegisterBroker | UnfenceBroker | FenceBroker | DrainBroker | UnregisterBroker
+KAFKA_LEVEL = 12
+"""Feature level from which on brokers have addresses for Kafka clients."""
+LISTENERS_MAX = 8
+"""Addresses of one broker."""
+HOST_LENGTH_MAX = 255
+
+BrokerCommand = (
+    RegisterBroker
+    | UnfenceBroker
+    | FenceBroker
+    | DrainBroker
+    | UnregisterBroker
+    | SetKafkaAddresses
+)
 
 
 def apply(image: Image, index: int, command: BrokerCommand) -> Outcome:
@@ -49,6 +63,8 @@ def apply(image: Image, index: int, command: BrokerCommand) -> Outcome:
             return _drain(image, command)
         case UnregisterBroker():
             return _unregister(image, command)
+        case SetKafkaAddresses():
+            return _set_kafka_addresses(image, command)
 
 
 def _register(image: Image, index: int, command: RegisterBroker) -> Outcome:
@@ -119,6 +135,23 @@ def _drain(image: Image, command: DrainBroker) -> Outcome:
     broker = partitions.current_broker(image, command.broker_id, command.broker_epoch)
     draining = _with_broker(image, replace(broker, is_draining=True))
     return partitions.apply_changes(draining, command.changes)
+
+
+def _set_kafka_addresses(image: Image, command: SetKafkaAddresses) -> Outcome:
+    broker = partitions.current_broker(image, command.broker_id, command.broker_epoch)
+    names = [name for name, _, _ in command.addresses]
+    is_ordered = names == sorted(set(names)) and len(names) <= LISTENERS_MAX
+    if not is_ordered or not all(_is_address(*address) for address in command.addresses):
+        raise InvalidRequestError(
+            f"A broker has at most {LISTENERS_MAX} listeners of different names, each with a host of up to "
+            f"{HOST_LENGTH_MAX} characters and a port."
+        )
+    return Outcome(_with_broker(image, replace(broker, kafka_addresses=command.addresses)))
+
+
+def _is_address(name: str, host: str, port: int) -> bool:
+    is_named = 1 <= len(name) <= HOST_LENGTH_MAX and 1 <= len(host) <= HOST_LENGTH_MAX
+    return is_named and 1 <= port <= 65_535
 
 
 def check_removable(image: Image, broker_id: int) -> None:

@@ -82,6 +82,7 @@ TAGS: dict[int, type[c.Command]] = {
     37: c.ForgetProducers,
     38: c.CorrectTime,
     39: c.NoteAction,
+    40: c.SetKafkaAddresses,
 }
 """Wire tag → command. A tag is never used again for another command."""
 LEVELS: dict[type[c.Command], int] = {
@@ -109,6 +110,7 @@ LEVELS: dict[type[c.Command], int] = {
     c.NoteAction: 11,
     c.ForgetProducers: 8,
     c.CorrectTime: 11,
+    c.SetKafkaAddresses: 12,
 }
 """The feature level from which on each command is allowed."""
 

@@ -127,6 +127,18 @@ class UnregisterBroker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetKafkaAddresses:
+    """A broker tells where Kafka clients reach it, in its present broker epoch; a registration forgets it.
+
+    ``addresses``: (listener, host, port), ordered by listener, at most ``brokers.LISTENERS_MAX``. Empty: nowhere.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    addresses: tuple[tuple[str, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeaders:
     """Elections for any other reason. Response: per change, whether it was applied (tuple of bool)."""
 
@@ -619,6 +631,7 @@ Command = (
     | FenceBroker
     | DrainBroker
     | UnregisterBroker
+    | SetKafkaAddresses
     | ElectLeaders
     | CreateTopic
     | DeleteTopic

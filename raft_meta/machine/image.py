@@ -38,6 +38,15 @@ class Broker:
     The broker stores a new epoch before it asks to be unfenced. Until then, a crash may leave the directory at any
     epoch in [stored_epoch, broker_epoch]. Each of these epochs proves that it is the same directory.
     """
+    kafka_addresses: tuple[tuple[str, str, int], ...] = field(default=(), metadata={"since": 12})
+    """Where Kafka clients reach the broker: (listener, host, port), ordered by listener. Empty: they cannot."""
+
+    def kafka_address(self, listener: str) -> tuple[str, int] | None:
+        """Return host and port under which Kafka clients of a listener reach the broker; None: they cannot."""
+        for name, host, port in self.kafka_addresses:
+            if name == listener:
+                return host, port
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from raft_meta.machine import producers, transactions
+from raft_meta.machine import brokers, producers, transactions
 from raft_meta.machine.access import access, audit, quotas
 from raft_meta.machine.groups import group_rules
 from raft_meta.machine.image import Ending, Image, Partition, PartitionKey, TransactionKey
@@ -47,6 +47,8 @@ def _of_maps(image: Image) -> Iterator[str]:
     for broker in image.brokers.values():
         if not broker.stored_epoch <= broker.broker_epoch <= image.index:
             yield f"broker {broker.broker_id} has an epoch from the future"
+        if broker.kafka_addresses and image.feature_level < brokers.KAFKA_LEVEL:
+            yield f"broker {broker.broker_id} has Kafka addresses below the feature level that stores them"
     for broker_id, proposer in image.proposers.items():
         if any(sequence <= proposer.floor for sequence in proposer.window):
             yield f"proposer {broker_id} remembers a sequence below its floor"

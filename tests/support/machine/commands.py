@@ -50,6 +50,7 @@ class CommandSource:
         makers: list[tuple[int, Maker]] = [
             (8, self._register),
             (10, self._unfence),
+            (2, self._set_kafka_addresses),
             (6, self._fence),
             (2, self._drain),
             (8, self._elect),
@@ -125,6 +126,17 @@ class CommandSource:
             feature_max=codec.FEATURE_LEVEL_MAX,
             was_clean_stop=False,
             reports=reports,
+        )
+
+    def _set_kafka_addresses(self, image: Image) -> c.Command:
+        broker_id = self._broker()
+        names = sorted(
+            {self.rng.choice(["plain", "external"]) for _ in range(self.rng.randint(0, 2))}
+        )
+        return c.SetKafkaAddresses(
+            broker_id=broker_id,
+            broker_epoch=self._epoch(image, broker_id),
+            addresses=tuple((name, "b", self.rng.choice([0, 9092, 9093])) for name in names),
         )
 
     def _unfence(self, image: Image) -> c.Command:

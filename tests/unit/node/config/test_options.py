@@ -156,12 +156,28 @@ def test_variables_of_other_programs_and_of_service_links_are_left_alone():
         ({"admin_user": "ANONYMOUS"}, "is who comes without credentials; choose another name"),
         ({"peer_listen": "0.0.0.0:7082"}, "open beyond this machine and nothing protects it"),
         ({"peer_listen": "10.1.2.3:7082"}, "set MILENA_CLUSTER_SECRET or cluster_secret_file"),
+        ({"kafka_advertise": "a:9092"}, "kafka_advertise is set and kafka_listen is not"),
+        ({"kafka_listen": "0.0.0.0:9092"}, "use an address of this machine"),
+        ({"kafka_listen": "10.1.2.3:9092"}, "open beyond this machine"),
+        (
+            {"kafka_listen": "127.0.0.1:9092", "admin_password_file": "p"},
+            "remove kafka_listen, or set access_mode = optional",
+        ),
     ],
 )
 def test_contradictions_are_refused(flags: dict[str, object], said: str):
     with pytest.raises(StartupError) as caught:
         load(flags)
     assert said in caught.value.message
+
+
+def test_kafka_clients_reach_a_node_where_it_listens_or_where_it_says():
+    config = load(
+        {"kafka_listen": "127.0.0.1:0", "admin_password_file": "p", "access_mode": "optional"}
+    )
+    assert str(config.kafka_address(9092)) == "127.0.0.1:9092"
+    told = load({"kafka_listen": "localhost:9092", "kafka_advertise": "node-1.example.org:19092"})
+    assert str(told.kafka_address(9092)) == "node-1.example.org:19092"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])

@@ -53,6 +53,21 @@ def flags(arguments: tuple[str, ...]) -> dict[str, object]:
     return found
 
 
+def test_kafka_clients_reach_each_node_at_a_port_of_its_own(tmp_path: Path):
+    plans = plan(tmp_path, base_kafka_port=20282)
+    configs = [load_config(None, p.environment, flags(p.arguments)) for p in plans]
+    assert [str(config.kafka_listen) for config in configs] == [
+        f"127.0.0.1:{port}" for port in (20282, 20283, 20284)
+    ]
+    with pytest.raises(StartupError, match="20182 and 20184 are closer than 5"):
+        plan(tmp_path, base_kafka_port=20184)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(StartupError, match="--base-kafka-port"):
+            check_ports(count=1, base_port=0, base_peer_port=0, base_kafka_port=port)
+
+
 def test_the_planned_nodes_are_one_cluster(tmp_path: Path):
     plans = plan(tmp_path)
     configs = [load_config(None, p.environment, flags(p.arguments)) for p in plans]

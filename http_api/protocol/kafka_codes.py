@@ -1,0 +1,175 @@
+"""The one table from typed errors to Kafka's error codes, for Kafka's clients and for ``kafka_error_code`` in receipts.
+
+A code decides what a client does. An error that wrote nothing and may succeed later has a retriable code. An error with
+an unknown fate is REQUEST_TIMED_OUT: an idempotent producer repeats the request, and its sequences tell whether the
+records are there.
+
+Source: the table of error codes in Kafka's protocol guide.
+"""
+
+from enum import IntEnum, unique
+
+from http_api.protocol import errors as api
+from milena.model import errors as e
+from milena.model.errors import MilenaError
+
+
+@unique
+class KafkaCode(IntEnum):
+    """Kafka's error codes, as far as Milena sends them."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    INVALID_REQUIRED_ACKS = 21
+    UNKNOWN_MEMBER_ID = 25
+    TOPIC_AUTHORIZATION_FAILED = 29
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    CONCURRENT_TRANSACTIONS = 51
+    KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
+    UNKNOWN_PRODUCER_ID = 59
+    GROUP_ID_NOT_FOUND = 69
+    NON_EMPTY_GROUP = 68
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    LISTENER_NOT_FOUND = 72
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    STALE_BROKER_EPOCH = 77
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
+    INVALID_RECORD = 87
+    THROTTLING_QUOTA_EXCEEDED = 89
+    RESOURCE_NOT_FOUND = 91
+    DUPLICATE_RESOURCE = 92
+    UNKNOWN_TOPIC_ID = 100
+    BROKER_ID_NOT_REGISTERED = 102
+    FENCED_MEMBER_EPOCH = 110
+
+
+_K = KafkaCode
+
+KAFKA_TABLE: dict[type[MilenaError], KafkaCode] = {
+    # The request must change.
+    e.MalformedRequestError: _K.INVALID_REQUEST,
+    e.InvalidTopicNameError: _K.INVALID_TOPIC_EXCEPTION,
+    e.InvalidConfigError: _K.INVALID_CONFIG,
+    e.InvalidReplicationError: _K.INVALID_REPLICATION_FACTOR,
+    e.OffsetOutOfRangeError: _K.OFFSET_OUT_OF_RANGE,
+    api.MethodNotAllowedError: _K.INVALID_REQUEST,
+    e.NotAcceptableError: _K.INVALID_REQUEST,
+    api.BodyTimeoutError: _K.INVALID_REQUEST,
+    e.UnsupportedMediaTypeError: _K.INVALID_REQUEST,
+    api.InvalidFieldError: _K.INVALID_REQUEST,
+    e.UnsupportedSchemaError: _K.INVALID_RECORD,
+    e.InvalidRecordError: _K.INVALID_RECORD,
+    api.UnreadableRecordError: _K.INVALID_RECORD,
+    e.InvalidConsumerError: _K.INVALID_REQUEST,
+    e.InvalidProducerError: _K.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    e.IdempotencyKeyReusedError: _K.INVALID_REQUEST,
+    e.TopicNotTransactionalError: _K.POLICY_VIOLATION,
+    e.InvalidAccessError: _K.INVALID_REQUEST,
+    # The caller may not.
+    e.UnauthenticatedError: _K.SASL_AUTHENTICATION_FAILED,
+    e.ForbiddenError: _K.TOPIC_AUTHORIZATION_FAILED,
+    # Nothing of this name.
+    e.RouteNotFoundError: _K.INVALID_REQUEST,
+    e.TopicNotFoundError: _K.UNKNOWN_TOPIC_OR_PARTITION,
+    e.PartitionNotFoundError: _K.UNKNOWN_TOPIC_OR_PARTITION,
+    e.ConsumerNotFoundError: _K.UNKNOWN_MEMBER_ID,
+    e.GroupNotFoundError: _K.GROUP_ID_NOT_FOUND,
+    e.ClusterNotFoundError: _K.RESOURCE_NOT_FOUND,
+    e.BrokerNotFoundError: _K.BROKER_ID_NOT_REGISTERED,
+    e.ConfigNotFoundError: _K.INVALID_CONFIG,
+    e.ReplicaNotFoundError: _K.REPLICA_NOT_AVAILABLE,
+    api.ResourceNotFoundError: _K.RESOURCE_NOT_FOUND,
+    e.MemberNotFoundError: _K.UNKNOWN_MEMBER_ID,
+    e.TransactionNotFoundError: _K.INVALID_TXN_STATE,
+    e.UserNotFoundError: _K.RESOURCE_NOT_FOUND,
+    e.TokenNotFoundError: _K.RESOURCE_NOT_FOUND,
+    # The state does not allow it.
+    e.TopicExistsError: _K.TOPIC_ALREADY_EXISTS,
+    e.ConsumerExistsError: _K.DUPLICATE_RESOURCE,
+    e.SubscriptionConflictError: _K.INVALID_REQUEST,
+    e.PreconditionFailedError: _K.INVALID_REQUEST,
+    e.StaleVersionError: _K.INVALID_REQUEST,
+    e.PartitionCountChangedError: _K.INVALID_REQUEST,
+    e.FeatureLevelError: _K.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    e.BrokerIdInUseError: _K.INVALID_REQUEST,
+    e.BrokerInUseError: _K.INVALID_REQUEST,
+    e.TooManyProducersError: _K.POLICY_VIOLATION,
+    e.TooManyReplicasError: _K.POLICY_VIOLATION,
+    e.GroupNotEmptyError: _K.NON_EMPTY_GROUP,
+    e.GroupChangedError: _K.NON_EMPTY_GROUP,
+    e.GroupLimitError: _K.GROUP_MAX_SIZE_REACHED,
+    e.StaleLeaderEpochError: _K.FENCED_LEADER_EPOCH,
+    e.StaleBrokerEpochError: _K.STALE_BROKER_EPOCH,
+    e.StaleControllerEpochError: _K.NOT_CONTROLLER,
+    e.StaleProducerEpochError: _K.INVALID_PRODUCER_EPOCH,
+    e.StaleMemberEpochError: _K.FENCED_MEMBER_EPOCH,
+    e.TransactionAbortedError: _K.INVALID_TXN_STATE,
+    e.TransactionCommittedError: _K.INVALID_TXN_STATE,
+    e.TransactionChangedError: _K.INVALID_TXN_STATE,
+    e.LastSuperuserError: _K.POLICY_VIOLATION,
+    e.AccessLimitError: _K.POLICY_VIOLATION,
+    e.MemberFencedError: _K.FENCED_INSTANCE_ID,
+    # A bound was reached.
+    e.RequestTooLargeError: _K.MESSAGE_TOO_LARGE,
+    e.TooManyRequestsError: _K.THROTTLING_QUOTA_EXCEEDED,
+    e.TooManyTransactionsError: _K.THROTTLING_QUOTA_EXCEEDED,
+    e.QuotaExceededError: _K.THROTTLING_QUOTA_EXCEEDED,
+    # Not now, and nothing was written.
+    e.NoLeaderError: _K.LEADER_NOT_AVAILABLE,
+    e.NotEnoughReplicasError: _K.NOT_ENOUGH_REPLICAS,
+    e.NotLeaderError: _K.NOT_LEADER_OR_FOLLOWER,
+    e.NoQuorumError: _K.LEADER_NOT_AVAILABLE,
+    e.DiskFullError: _K.KAFKA_STORAGE_ERROR,
+    e.ReplicaDamagedError: _K.LEADER_NOT_AVAILABLE,
+    e.DrainingError: _K.LEADER_NOT_AVAILABLE,
+    e.NotReadyError: _K.LEADER_NOT_AVAILABLE,
+    e.NotCoordinatorError: _K.NOT_COORDINATOR,
+    e.TransactionInProgressError: _K.CONCURRENT_TRANSACTIONS,
+    e.TransactionsPendingError: _K.CONCURRENT_TRANSACTIONS,
+    # It may or may not have happened.
+    e.FateUnknownError: _K.REQUEST_TIMED_OUT,
+    # Our own fault.
+    e.InternalError: _K.UNKNOWN_SERVER_ERROR,
+    e.CorruptBatchError: _K.CORRUPT_MESSAGE,
+    e.DiskFailedError: _K.KAFKA_STORAGE_ERROR,
+    e.StartupError: _K.UNKNOWN_SERVER_ERROR,
+}
+"""Error class → code. A class between root and leaves has none."""
+
+
+def kafka_code_of(error: MilenaError) -> int:
+    """Return Kafka's number for an error, by which its clients know whether to retry. Subclasses inherit it."""
+    for kind in type(error).__mro__:
+        code = KAFKA_TABLE.get(kind)
+        if code is not None:
+            return int(code)
+    if isinstance(error, e.UnavailableError):
+        return int(_K.LEADER_NOT_AVAILABLE)
+    return int(_K.UNKNOWN_SERVER_ERROR)

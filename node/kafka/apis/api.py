@@ -1,0 +1,127 @@
+"""The parts that every API has: its row in the table, its calls, and the services that handlers use."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from http_api.ports.node import ApiLimits
+from milena.disk.files import Buffer
+from milena.model.clock import Clock
+from milena.model.errors import MilenaError
+from node.control.standing import Standing
+from node.kafka.wire import cold
+from node.kafka.wire.primitives import WireReader
+from node.metadata.store import MetadataStore
+from node.replication.local_replicas import LocalReplicas
+from node.services.admin import AdminService
+from node.services.produce import ProduceService
+from node.services.reads import ReadService
+
+Body = list[Buffer]
+"""A response without its header, in pieces."""
+
+COLD_BYTES_MAX = 256 << 10
+"""The largest request that is not on the path of records. Its decoder makes an object of every few bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaAddress:
+    """Where clients reach the listener of a broker."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaServices:
+    """The parts of the node that handlers use."""
+
+    metadata: MetadataStore
+    replicas: LocalReplicas
+    standing: Standing
+    admin: AdminService
+    produce: ProduceService
+    reads: ReadService
+    clock: Clock
+    limits: ApiLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A request that is under way: the next one may start. ``answer`` waits for its response."""
+
+    answer: Awaitable[Body | None]
+
+
+class KafkaCall:
+    """One request."""
+
+    __slots__ = ("address", "api", "client_id", "code", "reader", "version")
+
+    def __init__(
+        self, api: "Api", version: int, client_id: str, reader: WireReader, address: KafkaAddress
+    ) -> None:
+        """Open a request. ``address``: where clients reach the listener that it came on."""
+        self.api = api
+        self.version = version
+        self.client_id = client_id
+        self.reader = reader
+        self.address = address
+        self.code = 0
+        """The first error code of the response, for the metrics."""
+
+    def note(self, code: int) -> int:
+        """Remember an error code that the response has; return it."""
+        if code and not self.code:
+            self.code = code
+        return code
+
+    def message(self) -> cold.Message:
+        """Return the request as kafka-python decodes it.
+
+        Raises:
+            MalformedFrameError: the frame does not hold one.
+        """
+        return cold.decode(self.api.key, self.version, self.reader)
+
+    def answer(self, fields: cold.Fields) -> Body:
+        """Return a response as kafka-python encodes it."""
+        return [cold.encode(self.api.key, self.version, fields)]
+
+
+Handler = Callable[[KafkaServices, KafkaCall], Awaitable[Body | Started | None]]
+"""Serves a request; None: it gets no response. Expected errors are codes in the response.
+
+Raises:
+    MalformedFrameError: the frame does not hold the request; the connection ends.
+    CloseConnectionError: the response can only be the end of the connection.
+"""
+
+
+class CloseConnectionError(Exception):
+    """The client must connect again. It never leaves the node."""
+
+    def __init__(self, cause: MilenaError) -> None:
+        super().__init__(cause.message)
+        self.cause = cause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One API key. Versions ``first`` to ``last`` are advertised, and served from ``served_from`` on."""
+
+    key: int
+    name: str
+    first: int
+    last: int
+    flexible_from: int
+    """The first version whose headers have tagged fields."""
+    handle: Handler
+    served_from: int = 0
+    bytes_max: int = COLD_BYTES_MAX
+    """The largest request."""
+    is_pipelined: bool = False
+    """Whether requests start behind each other without waiting for the responses of those before."""
+
+    def serves(self, version: int) -> bool:
+        """Return whether a request of this version is served."""
+        return max(self.first, self.served_from) <= version <= self.last

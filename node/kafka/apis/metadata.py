@@ -1,0 +1,222 @@
+"""Metadata (3): brokers, topics, and the leaders of their partitions.
+
+A broker without the listener is left out. A partition that it leads has LISTENER_NOT_FOUND. A missing topic is created
+under the node's rule (``auto_create_topics``), if the client allows that.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from http_api.protocol.kafka_codes import KafkaCode, kafka_code_of
+from milena.model.errors import MilenaError
+from node.kafka.apis.api import Api, Body, KafkaCall, KafkaServices
+from node.kafka.wire.metadata import (
+    FLEXIBLE_FROM,
+    OPERATIONS_UNKNOWN,
+    BrokerRow,
+    MetadataRequest,
+    PartitionMetadata,
+    TopicRow,
+    decode_request,
+    encode_response,
+    encode_topic,
+)
+from node.kafka.wire.primitives import NULL_UUID
+from raft_meta.machine.access import audit
+from raft_meta.machine.image import Broker, Image, Partition, Topic
+
+LISTENER = "plain"
+"""The listener whose addresses Metadata has."""
+LISTENER_CODE_FROM = 6
+"""The first version whose clients know LISTENER_NOT_FOUND."""
+CREATED_AT_ONCE_MAX = 50
+"""Topics that one request may create; the others do not exist for it. Clients ask again."""
+
+
+def _operations(*numbers: int) -> int:
+    return sum(1 << number for number in numbers)
+
+
+TOPIC_OPERATIONS = _operations(3, 4, 5, 6, 7, 8, 10, 11)
+"""Operations on a topic that are allowed while the cluster asks for no credentials: all of them. Source: KIP-430."""
+CLUSTER_OPERATIONS = _operations(5, 7, 8, 9, 10, 11, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The row of a topic, and all that it was made from: these objects never change."""
+
+    topic: Topic
+    brokers: object
+    states: tuple[Partition | None, ...]
+    row: bytes
+
+
+class _Rows:
+    """Encoded rows of topics. A topic with a thousand partitions takes a millisecond to encode."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int, bool], _Known] = {}
+
+    def row(self, image: Image, topic: Topic, *, own: int, version: int, operations: int) -> bytes:
+        states = tuple(
+            image.partitions.get((topic.topic_id, number))
+            for number in range(topic.partition_count)
+        )
+        key = (topic.topic_id, version, operations != OPERATIONS_UNKNOWN)
+        found = self._known.get(key)
+        if (
+            found is not None
+            and found.topic is topic
+            and found.brokers is image.brokers
+            and all(a is b for a, b in zip(found.states, states, strict=True))
+        ):
+            return found.row
+        parts = tuple(
+            _partition_row(image, number, state, own, version)
+            for number, state in enumerate(states)
+        )
+        row = encode_topic(_topic_row(topic, parts, operations), version)
+        if len(self._known) >= ROWS_MAX:
+            self._known.clear()
+        self._known[key] = _Known(topic, image.brokers, states, row)
+        return row
+
+
+ROWS_MAX = 10_000
+"""Rows that are kept."""
+_rows = _Rows()
+
+
+def is_reachable(broker: Broker | None) -> bool:
+    """Return whether Kafka clients can reach the broker now."""
+    return (
+        broker is not None and not broker.is_fenced and broker.kafka_address(LISTENER) is not None
+    )
+
+
+def _partition_row(
+    image: Image, number: int, state: Partition | None, own: int, version: int
+) -> PartitionMetadata:
+    if state is None:
+        return PartitionMetadata(KafkaCode.LEADER_NOT_AVAILABLE, number, -1, -1, (), (), ())
+    offline = tuple(
+        broker_id
+        for broker_id in state.replicas
+        if (broker := image.brokers.get(broker_id)) is None or broker.is_fenced
+    )
+    leader, code = state.leader, KafkaCode.NONE
+    if leader is None:
+        leader, code = -1, KafkaCode.LEADER_NOT_AVAILABLE
+    elif leader != own and not is_reachable(image.brokers.get(leader)):
+        has_code = version >= LISTENER_CODE_FROM
+        code = KafkaCode.LISTENER_NOT_FOUND if has_code else KafkaCode.LEADER_NOT_AVAILABLE
+        leader = -1
+    return PartitionMetadata(
+        code, number, leader, state.leader_epoch, state.replicas, tuple(state.isr), offline
+    )
+
+
+def _topic_row(
+    topic: Topic, partitions: tuple[PartitionMetadata, ...], operations: int
+) -> TopicRow:
+    return TopicRow(
+        KafkaCode.NONE,
+        topic.name,
+        bytes.fromhex(topic.topic_id),
+        is_internal=topic.name == audit.TOPIC,
+        partitions=partitions,
+        operations=operations,
+    )
+
+
+def brokers_of(services: KafkaServices, call: KafkaCall) -> list[BrokerRow]:
+    """Return the brokers that the client can reach. This node is always one: the client did reach it."""
+    image, own = services.metadata.image, services.metadata.node_id
+    rows = []
+    for broker_id in sorted({*image.brokers, own}):
+        broker = image.brokers.get(broker_id)
+        rack = None if broker is None else broker.rack
+        if broker_id == own:
+            rows.append(BrokerRow(own, call.address.host, call.address.port, rack))
+        elif broker is not None and is_reachable(broker):
+            address = broker.kafka_address(LISTENER)
+            assert address is not None, "a broker that is reachable has an address"
+            rows.append(BrokerRow(broker_id, *address, rack))
+    return rows
+
+
+async def _named(services: KafkaServices, name: str, may_create: bool) -> Topic | MilenaError:
+    found = services.metadata.image.topic(name)
+    if found is not None:
+        return found
+    try:
+        if may_create and name != audit.TOPIC:
+            return await services.admin.topic_to_write(name, may_create=True)
+        return await services.admin.topic(name)
+    except MilenaError as error:
+        return error
+
+
+async def _missing(
+    services: KafkaServices, request: MetadataRequest
+) -> dict[str, Topic | MilenaError]:
+    """Look for the named topics that this node's image does not have; create them if that is allowed."""
+    image = services.metadata.image
+    names = {
+        name for name, _ in request.topics or () if name is not None and image.topic(name) is None
+    }
+    created = sorted(names)[:CREATED_AT_ONCE_MAX] if request.may_create else []
+    found = await asyncio.gather(
+        *(_named(services, name, name in created) for name in sorted(names))
+    )
+    return dict(zip(sorted(names), found, strict=True))
+
+
+async def _metadata(services: KafkaServices, call: KafkaCall) -> Body:
+    request = decode_request(call.reader, call.version)
+    missing = await _missing(services, request)
+    image, own = services.metadata.image, services.metadata.node_id
+    operations = TOPIC_OPERATIONS if request.wants_topic_operations else OPERATIONS_UNKNOWN
+
+    def row(topic: Topic) -> bytes:
+        return _rows.row(image, topic, own=own, version=call.version, operations=operations)
+
+    def refused(code: int, name: str | None, topic_id: bytes = NULL_UUID) -> bytes:
+        return encode_topic(TopicRow(call.note(code), name, topic_id), call.version)
+
+    rows = []
+    if request.topics is None:
+        rows = [row(image.topics[topic_id]) for topic_id in sorted(image.topics)]
+    for name, topic_id in request.topics or ():
+        if name is None:
+            by_id = image.topics.get(topic_id.hex())
+            unknown = KafkaCode.UNKNOWN_TOPIC_ID
+            rows.append(row(by_id) if by_id else refused(unknown, None, topic_id))
+            continue
+        topic = image.topic(name) or missing[name]
+        if isinstance(topic, MilenaError):
+            rows.append(refused(kafka_code_of(topic), name))
+        else:
+            rows.append(row(topic))
+    return encode_response(
+        call.version,
+        brokers=brokers_of(services, call),
+        cluster_id=image.cluster_id or None,
+        controller_id=own,
+        topics=rows,
+        operations=CLUSTER_OPERATIONS if request.wants_cluster_operations else OPERATIONS_UNKNOWN,
+    )
+
+
+APIS = (
+    Api(
+        key=3,
+        name="Metadata",
+        first=0,
+        last=13,
+        flexible_from=FLEXIBLE_FROM,
+        handle=_metadata,
+        bytes_max=3 << 20,  # ten thousand of the longest names
+    ),
+)

@@ -1,0 +1,11 @@
+"""The table of all API keys that the interface serves. A group of keys is one module and one line here."""
+
+from node.kafka.apis import metadata
+from node.kafka.apis.api import Api
+from node.kafka.apis.versions import api_versions
+
+_SERVED: tuple[Api, ...] = (*metadata.APIS,)
+
+APIS: dict[int, Api] = {api.key: api for api in (*_SERVED, api_versions(_SERVED))}
+"""Each API by its key."""
+assert len(APIS) == len(_SERVED) + 1, "two modules serve the same key"

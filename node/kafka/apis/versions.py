@@ -1,0 +1,39 @@
+"""ApiVersions (18): what the interface offers. Every client asks this first.
+
+If the client's version is too high, the response has the layout of version 0 with error 35 and the whole list, from
+which the client chooses again. Source: KIP-35, KIP-511.
+"""
+
+from collections.abc import Iterable
+
+from http_api.protocol.kafka_codes import KafkaCode
+from node.kafka.apis.api import Api, Body, Handler, KafkaCall, KafkaServices
+from node.kafka.wire import cold
+
+KEY = 18
+LAST = 4
+
+
+def api_versions(others: Iterable[Api]) -> Api:
+    """Return the API that advertises these APIs, and itself."""
+    served = list(others)
+
+    async def handle(services: KafkaServices, call: KafkaCall) -> Body:
+        del services
+        is_known = call.version <= LAST
+        if is_known:
+            call.message()
+        code = KafkaCode.NONE if is_known else KafkaCode.UNSUPPORTED_VERSION
+        rows = [
+            {"api_key": api.key, "min_version": api.first, "max_version": api.last}
+            for api in sorted([*served, me], key=lambda api: api.key)
+        ]
+        fields = {"error_code": call.note(code), "api_keys": rows}
+        return [cold.encode(KEY, call.version if is_known else 0, fields)]
+
+    me = _api(handle)
+    return me
+
+
+def _api(handle: Handler) -> Api:
+    return Api(key=KEY, name="ApiVersions", first=0, last=LAST, flexible_from=3, handle=handle)

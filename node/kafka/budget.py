@@ -1,0 +1,81 @@
+"""A bound on the bytes of requests that a listener holds, over all of its connections.
+
+The bytes count from their arrival until the response. Above the bound, no connection reads, except one that has an
+unfinished frame: so what is held exceeds the bound by at most one frame, and the frame does get its end.
+"""
+
+from typing import Protocol
+
+
+class Holder(Protocol):
+    """A connection."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request has no response yet."""
+
+    def hold(self, is_held: bool) -> None:
+        """Stop reading, or go on."""
+
+
+class FrameBudget:
+    """The bytes of requests in work. Belongs to the data loop.
+
+    Invariant: connections are held only while the bound is exceeded; at most one that waits for bytes is not held then.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes: dict[Holder, int] = {}
+        self._held: dict[Holder, None] = {}
+        """The held connections, in the order of arrival."""
+        self._favoured: Holder | None = None
+        self.held_bytes = 0
+
+    def take(self, holder: Holder, count: int) -> None:
+        """Count bytes that arrived, and stop the connection if they are too many."""
+        self._bytes[holder] = self._bytes.get(holder, 0) + count
+        self.held_bytes += count
+        if self.held_bytes > self._bytes_max:
+            is_exempt = holder is self._favoured and not holder.is_busy
+            if not is_exempt and holder not in self._held:
+                self._held[holder] = None
+                holder.hold(True)
+            self._favour()
+
+    def give_back(self, holder: Holder, count: int) -> None:
+        """Stop counting bytes: their request has its response."""
+        if holder not in self._bytes:
+            return
+        self._bytes[holder] -= count
+        self.held_bytes -= count
+        self._look()
+
+    def leave(self, holder: Holder) -> None:
+        """Forget a connection that is closed."""
+        self.held_bytes -= self._bytes.pop(holder, 0)
+        self._held.pop(holder, None)
+        if self._favoured is holder:
+            self._favoured = None
+        self._look()
+
+    def _look(self) -> None:
+        if self.held_bytes <= self._bytes_max:
+            self._favoured = None
+            held, self._held = list(self._held), {}
+            for one in held:
+                one.hold(False)
+        else:
+            self._favour()
+
+    def _favour(self) -> None:
+        """If every connection waits for bytes, let one have them; nothing would ever be given back otherwise."""
+        if self._favoured is not None and not self._favoured.is_busy:
+            return
+        self._favoured = None
+        if any(holder.is_busy for holder, count in self._bytes.items() if count):
+            return
+        self._favoured = next(iter(self._held), None)
+        if self._favoured is not None:
+            del self._held[self._favoured]
+            self._favoured.hold(False)

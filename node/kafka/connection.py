@@ -1,0 +1,341 @@
+"""One client's connection: frames in, responses out, in the order of the requests.
+
+Order. A request starts when all before it are answered. Only Produce requests are pipelined: each one starts when the
+one before it has been appended, and does not wait for the acknowledgement. Responses leave in the order of requests.
+
+Back pressure. The connection stops reading, and refuses nothing: while ``IN_WORK_MAX`` requests are in work, and while
+the bytes of all clients' requests exceed their bound (``budget``). No request starts while a response is unsent.
+
+Hostile input. A malformed frame ends this connection, and nothing else. So does an error in a handler that the code did
+not expect; it is reported (``contained``).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from http_api.serving.connections import Connections
+from http_api.streaming.unsent import UnsentAnswers, reset_when_closed, taken_bytes
+from milena.model.contained import ContainedErrors, EntryPoint
+from milena.model.errors import MilenaError
+from node.kafka.apis.api import (
+    Api,
+    Body,
+    CloseConnectionError,
+    KafkaAddress,
+    KafkaCall,
+    KafkaServices,
+    Started,
+)
+from node.kafka.budget import FrameBudget
+from node.kafka.wire.frames import SIZE_BYTES, FrameSplitter, body_of, framed, head_of
+from node.kafka.wire.primitives import MalformedFrameError
+from node.metrics.counts import KafkaCounts
+
+logger = logging.getLogger(__name__)
+
+IN_WORK_MAX = 32
+"""Requests of a connection that have no response yet. Above this, the connection stops reading."""
+API_VERSIONS = 18
+"""The API whose responses have the oldest header, because its versions are not agreed upon yet (KIP-511)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaPatience:
+    """How long a connection may keep the node waiting, in seconds."""
+
+    first_request_s: float = 10.0
+    frame_s: float = 60.0
+    """From the first byte of a frame to its last one."""
+    idle_s: float = 600.0
+    """Without a request. Source: Kafka's ``connections.max.idle.ms``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerContext:
+    """The parts that all connections of a listener share."""
+
+    services: KafkaServices
+    apis: Mapping[int, Api]
+    address: Callable[[], KafkaAddress]
+    """Where clients reach the listener."""
+    is_open: Callable[[], bool]
+    """Whether clients without credentials may send requests now."""
+    frame_bytes_max: int
+    budget: FrameBudget
+    connections: Connections
+    unsent: UnsentAnswers
+    contained: ContainedErrors
+    counts: KafkaCounts
+    patience: KafkaPatience
+    on_closed: Callable[["KafkaConnection"], None]
+    """Called when a connection is closed."""
+
+
+@dataclass(slots=True)
+class _Unanswered:
+    """A request that has started. ``answer``: its response, or None if it gets none."""
+
+    call: KafkaCall
+    correlation_id: int
+    frame_bytes: int
+    answer: "asyncio.Future[Body | None]"
+
+
+class KafkaConnection(asyncio.Protocol):
+    """One connection. Belongs to the data loop.
+
+    Invariants:
+        ``_unanswered`` has the requests that started, in their order; ``_waiting`` has the frames behind them.
+        A task runs exactly while there are frames in ``_waiting`` or requests that it has started are not pipelined.
+    """
+
+    def __init__(self, context: ListenerContext) -> None:
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._splitter = FrameSplitter(context.frame_bytes_max)
+        self._waiting: deque[bytes] = deque()
+        self._unanswered: deque[_Unanswered] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._may_write = asyncio.Event()
+        self._may_write.set()
+        self._is_reading = True
+        self._is_held = False
+        """Whether the budget of all clients stops this connection."""
+        self._has_asked = False
+        self._since_s = self._loop.time()
+        self._frame_since_s: float | None = None
+
+    # -- the transport ---------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a client in."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._context.counts.connections += 1
+        self._context.connections.add(self)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """Stop everything that this client waits for. What was appended stays."""
+        del exc
+        context = self._context
+        self._transport = None
+        context.counts.connections -= 1
+        context.connections.discard(self)
+        context.unsent.discard(self)
+        context.budget.leave(self)
+        context.on_closed(self)
+        if self._task is not None:
+            self._task.cancel()
+        for entry in self._unanswered:
+            entry.answer.cancel()
+        self._waiting.clear()
+
+    def pause_writing(self) -> None:
+        """Start no further request: the client does not take its responses."""
+        self._may_write.clear()
+        self._context.unsent.add(self)
+
+    def resume_writing(self) -> None:
+        """Continue: the client has taken its responses."""
+        self._context.unsent.discard(self)
+        self._may_write.set()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes of the client."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        try:
+            frames = self._splitter.feed(data)
+        except MalformedFrameError as error:
+            self._refuse(error)
+            return
+        self._since_s = self._loop.time()
+        if not self._splitter.held_bytes:
+            self._frame_since_s = None
+        elif frames or self._frame_since_s is None:
+            self._frame_since_s = self._since_s
+        if frames:
+            self._has_asked = True
+            self._waiting += frames
+            if self._task is None:
+                self._context.connections.work(self)
+                self._task = self._loop.create_task(self._serve())
+        self._context.budget.take(self, len(data))
+        self._flow()
+
+    # -- Receiver and Closable -------------------------------------------------------------------
+
+    def unsent_bytes(self) -> int:
+        """Return the number of bytes that the client has not taken."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def taken_bytes(self) -> int:
+        """Return the number of bytes that the client has taken."""
+        return 0 if self._transport is None else taken_bytes(self._transport)
+
+    def give_up(self) -> None:
+        """Close the connection and drop what is unsent."""
+        if self._transport is not None:
+            reset_when_closed(self._transport)
+            self._transport.abort()
+
+    def force_close(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- flow ------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request has no response yet."""
+        return bool(self._waiting or self._unanswered or self._task is not None)
+
+    async def idle(self) -> None:
+        """Wait until every request that has arrived has its response."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    def hold(self, is_held: bool) -> None:
+        """Stop reading for the budget of all clients, or go on."""
+        self._is_held = is_held
+        self._flow()
+
+    def _flow(self) -> None:
+        """Read if there is room for more requests."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        is_full = len(self._waiting) + len(self._unanswered) >= IN_WORK_MAX
+        may_read = not (is_full or self._is_held)
+        if may_read != self._is_reading:
+            self._is_reading = may_read
+            if may_read:
+                transport.resume_reading()
+            else:
+                transport.pause_reading()
+
+    def check(self, now_s: float) -> None:
+        """Close the connection if its client keeps the node waiting for too long."""
+        patience = self._context.patience
+        if self.is_busy or not self._is_reading:
+            self._since_s = now_s
+            return
+        idle_s = patience.idle_s if self._has_asked else patience.first_request_s
+        began_s = self._frame_since_s
+        is_slow = began_s is not None and now_s - began_s > patience.frame_s
+        if is_slow or now_s - self._since_s > idle_s:
+            self.force_close()
+
+    # -- requests --------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Start the requests that have arrived, one after the other; end when there are no more."""
+        try:
+            while self._waiting:
+                await self._may_write.wait()
+                await self._start(self._waiting.popleft())
+            await self._settle()
+        except MalformedFrameError as error:
+            self._refuse(error)
+        except CloseConnectionError as error:
+            logger.debug("kafka connection closed: %s", error)
+            self.force_close()
+        except Exception as error:  # noqa: BLE001 - no request ends a node, whatever part of it failed
+            self._context.contained.report(EntryPoint.KAFKA, error, "api", "-")
+            self.force_close()
+        finally:
+            self._task = None
+            if self._transport is not None and not self._transport.is_closing():
+                if self._waiting:
+                    self._task = self._loop.create_task(self._serve())
+                else:
+                    self._context.connections.rest(self)
+                    self._since_s = self._loop.time()
+
+    async def _start(self, frame: bytes) -> None:
+        """Start a request; unless it is pipelined, wait for the responses before it, and for its own."""
+        head = head_of(frame)
+        api = self._context.apis.get(head.key)
+        if api is None:
+            raise MalformedFrameError(f"API key {head.key} is not served")
+        if len(frame) > api.bytes_max:
+            raise MalformedFrameError(f"a {api.name} request has {len(frame)} bytes")
+        if not (api.first <= head.version <= api.last or head.key == API_VERSIONS):
+            raise MalformedFrameError(f"{api.name} {head.version} is not served")
+        if not self._context.is_open():
+            raise MalformedFrameError("the cluster asks for credentials")
+        if not api.is_pipelined:
+            await self._settle()
+            await self._may_write.wait()
+        client_id, reader = body_of(frame, is_flexible=head.version >= api.flexible_from)
+        call = KafkaCall(api, head.version, client_id, reader, self._context.address())
+        answer: asyncio.Future[Body | None]
+        started = await self._handled(api, call)
+        if isinstance(started, Started):
+            answer = asyncio.ensure_future(started.answer)
+        else:
+            answer = self._loop.create_future()
+            answer.set_result(started)
+        self._unanswered.append(_Unanswered(call, head.correlation_id, len(frame), answer))
+        if answer.done():
+            self._flush()
+        else:
+            answer.add_done_callback(lambda _: self._flush())
+
+    async def _handled(self, api: Api, call: KafkaCall) -> Body | Started | None:
+        try:
+            return await api.handle(self._context.services, call)
+        except (MalformedFrameError, CloseConnectionError):
+            raise
+        except Exception as error:
+            raise CloseConnectionError(self._report(call, error)) from error
+
+    def _report(self, call: KafkaCall, error: BaseException) -> MilenaError:
+        return self._context.contained.report(EntryPoint.KAFKA, error, "api", call.api.name)
+
+    async def _settle(self) -> None:
+        """Wait until every request that has started has its response."""
+        while self._unanswered:
+            await asyncio.wait([self._unanswered[-1].answer])
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send the responses that are there, up to the first request without one."""
+        while self._unanswered and self._unanswered[0].answer.done():
+            entry = self._unanswered.popleft()
+            self._context.budget.give_back(self, SIZE_BYTES + entry.frame_bytes)
+            if entry.answer.cancelled():
+                continue
+            error = entry.answer.exception()
+            if error is None:
+                self._send(entry, entry.answer.result())
+                continue
+            if not isinstance(error, CloseConnectionError):
+                self._report(entry.call, error)
+            self.force_close()
+        self._flow()
+
+    def _send(self, entry: _Unanswered, body: Body | None) -> None:
+        call, counts = entry.call, self._context.counts.requests
+        label = (call.api.name, call.code)
+        counts[label] = counts.get(label, 0) + 1
+        if body is None or self._transport is None or self._transport.is_closing():
+            return
+        is_flexible = call.version >= call.api.flexible_from and call.api.key != API_VERSIONS
+        self._transport.writelines(framed(entry.correlation_id, body, is_flexible=is_flexible))
+
+    def _refuse(self, error: MalformedFrameError) -> None:
+        """Close the connection, because its bytes are no request."""
+        counts = self._context.counts
+        counts.refused_frames += 1
+        if not counts.refused_frames & (counts.refused_frames - 1):
+            # At powers of two: a flood of frames must not become a flood of lines.
+            logger.warning(
+                "kafka frame refused count=%d reason=%s", counts.refused_frames, error.message
+            )
+        self.force_close()

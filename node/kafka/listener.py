@@ -1,0 +1,162 @@
+"""The listener: accepts connections, bounds them, and tells the cluster where Kafka clients reach this node.
+
+While access control is ``required``, clients would have to authenticate, which the interface cannot ask of them yet. So
+it then takes no requests.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from http_api.serving.connections import Connections
+from http_api.streaming.unsent import UnsentAnswers
+from milena.model.access import AccessMode
+from milena.model.contained import ContainedErrors
+from milena.model.errors import MilenaError
+from node.config.budgets import LASTING_RETRY_MS, LONG_PROPOSE_MS
+from node.control.membership import Membership
+from node.kafka.apis.api import Api, KafkaAddress, KafkaServices
+from node.kafka.apis.metadata import LISTENER
+from node.kafka.apis.registry import APIS
+from node.kafka.budget import FrameBudget
+from node.kafka.connection import KafkaConnection, KafkaPatience, ListenerContext
+from node.metrics.counts import KafkaCounts
+from raft_meta.machine.codec import LEVELS
+from raft_meta.machine.commands import SetKafkaAddresses
+from raft_meta.machine.image import Image
+
+logger = logging.getLogger(__name__)
+
+FRAME_BYTES_MAX = 32 << 20
+PATIENCE = KafkaPatience()
+CHECK_S = 1.0
+"""How often connections are checked for clients that keep the node waiting."""
+CLOSE_S = 2.0
+"""How long a stop waits for the requests in work."""
+
+
+class KafkaListener:
+    """The Kafka interface of one node. Belongs to the data loop."""
+
+    def __init__(
+        self,
+        *,
+        services: KafkaServices,
+        membership: Membership,
+        contained: ContainedErrors,
+        counts: KafkaCounts,
+        address: Callable[[], KafkaAddress],
+        connections_max: int,
+        apis: Mapping[int, Api] = APIS,
+        patience: KafkaPatience = PATIENCE,
+    ) -> None:
+        """Build a listener that accepts nothing yet. ``address``: where clients reach it, once it listens."""
+        limits = services.limits
+        self._services = services
+        self._membership = membership
+        self._address = address
+        self._open: set[KafkaConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_refused = False
+        self._context = ListenerContext(
+            services=services,
+            apis=apis,
+            address=address,
+            is_open=self._is_open,
+            frame_bytes_max=min(FRAME_BYTES_MAX, limits.request_bytes_max),
+            budget=FrameBudget(limits.bytes_in_flight_max),
+            connections=Connections(connections_max),
+            unsent=UnsentAnswers(
+                bytes_max=limits.unsent_bytes_max, wait_ms_max=limits.unsent_wait_ms_max
+            ),
+            contained=contained,
+            counts=counts,
+            patience=patience,
+            on_closed=self._open.discard,
+        )
+
+    def connection(self) -> KafkaConnection:
+        """Return the protocol of a new connection."""
+        made = KafkaConnection(self._context)
+        self._open.add(made)
+        return made
+
+    def _is_open(self) -> bool:
+        is_open = self._services.metadata.image.access_mode != AccessMode.REQUIRED
+        if not is_open and not self._has_refused:
+            logger.error(
+                "kafka clients are refused: the cluster's access mode is required, and the Kafka interface cannot "
+                "authenticate clients yet"
+            )
+        self._has_refused = not is_open
+        return is_open
+
+    async def start(self, bound: socket.socket) -> None:
+        """Accept connections on a socket that is bound."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self.connection, sock=bound, backlog=1024)
+        self._check()
+
+    def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        for connection in list(self._open):
+            connection.check(now_s)
+        self._timer = loop.call_later(CHECK_S, self._check)
+
+    async def close(self) -> None:
+        """Accept no more, give the requests in work a moment, and close all connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is None:
+            return
+        self._server.close()
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + CLOSE_S
+        while (busy := [one for one in self._open if one.is_busy]) and loop.time() < end_s:
+            await asyncio.wait(
+                [asyncio.ensure_future(one.idle()) for one in busy], timeout=end_s - loop.time()
+            )
+        for connection in list(self._open):
+            connection.force_close()
+
+    # -- telling the cluster ---------------------------------------------------------------------
+
+    async def advertise(self) -> None:
+        """Keep this broker's address in the replicated state up to date, while the node runs."""
+        await advertise(self._services, self._membership, self._addresses)
+
+    def _addresses(self) -> tuple[tuple[str, str, int], ...]:
+        address = self._address()
+        return ((LISTENER, address.host, address.port),)
+
+
+async def advertise(
+    services: KafkaServices,
+    membership: Membership,
+    addresses: Callable[[], tuple[tuple[str, str, int], ...]],
+) -> None:
+    """Write the addresses into the broker's row whenever a registration or an upgrade has left it without them."""
+    metadata = services.metadata
+
+    def is_due(image: Image) -> bool:
+        broker = membership.me(image)
+        has_level = image.feature_level >= LEVELS[SetKafkaAddresses]
+        return has_level and broker is not None and broker.kafka_addresses != addresses()
+
+    while True:
+        await metadata.wait_until(is_due, timeout_ms=LASTING_RETRY_MS)
+        if not is_due(metadata.image):
+            continue
+        command = SetKafkaAddresses(
+            broker_id=metadata.node_id,
+            broker_epoch=membership.broker_epoch,
+            addresses=addresses(),
+        )
+        with suppress(MilenaError):
+            await metadata.propose(command, timeout_ms=LONG_PROPOSE_MS)
+            continue
+        await services.clock.sleep(LASTING_RETRY_MS)

@@ -1,0 +1,178 @@
+"""Kafka clients in memory: frames into a connection of a node, and what comes out of it."""
+
+import asyncio
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kafka.protocol import consumer, metadata, producer
+
+from http_api.ports.node import ApiLimits
+from node.assembly import Assembly
+from node.kafka.apis.api import Api, KafkaAddress, KafkaServices
+from node.kafka.apis.registry import APIS
+from node.kafka.connection import KafkaConnection, KafkaPatience
+from node.kafka.listener import PATIENCE, KafkaListener
+from node.kafka.wire import cold
+
+CLIENT = "test"
+RESPONSES = {
+    kind.API_KEY: kind
+    for module in (consumer, metadata, producer)
+    for name, kind in vars(module).items()
+    if name.endswith("Response")
+}
+
+
+def request_frame(
+    key: int, version: int, body: bytes, *, correlation_id: int = 1, client_id: str | None = CLIENT
+) -> bytes:
+    """A request as it goes over the wire, with its size."""
+    text = (
+        b"\xff\xff" if client_id is None else struct.pack(">h", len(client_id)) + client_id.encode()
+    )
+    tags = b"\0" if version >= cold.flexible_from(key) else b""
+    frame = struct.pack(">hhi", key, version, correlation_id) + text + tags + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+class FakeTransport(asyncio.Transport):
+    """A transport that keeps what a connection sends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = bytearray()
+        self.is_aborted = False
+        self.is_paused = False
+        self.protocol: KafkaConnection | None = None
+
+    def write(self, data: Any) -> None:
+        self.sent += data
+
+    def writelines(self, list_of_data: Any) -> None:
+        for data in list_of_data:
+            self.sent += data
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        if not self.is_aborted:
+            self.is_aborted = True
+            assert self.protocol is not None
+            asyncio.get_running_loop().call_soon(self.protocol.connection_lost, None)
+
+    def close(self) -> None:
+        self.abort()
+
+    def pause_reading(self) -> None:
+        assert not self.is_paused, "it is paused already"
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        assert self.is_paused, "it reads already"
+        self.is_paused = False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        del name
+        return default
+
+
+class KafkaClient:
+    """One connection to a node."""
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self.connection = connection
+        self.transport = FakeTransport()
+        self.transport.protocol = connection
+        connection.connection_made(self.transport)
+        self._next = 0
+
+    def send(self, data: bytes) -> None:
+        """Let bytes arrive, unless the node does not read."""
+        assert not self.transport.is_paused, "the node does not read"
+        self.connection.data_received(data)
+
+    def ask(self, key: int, version: int, body: bytes) -> int:
+        """Send a request; return its correlation id."""
+        self._next += 1
+        self.send(request_frame(key, version, body, correlation_id=self._next))
+        return self._next
+
+    def answers(self) -> list[tuple[int, bytes]]:
+        """Take the responses that were sent: correlation id and the rest."""
+        found, at, sent = [], 0, bytes(self.transport.sent)
+        while at < len(sent):
+            size, correlation_id = struct.unpack_from(">ii", sent, at)
+            found.append((correlation_id, sent[at + 8 : at + 4 + size]))
+            at += 4 + size
+        assert at == len(sent), "half a response"
+        self.transport.sent.clear()
+        return found
+
+    async def call(self, key: int, version: int, **fields: Any) -> Any:
+        """Send a request and return its response, as kafka-python decodes it."""
+        sent = self.ask(key, version, cold.encode_request(key, version, fields))
+        await self.connection.idle()
+        assert not self.transport.is_aborted, "the node closed the connection"
+        ((correlation_id, body),) = self.answers()
+        assert correlation_id == sent
+        return decoded(key, version, body)
+
+
+def decoded(key: int, version: int, body: bytes) -> Any:
+    """A response as kafka-python decodes it; ``body`` begins behind the correlation id."""
+    if version >= cold.flexible_from(key) and key != 18:
+        assert body[0] == 0, "no tagged field is in the header"
+        body = body[1:]
+    return RESPONSES[key].decode(body, version=version)
+
+
+def services_of(node: Assembly) -> KafkaServices:
+    """The parts of a node that the interface uses."""
+    return KafkaServices(
+        metadata=node.metadata,
+        replicas=node.replicas,
+        standing=node.membership,
+        admin=node.admin,
+        produce=node.produce,
+        reads=node.reads,
+        clock=node.clock,
+        limits=node.config.limits,
+    )
+
+
+def listener_of(
+    node: Assembly,
+    *,
+    limits: ApiLimits | None = None,
+    connections_max: int = 100,
+    patience: KafkaPatience = PATIENCE,
+    apis: Mapping[int, Api] = APIS,
+    address: Callable[[], KafkaAddress] = lambda: KafkaAddress("127.0.0.1", 9092),
+) -> KafkaListener:
+    """The Kafka interface of a node that listens nowhere."""
+    services = services_of(node)
+    if limits is not None:
+        services = KafkaServices(
+            **{name: getattr(services, name) for name in services.__dataclass_fields__}
+            | {"limits": limits}
+        )
+    return KafkaListener(
+        services=services,
+        membership=node.membership,
+        contained=node.counts.contained,
+        counts=node.counts.kafka,
+        address=address,
+        connections_max=connections_max,
+        patience=patience,
+        apis=apis,
+    )
+
+
+def client_of(node: Assembly, **options: Any) -> KafkaClient:
+    """A client of a node."""
+    return KafkaClient(listener_of(node, **options).connection())

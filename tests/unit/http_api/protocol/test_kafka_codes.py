@@ -1,0 +1,43 @@
+"""The one table from errors to Kafka's codes."""
+
+import pytest
+from kafka import errors as kafka_errors
+
+from http_api.protocol.errors import ERROR_TABLE
+from http_api.protocol.kafka_codes import KAFKA_TABLE, KafkaCode, kafka_code_of
+from milena.model import errors as e
+
+FORMER_NAMES = {
+    "NOT_LEADER_FOR_PARTITION": "NOT_LEADER_OR_FOLLOWER",
+    "MESSAGE_SIZE_TOO_LARGE": "MESSAGE_TOO_LARGE",
+}
+"""Names that kafka-python has kept."""
+
+
+def test_every_error_has_one_row() -> None:
+    assert KAFKA_TABLE.keys() == ERROR_TABLE.keys()
+
+
+def test_the_codes_have_the_names_of_kafka() -> None:
+    known = {
+        kind.errno: kind.message
+        for kind in vars(kafka_errors).values()
+        if isinstance(kind, type) and hasattr(kind, "errno") and hasattr(kind, "message")
+    }
+    for code in KafkaCode:
+        if code > 0:
+            name = FORMER_NAMES.get(known[code], known[code])
+            assert name in {code.name, code.name.removesuffix("_EXCEPTION")}, code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (e.FateUnknownError, KafkaCode.REQUEST_TIMED_OUT),
+        (e.NotLeaderError, KafkaCode.NOT_LEADER_OR_FOLLOWER),
+        (e.UnavailableError, KafkaCode.LEADER_NOT_AVAILABLE),
+        (e.ConflictError, KafkaCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_the_code_decides_what_a_client_does(error: type[e.MilenaError], code: KafkaCode) -> None:
+    assert kafka_code_of(error("a sentence")) == code

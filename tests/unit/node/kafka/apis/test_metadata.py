@@ -1,0 +1,136 @@
+"""Metadata: which brokers and leaders a client learns of, and which topics it makes."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from node.kafka.apis import metadata
+from node.kafka.apis.api import KafkaAddress
+from tests.support.clusters.kafka_clients import KafkaClient, listener_of
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.time.virtual_time import virtual
+
+
+@asynccontextmanager
+async def clients_of(cluster: Cluster, *node_ids: int) -> AsyncIterator[dict[int, KafkaClient]]:
+    """Clients of these nodes, which have the interface and have told the others."""
+    listeners = {
+        node_id: listener_of(
+            cluster.nodes[node_id],
+            address=lambda node_id=node_id: KafkaAddress("127.0.0.1", 9091 + node_id),
+        )
+        for node_id in node_ids
+    }
+    tasks = [asyncio.create_task(listener.advertise()) for listener in listeners.values()]
+    await cluster.until(
+        lambda: all(
+            node.metadata.image.brokers[node_id].kafka_addresses
+            for node in cluster.nodes.values()
+            for node_id in node_ids
+        )
+    )
+    try:
+        yield {i: KafkaClient(listener.connection()) for i, listener in listeners.items()}
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def brokers(found: Any) -> list[tuple[int, str, int]]:
+    return [(broker.node_id, broker.host, broker.port) for broker in found.brokers]
+
+
+@virtual
+async def test_every_node_tells_of_all_that_have_the_interface() -> None:
+    async with cluster_of() as cluster, clients_of(cluster, 1, 2, 3) as clients:
+        for node_id, client in clients.items():
+            found = await client.call(3, 9, topics=[])
+            assert brokers(found) == [(i, "127.0.0.1", 9091 + i) for i in (1, 2, 3)]
+            assert found.controller_id == node_id
+            assert found.cluster_id == cluster.image.cluster_id
+
+
+@virtual
+async def test_a_leader_without_the_interface_is_none_to_clients() -> None:
+    async with cluster_of() as cluster, clients_of(cluster, 1, 2) as clients:
+        await cluster.create("t", (1, 2, 3), (3, 1, 2))
+        for version, code in ((9, 72), (5, 5)):
+            found = await clients[2].call(3, version, topics=[{"name": "t"}])
+            assert [broker.node_id for broker in found.brokers] == [1, 2]
+            (topic,) = found.topics
+            assert [(p.error_code, p.leader_id) for p in topic.partitions] == [(0, 1), (code, -1)]
+
+
+@virtual
+async def test_a_topic_is_told_with_leaders_replicas_and_id() -> None:
+    async with cluster_of() as cluster, clients_of(cluster, 1, 2, 3) as clients:
+        await cluster.create("t", (2, 3, 1))
+        topic = cluster.image.topic("t")
+        assert topic is not None
+        by_name = await clients[1].call(3, 12, topics=[{"name": "t"}])
+        by_id = await clients[1].call(
+            3, 12, topics=[{"name": None, "topic_id": uuid.UUID(hex=topic.topic_id)}]
+        )
+        everything = await clients[1].call(3, 12, topics=None)
+        for found in (by_name, by_id, everything):
+            (row,) = found.topics
+            assert (row.error_code, row.name, row.topic_id.hex) == (0, "t", topic.topic_id)
+            (part,) = row.partitions
+            assert (part.leader_id, part.leader_epoch) == (2, 0)
+            assert (part.replica_nodes, sorted(part.isr_nodes)) == ([2, 3, 1], [1, 2, 3])
+            assert part.offline_replicas == []
+        (unknown,) = (
+            await clients[1].call(3, 12, topics=[{"name": None, "topic_id": uuid.UUID(int=5)}])
+        ).topics
+        assert unknown.error_code == 100
+
+
+@virtual
+async def test_a_row_is_made_again_when_its_topic_or_a_broker_changes() -> None:
+    async with cluster_of() as cluster, clients_of(cluster, 1, 2, 3) as clients:
+        await cluster.create("t", (2, 3, 1))
+
+        async def leader() -> tuple[int, list[int]]:
+            (topic,) = (await clients[1].call(3, 9, topics=[{"name": "t"}])).topics
+            return topic.partitions[0].leader_id, topic.partitions[0].offline_replicas
+
+        assert await leader() == await leader() == (2, [])
+        await cluster.kill(2)
+        await cluster.until(lambda: cluster.is_led("t"))
+        now, offline = await leader()
+        assert now in {1, 3}
+        assert offline == [2]
+
+
+@virtual
+async def test_a_missing_topic_is_made_if_client_and_node_allow_it() -> None:
+    async with cluster_of() as cluster, clients_of(cluster, 1) as clients:
+
+        async def codes(**fields: Any) -> list[tuple[str, int, int]]:
+            found = await clients[1].call(3, 9, **fields)
+            return [(row.name, row.error_code, len(row.partitions)) for row in found.topics]
+
+        names = [{"name": "a"}, {"name": "b/c"}]
+        assert await codes(topics=names, allow_auto_topic_creation=False) == [
+            ("a", 3, 0),
+            ("b/c", 3, 0),
+        ]
+        assert cluster.image.topic("a") is None
+        assert await codes(topics=names, allow_auto_topic_creation=True) == [
+            ("a", 0, 1),
+            ("b/c", 17, 0),
+        ]
+        assert cluster.image.topic("a") is not None
+        assert cluster.nodes[1].counts.kafka.requests[("Metadata", 3)] == 1
+        assert cluster.nodes[1].counts.kafka.requests[("Metadata", 17)] == 1
+
+
+@virtual
+async def test_one_request_makes_a_bounded_number_of_topics() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster, clients_of(cluster, 1) as clients:
+        most = metadata.CREATED_AT_ONCE_MAX
+        names = [{"name": f"t{number:03}"} for number in range(most + 5)]
+        found = await clients[1].call(3, 9, topics=names)
+        assert [row.error_code for row in found.topics] == [0] * most + [3] * 5

@@ -1,0 +1,49 @@
+"""ApiVersions: what is advertised is what is served, and a client of any version learns it."""
+
+import pytest
+
+from node.kafka.apis.registry import APIS
+from node.kafka.wire import cold
+from tests.support.clusters.kafka_clients import client_of, decoded
+from tests.support.clusters.nodes import Cluster, cluster_of
+from tests.support.time.virtual_time import virtual
+
+SOFTWARE = {"client_software_name": "test", "client_software_version": "1"}
+
+
+@pytest.mark.parametrize("version", range(5))
+@virtual
+async def test_the_list_is_the_table(version: int) -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        fields = SOFTWARE if version >= 3 else {}
+        found = await client_of(cluster.nodes[1]).call(18, version, **fields)
+    assert found.error_code == 0
+    assert {row.api_key: (row.min_version, row.max_version) for row in found.api_keys} == {
+        key: (api.first, api.last) for key, api in APIS.items()
+    }
+
+
+@virtual
+async def test_a_version_above_all_is_answered_with_the_list() -> None:
+    async with cluster_of(Cluster(node_ids=(1,))) as cluster:
+        client = client_of(cluster.nodes[1])
+        client.ask(18, 99, b"whatever a later version has")
+        await client.connection.idle()
+        ((_, body),) = client.answers()
+        found = decoded(18, 0, body)
+        assert found.error_code == 35
+        assert {row.api_key for row in found.api_keys} == APIS.keys()
+        again = await client.call(18, 3, **SOFTWARE)
+        assert again.error_code == 0
+
+
+def test_the_table_knows_where_flexible_versions_begin() -> None:
+    assert {key: api.flexible_from for key, api in APIS.items()} == {
+        key: cold.flexible_from(key) for key in APIS
+    }
+
+
+def test_every_version_that_is_advertised_is_known_to_clients() -> None:
+    for key, api in APIS.items():
+        assert 0 <= api.first <= api.last, api.name
+        assert cold.encode(key, api.last, {}), api.name

@@ -1,0 +1,61 @@
+"""Messages by kafka-python's schemas: hostile bytes are malformed frames, and nested structures come from mappings."""
+
+import random
+
+import pytest
+from kafka.protocol.consumer import ListOffsetsResponse
+
+from node.kafka.wire import cold
+from node.kafka.wire.primitives import MalformedFrameError, WireReader
+
+ASKED = {
+    "replica_id": -1,
+    "isolation_level": 1,
+    "topics": [{"name": "t", "partitions": [{"partition_index": 3, "timestamp": -1}]}],
+}
+
+
+def decode(key: int, version: int, data: bytes) -> cold.Message:
+    return cold.decode(key, version, WireReader(data, 0, is_flexible=False))
+
+
+@pytest.mark.parametrize("version", range(2, 7))
+def test_a_request_is_decoded(version: int) -> None:
+    found = decode(2, version, cold.encode_request(2, version, ASKED))
+    (topic,) = found.topics
+    (partition,) = topic.partitions
+    assert (found.isolation_level, topic.name) == (1, "t")
+    assert (partition.partition_index, partition.timestamp) == (3, -1)
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_a_response_is_made_from_mappings(version: int) -> None:
+    rows = [{"partition_index": 1, "error_code": 3, "offset": 9}]
+    data = cold.encode(2, version, {"topics": [{"name": "t", "partitions": rows}]})
+    (topic,) = ListOffsetsResponse.decode(data, version=version).topics
+    (row,) = topic.partitions
+    assert (topic.name, row.partition_index, row.error_code, row.offset) == ("t", 1, 3, 9)
+
+
+def test_hostile_bytes_are_malformed() -> None:
+    rng = random.Random(4)
+    data = cold.encode_request(2, 6, ASKED)
+    for cut in range(len(data)):
+        with pytest.raises(MalformedFrameError):
+            decode(2, 6, data[:cut])
+    with pytest.raises(MalformedFrameError, match="follow"):
+        decode(2, 6, data + b"\0")
+    raised = 0
+    for _ in range(2_000):
+        spoiled = bytearray(data)
+        for _ in range(rng.randint(1, 4)):
+            spoiled[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            decode(2, 6, bytes(spoiled))
+        except MalformedFrameError:
+            raised += 1
+    assert raised > 500
+
+
+def test_the_first_flexible_versions_are_known() -> None:
+    assert [cold.flexible_from(key) for key in (2, 3, 18, 22, 23)] == [6, 9, 3, 2, 4]
