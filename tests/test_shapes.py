@@ -42,7 +42,7 @@ ALLOWED: dict[frozenset[str], str] = {
             "Extent ExtentRow",
             "TransactionExtent ExtentRow",
             "DeliveredRecords DeliveryRow",
-            "Group _GroupRow",
+            "ClassicGroup _ClassicRow",
             "User PutUser",
             "Token CreateToken",
             "FenceBroker DrainBroker",

@@ -79,6 +79,7 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.IdempotencyKeyReusedError: ErrorRow(422, 42211),
     e.TopicNotTransactionalError: ErrorRow(422, 42212),
     e.InvalidAccessError: ErrorRow(422, 42213),
+    e.InvalidSessionTimeoutError: ErrorRow(422, 42214),
     # The caller may not.
     e.UnauthenticatedError: ErrorRow(401, 40101),
     e.ForbiddenError: ErrorRow(403, 40301),
@@ -123,6 +124,11 @@ ERROR_TABLE: dict[type[MilenaError], ErrorRow] = {
     e.LastSuperuserError: ErrorRow(409, 40929),
     e.AccessLimitError: ErrorRow(409, 40930),
     e.MemberFencedError: ErrorRow(409, 40935),
+    e.InconsistentGroupProtocolError: ErrorRow(409, 40936),
+    e.RebalanceInProgressError: ErrorRow(409, 40937),
+    e.GenerationError: ErrorRow(409, 40938),
+    e.MemberIdRequiredError: ErrorRow(409, 40939),
+    e.GroupSubscribedError: ErrorRow(409, 40940),
     # A bound was reached.
     e.RequestTooLargeError: ErrorRow(413, 413),
     e.TooManyRequestsError: ErrorRow(429, 42901),

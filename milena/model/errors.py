@@ -92,6 +92,12 @@ class InvalidConsumerError(InvalidRequestError):
     code = "invalid_consumer"
 
 
+class InvalidSessionTimeoutError(InvalidRequestError):
+    """A session timeout of a member of a classic group is out of its range."""
+
+    code = "invalid_session_timeout"
+
+
 class TopicNotTransactionalError(InvalidRequestError):
     """The topic's records may be lost after they were acknowledged, so it takes no transactions."""
 
@@ -297,6 +303,37 @@ class GroupChangedError(ConflictError):
     code = "group_changed"
 
 
+class InconsistentGroupProtocolError(ConflictError):
+    """The group's members are of another kind, or no assignment protocol is common to all of them."""
+
+    code = "inconsistent_group_protocol"
+
+
+class RebalanceInProgressError(ConflictError):
+    """The classic group is rebalancing: the member must join again."""
+
+    code = "rebalance_in_progress"
+
+
+class MemberIdRequiredError(ConflictError):
+    """A new member of a classic group must join again, with the id that it got. Source: KIP-394.
+
+    ``member_id`` is that id.
+    """
+
+    code = "member_id_required"
+
+    def __init__(self, message: str, *, member_id: str = "") -> None:
+        super().__init__(message)
+        self.member_id = member_id
+
+
+class GroupSubscribedError(ConflictError):
+    """A member of the group subscribes to the topic, so the group's offsets in it cannot be deleted."""
+
+    code = "group_subscribed"
+
+
 class LastSuperuserError(ConflictError):
     """The change would leave the cluster without an administrator."""
 
@@ -355,6 +392,12 @@ class StaleMemberEpochError(FencedError):
     """The member's epoch is not the current one, or the member does not own the partition: it must heartbeat first."""
 
     code = "stale_member_epoch"
+
+
+class GenerationError(FencedError):
+    """The classic group is at another generation: the member must join again."""
+
+    code = "generation"
 
 
 class MemberFencedError(FencedError):

@@ -43,6 +43,7 @@ from raft_meta.machine.commands import (
     CreateTopic,
     DeleteConsumers,
     DeleteGroup,
+    DeleteOffsets,
     DeleteTokens,
     DeleteTopic,
     DeleteUser,
@@ -59,6 +60,7 @@ from raft_meta.machine.commands import (
     InitAccess,
     InitCluster,
     NoteAction,
+    PutClassicGroup,
     PutConsumer,
     PutUser,
     ReassignPartitions,
@@ -71,7 +73,7 @@ from raft_meta.machine.commands import (
     UnregisterBroker,
 )
 from raft_meta.machine.copies import replace
-from raft_meta.machine.groups import consumers, groups, offsets
+from raft_meta.machine.groups import classic_groups, consumers, groups, offsets
 from raft_meta.machine.image import AuditEntry, Image
 from raft_meta.machine.outcome import Outcome
 from raft_meta.machine.topics import partitions, reassignments, topics
@@ -86,12 +88,18 @@ _REFUSALS = (
     FateUnknownError,
 )
 
+GroupsCommand = (
+    groups.GroupCommand
+    | classic_groups.ClassicGroupCommand
+    | offsets.OffsetCommand
+    | consumers.ConsumerCommand
+)
+"""Commands about groups, offsets and REST consumers."""
+
 ClientCommand = (
     AllocateProducer
     | ForgetProducers
-    | groups.GroupCommand
-    | offsets.OffsetCommand
-    | consumers.ConsumerCommand
+    | GroupsCommand
     | transactions.TransactionCommand
     | access.AccessCommand
 )
@@ -181,12 +189,6 @@ def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientC
     match command:
         case AllocateProducer() | ForgetProducers():
             return producers.apply(image, now_ms, command)
-        case AlterGroup() | DeleteGroup():
-            return groups.apply(image, index, now_ms, command)
-        case CommitOffsets() | ExpireOffsets():
-            return offsets.apply(image, index, now_ms, command)
-        case PutConsumer() | DeleteConsumers():
-            return consumers.apply(image, index, now_ms, command)
         case EndTransactions() | FinishMarkers():
             return transactions.apply(image, index, now_ms, command)
         case (
@@ -200,6 +202,20 @@ def _dispatch_clients(image: Image, index: int, now_ms: WallMs, command: ClientC
             | AlterQuota()
         ):
             return access.apply(image, index, now_ms, command)
+        case _:
+            return _dispatch_groups(image, index, now_ms, command)
+
+
+def _dispatch_groups(image: Image, index: int, now_ms: WallMs, command: GroupsCommand) -> Outcome:
+    match command:
+        case AlterGroup() | DeleteGroup():
+            return groups.apply(image, index, now_ms, command)
+        case PutClassicGroup():
+            return classic_groups.apply(image, index, now_ms, command)
+        case CommitOffsets() | ExpireOffsets() | DeleteOffsets():
+            return offsets.apply(image, index, now_ms, command)
+        case PutConsumer() | DeleteConsumers():
+            return consumers.apply(image, index, now_ms, command)
 
 
 def _check_allowed(image: Image, command: Command) -> None:

@@ -83,6 +83,8 @@ TAGS: dict[int, type[c.Command]] = {
     38: c.CorrectTime,
     39: c.NoteAction,
     40: c.SetKafkaAddresses,
+    41: c.PutClassicGroup,
+    42: c.DeleteOffsets,
 }
 """Wire tag → command. A tag is never used again for another command."""
 LEVELS: dict[type[c.Command], int] = {
@@ -111,6 +113,8 @@ LEVELS: dict[type[c.Command], int] = {
     c.ForgetProducers: 8,
     c.CorrectTime: 11,
     c.SetKafkaAddresses: 12,
+    c.PutClassicGroup: 12,
+    c.DeleteOffsets: 12,
 }
 """The feature level from which on each command is allowed."""
 

@@ -7,7 +7,15 @@ only checks those decisions against the image, and refuses stale ones.
 from dataclasses import dataclass, field
 
 from milena.model.types import WallMs
-from raft_meta.machine.image import Acl, Grant, GroupMember, RestConsumer, TransactionExtent
+from raft_meta.machine.image import (
+    Acl,
+    ClassicGroup,
+    Grant,
+    GroupMember,
+    PartitionKey,
+    RestConsumer,
+    TransactionExtent,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +354,42 @@ class AlterGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PutClassicGroup:
+    """A generation of a classic group that its leader has finished: compare and set on ``version`` (0: no group yet).
+
+    Refused if
+
+    - the outcome breaks an invariant of ``image.ClassicGroup``;
+    - the group is a server group with members;
+    - the generation is not above the present one. It may stay the same if static members, and nothing else, have
+      other member ids: their processes started again.
+
+    Response: the new version.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    group_id: str
+    version: int
+    generation: int
+    classic: ClassicGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOffsets:
+    """Forget a group's offsets in these partitions, (topic_id, partition). Source: KIP-496.
+
+    Refused if the group does not exist, or a member of a server group subscribes to one of the topics. For a classic
+    group only its coordinator knows the subscriptions: it must check them before. Response: how many were forgotten.
+    """
+
+    broker_id: int
+    broker_epoch: int
+    group_id: str
+    partitions: tuple[PartitionKey, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommit:
     """One partition's committed offset, the next to be read; see ``image.CommittedOffset``."""
 
@@ -360,7 +404,8 @@ class OffsetCommit:
 class GroupCommit:
     """Offsets that one member commits, all of them or none.
 
-    Accepted from a member under its present epoch, for partitions that it holds. Without a member (None, epoch -1):
+    Accepted from a member under its present epoch, for partitions that it holds. The epoch of a member of a classic
+    group is the group's generation; only clients know the partitions that it holds. Without a member (None, epoch -1):
     accepted while the group has no members. A group that does not exist is then created.
     """
 
@@ -646,6 +691,8 @@ Command = (
     | ReassignPartitions
     | StepReassignments
     | AlterGroup
+    | PutClassicGroup
+    | DeleteOffsets
     | CommitOffsets
     | ExpireOffsets
     | DeleteGroup

@@ -241,10 +241,51 @@ class GroupMember:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMember:
+    """One member of a classic group: a client that takes part in computing the assignment."""
+
+    member_id: str
+    instance_id: str | None
+    """A name that lasts across restarts of the member's process (KIP-345)."""
+    client_id: str
+    host: str
+    session_ms: int
+    rebalance_ms: int
+    """How long the member may take to join a rebalance again."""
+    assignment: bytes
+    """The part of the assignment that the leader computed for this member; only clients read it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicGroup:
+    """The last finished generation of a classic group. Source: KIP-134, KIP-345 and Kafka's JoinGroup and SyncGroup.
+
+    A generation is finished when its leader has sent the assignment. Rebalances are in the coordinator's memory.
+
+    Invariants:
+        Members are in ascending order of their ids; instance ids are distinct.
+        The leader is a member. A group without members has no leader, no protocol and no assignments.
+    """
+
+    protocol_type: str
+    """The kind of assignment, such as ``consumer`` or ``connect``."""
+    protocol: str
+    """The name of the protocol that every member supports, such as ``range``."""
+    leader: str
+    """The id of the member that computed the assignment."""
+    members: tuple[ClassicMember, ...]
+    has_assignments: bool
+    """False: the assignments are larger than a group may store, so every member has an empty one here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """A consumer group: its members, and the partitions that each of them reads.
 
+    A group is either a server group, for which its coordinator computes the assignment, or a classic group.
+
     Invariants:
+        A classic group has no ``members``: its members are those of ``classic``.
         No partition is held by two members, nor the target of two.
         A member's epoch is at most the generation; where it is equal, held is a subset of target.
         Members are in ascending order of their ids; instance ids are distinct.
@@ -262,6 +303,13 @@ class Group:
     emptied_ms: WallMs
     """When the last member left (0 while there are members). The group's offsets are kept for
     offsets.retention.minutes from then on."""
+    classic: ClassicGroup | None = None
+    """The members of a classic group; None: it is a server group, or never had a member."""
+
+    @property
+    def member_count(self) -> int:
+        """The number of members, of a group of any kind."""
+        return len(self.members) if self.classic is None else len(self.classic.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from raft_meta.machine.image import (
     AllocatedProducer,
     AuditEntry,
     Broker,
+    ClassicGroup,
+    ClassicMember,
     CommittedOffset,
     ConsumerKey,
     Ending,
@@ -44,7 +46,7 @@ T = TypeVar("T")
 
 HEADER, BROKERS, TOPICS, PARTITIONS, PRODUCERS, PROPOSERS, RESPONSES, END = range(8)
 GROUPS, MEMBERS, OFFSETS, CONSUMERS, ENDINGS, USERS, TOKENS, ACLS, QUOTAS, AUDITED = range(8, 18)
-PRODUCER_BLOCKS = 18
+PRODUCER_BLOCKS, CLASSIC_GROUPS, CLASSIC_MEMBERS = range(18, 21)
 """``END`` is the number of the digest's frame, not of a section."""
 
 
@@ -106,6 +108,23 @@ class _MemberRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _ClassicRow:
+    """The classic part of a group without its members, which are separate items."""
+
+    group_id: str
+    protocol_type: str
+    protocol: str
+    leader: str
+    has_assignments: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ClassicMemberRow:
+    group_id: str
+    member: ClassicMember
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _OffsetRow:
     group_id: str
     topic_id: str
@@ -155,6 +174,8 @@ def sections_of(image: Image) -> Iterator[tuple[int, Iterator[object]]]:
     yield QUOTAS, _values(image.quotas)
     yield AUDITED, _values(image.audited)
     yield PRODUCER_BLOCKS, _values(image.producer_blocks)
+    yield CLASSIC_GROUPS, _classic_rows(image)
+    yield CLASSIC_MEMBERS, _classic_member_rows(image)
 
 
 K = TypeVar("K", int, str, QuotaEntity)
@@ -202,6 +223,24 @@ def _group_rows(image: Image) -> Iterator[object]:
 def _member_rows(image: Image) -> Iterator[object]:
     for group_id in sorted(image.groups):
         for member in image.groups[group_id].members:
+            yield [group_id, shapes.pack(member)]
+
+
+def _classic_groups(image: Image) -> Iterator[tuple[str, ClassicGroup]]:
+    for group_id in sorted(image.groups):
+        classic = image.groups[group_id].classic
+        if classic is not None:
+            yield group_id, classic
+
+
+def _classic_rows(image: Image) -> Iterator[object]:
+    for group_id, group in _classic_groups(image):
+        yield [group_id, group.protocol_type, group.protocol, group.leader, group.has_assignments]
+
+
+def _classic_member_rows(image: Image) -> Iterator[object]:
+    for group_id, group in _classic_groups(image):
+        for member in group.members:
             yield [group_id, shapes.pack(member)]
 
 
@@ -254,6 +293,8 @@ class ImageReader:
         self._quotas: dict[QuotaEntity, Quota] = {}
         self._audited: dict[int, AuditEntry] = {}
         self._producer_blocks: dict[int, ProducerBlock] = {}
+        self._classic_groups: dict[str, _ClassicRow] = {}
+        self._classic_members: dict[str, list[ClassicMember]] = {}
 
     def take(self, section: int, items: list[object]) -> None:
         """Take the next items of a section, which may arrive in several parts.
@@ -280,6 +321,8 @@ class ImageReader:
             QUOTAS: self._take_quota,
             AUDITED: self._take_audited,
             PRODUCER_BLOCKS: self._take_producer_block,
+            CLASSIC_GROUPS: self._take_classic_group,
+            CLASSIC_MEMBERS: self._take_classic_member,
         }
         taker = takers.get(section)
         if taker is None:
@@ -388,6 +431,32 @@ class ImageReader:
         self._producer_blocks[block.number] = block
         return (block.number,)
 
+    def _take_classic_group(self, item: object) -> tuple[int | str, ...]:
+        row = shapes.parse(_ClassicRow, item)
+        if row.group_id not in self._groups:
+            raise CorruptLogError(f"Classic group {row.group_id} is no group.")
+        self._classic_groups[row.group_id] = row
+        return (row.group_id,)
+
+    def _take_classic_member(self, item: object) -> tuple[int | str, ...]:
+        row = shapes.parse(_ClassicMemberRow, item)
+        if row.group_id not in self._classic_groups:
+            raise CorruptLogError(f"A member of classic group {row.group_id}, which is not there.")
+        self._classic_members.setdefault(row.group_id, []).append(row.member)
+        return (row.group_id, row.member.member_id)
+
+    def _classic(self, group_id: str) -> ClassicGroup | None:
+        row = self._classic_groups.get(group_id)
+        if row is None:
+            return None
+        return ClassicGroup(
+            protocol_type=row.protocol_type,
+            protocol=row.protocol,
+            leader=row.leader,
+            members=tuple(self._classic_members.get(group_id, ())),
+            has_assignments=row.has_assignments,
+        )
+
     def _all_groups(self) -> dict[str, Group]:
         return {
             row.group_id: Group(
@@ -397,6 +466,7 @@ class ImageReader:
                 assignor=row.assignor,
                 members=tuple(self._members.get(row.group_id, ())),
                 emptied_ms=row.emptied_ms,
+                classic=self._classic(row.group_id),
             )
             for row in self._groups.values()
         }

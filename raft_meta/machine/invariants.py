@@ -142,9 +142,11 @@ def _of_groups(image: Image) -> Iterator[str]:
     for group in image.groups.values():
         if not 0 < group.version <= image.index:
             yield f"group {group.group_id} has a version from the future"
-        if not 0 <= group.emptied_ms <= image.now_ms or (group.members and group.emptied_ms):
+        if not 0 <= group.emptied_ms <= image.now_ms or (group.member_count and group.emptied_ms):
             yield f"group {group.group_id} has lost its members at a wrong time"
-        problems = list(group_rules.group_problems(group))
+        problems = [*group_rules.group_problems(group), *group_rules.classic_problems(group)]
+        if group.classic is not None and image.feature_level < group_rules.CLASSIC_LEVEL:
+            yield f"group {group.group_id} is classic below the feature level that knows classic groups"
         for problem in problems:
             yield f"group {group.group_id}: {problem}"
         # The last partition is known only of canonical sets.

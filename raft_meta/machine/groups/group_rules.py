@@ -10,7 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from milena.model.errors import InvalidConsumerError
-from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet, RestConsumer
+from raft_meta.machine.image import (
+    ClassicGroup,
+    ClassicMember,
+    Group,
+    GroupMember,
+    Image,
+    PartitionSet,
+    RestConsumer,
+)
 from raft_meta.machine.topics import partition_sets
 
 LEVEL = 3
@@ -20,6 +28,8 @@ PREDECESSORS_LEVEL = 11
 """The feature level from which on members store their predecessors."""
 COMMITS_NEXT_LEVEL = 11
 """The feature level from which on a consumer may have ``commits_next``."""
+CLASSIC_LEVEL = 12
+"""The feature level from which on classic groups exist."""
 PREDECESSORS_MAX = 8
 PREDECESSORS_BYTES_MAX = 512
 """Bytes of all ids of one member's predecessors except the latest: a group's members must fit into one command."""
@@ -40,6 +50,8 @@ MEMBERS_MAX = 1_000
 """Members of one group: a rebalance may rewrite all of them in one command, which must stay below 1 MiB."""
 GROUP_BYTES_MAX = 384 << 10
 """Bytes of all texts of a group's members: names and subscriptions. Half of a command is left for partitions."""
+ASSIGNMENT_BYTES_MAX = 384 << 10
+"""Bytes of the assignments of a classic group. With the names of its members they fit into one command."""
 GROUPS_MAX = 50_000
 CONSUMERS_MAX = 50_000
 OFFSETS_MAX = 1_000_000
@@ -86,11 +98,41 @@ def check_member(member: GroupMember) -> None:
             f"Member {member.member_id!r} remembers {len(member.predecessors)} predecessors, more than it may."
         )
     check_subscription(member.topics, member.pattern)
+    _check_durations(member)
+
+
+def _check_durations(member: GroupMember | ClassicMember) -> None:
     for what, value in (("session", member.session_ms), ("rebalance", member.rebalance_ms)):
         if not 1 <= value <= DURATION_MS_MAX:
             raise InvalidConsumerError(
                 f"A {what} timeout must be 1..{DURATION_MS_MAX} ms, not {value}."
             )
+
+
+def check_classic_group(group: ClassicGroup) -> None:
+    """Refuse a generation of a classic group whose names or durations are out of bounds.
+
+    Raises:
+        InvalidConsumerError: the message names the field.
+    """
+    _check_text("protocol type", group.protocol_type)
+    _check_text("protocol", group.protocol)
+    for member in group.members:
+        check_classic_member(member)
+
+
+def check_classic_member(member: ClassicMember) -> None:
+    """Refuse a member of a classic group whose names or durations are out of bounds.
+
+    Raises:
+        InvalidConsumerError: the message names the field.
+    """
+    _check_name("member id", member.member_id)
+    if member.instance_id is not None:
+        _check_name("group instance id", member.instance_id)
+    _check_text("client id", member.client_id)
+    _check_text("host", member.host)
+    _check_durations(member)
 
 
 def check_consumer(consumer: RestConsumer) -> None:
@@ -176,6 +218,24 @@ def text_bytes(members: Iterable[GroupMember]) -> int:
     )
 
 
+def classic_text_bytes(group: ClassicGroup) -> int:
+    """Return the bytes of the names of a classic group's members, which ``GROUP_BYTES_MAX`` limits."""
+    return sum(
+        len(name.encode())
+        for member in group.members
+        for name in (member.member_id, member.instance_id or "", member.client_id, member.host)
+    )
+
+
+def classic_member_of(group: Group | None, member_id: str) -> ClassicMember | None:
+    """Return the classic group's member with this id; None if there is none."""
+    if group is None or group.classic is None:
+        return None
+    members = group.classic.members
+    at = bisect_left(members, member_id, key=_id_of)
+    return members[at] if at < len(members) and members[at].member_id == member_id else None
+
+
 def member_of(group: Group | None, member_id: str) -> GroupMember | None:
     """Return the group's member with this id; None if there is none."""
     if group is None:
@@ -206,7 +266,7 @@ def successor_of(group: Group | None, member_id: str) -> GroupMember | None:
     return None
 
 
-def _id_of(member: GroupMember) -> str:
+def _id_of(member: GroupMember | ClassicMember) -> str:
     return member.member_id
 
 
@@ -223,6 +283,28 @@ def group_problems(group: Group) -> Iterator[str]:
     for member in group.members:
         for problem in _member_problems(group, member):
             yield f"member {member.member_id}: {problem}"
+
+
+def classic_problems(group: Group) -> Iterator[str]:
+    """Yield violations of the invariants of ``image.ClassicGroup``."""
+    classic = group.classic
+    if classic is None:
+        return
+    ids = [member.member_id for member in classic.members]
+    if group.members:
+        yield "it is a classic group with members of a server group"
+    if any(left >= right for left, right in pairwise(ids)):
+        yield "members are not in ascending order of distinct ids"
+    instances = [m.instance_id for m in classic.members if m.instance_id is not None]
+    if len(set(instances)) != len(instances):
+        yield "two members have one instance id"
+    if (classic.leader not in ids) if ids else classic.leader:
+        yield f"its leader {classic.leader!r} is no member"
+    if bool(ids) != bool(classic.protocol) or (ids and not classic.protocol_type):
+        yield "it has members and no protocol, or a protocol and no members"
+    assigned = sum(len(member.assignment) for member in classic.members)
+    if assigned > (ASSIGNMENT_BYTES_MAX if classic.has_assignments else 0):
+        yield f"its assignments have {assigned} bytes"
 
 
 def _member_problems(group: Group, member: GroupMember) -> Iterator[str]:

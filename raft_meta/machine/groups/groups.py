@@ -17,6 +17,7 @@ from milena.model.errors import (
     GroupLimitError,
     GroupNotEmptyError,
     GroupNotFoundError,
+    InconsistentGroupProtocolError,
     InvalidRequestError,
 )
 from milena.model.types import WallMs
@@ -35,7 +36,7 @@ def apply(image: Image, index: int, now_ms: WallMs, command: GroupCommand) -> Ou
 
     Raises:
         StaleBrokerEpochError, NotCoordinatorError, GroupChangedError, GroupNotFoundError, GroupNotEmptyError,
-        InvalidConsumerError, InvalidRequestError, GroupLimitError: refused.
+        InconsistentGroupProtocolError, InvalidConsumerError, InvalidRequestError, GroupLimitError: refused.
     """
     match command:
         case AlterGroup():
@@ -55,6 +56,11 @@ def _alter(image: Image, index: int, now_ms: WallMs, command: AlterGroup) -> Out
         )
     if before is None:
         check_room(image)
+    if before is not None and before.classic is not None and before.classic.members:
+        raise InconsistentGroupProtocolError(
+            f"Group {command.group_id} is a classic group with {before.member_count} members: stop them first, or use"
+            " another group."
+        )
     members = _members(before, command)
     after = Group(
         group_id=command.group_id,
@@ -62,7 +68,7 @@ def _alter(image: Image, index: int, now_ms: WallMs, command: AlterGroup) -> Out
         generation=command.generation,
         assignor=command.assignor,
         members=members,
-        emptied_ms=_emptied_ms(before, members, now_ms),
+        emptied_ms=emptied_ms(before, len(members), now_ms),
     )
     if image.feature_level < group_rules.PREDECESSORS_LEVEL and any(
         member.predecessors for member in command.members
@@ -104,10 +110,11 @@ def _members(before: Group | None, command: AlterGroup) -> tuple[GroupMember, ..
     return tuple(members[member_id] for member_id in sorted(members))
 
 
-def _emptied_ms(before: Group | None, members: tuple[GroupMember, ...], now_ms: WallMs) -> WallMs:
-    if members:
+def emptied_ms(before: Group | None, member_count: int, now_ms: WallMs) -> WallMs:
+    """Return when a group that has ``member_count`` members now lost its last member."""
+    if member_count:
         return NEVER_MS
-    return before.emptied_ms if before is not None and not before.members else now_ms
+    return before.emptied_ms if before is not None and not before.member_count else now_ms
 
 
 def _check_bounds(before: Group | None, after: Group, command: AlterGroup) -> None:
@@ -189,9 +196,9 @@ def _delete(image: Image, command: DeleteGroup) -> Outcome:
     group = image.groups.get(command.group_id)
     if group is None:
         raise GroupNotFoundError(f"There is no group {command.group_id}.")
-    if group.members:
+    if group.member_count:
         raise GroupNotEmptyError(
-            f"Group {command.group_id} has {len(group.members)} members; stop them first."
+            f"Group {command.group_id} has {group.member_count} members; stop them first."
         )
     return Outcome(without_group(image, group.group_id))
 
@@ -218,7 +225,7 @@ def without_member(image: Image, index: int, now_ms: WallMs, group: Group, membe
     """Return the image without one member of the group; its partitions are free."""
     members = tuple(member for member in group.members if member.member_id != member_id)
     after = replace(
-        group, version=index, members=members, emptied_ms=_emptied_ms(group, members, now_ms)
+        group, version=index, members=members, emptied_ms=emptied_ms(group, len(members), now_ms)
     )
     return with_group(image, after)
 

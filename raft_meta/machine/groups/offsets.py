@@ -16,8 +16,11 @@ from immutables import Map
 from milena.model.errors import (
     ConflictError,
     FencedError,
+    GenerationError,
     GroupLimitError,
     GroupNotEmptyError,
+    GroupNotFoundError,
+    GroupSubscribedError,
     InvalidConsumerError,
     InvalidRequestError,
     LimitReachedError,
@@ -31,14 +34,20 @@ from milena.model.errors import (
     UnavailableError,
 )
 from milena.model.types import WallMs
-from raft_meta.machine.commands import CommitOffsets, ExpireOffsets, GroupCommit, GroupExpiry
+from raft_meta.machine.commands import (
+    CommitOffsets,
+    DeleteOffsets,
+    ExpireOffsets,
+    GroupCommit,
+    GroupExpiry,
+)
 from raft_meta.machine.copies import replace
 from raft_meta.machine.groups import coordinators, group_rules, groups
 from raft_meta.machine.image import CommittedOffset, Group, Image, PartitionKey, Topic
 from raft_meta.machine.outcome import Outcome
 from raft_meta.machine.topics.configs import LONG_MAX
 
-OffsetCommand = CommitOffsets | ExpireOffsets
+OffsetCommand = CommitOffsets | ExpireOffsets | DeleteOffsets
 
 REFUSALS = (
     ConflictError,
@@ -58,9 +67,12 @@ def apply(image: Image, index: int, now_ms: WallMs, command: OffsetCommand) -> O
 
     Raises:
         StaleBrokerEpochError, NotCoordinatorError, RequestTooLargeError: refused as a whole.
+        GroupNotFoundError, GroupSubscribedError: refused, of ``DeleteOffsets``.
     """
     if isinstance(command, ExpireOffsets):
         return _expire(image, command)
+    if isinstance(command, DeleteOffsets):
+        return _delete(image, command)
     coordinators.check_broker(image, command.broker_id, command.broker_epoch)
     if len(command.commits) > group_rules.COMMITS_PER_COMMAND_MAX:
         raise RequestTooLargeError(
@@ -161,17 +173,21 @@ def check_commit(image: Image, commit: GroupCommit) -> None:
         InvalidConsumerError, RequestTooLargeError: ids or values out of bounds.
         TopicNotFoundError, PartitionNotFoundError: it names a partition that does not exist.
         MemberNotFoundError, StaleMemberEpochError, MemberFencedError: fenced.
+        GenerationError: the group is classic and at another generation.
         GroupNotEmptyError: without a member, while the group has some.
     """
     group_rules.check_group_id(commit.group_id)
     _check_values(image, commit)
     group = image.groups.get(commit.group_id)
     if commit.member_id is None:
-        if group is not None and group.members:
+        if group is not None and group.member_count:
             raise GroupNotEmptyError(
-                f"Group {commit.group_id} has {len(group.members)} members: only they commit. Stop them first, or"
+                f"Group {commit.group_id} has {group.member_count} members: only they commit. Stop them first, or"
                 " name the member and its epoch."
             )
+        return
+    if group is not None and group.classic is not None:
+        _check_classic_member(group, commit.member_id, commit.member_epoch)
         return
     member = group_rules.member_of(group, commit.member_id)
     if member is None and group_rules.successor_of(group, commit.member_id) is not None:
@@ -193,6 +209,17 @@ def check_commit(image: Image, commit: GroupCommit) -> None:
             raise StaleMemberEpochError(
                 f"{image.topics[item.topic_id].name}-{item.partition} is not held by member {commit.member_id}."
             )
+
+
+def _check_classic_member(group: Group, member_id: str, generation: int) -> None:
+    if group_rules.classic_member_of(group, member_id) is None:
+        raise MemberNotFoundError(
+            f"Group {group.group_id} has no member {member_id}, or no longer: join again."
+        )
+    if generation != group.generation:
+        raise GenerationError(
+            f"Group {group.group_id} is at generation {group.generation}, not {generation}: join again."
+        )
 
 
 def _check_values(image: Image, commit: GroupCommit) -> None:
@@ -226,7 +253,7 @@ def _expire(image: Image, command: ExpireOffsets) -> Outcome:
         coordinated.check(expiry.group_id, command.broker_id)
     for expiry in command.groups:
         group = image.groups.get(expiry.group_id)
-        if group is None or group.members or group.emptied_ms >= expiry.before_ms:
+        if group is None or group.member_count or group.emptied_ms >= expiry.before_ms:
             forgotten.append(0)
             continue
         kept = _kept(image, expiry)
@@ -237,6 +264,29 @@ def _expire(image: Image, command: ExpireOffsets) -> Outcome:
             else groups.without_group(image, expiry.group_id)
         )
     return Outcome(image, tuple(forgotten))
+
+
+def _delete(image: Image, command: DeleteOffsets) -> Outcome:
+    coordinators.check_coordinator(image, command.group_id, command.broker_id, command.broker_epoch)
+    if len(command.partitions) > group_rules.OFFSETS_PER_COMMIT_MAX:
+        raise RequestTooLargeError(
+            f"One request deletes at most {group_rules.OFFSETS_PER_COMMIT_MAX} offsets, not {len(command.partitions)}."
+        )
+    group = image.groups.get(command.group_id)
+    if group is None:
+        raise GroupNotFoundError(f"There is no group {command.group_id}.")
+    names = {image.topics[key[0]].name for key in command.partitions if key[0] in image.topics}
+    for member in group.members:
+        # Only nodes that know the syntax of patterns could say which topics a pattern matches.
+        if member.pattern is not None or not names.isdisjoint(member.topics):
+            raise GroupSubscribedError(
+                f"Member {member.member_id} of group {command.group_id} subscribes to one of the topics: stop it first."
+            )
+    before = image.offsets.get(command.group_id, _NONE)
+    kept = _without(before, command.partitions)
+    if len(kept) == len(before):
+        return Outcome(image, 0)
+    return Outcome(_with_offsets(image, command.group_id, kept), len(before) - len(kept))
 
 
 def _kept(image: Image, expiry: GroupExpiry) -> Map[PartitionKey, CommittedOffset]:

@@ -8,6 +8,7 @@ from raft_meta.machine import commands as c
 from raft_meta.machine.apply import Applied, apply
 from raft_meta.machine.groups.coordinators import coordinator_of
 from raft_meta.machine.image import (
+    ClassicGroup,
     GroupMember,
     Image,
     RestConsumer,
@@ -121,6 +122,29 @@ class GroupCluster(Cluster):
     def put(self, consumer: RestConsumer, *, is_new: bool = True) -> Applied:
         return self.do(
             c.PutConsumer(is_new=is_new, consumer=consumer, **self.by(consumer.group_id))
+        )
+
+
+class ClassicCluster(GroupCluster):
+    """As ``GroupCluster``, at the feature level of classic groups."""
+
+    def __init__(self, *, level: int = 12) -> None:
+        super().__init__(level=level)
+
+    def finish(
+        self, group_id: str, generation: int, classic: ClassicGroup, *, version: int | None = None
+    ) -> Applied:
+        """Propose a finished generation of a classic group."""
+        group = self.image.groups.get(group_id)
+        present = group.version if group else 0
+        return self.do(
+            c.PutClassicGroup(
+                group_id=group_id,
+                version=present if version is None else version,
+                generation=generation,
+                classic=classic,
+                **self.by(group_id),
+            )
         )
 
 
