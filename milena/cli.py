@@ -3,7 +3,7 @@
 Exit codes, the same for every command:
 
     0    done; for ``status``, healthy
-    1    refused; for ``status``, degraded
+    1    refused; for ``status``, degraded; for ``drain``, the node still leads partitions
     2    no node could be reached
     3    unknown: the change was sent, but no response arrived
     4    the named thing does not exist
@@ -29,12 +29,10 @@ from click.core import ParameterSource
 from milena.cluster.admin import TIMEOUT_S
 from milena.cluster.credentials import Credentials, nearer, texts_of
 from milena.cluster.routing import without_user
-from milena.commands import output
 from milena.commands.options import CommandGroup, Duration, explained, moved_to_front, with_examples
 from milena.commands.profiles import complete_profile, own_profiles
 from milena.commands.standard_streams import drop_unwritten, fill_closed
 from milena.commands.target import (
-    EXIT_DEGRADED,
     EXIT_INTERRUPTED,
     EXIT_MISSING_EXTRA,
     EXIT_REFUSED,
@@ -60,6 +58,7 @@ OWN_COMMANDS = {
     "bench": "benchmarks.bench",
     "consume": "consuming.consume",
     "doctor": "health.doctor",
+    "drain": "drain",
     "groups": "groups",
     "nodes": "nodes",
     "partitions": "partitions",
@@ -87,7 +86,7 @@ SHORT_HELP = {
     "consume": "Print the records of a topic, one a line.",
     "dev": "Run a local cluster in the foreground.",
     "doctor": "Examine the cluster and say what to change.",
-    "drain": "Move all leadership away from a node.",
+    "drain": "Hand over what a node leads, before a stop.",
     "dump": "Show the batches in a segment's file.",
     "groups": "List, describe, reset and delete groups.",
     "help": "Show the help of a command.",
@@ -302,26 +301,6 @@ def _credentials(texts: Mapping[str, str]) -> Credentials:
         return Credentials.from_texts(texts)
     except ValueError as error:
         raise click.UsageError(f"credentials: {error}") from error
-
-
-@cli.command()
-@click.option("--timeout", "drain_s", default=30.0, show_default=True, metavar="SECONDS",
-              type=Duration("s", least=0.1, most=300), help="Longest wait for other leaders: 30, 2m.")  # fmt: skip
-@click.option("--json", "is_json", is_flag=True, help="For programs.")
-@click.pass_obj
-def drain(target: ClusterTarget, drain_s: float, is_json: bool) -> None:
-    """Make the node at --url pass on its leaderships, before it is stopped. Exit 1 if it could not in time.
-
-    The node still responds to requests, but it is no longer ready, and leads nothing until it is started again.
-    """
-    waiting = replace(target, timeout_s=drain_s + target.timeout_s)
-    is_drained = waiting.run(lambda client: client.drain(timeout_ms=round(drain_s * 1000)))
-    if is_json:
-        click.echo(output.as_json({"is_drained": is_drained}))
-    else:
-        click.echo("drained" if is_drained else "not drained: some partition has no other leader")
-    if not is_drained:
-        raise click.exceptions.Exit(EXIT_DEGRADED)
 
 
 @cli.command("version")

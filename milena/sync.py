@@ -308,4 +308,5 @@ class Admin(Forwarding[AdminClient], Hinting, hints="Admin"):
     delete_group = forwarded(AdminClient.delete_group)
     transactions = forwarded(AdminClient.transactions)
     abort_transaction = forwarded(AdminClient.abort_transaction)
+    node_id = forwarded(AdminClient.node_id)
     drain = forwarded(AdminClient.drain)

@@ -399,7 +399,8 @@ class HealthPort(Protocol):
     async def drain(self, *, timeout_ms: int) -> bool:
         """Move leadership to other nodes, until the process ends.
 
-        Return True once this node leads nothing and none of its replicas is in an ISR.
+        Return True once this node leads nothing and none of its replicas is in an ISR. Return False if the timeout
+        passes first, or if no other node can lead what is left.
         """
 
     def metrics(self, *, has_partitions: bool) -> bytes:

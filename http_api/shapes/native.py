@@ -431,7 +431,9 @@ DRAINED = Shape(
     fields(
         {
             "node_id": integer("who was asked"),
-            "is_drained": boolean("it leads nothing any more; false: the time was over first"),
+            "is_drained": boolean(
+                "it leads nothing any more; false: the time was over first, or no other broker can lead the rest"
+            ),
         }
     ),
 )

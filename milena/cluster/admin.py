@@ -459,10 +459,17 @@ class AdminClient(Hinting, hints="Admin"):
         """
         await transactions.abort(self._http, producer_id, producer_epoch)
 
+    async def node_id(self) -> int:
+        """Return the id of the node at ``url``."""
+        call = HttpCall(method="GET", path="/", is_repeatable=True)
+        answer = json_of(await self._http.ask(self._http.url, call), "GET /")
+        return AnswerFields(answer, "GET /").integer("node_id")
+
     async def drain(self, *, timeout_ms: int) -> bool:
         """Make the node at ``url`` pass on its leaderships; return True when it leads nothing any more.
 
-        The node stays draining until its process ends. The client's own timeout must be longer than ``timeout_ms``.
+        False: the time was over, or the node keeps partitions that no other node can lead. The node stays draining
+        until its process ends. The client's own timeout must be longer than ``timeout_ms``.
         """
         answer = await self._http.post("/drain", {"timeout_ms": timeout_ms}, only=self._http.url)
         return AnswerFields(answer, "drain").boolean("is_drained")

@@ -48,6 +48,12 @@ class TopicView:
         """The replicas of the first partition. All partitions have the same number, except during a reassignment."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
+    @property
+    def min_insync_replicas(self) -> int:
+        """The in-sync replicas that acks=all needs. The default is 2 for three replicas or more, else 1."""
+        said = self.configs.get("min.insync.replicas", "")
+        return int(said) if said.isdigit() else 2 if self.replication_factor >= 3 else 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSizes:

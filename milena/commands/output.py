@@ -84,6 +84,12 @@ def ids(values: Iterable[int]) -> str:
     return ",".join(str(value) for value in values) or "-"
 
 
+def some(names: Sequence[str], most: int) -> str:
+    """Return the first names of a list, and how many more there are: ``a, b and 7 more``."""
+    shown = ", ".join(escaped(name) for name in names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
 def node_state(node: NodeView) -> str:
     """Return one word for the node's state."""
     if not node.is_live:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from http_api.ports.node import Readiness
+from milena.model.errors import NoQuorumError
 from node.control.membership import Membership
 from node.metadata.store import MetadataStore
 from node.replication.local_replicas import LocalReplicas
@@ -73,9 +74,18 @@ class HealthService:
     async def drain(self, *, timeout_ms: int) -> bool:
         """Let other brokers lead until the process ends.
 
-        Return True once this node leads nothing and is in no ISR; False if the timeout passes first.
+        Return True once this node leads nothing and is in no ISR. Return False if the timeout passes first, or as soon
+        as only partitions are left that no other broker can lead.
         """
-        return await self._membership.drain(timeout_ms=timeout_ms)
+        if not await self._membership.drain(timeout_ms=timeout_ms):
+            return False
+        # The controller's response can arrive before this node has applied the last changes.
+        try:
+            image = await self._metadata.current_image()
+        except NoQuorumError:
+            image = self._metadata.image
+        node_id = self._metadata.node_id
+        return not any(state.leader == node_id for state in image.partitions.values())
 
     def metrics(self, *, has_partitions: bool) -> bytes:
         """Return the metrics in Prometheus text format."""

@@ -288,7 +288,7 @@ def test_a_quorum_can_form(rendering: Rendering) -> None:
 def test_draining_takes_at_most_half_of_the_grace(rendering: Rendering) -> None:
     grace = rendering.nodes["spec"]["terminationGracePeriodSeconds"]
     command = rendering.container["lifecycle"]["preStop"]["exec"]["command"]
-    times = re.fullmatch(r"milena drain --timeout (\d+); sleep (\d+)", command[-1])
+    times = re.fullmatch(r"milena drain --yes --timeout (\d+); sleep (\d+)", command[-1])
     assert command[:2] == ["/bin/sh", "-c"]
     assert times
     assert 2 * (int(times[1]) + int(times[2])) <= grace

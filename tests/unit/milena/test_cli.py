@@ -112,7 +112,56 @@ async def test_drain_says_how_long_to_try_and_exits_1_when_it_did_not_come_to_an
     assert (method, path, json.loads(body)) == ("POST", "/drain", {"timeout_ms": 2500})
     api.can_drain = False
     code, out, _ = await milena("drain", "--json")
-    assert (code, json.loads(out)) == (1, {"is_drained": False})
+    assert (code, json.loads(out)) == (1, {"is_drained": False, "left": []})
+    told = "not drained within 30 s: replicas of node 1 still count as in sync\n"
+    assert await milena("drain") == (1, told, "")
+
+
+async def test_drain_names_the_partitions_that_the_node_still_leads(api, milena):
+    api.can_drain = False
+    api.add_topic("lone", partitions=5, replicas=(1,))
+    api.add_topic("other", replicas=(2,), leader=2)
+    code, out, _ = await milena("drain")
+    why = "node 1 still leads 5 partitions, which no other node can lead"
+    assert (code, out) == (1, f"not drained: {why}: lone-0, lone-1, lone-2 and 2 more\n")
+    code, out, _ = await milena("drain", "--json")
+    assert [(row["topic"], row["partition"]) for row in json.loads(out)["left"]] == [
+        ("lone", p) for p in range(5)
+    ]
+
+
+async def test_drain_asks_first_if_topics_would_then_refuse_writes(api, milena, monkeypatch):
+    for name in "abcd":
+        api.add_topic(name, partitions=2, isr=(1, 3))
+    api.add_topic("alone", replicas=(1,))
+    api.add_topic("pair", replicas=(1, 2))
+    api.add_topic("refuses-already", isr=(1,))
+    api.add_topic("elsewhere", replicas=(2, 3), configs={"min.insync.replicas": "2"})
+    why = (
+        "draining node 1 stops writes to 4 topics (a, b, c and 1 more): "
+        "fewer replicas than min.insync.replicas would be in sync"
+    )
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    code, out, err = await milena("drain")
+    assert (code, out) == (64, "")
+    assert (
+        f"not drained, because there is no terminal on which to confirm that {why}: say --yes"
+        in err
+    )
+    monkeypatch.setattr("sys.stdin", Typed("n\n"))
+    code, out, err = await milena("drain")
+    assert (code, out) == (1, "")
+    assert err == f"{why}. Drain it? [y/N]: milena: not drained\n"
+    assert "/drain" not in {path for _, path, _ in api.requests}
+    assert await milena("drain", "--yes") == (0, "drained\n", "")
+
+
+async def test_a_pair_that_must_both_have_a_record_counts_too(api, milena, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    api.add_topic("pair", replicas=(1, 2), configs={"min.insync.replicas": "2"})
+    code, _, err = await milena("drain")
+    assert code == 64
+    assert "stops writes to 1 topic (pair)" in err
 
 
 async def test_create_sends_what_was_asked(api, milena):

@@ -1,7 +1,7 @@
 """Rules of the probes: ready once rejoined and caught up, and from then on until it drains."""
 
 from tests.support.clusters.nodes import Cluster, cluster_of
-from tests.support.time.virtual_time import after, virtual
+from tests.support.time.virtual_time import LoopClock, after, virtual
 
 
 @virtual
@@ -69,3 +69,18 @@ async def test_a_drained_node_leads_nothing_and_still_answers() -> None:
         assert {p.leader for p in state.values()} == {1}
         await node.write("t", "b")
         assert await node.read("t") == ["a", "b"]
+
+
+@virtual
+async def test_a_node_that_keeps_a_partition_has_not_drained_and_says_so_at_once() -> None:
+    async with cluster_of() as cluster:
+        await cluster.create("t", (2,))
+        await cluster.create("u", (2, 1, 3))
+        node = cluster.nodes[2]
+        began_ms = LoopClock().now_ms()
+        assert not await node.health.drain(timeout_ms=60_000)
+        assert LoopClock().now_ms() - began_ms < 5_000
+        leaders = {
+            key[0]: p.leader for key, p in cluster.nodes[1].metadata.image.partitions.items()
+        }
+        assert sorted(leaders.values()) == [1, 2]
