@@ -55,11 +55,22 @@ def describe_group(target: ClusterTarget, group: str, is_json: bool) -> None:
         click.echo(group_output.group_text(found, lags))
 
 
-async def _is_there(client: AdminClient, group: str) -> bool:
+async def _resettable(client: AdminClient, group: str, *, dry_run: bool) -> bool:
+    """Return whether the group exists. A dry run says if it would be created.
+
+    Raises:
+        click.ClickException: the group has members, so that a reset would be refused.
+    """
     try:
-        await client.group(group)
+        found = await client.group(group)
     except TargetNotFoundError:
+        if dry_run:
+            click.echo(f"there is no group {group}: the reset would create it", err=True)
         return False
+    if found.members:
+        count = len(found.members)
+        members = "1 member: stop it" if count == 1 else f"{count} members: stop them"
+        raise click.ClickException(f"group {group} has {members} before its offsets are reset")
     return True
 
 
@@ -122,7 +133,7 @@ def reset_group(
         if missing:
             topic, number = min(missing)
             raise NoSuchPartitionError(f"topic {topic} has no partition {number}")
-        return await _is_there(client, group), [
+        return await _resettable(client, group, dry_run=dry_run), [
             row for row in every if not numbers or row.partition in numbers
         ]
 

@@ -112,6 +112,24 @@ async def test_reset_says_that_a_group_is_new(api, milena):
     assert json.loads(out)[0] == {"topic": "t", "partition": 0, "before": None, "offset": 7}
 
 
+async def test_a_dry_run_is_refused_as_the_reset_would_be(api, milena):
+    api.groups.describe("busy", members=[api.groups.member("m")])
+    words = ("groups", "reset", "busy", "--topic", "t", "--to-offset", "7")
+    told = "milena: group busy has 1 member: stop it before its offsets are reset\n"
+    assert await milena(*words, "--dry-run") == (1, "", told)
+    assert await milena(*words) == (1, "", told), "before a question"
+    assert api.groups.bodies == []
+
+
+async def test_a_dry_run_says_that_the_group_would_be_created(api, milena):
+    words = ("groups", "reset", "gg", "--topic", "t", "--to-offset", "7", "--dry-run")
+    code, out, err = await milena(*words)
+    assert (code, err) == (0, "there is no group gg: the reset would create it\n")
+    assert len(out.splitlines()) == 3
+    api.groups.describe("gg")
+    assert (await milena(*words))[2] == ""
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
