@@ -7,7 +7,7 @@ import click
 
 from milena.cluster.admin import AdminClient
 from milena.cluster.moves import RequestedMove
-from milena.cluster.view import PartitionView
+from milena.cluster.view import NodeView, PartitionView
 from milena.commands import output
 from milena.commands.options import NAME, CommandGroup, Number
 from milena.commands.rebalance import MoveKeywords, MoveOptions, move_options, run_moves
@@ -71,11 +71,11 @@ def move(
 def lead(target: ClusterTarget, topic: str, number: int, node_id: int, is_json: bool) -> None:
     """Make a node the preferred leader of a partition of TOPIC.
 
-    If its replica is in sync, the cluster hands it the leadership when it balances leaders next: by default within a
-    minute (leader_balance_interval_ms).
+    This changes no leader at once. If the node's replica is in sync, the cluster makes the node the leader when it
+    balances leaders next: by default within a minute (leader_balance_interval_ms). A node that is draining is refused.
     """
 
-    async def work(client: AdminClient) -> PartitionView:
+    async def work(client: AdminClient) -> tuple[PartitionView, NodeView | None]:
         found = (await client.topic(topic)).partitions
         partition = next((p for p in found if p.partition == number), None)
         if partition is None:
@@ -87,16 +87,36 @@ def lead(target: ClusterTarget, topic: str, number: int, node_id: int, is_json: 
                 f"node {node_id} holds no replica of {topic}-{number}; these do: "
                 f"{output.ids(partition.replicas)}. milena partitions move gives it one"
             )
+        nodes = {node.node_id: node for node in (await client.cluster()).nodes}
+        preferred = nodes.get(node_id)
+        if preferred is not None and preferred.is_live and preferred.is_draining:
+            able = [n for n in partition.replicas if n in nodes and not nodes[n].is_draining]
+            choice = f", or choose one of {output.ids(able)}" if able else ""
+            raise click.ClickException(
+                f"node {node_id} is draining and leads nothing until it is started again: start it again{choice}"
+            )
         others = [node for node in partition.replicas if node != node_id]
         (done,) = await client.move_replicas({TopicPartition(topic, number): [node_id, *others]})
         if done.error is not None:
             raise click.ClickException(f"{topic}-{number}: {done.error}")
-        return partition
+        return partition, preferred
 
-    partition = target.run(work)
-    now = "leads it already" if partition.leader == node_id else "takes over within a minute"
+    partition, preferred = target.run(work)
     output.show(
         is_json,
         {"topic": topic, "partition": number, "leader": partition.leader, "preferred": node_id},
-        f"node {node_id} is the preferred leader of {topic}-{number}, and {now}",
+        f"node {node_id} is the preferred leader of {topic}-{number}. {_waits_for(partition, node_id, preferred)}",
     )
+
+
+def _waits_for(partition: PartitionView, node_id: int, node: NodeView | None) -> str:
+    """Return when a preferred leader becomes the leader."""
+    if partition.leader == node_id:
+        return "It leads it already"
+    now = "It has no leader" if partition.leader is None else f"Node {partition.leader} leads it"
+    obstacles = ""
+    if node is None or not node.is_live:
+        obstacles = f"node {node_id} is up, its replica is in sync, and "
+    elif node_id not in partition.isr:
+        obstacles = f"the replica of node {node_id} is in sync, and "
+    return f"{now} until {obstacles}the cluster balances leaders next, by default within a minute"

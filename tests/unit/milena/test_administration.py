@@ -98,7 +98,11 @@ async def test_the_preferred_leader_comes_first_and_the_others_stay(api, milena)
     api.add_topic("t", replicas=(1, 2, 3), leader=1)
     api.planned = [api.planned_move()]
     code, out, _ = await milena("partitions", "lead", "t", "-p", "0", "--by", "3")
-    assert (code, "takes over within a minute" in out) == (0, True)
+    told = (
+        "node 3 is the preferred leader of t-0. Node 1 leads it until the cluster balances leaders next, "
+        "by default within a minute\n"
+    )
+    assert (code, out) == (0, told)
     assert sent(api, "POST")[-1]["partitions"][0]["replicas"] == [3, 1, 2]
 
 
@@ -113,6 +117,37 @@ async def test_a_leader_without_a_replica_is_refused(api, milena, words, code, t
     api.add_topic("t")
     found, _, err = await milena("partitions", "lead", "t", *words)
     assert (found, told in err, sent(api, "POST")) == (code, True, [])
+
+
+async def test_a_preferred_leader_that_is_draining_is_refused(api, milena):
+    api.add_topic("t")
+    api.brokers[2]["is_draining"] = True
+    told = (
+        "milena: node 3 is draining and leads nothing until it is started again: "
+        "start it again, or choose one of 1,2\n"
+    )
+    assert await milena("partitions", "lead", "t", "-p", "0", "--by", "3") == (1, "", told)
+    assert sent(api, "POST") == []
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "is_fenced", "told"),
+    [
+        (3, (1, 2, 3), False, "It leads it already"),
+        (1, (1, 2), False, "Node 1 leads it until the replica of node 3 is in sync, and"),
+        (1, (1, 2), True, "Node 1 leads it until node 3 is up, its replica is in sync, and"),
+        (None, (3,), True, "It has no leader until node 3 is up, its replica is in sync, and"),
+    ],
+)
+async def test_a_preferred_leader_is_told_what_it_waits_for(
+    api, milena, leader, isr, is_fenced, told
+):
+    api.add_topic("t", isr=isr, leader=leader)
+    api.brokers[2]["is_fenced"] = is_fenced
+    api.planned = [api.planned_move()]
+    code, out, _ = await milena("partitions", "lead", "t", "-p", "0", "--by", "3")
+    assert code == 0
+    assert out.startswith(f"node 3 is the preferred leader of t-0. {told}")
 
 
 # -- topics ------------------------------------------------------------------------------------
