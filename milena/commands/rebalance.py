@@ -80,7 +80,7 @@ def run_moves(
 
     moves, took_s = target.run(work)
     show_moves(moves, dry_run=said["dry_run"], is_json=said["is_json"])
-    if is_waiting and moves and not said["is_json"]:
+    if is_waiting and any(_changes(move) for move in moves) and not said["is_json"]:
         click.echo(f"arrived after {took_s:.1f} s")
     _exit_if_refused(moves)
 
@@ -183,11 +183,21 @@ def _exit_if_refused(moves: Iterable[RequestedMove]) -> None:
         raise click.exceptions.Exit(EXIT_REFUSED)
 
 
+def _changes(move: RequestedMove) -> bool:
+    return move.is_cancelled or move.before != move.after
+
+
 def _planned_text(moves: Sequence[RequestedMove], *, dry_run: bool) -> str:
     verb = "cancelled" if moves[0].is_cancelled else "would move" if dry_run else "moving"
     taken = [move for move in moves if move.error is None]
-    copies = sum(len(move.added) for move in taken if not move.is_cancelled)
-    summary = f"{verb} {len(taken)} partitions" + (f", {copies} new replicas" if copies else "")
+    changed = [move for move in taken if _changes(move)]
+    copies = sum(len(move.added) for move in changed if not move.is_cancelled)
+    summary = f"{verb} {len(changed)} partitions" + (f", {copies} new replicas" if copies else "")
+    same = len(taken) - len(changed)
+    if same and not changed:
+        summary = "nothing would change" if dry_run else "nothing changes"
+    elif same:
+        summary += f"; {same} {'stays as it is' if same == 1 else 'stay as they are'}"
     rows = [(m.topic, m.partition, output.ids(m.before), output.ids(m.after)) for m in moves]
     refused = [f"{m.topic}-{m.partition}: {m.error}" for m in moves if m.error is not None]
     table = output.table(("TOPIC", "PARTITION", "FROM", "TO"), rows)

@@ -88,6 +88,20 @@ async def test_a_partition_is_moved_to_the_named_nodes(api, milena):
     assert sent(api, "POST") == [{"partitions": moves, "dry_run": False}]
 
 
+async def test_a_move_to_the_same_replicas_changes_nothing_and_says_so(api, milena):
+    same, other = api.planned_move(before=(1, 2), after=(1, 2)), api.planned_move("u")
+    api.planned = [same]
+    words = ("partitions", "move", "t", "-p", "0", "--to", "1,2")
+    assert (await milena(*words, "--dry-run"))[1].splitlines()[-1] == "nothing would change"
+    assert (await milena(*words))[1].splitlines()[-1] == "nothing changes"
+    assert (await milena(*words, "--wait"))[1].splitlines()[-1] == "nothing changes"
+    api.planned = [same, other]
+    summary = "would move 1 partitions, 1 new replicas; 1 stays as it is"
+    assert (await milena(*words, "--dry-run"))[1].splitlines()[-1] == summary
+    api.planned = [api.planned_move(before=(1, 2), after=(2, 1))]
+    assert (await milena(*words, "--dry-run"))[1].splitlines()[-1] == "would move 1 partitions"
+
+
 @pytest.mark.parametrize("to", ["", "a", "1,", "1,1", "0", "-1", "1.5", "99999999999"])
 async def test_a_list_of_nodes_that_is_none_is_a_wrong_command_line(api, milena, to):
     code, _, err = await milena("partitions", "move", "t", "-p", "0", "--to", to)
