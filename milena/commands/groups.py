@@ -1,6 +1,7 @@
 """``milena groups``: consumer groups, their progress, and changes of it."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import click
@@ -38,21 +39,24 @@ def list_groups(target: ClusterTarget, is_json: bool) -> None:
 
 
 @groups.command("describe")
-@click.argument("group", type=NAME)
+@click.argument("names", type=NAME, metavar="GROUP...", nargs=-1, required=True)
 @click.option("--json", "is_json", is_flag=True, help="For programs.")
 @click.pass_obj
-def describe_group(target: ClusterTarget, group: str, is_json: bool) -> None:
-    """Show the group GROUP: its members, and for each partition its offset, end, lag and owner."""
+def describe_groups(target: ClusterTarget, names: Sequence[str], is_json: bool) -> None:
+    """Show groups: their members, and for each partition its offset, end, lag and owner."""
 
-    async def work(client: AdminClient) -> tuple[GroupView, list[PartitionLag]]:
+    async def work(client: AdminClient, group: str) -> tuple[GroupView, list[PartitionLag]]:
         found = await client.group(group)
         return found, await client.group_lags(found)
 
-    found, lags = target.run(work)
-    if is_json:
-        click.echo(output.as_json(group_output.group_json(found, lags)))
-    else:
-        click.echo(group_output.group_text(found, lags))
+    gap = ""
+    for group in dict.fromkeys(names):
+        found, lags = target.run(partial(work, group=group))
+        if is_json:
+            click.echo(output.as_json(group_output.group_json(found, lags)))
+        else:
+            click.echo(gap + group_output.group_text(found, lags))
+            gap = "\n"
 
 
 async def _resettable(client: AdminClient, group: str, *, dry_run: bool) -> bool:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
@@ -33,7 +34,7 @@ def list_users(target: ClusterTarget, is_json: bool) -> None:
 
 
 @users.command("create")
-@click.argument("name", type=NAME)
+@click.argument("names", type=NAME, metavar="NAME...", nargs=-1, required=True)
 @click.option("--superuser", "is_superuser", is_flag=True,
               help="May do everything, whatever entries say.")  # fmt: skip
 @click.option("--password-file", "file", metavar="FILE",
@@ -44,21 +45,30 @@ def list_users(target: ClusterTarget, is_json: bool) -> None:
 def create_user(
     target: ClusterTarget,
     *,
-    name: str,
+    names: Sequence[str],
     is_superuser: bool,
     file: str | None,
     no_password: bool,
     is_json: bool,
 ) -> None:
-    """Create the user NAME.
+    """Create users, one after the other. It stops at the first that cannot be created.
 
-    Entries refer to the user as User:NAME, and set the permissions: milena acls add.
+    Entries refer to a user as User:NAME, and set the permissions: milena acls add.
     """
     if no_password and file is not None:
         raise click.UsageError("say either --password-file or --no-password")
-    password = None if no_password else _password(file, name, or_else=", or --no-password")
+    each = list(dict.fromkeys(names))
+    if file is not None and len(each) > 1:
+        raise click.UsageError(
+            "--password-file is for one user: leave it out to be asked for each, or give --no-password"
+        )
+    # All passwords are typed before the first user is created: a Ctrl-C at a prompt then creates none.
+    passwords = {
+        name: None if no_password else _password(file, name, or_else=", or --no-password")
+        for name in each
+    }
 
-    async def work(client: AdminClient) -> UserView:
+    async def work(client: AdminClient, name: str, password: Secret | None) -> UserView:
         if await _is_there(client, name):
             raise TargetExistsError(
                 f"user {name} is there already: milena users change {name} sets its password",
@@ -67,7 +77,8 @@ def create_user(
             )
         return await client.access.put_user(name, password=password, is_superuser=is_superuser)
 
-    _show(target.run(work), "created", is_json)
+    for name, password in passwords.items():
+        _show(target.run(partial(work, name=name, password=password)), "created", is_json)
 
 
 @users.command("change")

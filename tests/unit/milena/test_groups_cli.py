@@ -77,6 +77,17 @@ async def test_describe_shows_offset_lag_and_owner_of_each_partition(api, milena
     ]
 
 
+async def test_several_groups_are_described_one_after_the_other(api, milena):
+    api.groups.describe("a")
+    api.groups.describe("b")
+    code, out, err = await milena("groups", "describe", "a", "b", "a")
+    assert (code, err) == (0, "")
+    assert [line.split(":")[0] for line in out.split("\n\n")] == ["group a", "group b"]
+    code, out, err = await milena("groups", "describe", "a", "nope", "b", "--json")
+    assert (code, json.loads(out)["group_id"]) == (4, "a")
+    assert "nope" in err
+
+
 @pytest.mark.parametrize(
     ("words", "to"),
     [

@@ -105,6 +105,32 @@ async def test_a_password_is_typed_twice_and_unseen(api, milena, typed):
     assert api.access.passwords["alice"] == [CANARY]
 
 
+async def test_several_users_are_created_one_after_the_other(api, milena, typed):
+    code, out, _ = await milena("users", "create", "a", "b", "a", "--no-password")
+    assert (code, out.splitlines()) == (
+        0,
+        ["created user a: no passwords, no tokens", "created user b: no passwords, no tokens"],
+    )
+    api.access.add_user("d")
+    code, out, err = await milena("users", "create", "c", "d", "e", "--no-password", "--json")
+    assert (code, json.loads(out)["name"]) == (5, "c")
+    assert "user d is there already" in err
+    assert "e" not in api.access.passwords
+    prompts = typed("one", "one", "two", "two")
+    assert (await milena("users", "create", "f", "g"))[0] == 0
+    assert [prompt.split(":")[0] for prompt in prompts[::2]] == ["Password of f", "Password of g"]
+    assert [api.access.passwords[name] for name in "fg"] == [["one"], ["two"]]
+
+
+async def test_several_users_do_not_share_a_password(api, milena, password_file):
+    code, _, err = await milena("users", "create", "a", "b", "--password-file", password_file)
+    assert (code, api.access.passwords) == (64, {})
+    assert (
+        "--password-file is for one user: leave it out to be asked for each, or give --no-password"
+        in err
+    )
+
+
 def test_a_terminal_does_not_show_what_is_typed():
     """The prompt of a real terminal; no node is asked before both passwords were typed."""
     ours, theirs = pty.openpty()
