@@ -51,7 +51,7 @@ def _request(fields: Fields) -> ReassignmentRequest:
     asked = [bool(targets), drain is not None, fields.boolean("rebalance")]
     if sum(asked) != 1:
         raise InvalidFieldError(
-            "the body: give exactly one of 'partitions' (not empty), 'drain' (a broker's id) and 'rebalance' (true)"
+            "the body: give exactly one of 'partitions' (not empty), 'drain' (a node's id) and 'rebalance' (true)"
         )
     if len(targets) > TARGETS_MAX:
         raise InvalidFieldError(
@@ -81,7 +81,7 @@ def _target(fields: Fields) -> ReplicaTarget:
 
 def _broker_id(item: object) -> int:
     if isinstance(item, bool) or not isinstance(item, int):
-        raise MalformedRequestError(f"'replicas' lists ids of brokers, not {json_kind(item)}")
+        raise MalformedRequestError(f"'replicas' lists ids of nodes, not {json_kind(item)}")
     return item
 
 

@@ -469,7 +469,7 @@ class NodeConfig:
         default=1_500,
         metadata=option(
             kinds.integer(200, 60_000, "ms"),
-            "The controller fences a broker that it has not heard of for this long. A fenced broker leads nothing.",
+            "The controller fences a node that it has not heard of for this long. A fenced node leads nothing.",
             REPLICATION,
         ),
     )
@@ -477,7 +477,7 @@ class NodeConfig:
         default=250,
         metadata=option(
             kinds.integer(20, 20_000, "ms"),
-            "How often a broker reports to the controller. At most a third of `broker_session_ms`.",
+            "How often a node reports to the controller. At most a third of `broker_session_ms`.",
             REPLICATION,
         ),
     )

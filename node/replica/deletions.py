@@ -101,7 +101,7 @@ class Deletions:
         silent = leader.silent_members
         if silent:
             raise FeatureLevelError(
-                f"{self._name}: in-sync brokers {', '.join(map(str, silent))} are of a release that does not "
+                f"{self._name}: in-sync nodes {', '.join(map(str, silent))} are of a release that does not "
                 "confirm deletions; upgrade them first. Nothing was deleted"
             )
 

@@ -197,7 +197,7 @@ class AdminService:
         if not await self._metadata.wait_until(is_enough, timeout_ms=BROKERS_WAIT_MS):
             raise NotReadyError(
                 f"a new topic gets {self._default_factor(image)} replicas, but only "
-                f"{len(self.image.brokers)} brokers have ever started; wait for the others, or create it with "
+                f"{len(self.image.brokers)} nodes have ever started; wait for the others, or create it with "
                 "a replication factor of your own"
             )
         return self.image
@@ -275,8 +275,8 @@ class AdminService:
         # First of all: a voter that is stopped, or whose replicas are moved away, could not be removed either.
         # ``check_removable`` has another order, because nodes of earlier releases must come to the same response.
         if broker_id in image.voters and broker_id in image.brokers:
-            raise voter_stays(broker_id)
-        check_removable(image, broker_id)
+            raise voter_stays(broker_id, noun="node")
+        check_removable(image, broker_id, noun="node")
         try:
             await self._propose(UnregisterBroker(broker_id=broker_id), f"remove broker {broker_id}")
         except ConflictError as error:
@@ -340,7 +340,7 @@ def _explicit_placement(
         if unknown or not replicas or len(set(replicas)) != len(replicas):
             raise InvalidReplicationError(
                 f"replicas_assignments of partition {partition}: {list(replicas)} must be distinct ids of "
-                f"registered brokers, which are {sorted(image.brokers)}"
+                f"registered nodes, which are {sorted(image.brokers)}"
             )
         layout.append(tuple(replicas))
     if len({len(replicas) for replicas in layout}) != 1:

@@ -51,10 +51,10 @@ class HealthService:
         if self._membership.broker_epoch < 0:
             return (
                 self._metadata.quorum.start_obstacle()
-                or "waiting for the metadata quorum to register this broker"
+                or "waiting for the metadata quorum to register this node"
             )
         if not self._membership.is_unfenced or not self._membership.has_lease:
-            return "waiting for the controller to let this broker in"
+            return "waiting for the controller to let this node in"
         return self._behind()
 
     def _behind(self) -> str:

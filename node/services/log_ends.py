@@ -54,7 +54,7 @@ class LogEnds:
         image = await self._metadata.current_image()
         state = image.partitions.get(key)
         if state is None or (state.leader, state.leader_epoch) != (leader_id, leader_epoch):
-            raise MovedError(f"broker {leader_id} does not lead the partition any more")
+            raise MovedError(f"node {leader_id} does not lead the partition any more")
 
 
 class LeaderEnds:

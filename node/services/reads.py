@@ -167,7 +167,7 @@ class ReadService:
         if request.is_local:
             if runner is None:
                 raise ReplicaNotFoundError(
-                    f"broker {self._node_id} holds no replica of {topic.name}-{request.partition}"
+                    f"node {self._node_id} holds no replica of {topic.name}-{request.partition}"
                 )
             return await self._fetch_here(runner, request)
         state = self._metadata.image.partition(topic.topic_id, request.partition)
@@ -270,7 +270,7 @@ class ReadService:
             logger.debug("cannot read partition=%s: %s", runner.name, error)
             if offset is None:
                 raise ReplicaDamagedError(
-                    f"{runner.name}: broker {self._node_id} cannot read its copy, which is checked now; "
+                    f"{runner.name}: node {self._node_id} cannot read its copy, which is checked now; "
                     "try again in a few seconds"
                 ) from error
             doubt = Doubt(
@@ -304,7 +304,7 @@ class ReadService:
                 # The leader may answer by now.
                 looked, unknown = await self._look_further(runner, offset, request, looked)
         if runner.leader is not None or runner.leader_epoch != leader_epoch:
-            raise MovedError(f"broker {leader_id} does not lead {runner.name} any more")
+            raise MovedError(f"node {leader_id} does not lead {runner.name} any more")
         if not (looked.has_records or request.is_unconfirmed):
             await self._check_end(runner, leader_id, unknown)
         return self._result(runner, request, offset, looked)
@@ -371,7 +371,7 @@ class ReadService:
                 self._peer, leader_id, READ, question, timeout_ms=LEADER_END_MS
             )
         if answer.leader_epoch != leader_epoch:
-            raise NotLeaderError(f"broker {leader_id} leads {runner.name} in another epoch")
+            raise NotLeaderError(f"node {leader_id} leads {runner.name} in another epoch")
         # For a reader of uncommitted records, as this one is, reading ends at the high watermark.
         end = answer.readable_end
         runner.adopt_leader_end(leader_epoch=leader_epoch, high_watermark=end)
@@ -689,7 +689,7 @@ class ReadService:
             asked.topic_id, asked.partition, asked.leader_epoch, timeout_ms=READ_LEADER_WAIT_MS
         )
         if runner is None:
-            raise NotLeaderError(f"broker {self._node_id} holds no replica of the partition")
+            raise NotLeaderError(f"node {self._node_id} holds no replica of the partition")
         request = FetchRequest(
             topic=runner.topic,
             partition=asked.partition,
@@ -703,7 +703,7 @@ class ReadService:
             wants_records_end=asked.wants_records_end,
         )
         if not self._can_serve(runner, request):
-            raise NotLeaderError(f"broker {self._node_id} does not lead {runner.name}")
+            raise NotLeaderError(f"node {self._node_id} does not lead {runner.name}")
         try:
             result = await self._fetch_here(runner, request)
         except (MovedError, _BehindError) as moved:

@@ -135,8 +135,8 @@ def _check_bounds(image: Image, planned: Iterable[PlannedReassignment]) -> None:
         total = held[broker_id] + added[broker_id]
         if total > bounds.REPLICAS_PER_BROKER_MAX:
             raise TooManyReplicasError(
-                f"Broker {broker_id} would hold {total} replicas, more than the {bounds.REPLICAS_PER_BROKER_MAX}"
-                " that one node carries; name other brokers, or add nodes."
+                f"Node {broker_id} would hold {total} replicas, more than the {bounds.REPLICAS_PER_BROKER_MAX}"
+                " that one node carries; name other nodes, or add some."
             )
 
 

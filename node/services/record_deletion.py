@@ -113,9 +113,7 @@ class DeletionService:
             topic_id, partition, leader_epoch, timeout_ms=min(timeout_ms, WRITE_LEADER_WAIT_MS)
         )
         if runner is None:
-            raise NotLeaderError(
-                f"broker {self._metadata.node_id} holds no replica of the partition"
-            )
+            raise NotLeaderError(f"node {self._metadata.node_id} holds no replica of the partition")
         leads_since = runner.leader_epoch
         try:
             return await runner.delete_records(
@@ -156,7 +154,7 @@ class DeletionService:
             if type(error) is InvalidRequestError:
                 # InvalidRequestError itself is the response of a node that does not know the call.
                 raise FeatureLevelError(
-                    f"broker {state.leader}, which leads {topic.name}-{partition}, is of a release that cannot delete "
+                    f"node {state.leader}, which leads {topic.name}-{partition}, is of a release that cannot delete "
                     "records; upgrade it first. Nothing was deleted"
                 ) from error
             raise

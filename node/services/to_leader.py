@@ -347,13 +347,13 @@ class ToLeader:
             runner = await self._replicas.leading(*write.key, leader_epoch, timeout_ms=patience_ms)
         if runner is None or runner.leader_epoch != leader_epoch:
             raise NotLeaderError(
-                f"broker {self._node_id} does not lead this partition in epoch {leader_epoch}; "
+                f"node {self._node_id} does not lead this partition in epoch {leader_epoch}; "
                 "nothing was written"
             )
         # Without a lease another broker may lead already, so an append could never commit (docs/guarantees.md).
         if not self._membership.has_lease:
             raise NoLeaderError(
-                f"broker {self._node_id} is cut off from the metadata quorum; nothing was written"
+                f"node {self._node_id} is cut off from the metadata quorum; nothing was written"
             )
         if header.is_transactional:
             await self._producers.check_transaction(header, timeout_ms=self._left_ms(write))
@@ -466,7 +466,7 @@ class ToLeader:
                 raise
             # InvalidRequestError itself is the response of a node that does not know the call.
             raise FeatureLevelError(
-                f"broker {leader_id}, which leads {write.name}, is of a release without conditional writes; upgrade it "
+                f"node {leader_id}, which leads {write.name}, is of a release without conditional writes; upgrade it "
                 "first. Nothing was written"
             ) from error
         if judged.end_offset is not None:
@@ -489,7 +489,7 @@ class ToLeader:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not dial.done():
                 raise NotLeaderError(
-                    f"broker {leader_id} does not lead any more; nothing was written"
+                    f"node {leader_id} does not lead any more; nothing was written"
                 )
             dial.result()
         finally:

@@ -154,8 +154,10 @@ def _is_address(name: str, host: str, port: int) -> bool:
     return is_named and 1 <= port <= 65_535
 
 
-def check_removable(image: Image, broker_id: int) -> None:
+def check_removable(image: Image, broker_id: int, *, noun: str = "broker") -> None:
     """Refuse to forget a broker that is still part of the cluster. Proposers also call it before the command.
+
+    ``noun`` is the word of the messages. Clients read "node"; a response in the image keeps its text in all releases.
 
     Raises:
         BrokerNotFoundError: no broker has this id.
@@ -163,23 +165,25 @@ def check_removable(image: Image, broker_id: int) -> None:
     """
     broker = image.brokers.get(broker_id)
     if broker is None:
-        raise BrokerNotFoundError(f"Broker {broker_id} is not registered.")
+        raise BrokerNotFoundError(f"{noun.capitalize()} {broker_id} is not registered.")
     if not broker.is_fenced:
-        raise BrokerInUseError(f"Broker {broker_id} is alive: stop it first, then remove it.")
+        raise BrokerInUseError(
+            f"{noun.capitalize()} {broker_id} is alive: stop it first, then remove it."
+        )
     held = sum(part.names(broker_id) for part in image.partitions.values())
     if held:
         raise BrokerInUseError(
-            f"Broker {broker_id} still holds {held} replicas: move them to other brokers, or delete their topics,"
-            " then remove it."
+            f"{noun.capitalize()} {broker_id} still holds {held} replicas: move them to other {noun}s, or delete their"
+            " topics, then remove it."
         )
     if broker_id in image.voters:
-        raise voter_stays(broker_id)
+        raise voter_stays(broker_id, noun=noun)
 
 
-def voter_stays(broker_id: int) -> BrokerInUseError:
+def voter_stays(broker_id: int, *, noun: str) -> BrokerInUseError:
     """Return the error for the removal of a voter."""
     return BrokerInUseError(
-        f"Broker {broker_id} is a voter of the metadata quorum, which it cannot leave: start it again."
+        f"{noun.capitalize()} {broker_id} is a voter of the metadata quorum, which it cannot leave: start it again."
     )
 
 

@@ -91,8 +91,8 @@ def test_a_bad_topic_is_refused_in_one_line(cluster, words, complaint):
         (("partitions", "move", "wrong", "-p", "0", "--to", "1,9"), 1, "not registered: [9]"),
         (("partitions", "lead", "wrong", "-p", "7", "--by", "1"), 4, "no partition 7"),
         (("nodes", "remove", "1"), 1, "is a voter of the metadata quorum, which it cannot leave"),
-        (("nodes", "drain", "9", "--yes"), 4, "Broker 9 is not registered"),
-        (("nodes", "drain", "2", "--yes"), 1, "Cannot drain broker 2"),
+        (("nodes", "drain", "9", "--yes"), 4, "Node 9 is not registered"),
+        (("nodes", "drain", "2", "--yes"), 1, "Cannot drain node 2"),
         (
             ("groups", "reset", "g", "--topic", "wrong", "--shift-by", "1", "--yes"),
             1,

@@ -312,7 +312,7 @@ class TransactionLookup:
         """Return the replica that leads the partition; the quorum has confirmed it unless ``is_confirmed`` is False."""
         runner = await self._replicas.leading(*key, leader_epoch, timeout_ms=READ_LEADER_WAIT_MS)
         if runner is None or runner.leader is None:
-            raise NotLeaderError(f"broker {self._metadata.node_id} does not lead the partition")
+            raise NotLeaderError(f"node {self._metadata.node_id} does not lead the partition")
         if not runner.leader.is_established:
             raise NotReadyError(f"{runner.name}: the new leader does not know its log end yet")
         if is_confirmed:
@@ -369,7 +369,7 @@ class TransactionLookup:
             return topic is None or topic.partition_count >= partition_count
 
         if not await self._metadata.wait_until(is_known, timeout_ms=READ_LEADER_WAIT_MS):
-            raise NotReadyError(f"broker {self._metadata.node_id} has not heard of all partitions")
+            raise NotReadyError(f"node {self._metadata.node_id} has not heard of all partitions")
         # Batches that passed the check before are in the log by the end of this turn (``ToLeader._append_here``).
         await one_turn()
 

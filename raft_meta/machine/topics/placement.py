@@ -106,11 +106,11 @@ def _place(
         )
     if replication_factor > len(image.brokers):
         raise InvalidReplicationError(
-            f"Replication factor {replication_factor} is larger than the number of brokers,"
+            f"Replication factor {replication_factor} is larger than the number of nodes,"
             f" {len(image.brokers)}."
         )
     if not live:
-        raise NotReadyError("No broker is alive; try again later.")
+        raise NotReadyError("No node is alive; try again later.")
     taken = live if replication_factor <= len(live) else sorted(image.brokers)
     ranks = rng.sample(range(len(taken)), len(taken))
     loads = {

@@ -55,13 +55,13 @@ def plan_drain(image: Image, broker_id: int) -> tuple[PlannedMove, ...]:
         InvalidReplicationError: a partition has replicas on all brokers that could take the broker's replica.
     """
     if broker_id not in image.brokers:
-        raise BrokerNotFoundError(f"Broker {broker_id} is not registered.")
+        raise BrokerNotFoundError(f"Node {broker_id} is not registered.")
     layout = _Layout(image, without=broker_id)
     for key in list(layout.held[broker_id]):
         takers = [member for member in layout.members if member not in layout.replicas[key]]
         if not takers:
             raise InvalidReplicationError(
-                f"Cannot drain broker {broker_id}: no other live broker could take partition {key[1]} of topic"
+                f"Cannot drain node {broker_id}: no other live node could take partition {key[1]} of topic"
                 f" '{image.topics[key[0]].name}', which is on {list(layout.replicas[key])}. Add a node first, or"
                 " use fewer replicas."
             )

@@ -276,10 +276,10 @@ class FakeApi:
         node_id = int(request.match_info["b"])
         broker = next((b for b in self.brokers if b["broker_id"] == node_id), None)
         if broker is None:
-            message = f"Broker {node_id} is not registered."
+            message = f"Node {node_id} is not registered."
             return web.json_response({"error_code": 40407, "message": message}, status=404)
         if not broker["is_fenced"]:
-            message = f"Broker {node_id} is alive: stop it first, then remove it."
+            message = f"Node {node_id} is alive: stop it first, then remove it."
             kind = {"Milena-Error": "broker_in_use"}
             body = {"error_code": 40915, "message": message}
             return web.json_response(body, status=409, headers=kind)

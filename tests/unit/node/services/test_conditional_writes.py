@@ -283,7 +283,7 @@ class TestEarlierReleases:
                 raise InvalidRequestError("this node knows no request 'produce_if'")
 
             cluster.network.handlers[2][PRODUCE_IF.name] = unknown  # type: ignore[assignment]
-            with pytest.raises(FeatureLevelError, match="broker 2, which leads t-0, is of a"):
+            with pytest.raises(FeatureLevelError, match="node 2, which leads t-0, is of a"):
                 await offset_of(cluster, 1, request("b", expected_end=1))
             assert await cluster.nodes[3].read("t") == ["a"]
             assert (await cluster.nodes[1].write("t", "b"))[0].offset == 1

@@ -776,12 +776,12 @@ class TestDamage:
                 await cluster.nodes[asked].fetch("t", 1)
             fail_reads(cluster, 2)
             # The last two are looked for in the log: which offset they begin at is not known before.
-            with pytest.raises(ReplicaDamagedError, match="t-0: broker 2 cannot read its copy"):
+            with pytest.raises(ReplicaDamagedError, match="t-0: node 2 cannot read its copy"):
                 await cluster.nodes[asked].fetch("t", -2)
             fail_reads(cluster, 2)
             with pytest.raises(ReplicaDamagedError):
                 await cluster.nodes[2].fetch("t", 1, is_local=True)
             fail_reads(cluster, 2)
-            with pytest.raises(ReplicaDamagedError, match="t-0: broker 2 cannot read its copy"):
+            with pytest.raises(ReplicaDamagedError, match="t-0: node 2 cannot read its copy"):
                 await cluster.nodes[asked].fetch("t", timestamp_ms=1)
             assert ReplicaDamagedError.is_retriable

@@ -229,7 +229,7 @@ async def test_a_follower_whose_release_does_not_confirm_is_named() -> None:
         progress = cluster.runner(1, "t").leader.followers[2]  # type: ignore[union-attr]
         progress.log_start = -1
         for node_id in (1, 3):
-            with pytest.raises(FeatureLevelError, match="in-sync brokers 2 are of a release"):
+            with pytest.raises(FeatureLevelError, match="in-sync nodes 2 are of a release"):
                 await cluster.nodes[node_id].delete_records("t", 4)
         assert starts(cluster) == [0, 0, 0]
 
@@ -243,7 +243,7 @@ async def test_a_leader_whose_release_knows_no_deletion_is_named() -> None:
             raise InvalidRequestError("this node knows no request 'delete_records'")
 
         cluster.network.handlers[1][DELETE_RECORDS.name] = unknown  # type: ignore[assignment]
-        with pytest.raises(FeatureLevelError, match="broker 1, which leads t-0"):
+        with pytest.raises(FeatureLevelError, match="node 1, which leads t-0"):
             await cluster.nodes[2].delete_records("t", 4)
 
 

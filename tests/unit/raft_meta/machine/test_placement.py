@@ -20,7 +20,7 @@ def test_the_same_seed_gives_the_same_placement() -> None:
 
 
 def test_too_few_brokers_are_refused_with_both_numbers() -> None:
-    with pytest.raises(InvalidReplicationError, match=r"factor 3 .* brokers, 2"):
+    with pytest.raises(InvalidReplicationError, match=r"factor 3 .* nodes, 2"):
         place(Cluster([None, None]).image, 1, 3, Random(1))
 
 
@@ -88,7 +88,7 @@ def test_nobody_is_given_anything_while_nobody_is_alive() -> None:
     cluster = Cluster([None])
     epoch = cluster.image.brokers[1].broker_epoch
     cluster.do(c.FenceBroker(controller_epoch=1, broker_id=1, broker_epoch=epoch, changes=()))
-    with pytest.raises(NotReadyError, match="No broker is alive"):
+    with pytest.raises(NotReadyError, match="No node is alive"):
         place(cluster.image, 1, 1, Random(1))
 
 
