@@ -1,1 +1,1 @@
-"""One replica on this node: its decisions (leader, follower) and the shell that owns its log."""
+"""One replica on this node: its decisions as leader or follower, and the runner, which owns its log."""

@@ -1,10 +1,13 @@
 """Writers and readers of one partition that wait until an offset is stored or committed.
 
-A writer is a ``Pending``: a task awaits it, or it calls back in the turn in which the runner reports the end. An
-appended batch is never reported as refused: if the wait ends early, the writer gets ``FateUnknownError``. A writer that
-is refused because the log ends elsewhere waits here, too, until that end is committed.
+A writer is a ``Pending`` for the receipt of one batch. A task awaits it, or it calls back in the same turn of the loop
+in which the runner reports that the offset is reached. If the wait ends early, the batch is in the log already, so the
+writer does not get a refusal but ``FateUnknownError``.
 
-The partition's runner reports the ends. This module knows nothing of roles, replicas and disks.
+A batch that names the log's end and finds another end is refused. Its writer waits here, too, until the end that it
+found is committed.
+
+The partition's runner reports stored and committed ends. This module knows nothing of roles, replicas and disks.
 """
 
 import asyncio
@@ -24,7 +27,7 @@ from node.replica.waiters import OffsetWaiters
 
 
 class _Waiting(ABC):
-    """A writer that waits until an end is reached (``Taker``)."""
+    """A writer that waits for an end, an offset up to which the log must be stored or committed."""
 
     __slots__ = ("_began_ms", "_owner", "_timeout_ms", "_writer")
 
@@ -39,7 +42,7 @@ class _Waiting(ABC):
 
     @property
     def deadline_ms(self) -> int:
-        """The end of the wait, by the owner's clock."""
+        """The time at which the wait ends, by the owner's clock."""
         return self._began_ms + self._timeout_ms
 
     def done(self) -> bool:
@@ -51,18 +54,18 @@ class _Waiting(ABC):
 
     @abstractmethod
     def set_exception(self, error: BaseException) -> None:
-        """Fail the writer, because this replica cannot learn whether the end is reached."""
+        """Fail the writer: this replica can no longer learn whether the end is reached."""
 
     @abstractmethod
     def expire(self) -> None:
-        """Fail the writer, because its time is up."""
+        """Fail the writer: its timeout has passed."""
 
     def _on_over(self, writer: Pending[BatchReceipt]) -> None:
         self._owner.forget(self, is_given_up=writer.cancelled())
 
 
 class _Acknowledgement(_Waiting):
-    """A writer whose batch was appended, but is not yet stored or committed as its acks require."""
+    """A writer whose batch is in the log, but not yet stored or committed as its acks require."""
 
     __slots__ = ("_acks", "_receipt")
 
@@ -90,7 +93,7 @@ class _Acknowledgement(_Waiting):
 
 
 class _Refusal(_Waiting):
-    """A writer whose batch was not appended because the log ends elsewhere, while that end is not committed yet."""
+    """A writer whose batch was refused because the log ends elsewhere. It waits until that end is committed."""
 
     __slots__ = ("_refusal",)
 
@@ -108,7 +111,7 @@ class _Refusal(_Waiting):
         self._writer.set_exception(self._refusal)
 
     def set_exception(self, error: BaseException) -> None:
-        # The fate of the records before that end is unknown, but nothing of this batch was written.
+        # The fate of earlier records is unknown, but this batch was certainly not written.
         self._writer.set_exception(
             NotLeaderError(f"{error}; of this write nothing was written")
             if isinstance(error, FateUnknownError)
@@ -127,11 +130,11 @@ class Acknowledgements:
     """All writers and readers that wait for offsets of one partition. Owned by the data loop.
 
     Invariants:
-        No waiter waits for an offset that the ends reported last have reached.
+        No waiter waits for an offset that the last reported ends have reached.
     """
 
     def __init__(self, name: str, *, clock: Clock, counts: NodeCounts) -> None:
-        """``name``: the name of the partition, for messages."""
+        """``name``: the name of the partition, for error messages."""
         self.clock = clock
         self._name = name
         self._counts = counts
@@ -139,10 +142,10 @@ class Acknowledgements:
         self._stable = OffsetWaiters()
         self._stored = OffsetWaiters()
         self._writers: dict[_Waiting, None] = {}
-        """The writers in the order of arrival."""
+        """The writers that wait, in order of arrival."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        """When the timer fires."""
+        """When the timer fires, in ms of the clock."""
 
     def __len__(self) -> int:
         return len(self._committed) + len(self._stable) + len(self._stored)
@@ -158,9 +161,9 @@ class Acknowledgements:
         reached: int,
         timeout_ms: int,
     ) -> None:
-        """Give a writer its receipt once its batch is stored or committed, as ``acks`` says.
+        """Give a writer its receipt once its batch is stored or committed, as ``acks`` requires.
 
-        ``reached``: the present end of what is stored or committed. If the batch is not below that end within
+        ``reached``: the offset up to which the log is stored or committed now. If the batch is not below it within
         ``timeout_ms``, the writer gets ``FateUnknownError``.
         """
         end = _end(receipt)
@@ -180,11 +183,11 @@ class Acknowledgements:
         reached: int,
         timeout_ms: int,
     ) -> None:
-        """Refuse a writer because the log ends at ``end``, once that end is committed.
+        """Refuse a batch because the log ends at ``end``, not at ``expected_end``. Wait until ``end`` is committed.
 
-        ``reached``: the present high watermark. The writer gets an error without the log's end if the end is not
-        committed within ``timeout_ms`` (``NotReadyError``), or if this node cannot learn it any more
-        (``NotLeaderError``). In each case nothing was written.
+        ``reached``: the present high watermark. If ``end`` is not committed within ``timeout_ms``, the writer gets
+        ``NotReadyError``. If this node cannot learn it any more, the writer gets ``NotLeaderError``. Neither error
+        tells the log's end. In each case nothing was written.
         """
         refusal = ends_elsewhere(self._name, end, expected_end)
         if reached >= end:
@@ -199,13 +202,13 @@ class Acknowledgements:
         waiters.add(end, waiting)
 
     def forget(self, waiting: _Waiting, *, is_given_up: bool) -> None:
-        """Remove a writer that waits no more. The timer stays, because other writers usually wait when it fires."""
+        """Remove a writer whose wait has ended. The timer stays, because other writers usually wait when it fires."""
         self._writers.pop(waiting, None)
         if is_given_up:
             self._prune()
 
     def _ring_at(self, deadline_ms: int) -> None:
-        """Set the one timer for all writers; a timer for each would cost as much as the rest of the waiting."""
+        """Set the one timer for all writers. A timer for each writer would double the cost of waiting."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
@@ -223,13 +226,16 @@ class Acknowledgements:
             self._ring_at(min(waiting.deadline_ms for waiting in self._writers))
 
     def close(self) -> None:
-        """Cancel the timer; no writer will wait here any more."""
+        """Cancel the timer. No writer may wait here afterwards."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def readable(self, end: int, timeout_ms: int, *, is_uncommitted: bool) -> None:
-        """Wait until everything below ``end`` is readable, the time is up, or this replica cannot learn it any more."""
+        """Wait until everything below ``end`` is readable here, but at most ``timeout_ms``.
+
+        Return early if this replica can no longer learn it.
+        """
         waiters = self._committed if is_uncommitted else self._stable
         waiter = waiters.wait_for(end)
         try:
@@ -242,16 +248,16 @@ class Acknowledgements:
             raise
 
     def call_when_stored(self, end: int, taker: Taker[None]) -> None:
-        """Complete ``taker`` once everything below ``end`` is stored here; fail it if some of that was cut off."""
+        """Complete ``taker`` once everything below ``end`` is stored here. Fail it if any of this is cut off."""
         self._stored.add(end, taker)
 
     def on_acknowledged(self, acks: Acks, began_ms: int) -> None:
-        """Count a batch that its writer's acks are satisfied with."""
+        """Count a batch whose acks are satisfied."""
         if acks is Acks.ALL:
             self._counts.commit_ms.observe(self.clock.now_ms() - began_ms)
 
     def on_overdue(self, receipt: BatchReceipt, timeout_ms: int) -> FateUnknownError:
-        """Count a batch that was not acknowledged in time; return the writer's error."""
+        """Count a batch that was not acknowledged in time; return the error for its writer."""
         self._counts.fate_unknown += 1
         return FateUnknownError(
             f"{self._name} offset {receipt.base_offset} was appended but not acknowledged by every "
@@ -262,17 +268,17 @@ class Acknowledgements:
         return self._committed if acks is Acks.ALL else self._stored
 
     def _prune(self) -> None:
-        """Remove waiters that gave up; on a partition that commits nothing, no advance would remove them."""
+        """Remove waiters that gave up. If a partition commits nothing, its end does not move and removes none."""
         self._committed.prune()
         self._stable.prune()
         self._stored.prune()
 
-    # -- news ------------------------------------------------------------------------------------
+    # -- reports of the runner -------------------------------------------------------------------
 
     def on_committed(self, high_watermark: int, stable_end: int) -> None:
-        """Complete waiters up to new ends.
+        """Complete the waiters that the new ends have reached.
 
-        Everything below ``high_watermark`` is committed. Below ``stable_end`` every transaction is decided, too.
+        Below ``high_watermark`` every record is committed. Below ``stable_end`` every transaction is decided, too.
         """
         self._committed.advance(high_watermark)
         self._stable.advance(stable_end)
@@ -282,7 +288,7 @@ class Acknowledgements:
         self._stored.advance(stored_end)
 
     def fail_above(self, offset: int, error: FateUnknownError) -> None:
-        """Fail all waiters for records at ``offset`` and above (-1: all waiters): their fate is unknown here."""
+        """Fail all waiters for records at ``offset`` and above (-1: all waiters). The fate of these is unknown here."""
         self._committed.fail_above(offset, error)
         self._stable.fail_above(offset, error)
         self._stored.fail_above(offset, error)
@@ -294,7 +300,7 @@ class Acknowledgements:
 
 
 def ends_elsewhere(name: str, end_offset: int, expected_end: int) -> PreconditionFailedError:
-    """Return the refusal of a batch for ``expected_end``; ``name``: the name of the partition."""
+    """Return the error for a batch that had to be at ``expected_end``. ``name``: the name of the partition."""
     return PreconditionFailedError(
         f"{name} ends at offset {end_offset}, not at {expected_end}; nothing was written",
         end_offset=end_offset,

@@ -1,15 +1,16 @@
-"""A leader's queue of appends: judge the batches of one turn of the loop, write them together, and answer them.
+"""A leader's queue of appends: check the batches of one turn of the loop, write them together, and answer them.
 
-Duplicates are recognised here, by the log's state: sequences of idempotent producers, and idempotency keys. The log
-must know a batch before it can judge a later one of the same producer or key. So such batches never share a write, even
-if they arrive in the same turn.
+This module recognises duplicates, by the log's state: sequences of idempotent producers, and idempotency keys. The log
+must know a batch before a later batch of the same producer or key can be checked. So two such batches are never in one
+write, even if they arrive in the same turn.
 
-A batch may name the offset at which it must be (``expected_end``). This is checked after duplicates, so that a repeat
-gets its first answer, and after the earlier batches of the turn are written. A refusal waits until the end that caused
-it is committed: an end that is cut off later would be no reason.
+A batch may name the offset at which it must be (``expected_end``). This is checked only after the search for
+duplicates, so that a retry gets its first answer. The earlier batches of the turn are written before the check. A
+refused batch is answered only when the end that caused the refusal is committed. If that end were cut off, there would
+be no reason for the refusal.
 
-Until a batch is in the log, every refusal says that nothing was written. From then on, ``Acknowledgements`` answers its
-writer.
+Until a batch is in the log, every refusal says that nothing was written. After that, ``Acknowledgements`` answers the
+writer of the batch.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Append:
-    """A batch that waits to be written. ``writer`` gets its receipt, or an error."""
+    """A batch that waits to be written. ``writer`` gets the receipt of the batch, or an error."""
 
     __slots__ = ("acks", "batch", "expected_end", "header", "timeout_ms", "writer")
 
@@ -67,12 +68,12 @@ class _Append:
 
 
 class AppendQueue:
-    """The batches that wait until this turn of the loop ends, and their way into the log. Owned by the data loop.
+    """The batches that wait for the end of this turn of the loop; checks them and writes them. Owned by the data loop.
 
     - ``leader_epoch``: returns the epoch under which a batch with these acks may be written, or raises to refuse it
-    - ``on_transaction``: is called before a batch of a transaction is written
-    - ``on_appended``: is called when the log has grown
-    - ``reached``: returns the offset up to which writers with these acks have their answer
+    - ``on_transaction``: called before a batch of a transaction is written
+    - ``on_appended``: called when the log has grown
+    - ``reached``: returns the offset below which batches with these acks are answered
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class AppendQueue:
         at_once: bool,
         expected_end: int | None,
     ) -> Pending[BatchReceipt]:
-        """Queue a batch until this turn ends; with ``at_once``, write it now, after the batches that wait."""
+        """Queue a batch until this turn ends. With ``at_once``, write it now, after the batches that wait."""
         append = _Append(batch, header, acks, timeout_ms, expected_end)
         self._waiting.append(append)
         if at_once:
@@ -141,7 +142,7 @@ class AppendQueue:
         for append in self._take():
             own = _identities(append.header)
             is_repeat = not identities.isdisjoint(own)
-            # The log's end is known only once the batches before this one are written, because they may be refused.
+            # ``expected_end`` can be checked only after earlier batches are written: some of them may be refused.
             if group and (is_repeat or append.expected_end is not None):
                 self._write(group)
                 group, identities = [], set()
@@ -154,9 +155,9 @@ class AppendQueue:
     # -- judging ---------------------------------------------------------------------------------
 
     def _admit(self, append: _Append, *, coming: int) -> bool:
-        """Return whether to write a batch; if not, it has its answer, or waits for it as its first writer does.
+        """Return whether to write a batch. If not, it is refused, or answered as a duplicate.
 
-        ``coming``: the number of producers and keys whose batches are about to be written before it.
+        ``coming``: the number of producers and keys with batches that will be written before this one.
         """
         try:
             refusal = self._refusal(append)
@@ -173,12 +174,12 @@ class AppendQueue:
         return False
 
     def _refusal(self, append: _Append) -> NotEnoughReplicasError | None:
-        """Return the reason why a batch may not be written now, if it may be a repeat; None if it may be written.
+        """Return an error if the batch may be written only as a duplicate; None if it may be written.
 
-        A repeat of a batch in the log has the fate of its first attempt, so it must not be refused here.
+        A retry of a batch that is in the log gets the answer of its first attempt. So it must not be refused here.
 
         Raises:
-            NotLeaderError, NotEnoughReplicasError: the batch may not be written, nor answered as a repeat.
+            NotLeaderError, NotEnoughReplicasError: the batch must be refused, even if it is a duplicate.
         """
         try:
             self._leader_epoch(append.acks)
@@ -189,7 +190,7 @@ class AppendQueue:
         return None
 
     def _is_expected(self, append: _Append) -> bool:
-        """Return whether the log ends at the offset that the batch names, if any; if not, the refusal waits."""
+        """Return whether the log ends at the batch's ``expected_end``, if it has one. If not, refuse the batch."""
         end, expected = self._log.log_end_offset, append.expected_end
         if expected is None or expected == end:
             return True
@@ -254,7 +255,7 @@ class AppendQueue:
         if not key.places:
             return self._duplicate(entry.base_offset, entry.last_offset)
         if not is_own:
-            # Nothing else of the batch may count either: the records of this key are in the log already.
+            # Nothing of the batch may count, other keys included: the records of this key are in the log already.
             raise IdempotencyKeyReusedError(
                 "a request under an idempotency key that was used before shares no transaction; nothing was written"
             )
@@ -308,7 +309,7 @@ class AppendQueue:
             self._answer(append, self._receipt(append, base_offset, now_ms))
 
     def _refuse(self, group: Sequence[_Append], error: MilenaError) -> None:
-        """Write each batch of the group alone, so that only the one that cannot be appended is refused."""
+        """Write each batch of the group alone, so that only those that cannot be appended are refused."""
         if len(group) == 1:
             group[0].refuse(error)
             return
@@ -342,14 +343,14 @@ class AppendQueue:
 
 
 def _identities(header: BatchHeader) -> Sequence[int | bytes]:
-    """Return the key hashes, or the producer id, by which a batch may be a repeat of another."""
+    """Return the key hashes of a batch, or its producer id. A duplicate of the batch has one of them, too."""
     if header.request_keys:
         return [key.key_hash for key in header.request_keys]
     return [header.producer_id] if header.producer_id >= 0 else []
 
 
 def key_of_before(topic: str, before: int, now: int) -> PartitionCountChangedError:
-    """Return the refusal of a key that was used with another number of partitions: its records may belong elsewhere."""
+    """Return the error for a key used when the topic had another number of partitions: its partition may differ."""
     return PartitionCountChangedError(
         f"this idempotency key was used when {topic} had {before} partitions, it has {now} now; use a new key"
     )

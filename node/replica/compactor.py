@@ -1,16 +1,16 @@
 """Closes segments by age and compacts logs in the background: one log at a time, in slices, below a rate.
 
-Each node compacts the replicas that it holds, as leader or follower. Replicas of a compacted topic may differ in bytes.
-At equal progress they hold the same records. A slice takes some milliseconds of a worker thread; the data loop only
-adopts its result. Replicas that are not sound are not compacted.
+Each node compacts its own replicas, as leader or follower. Replicas of a compacted topic may differ in bytes. At equal
+progress they hold the same records. A slice takes some milliseconds of a worker thread; after it, the data loop adopts
+the result. Replicas that are suspect or damaged are not compacted.
 
-A tombstone may be dropped only when every replica has it. A replica that was down for longer than
-``delete.retention.ms`` would otherwise keep the deleted record forever, and serve it as leader. The same holds for
-markers of transactions. ``EveryReplicaHas`` knows up to which offset all replicas are certain to have everything.
+A tombstone may be dropped only when every replica has it. Otherwise a replica that was down for longer than
+``delete.retention.ms`` would keep the deleted record for ever, and serve it as leader. The same holds for markers of
+transactions. ``EveryReplicaHas`` knows an offset below which every replica certainly has everything.
 
-If a replica goes missing, the runner ends a run that may drop tombstones or markers, before that replica is sent
-anything. Otherwise the replica could copy the records before a tombstone from one state of the log, and the rest from
-another.
+If a replica goes missing, the runner stops a run that may drop tombstones or markers, before the leader sends that
+replica anything. Otherwise the replica could copy a record before the run and, after the run, the rest of the log
+without the record's tombstone.
 """
 
 import logging
@@ -30,24 +30,24 @@ from storage.compaction.run import CompactionRun
 logger = logging.getLogger(__name__)
 
 FAILED_PAUSE_MS = 10 * 60_000
-"""The pause of a log after a failed run: a full disk or a damaged batch usually lasts for a while."""
+"""The pause of a log after a failed run. The cause, a full disk or a damaged batch, usually lasts for a while."""
 
 REST_SHARE = 9
-"""The rest after a slice, as a multiple of its length. A slice holds the interpreter, so requests wait for it.
+"""The pause after a slice, as a multiple of the slice's length. A slice holds the interpreter's lock, so requests wait.
 
-With this rest, one request in ten meets a slice, and waits two or three milliseconds.
+With this pause, one request in ten meets a slice, and waits two or three milliseconds.
 """
 
 DEBT_MS_MAX = 1_000
-"""The longest time by which earlier work may exceed its rate and still delay the next slices."""
+"""Bytes above the rate delay later slices. This is the longest such delay, in ms."""
 
 
 class EveryReplicaHas:
-    """The offset up to which all replicas of a partition are known to have everything.
+    """The offset below which all replicas of a partition are known to have every record.
 
-    The image lists the members of the ISR, and each member has all records below the high watermark. But the image may
-    be late. So a high watermark counts only if all replicas are still in sync ``settle_ms`` later. There must be no
-    change in between, and this node must have a lease.
+    Each member of the ISR has all records below the high watermark. But this node's image, which lists the members, may
+    be old. So a high watermark counts only if for ``settle_ms`` after it was seen all replicas stay in sync, the
+    partition does not change, and this node has a lease.
     """
 
     def __init__(self, settle_ms: float) -> None:
@@ -60,7 +60,7 @@ class EveryReplicaHas:
     def look(
         self, state: Partition | None, high_watermark: int, now_ms: MonotonicMs, *, has_lease: bool
     ) -> int:
-        """Take in the present state; return the offset below which every replica has everything."""
+        """Note the present state of the partition; return the offset below which every replica has everything."""
         if state is None or not has_lease or not state.is_complete:
             self._partition_epoch = None
             return 0
@@ -74,7 +74,7 @@ class EveryReplicaHas:
 
 
 class Throttle:
-    """Spreads work over time: bytes that were worked on turn into a pause."""
+    """Spreads work over time: after work on some bytes, it demands a pause."""
 
     def __init__(self, bytes_per_s: int) -> None:
         self._bytes_per_s = bytes_per_s
@@ -89,7 +89,7 @@ class Throttle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorSettings:
-    """The pause between looks, the bytes a second, and how long replicas must stay in sync to count."""
+    """``check_ms``: the pause between checks of all logs. ``settle_ms``: see ``EveryReplicaHas``."""
 
     check_ms: int
     bytes_per_s: int
@@ -97,7 +97,7 @@ class CompactorSettings:
 
 
 class Compactor:
-    """The background work of one node; runs on the data loop."""
+    """The background compaction of one node; runs on the data loop."""
 
     def __init__(
         self,
@@ -118,13 +118,13 @@ class Compactor:
         self._resting: dict[PartitionRunner, MonotonicMs] = {}
 
     async def run(self) -> None:
-        """Look at all logs every ``check_ms``, and compact those that are due; run until cancelled."""
+        """Check all logs every ``check_ms`` and compact those that are due; run until cancelled."""
         while True:
             await self._clock.sleep(self._settings.check_ms)
             await self.look()
 
     async def look(self) -> None:
-        """Close old segments, and compact the logs that are due, the one with the most to gain first."""
+        """Close old segments, then compact the logs that are due. The log with the most to gain comes first."""
         runners = list(self._runners)
         self._forget(runners)
         for runner in runners:
@@ -145,7 +145,7 @@ class Compactor:
         }
 
     def _need(self, runner: PartitionRunner) -> CompactionNeed | None:
-        """Return the compaction that a log needs; None if its topic is not compacted, or if it rests or is closed."""
+        """Return the compaction that a log needs; None if its topic is not compacted, it is closed, or it pauses."""
         if not runner.settings.is_compacted or runner.is_closed or runner in self._resting:
             return None
         try:

@@ -1,7 +1,7 @@
-"""Deletes records permanently: on the leader, and then on every replica that may lead next, for which callers wait.
+"""Deletes records for clients. A deletion is done when no replica that may lead next has the records any more.
 
-Kafka's DeleteRecords also waits for the low watermarks of the followers (KIP-107). Owned by the data loop. The
-partition's runner reports changes by ``look``.
+Callers wait for this, as Kafka's DeleteRecords waits for the low watermarks of the followers (KIP-107). Owned by the
+data loop. The partition's runner calls ``look`` when a replica's log start or the ISR may have changed.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Deletions:
     """The deletions in progress in one partition.
 
     Invariants:
-        All waiters wait for the present leadership. Waiters of an earlier one have got their error.
+        All waiters wait under the present leadership. Waiters of an earlier leadership have got an error.
     """
 
     __slots__ = ("_leader", "_log", "_name", "_on_fatal", "_on_log_start", "_waiters")
@@ -39,10 +39,10 @@ class Deletions:
         self._on_fatal = on_fatal
         self._leader: PartitionLeader | None = None
         self._waiters: dict[asyncio.Future[None], int] = {}
-        """The offset that each waits for, in the order of arrival."""
+        """Waiter → the offset at which the replicas must start, in order of arrival."""
 
     def change_leader(self, leader: PartitionLeader | None) -> None:
-        """Adopt another leadership, or none, and fail all waiters: this node cannot learn the fate of deletions now."""
+        """Continue under another leadership, or none (None). Fail all waiters: their deletions' fate is unknown."""
         self._leader = leader
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
@@ -54,12 +54,12 @@ class Deletions:
     async def delete(
         self, before: int | None, established_end: Callable[[], int], *, timeout_ms: float
     ) -> int:
-        """Delete as leader all records below ``before`` (None: below ``established_end()``); return the log start.
+        """As leader, delete all records below ``before`` (None: below ``established_end()``); return the log start.
 
         Raises:
             OffsetOutOfRangeError, NotReadyError, FeatureLevelError: nothing was deleted.
-            FateUnknownError: the records are deleted here, but not known to be deleted on every replica that may lead
-                next, within ``timeout_ms``.
+            FateUnknownError: the records are deleted here. But within ``timeout_ms`` it did not become known that
+                every replica that may lead next has deleted them, too.
         """
         log, leader = self._log, self._leader
         assert leader is not None, "only a leader deletes"
@@ -83,7 +83,7 @@ class Deletions:
         return log.log_start_offset
 
     def look(self) -> None:
-        """Complete the waiters whose deletion is on every replica that may lead next."""
+        """Complete the waiters whose deletion is done on every replica that may lead next."""
         if not self._waiters or self._leader is None:
             return
         for waiter, offset in list(self._waiters.items()):
@@ -93,7 +93,7 @@ class Deletions:
                     waiter.set_result(None)
 
     def _check_confirmed(self, leader: PartitionLeader) -> None:
-        """Refuse a deletion that could never be confirmed.
+        """Refuse a deletion that the followers could not confirm.
 
         Raises:
             FeatureLevelError: an in-sync follower has a release that does not send its log start.
@@ -106,10 +106,10 @@ class Deletions:
             )
 
     async def _adopted(self, offset: int, leader: PartitionLeader, timeout_ms: float) -> None:
-        """Wait until every replica that may lead next starts at ``offset`` or beyond.
+        """Wait until every replica that may lead next has a log start of ``offset`` or more.
 
         Raises:
-            FateUnknownError: the time was up, or the leadership ended, before that was known.
+            FateUnknownError: the timeout passed or the leadership ended before this was known.
         """
         if leader.has_adopted(offset):
             return

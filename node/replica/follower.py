@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from raft_meta.machine.image import Partition
 
 EpochEnd = Callable[[int], tuple[int, int]]
-"""A function from an epoch to (the log's greatest epoch <= it, the end offset of that epoch, exclusive)."""
+"""Takes a leader epoch; returns (the log's greatest epoch <= it, the end offset of that epoch, exclusive)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation:
-    """A cut of the log to ``offset`` (exclusive end), and whether it is allowed."""
+    """A decision to cut the log to ``offset`` (its new end, exclusive). ``is_allowed``: False if it must not be cut."""
 
     offset: int
     is_allowed: bool
@@ -33,12 +33,13 @@ def plan_truncation(
 ) -> Truncation:
     """Return where to cut the follower's log.
 
-    The leader's greatest epoch <= the follower's last one is ``diverging_epoch``, and ends at ``diverging_end``. If the
-    follower's log has that epoch, the logs agree up to the smaller of its two ends. If not, they agree at most up to
-    the end of the follower's greatest epoch below it, and the next fetch tells more.
+    ``diverging_epoch`` is the greatest epoch of the leader's log that is not above the follower's last epoch. In the
+    leader's log, this epoch ends at ``diverging_end``. If the follower's log has the same epoch, the logs agree up to
+    the smaller of the two ends of that epoch. If not, they agree at most up to the end of the follower's greatest
+    epoch below it. The next fetch then compares again.
 
-    Below the follower's high watermark everything is committed, and a cut there is not allowed. The exception is an
-    unclean election since the follower's last epoch, which gave up committed records on purpose.
+    Below the follower's high watermark everything is committed, so a cut there is not allowed. Exception: after the
+    follower's last epoch there was an unclean election, which gave up committed records on purpose.
     """
     own_epoch, own_end = epoch_end(diverging_epoch)
     offset = min(own_end, diverging_end) if own_epoch == diverging_epoch else own_end

@@ -1,13 +1,14 @@
-"""The log of a follower: adopt the leader's ends, and cut or replace the log where it must not be kept.
+"""The log of a follower: adopt the leader's ends, and cut or replace the log where it differs from the leader's.
 
-Three operations cut or replace the log. Each fails the waiters for the lost records with ``FateUnknownError``:
+Four operations cut or replace the log. Each fails the waiters for the lost records with ``FateUnknownError``:
 
-    truncate      the logs diverge: cut to where they may agree, but never below the committed records
-    restart       the leader has deleted the next records, or the one before them: continue at the leader's log start
-    give up, or   the copy is damaged, or compaction may have changed a part that it lacks: the leader restores it. Only
-    copy again    copies that are neither in the ISR nor eligible are treated so.
+    truncate      The logs diverge: cut this log to where they may agree, but never below the committed records.
+    restart       The leader has deleted the next records, or the record to compare: continue at its log start.
+    give up       The copy is damaged: cut it before the damage. The leader restores the rest.
+    copy again    The leader may have dropped tombstones or markers that refer to records of this copy: start at 0.
 
-The runner owns this object, decides whether the replica follows at all, and appends and syncs.
+The last two are done only with copies that are neither in the ISR nor eligible. The runner owns this object. It decides
+whether the replica follows a leader, and it appends and syncs.
 """
 
 import logging
@@ -30,10 +31,10 @@ logger = logging.getLogger(__name__)
 
 
 class FollowerLog:
-    """The changes of a log that another replica's leadership causes.
+    """The changes of a log that follow from the leadership of another replica.
 
     Invariants:
-        All methods run on the data loop. high_watermark lies in the log, and falls only with the log's end.
+        All methods run on the data loop. ``high_watermark`` is an offset of the log, and falls only with the log's end.
     """
 
     def __init__(
@@ -47,12 +48,12 @@ class FollowerLog:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self.is_stuck = False
-        """Whether the leader demands to cut committed records: this replica refuses and waits for an operator."""
-        # Deleted records were committed, so the log start is a lower bound. After recovery cut the log, its end may be
-        # below the stored high watermark.
+        """Whether the leader demands to cut committed records. This replica refuses, and waits for an operator."""
+        # Deleted records were committed, so the high watermark is at least the log start. If recovery cut the log, the
+        # stored high watermark may be above the log's end.
         known = max(log.replica.checkpoint.high_watermark, log.log_start_offset)
         self.high_watermark = min(known, log.log_end_offset)
-        """The first offset that is not known to be committed. While this replica leads, the value from before."""
+        """The first offset that is not known to be committed. While this replica leads: the value before that."""
         self.agreed_epoch = -1
         """The last leader epoch in which the leader accepted a position of this log."""
         self._log = log
@@ -65,7 +66,7 @@ class FollowerLog:
     # -- messages of the leader ------------------------------------------------------------------
 
     def advance(self, high_watermark: int) -> bool:
-        """Adopt the leader's high watermark, up to the end of the log; return whether this one moved."""
+        """Adopt the leader's high watermark, but at most the end of this log; return whether this replica's moved."""
         reached = min(high_watermark, self._log.log_end_offset)
         if reached <= self.high_watermark:
             return False
@@ -73,7 +74,7 @@ class FollowerLog:
         return True
 
     def maybe_adopt_start(self, log_start: int) -> bool:
-        """Delete the records that the leader has deleted, once they are committed here; return whether it deleted."""
+        """Delete the records that the leader has deleted, if they are committed here; return whether it deleted any."""
         if not self._log.log_start_offset < log_start <= self.high_watermark:
             return False
         with changes_replica(self._on_fatal):
@@ -81,10 +82,10 @@ class FollowerLog:
         return True
 
     def truncate(self, state: Partition, *, epoch: int, end_offset: int) -> None:
-        """Cut the log to where it may agree with the leader's, whose records of ``epoch`` end at ``end_offset``.
+        """Cut the log to where it may agree with the leader's. There, the records of ``epoch`` end at ``end_offset``.
 
         Raises:
-            CorruptLogError: the leader demands to cut committed records; this replica stops following.
+            CorruptLogError: the leader demands to cut committed records. This replica stops following it.
         """
         log = self._log
         truncation = plan_truncation(
@@ -121,7 +122,10 @@ class FollowerLog:
         self._acknowledgements.fail_above(truncation.offset, cut)
 
     def restart(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
-        """Continue at the leader's log start, with its producer state: the two logs cannot be compared any more."""
+        """Empty the log and continue at the leader's log start, with the leader's producer state.
+
+        For a log that cannot be compared with the leader's any more.
+        """
         logger.warning(
             "restart partition=%s log_end=%d at=%d leader_epoch=%d",
             self._name,
@@ -132,17 +136,17 @@ class FollowerLog:
         with changes_replica(self._on_fatal):
             self._log.cutting.restart_at(log_start, producers)
         self.high_watermark = log_start
-        # It is unknown now whether the records written here are the ones that were committed.
+        # The log had records above the leader's log start. It is unknown now whether the same records were committed.
         lost = FateUnknownError(f"{self._name}: the log was restarted at offset {log_start}")
         self._acknowledgements.fail_above(-1, lost)
 
     # -- changes of the image --------------------------------------------------------------------
 
     def maybe_give_up(self, damage: "Damage", state: Partition) -> bool:
-        """End the log before the damage, unless the copy is in the ISR or eligible; return False if it is.
+        """Cut the log before the damage; return False, and keep the log, if this copy is in the ISR or eligible.
 
-        Call this at the start of a leader epoch, before a position is sent to its leader. A position that this copy is
-        about to lose must not bring it back into the ISR.
+        Call this when a leader epoch starts, before this replica sends a position to the leader. Otherwise it could
+        send a position above the damage, join the ISR with it, and then lose the records below this position.
         """
         if self._counts_in(state):
             return False
@@ -163,19 +167,22 @@ class FollowerLog:
         return True
 
     def maybe_begin_anew(self, state: Partition) -> None:
-        """Discard a compacted log if its parts may come from different logs, so that it is copied as a whole.
+        """Empty a compacted log if parts of it may come from the logs of two replicas, so that it is copied as a whole.
 
-        This is so if recovery cut the log, or if a move is adding it. A copy in the ISR, or an eligible one, is kept.
+        Parts may differ if recovery cut the log, or if a move of replicas is filling it. A copy in the ISR, or an
+        eligible one, is kept.
 
-        Each replica drops tombstones and markers of transactions by itself, once all replicas have them. The present
-        leader may have dropped those that refer to records in this copy's part. Here, the deleted records would then
-        stay forever, and transactions would never end.
+        Each replica drops tombstones and markers by itself, once all replicas have them. This copy may have a record
+        whose tombstone the present leader has dropped already. If it kept the record and fetched the rest, the deleted
+        record would stay for ever. In the same way, a transaction without its marker would never end.
 
-        Call this at the start of a leader epoch, as ``maybe_give_up``. Within an epoch everything comes from the same
-        log. While a copy is not in sync, the leader drops neither, even if the topic becomes compacted meanwhile.
+        Call this when a leader epoch starts, as ``maybe_give_up``. Within an epoch everything comes from one leader,
+        and a leader drops no tombstones or markers while a copy is not in sync. This holds even if the topic becomes
+        compacted during the epoch.
 
-        The log restarts at 0, not at its former start. A follower that fetches deleted records gets the leader's
-        producer state with them. Without that state, retries of these producers would count as new records.
+        The log restarts at 0, not at its former start. When it then fetches records that the leader has deleted, it
+        gets the leader's producer state with them. Without that state, retries of these producers would count as new
+        records.
         """
         log = self._log
         is_patched = log.health is not ReplicaHealth.SOUND or self._is_being_added(state)

@@ -1,6 +1,7 @@
 """Syncs of one replica's log, one at a time on a worker thread.
 
-Records written during a sync are covered by the next one (group commit), so under load many appends share a sync.
+A sync covers the records written before it starts. Records written during a sync wait for the next one (group commit).
+So under load many appends share one sync.
 """
 
 import asyncio
@@ -17,15 +18,15 @@ from storage.log.partition_log import PartitionLog
 from storage.log.tickets import SyncTicket
 
 SHORT_SYNC_BYTES = 64 << 10
-"""The most bytes of a short sync. A disk takes about as long for so many bytes as for one record."""
+"""Largest number of bytes in a sync that counts as short. A disk takes about as long for these as for one record."""
 
 
 class GroupSync:
-    """Starts the syncs of one log and reports their ends.
+    """Starts the syncs of one log and reports when they end.
 
     Invariants:
-        All methods run on the data loop. At most one sync runs. The log moves its synced end only after the sync
-        succeeded; a failed sync ends the process. After ``close`` no sync runs and none starts.
+        All methods run on the data loop. At most one sync runs. The log's synced end moves only after a sync
+        succeeded. A failed sync ends the process. After ``close`` no sync runs and none starts.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class GroupSync:
         self._is_closed = False
 
     def maybe_begin(self) -> None:
-        """Start a sync if the log needs one and none runs; the end of a running sync starts the next one."""
+        """Start a sync if the log needs one and none runs. When a sync ends, the next one starts if needed."""
         if self._sync is not None or self._is_closed:
             return
         if not self._log.flushing.is_due(self._clock.now_ms()):
@@ -59,8 +60,8 @@ class GroupSync:
         if ticket is None:
             return
         self._began_ms = self._clock.now_ms()
-        # The sync uses the pool's future with a callback. An asyncio future would need one more turn of the event loop,
-        # so the waiting writers would hear of the sync later.
+        # ``submit`` returns a future of the pool, whose callback schedules ``_on_synced``. ``run_in_executor`` would
+        # need one more turn of the event loop, so the writers would be answered later.
         loop = asyncio.get_running_loop()
         self._sync = self._pool.submit(ticket.run)
         self._sync.add_done_callback(partial(self._call_back, loop, ticket))
@@ -68,8 +69,8 @@ class GroupSync:
     def _call_back(
         self, loop: asyncio.AbstractEventLoop, ticket: SyncTicket, done: "Future[None]"
     ) -> None:
-        """Pass the end of the sync to the loop. Runs on the worker thread."""
-        # If the loop was closed during the sync, no caller is left that waits.
+        """Schedule ``_on_synced`` on the loop. Runs on the worker thread."""
+        # If the loop was closed during the sync, no writer waits any more.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(self._on_synced, done, ticket)
 
@@ -93,7 +94,7 @@ class GroupSync:
             self.maybe_begin()
 
     async def close(self) -> None:
-        """Start no more syncs, and wait for the one that runs."""
+        """Start no more syncs. Wait for the sync that runs, if any."""
         self._is_closed = True
         if self._sync is not None:
             closer = asyncio.get_running_loop().create_future()

@@ -1,24 +1,26 @@
 """Decisions of the leader of one partition: the high watermark, and which replicas join or leave the ISR.
 
-Pure: memory and arguments in, decisions out. ``node.replica.runner`` feeds this module and carries out its decisions.
-One object serves one leader epoch and is discarded with it.
+Pure: it gets all input as arguments and returns decisions. ``node.replica.runner`` calls it and carries out its
+decisions. One object serves one leader epoch and is discarded with it.
 
-The protocol in short (in Kafka's terms: KIP-101, KIP-279, KIP-595, KIP-966):
+The protocol in short (Kafka's sources: KIP-101, KIP-279, KIP-595, KIP-966):
 
-- A follower's fetch acknowledges what the follower has *stored*. It must name this leader epoch and the follower's live
-  broker epoch, and its (offset, last epoch) must lie on the leader's log. Before such a fetch, a new leader does not
-  know the follower's end.
-- The high watermark is the least stored end over the committed ISR and all outstanding ISR proposals. A proposal is
-  outstanding until the image's partition epoch has moved, or until it was definitely refused. A timeout does not end
-  it. Counting this union makes a change of the ISR safe while it is unknown whether the change is committed.
+- A follower's fetch acknowledges what the follower has *stored*. The fetch must name this leader epoch and the
+  follower's live broker epoch, and its (offset, last epoch) must lie on the leader's log. Before a follower's first
+  such fetch, a new leader does not know the follower's end.
+- The high watermark is the least stored end of all replicas in the committed ISR and in all outstanding ISR proposals.
+  A proposal is outstanding until the image's partition epoch has moved, or until the quorum definitely refused it. A
+  timeout does not end it, because the quorum may still commit it. With this union, the high watermark is right whether
+  a proposal is committed or not.
 - The high watermark advances only while the *committed* ISR has ``min.insync.replicas`` members, and never falls.
-- Records that a client deletes are gone permanently once no member of the same union starts below them: each possible
-  next leader has deleted them, too. A replica that has not may not join (``deleted_below``).
-- The high watermark is *established* once it has reached the log end with which this epoch started. Only then does
-  everything that an earlier leader acknowledged lie below it. So "out of range" and "latest" are judged only then.
+- A deletion of records by a client is final once every member of the same union has deleted them, because the next
+  leader is one of these. A replica that has not deleted them may not join (``deleted_below``).
+- The high watermark is *established* once it has reached the log end with which this epoch started. Before that, an
+  earlier leader may have acknowledged records above it. So whether an offset is out of range, and which is the latest,
+  is decided only after that.
 
-Moves of replicas between brokers follow the same rules. Dropping a replica raises the leader epoch, which voids
-everything that the replica acknowledged.
+A move of a replica to another broker follows the same rules. When a replica is removed, the leader epoch rises. So a
+later leader counts nothing that the removed replica acknowledged.
 """
 
 from collections.abc import Mapping
@@ -31,37 +33,37 @@ from raft_meta.machine.image import Broker, Partition
 UNKNOWN_OFFSET = -1
 
 REJOIN_PAUSE_MS = 1_000
-"""The pause before the leader proposes a member again that the controller took out.
+"""The pause before this leader proposes a member again that the controller has removed from the ISR.
 
-The controller's reason may still hold. Without a pause, the two would undo each other's changes as fast as the quorum
-commits them.
+The controller's reason may still hold. Without a pause, leader and controller would undo each other's changes as fast
+as the quorum commits them.
 """
 
 
 class FetchVerdict(Enum):
-    """The leader's judgement of a follower's fetch."""
+    """The leader's decision about a follower's fetch. The position is the fetch's (offset, last epoch)."""
 
     ACCEPTED = auto()
-    """The position lies on the leader's log. The fetch acknowledges, and gets the records that follow."""
+    """The position lies on the leader's log. The fetch acknowledges the records below it and gets those that follow."""
     DIVERGING = auto()
-    """The position's (offset, last epoch) is not on the leader's log. The follower must truncate and fetch again."""
+    """The position is not on the leader's log. The follower must truncate its log and fetch again."""
     BELOW_LOG_START = auto()
     """The leader has deleted the next records, or the record to compare with the follower's last one.
 
     The follower must restart its log.
     """
     STALE_LEADER_EPOCH = auto()
-    """The follower follows an earlier leadership; its image will tell it of this one."""
+    """The fetch names an earlier leader epoch. The follower's image will tell it the present one."""
     UNKNOWN_LEADER_EPOCH = auto()
-    """The follower knows a later leadership than this node."""
+    """The fetch names a later leader epoch than this node knows."""
     STALE_BROKER_EPOCH = auto()
-    """The broker epoch is of an earlier process of the broker, or of one that this node's image does not have yet."""
+    """The broker epoch is of an earlier process of the broker, or of a new one that this image does not have yet."""
     NOT_A_REPLICA = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrProposal:
-    """A change of the ISR for the quorum to compare and set.
+    """A change of the ISR that the leader proposes to the quorum. It is valid only for ``partition_epoch``.
 
     ``members``: pairs of broker id and the broker epoch under which the member caught up.
     """
@@ -82,13 +84,13 @@ class FollowerProgress:
 
     broker_epoch: int
     stored_end: int
-    """The end (exclusive) that it acknowledged in this epoch; UNKNOWN_OFFSET until its first fetch."""
+    """The end (exclusive) that it acknowledged in this epoch; UNKNOWN_OFFSET before its first fetch."""
     caught_up_ms: MonotonicMs
-    """The last time at which it had everything that was written up to that time."""
+    """The last time at which it had every record that the leader had written by then."""
     last_fetch_ms: MonotonicMs
     log_end_at_last_fetch: int
     log_start: int = UNKNOWN_OFFSET
-    """The log start that it sent last; UNKNOWN_OFFSET if its release does not send it."""
+    """The log start that it sent last; UNKNOWN_OFFSET if its release sends none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,8 +98,8 @@ class PartitionLeader:
     """Leadership of one partition in one epoch.
 
     Invariants:
-        high_watermark never falls. It never advances beyond stored_end or any in-sync member's stored end.
-        At most one proposal is in flight (sent and unanswered); several may be outstanding.
+        ``high_watermark`` never falls. It never advances beyond ``stored_end`` or any in-sync member's stored end.
+        At most one proposal is in flight (sent and unanswered). Several may be outstanding (of unknown fate).
         Offsets are exclusive ends.
     """
 
@@ -117,36 +119,36 @@ class PartitionLeader:
     started_ms: MonotonicMs
     followers: dict[int, FollowerProgress] = field(default_factory=dict)
     outstanding: list[IsrProposal] = field(default_factory=list)
-    """Proposals of unknown outcome, without duplicates: a leader that is cut off repeats the same proposal."""
+    """Proposals whose fate is unknown, without duplicates: a leader that is cut off repeats the same proposal."""
     in_flight: IsrProposal | None = None
     is_in_flight_again: bool = False
-    """Whether an earlier copy of the proposal in flight is of unknown fate. A refusal of this copy does not settle the
-    earlier one."""
+    """Whether the proposal in flight was sent before, and the fate of that first copy is unknown. If the quorum refuses
+    the present copy, the first copy may still have been committed."""
     without_room: set[int] = field(default_factory=set)
-    """Followers whose disk is full. If one joined, the controller would take it out again."""
+    """Followers whose disk is full. If one of them joined the ISR, the controller would remove it again."""
     taken_out: dict[int, MonotonicMs | None] = field(default_factory=dict)
-    """Former members that the controller took out, and when ``next_proposal`` first saw that (None: not yet)."""
+    """Members that the controller removed → the time when ``next_proposal`` first saw this; None before that."""
     deleted_below: int = 0
     """Records below this offset were deleted for a client, in this leadership or an earlier one."""
     expelled: set[int] = field(default_factory=set)
-    """Members that fetched below the high watermark: they lost what they had acknowledged, and must leave the ISR."""
+    """Members whose fetch is below the high watermark: they lost acknowledged records, and must leave the ISR."""
 
     @property
     def is_established(self) -> bool:
-        """Whether everything that earlier leaders acknowledged is known to lie below the high watermark."""
+        """Whether every record that earlier leaders acknowledged is known to lie below the high watermark."""
         return self.high_watermark >= self.epoch_start_offset
 
     @property
     def has_enough_in_sync(self) -> bool:
-        """Whether the committed ISR is large enough for appends with acks=all."""
+        """Whether the committed ISR is large enough to append batches with acks=all."""
         return len(self.isr) >= self.min_insync
 
     @property
     def has_heirs(self) -> bool:
         """Whether the controller may elect another replica while this leader has a lease.
 
-        The controller elects from the committed ISR, which only this leader's proposals extend. It also elects from the
-        eligible replicas, which the runner checks. The election of any other replica waits for the end of the lease.
+        It may elect members of the committed ISR, which only this leader's proposals extend. It may also elect eligible
+        replicas, which the runner checks. Before it elects any other replica, it waits for the end of the lease.
         """
         proposals = [*self.outstanding, *([] if self.in_flight is None else [self.in_flight])]
         return any(
@@ -156,7 +158,7 @@ class PartitionLeader:
 
     @property
     def is_resting(self) -> bool:
-        """Whether time alone makes nothing due: all records are committed, all replicas in sync, no proposal open."""
+        """Whether no passing of time makes work due: all records committed, all replicas in sync, no proposal open."""
         return (
             self.high_watermark == self.log_end
             and self.in_flight is None
@@ -167,7 +169,7 @@ class PartitionLeader:
     # -- events ----------------------------------------------------------------------------------
 
     def on_image(self, partition: Partition, *, min_insync: int) -> bool:
-        """Adopt committed state of this leader epoch; return whether the high watermark moved."""
+        """Adopt the committed state of this leader epoch; return whether the high watermark moved."""
         assert partition.leader_epoch == self.leader_epoch, (
             partition.leader_epoch,
             self.leader_epoch,
@@ -177,14 +179,14 @@ class PartitionLeader:
         if partition.partition_epoch > self.partition_epoch:
             self.partition_epoch = partition.partition_epoch
             isr = frozenset(partition.isr)
-            # An ISR that this leader did not propose was set by the controller. Its time is filled in later, because
-            # this method knows no clock.
+            # If this leader did not propose the new ISR, the controller set it. ``next_proposal`` adds the time later,
+            # because this method has no clock.
             if all(proposal.broker_ids != isr for proposal in self.outstanding):
                 self.taken_out |= dict.fromkeys(self.isr - isr)
             for member in isr:
                 self.taken_out.pop(member, None)
             self.isr = isr
-            # Proposals compare and set the partition epoch. It has moved, so each older one was taken or will fail.
+            # A proposal is valid for one partition epoch. The epoch has moved, so older proposals are decided.
             self.outstanding = [
                 p for p in self.outstanding if p.partition_epoch >= partition.partition_epoch
             ]
@@ -192,18 +194,18 @@ class PartitionLeader:
         return self._maybe_advance()
 
     def on_appended(self, log_end: int, *, now_ms: MonotonicMs) -> None:
-        """Take note that the log grew to ``log_end`` (written, not yet stored)."""
+        """Note that the log grew to ``log_end``. The new records are written, but not yet stored."""
         assert log_end >= self.log_end, (log_end, self.log_end)
         before = self.log_end
         for progress in self.followers.values():
             if progress.stored_end >= before:
-                # It had everything until now, so its lag starts here. Without this, the first append after a quiet time
-                # would make it lag since its last fetch: a follower does not repeat an unchanged position.
+                # The follower had everything until now, so its lag starts now. Otherwise, after a quiet time, it would
+                # seem to lag since its last fetch: a follower does not repeat an unchanged position.
                 progress.caught_up_ms = now_ms
         self.log_end = log_end
 
     def on_stored(self, stored_end: int) -> bool:
-        """Take note of the leader's own stored end; return whether the high watermark moved."""
+        """Note the leader's own stored end; return whether the high watermark moved."""
         self.stored_end = max(self.stored_end, stored_end)
         return self._maybe_advance()
 
@@ -219,12 +221,12 @@ class PartitionLeader:
         epoch_end: tuple[int, int],
         brokers: Mapping[int, Broker],
     ) -> FetchVerdict:
-        """Return whether a fetch may count; change nothing.
+        """Return whether a fetch counts as an acknowledgement. This changes nothing.
 
-        ``epoch_end``: (epoch, end offset) of the leader's greatest epoch <= ``last_epoch``; the epoch is negative if
-        the leader knows none.
+        ``epoch_end``: (epoch, end offset) of the leader's greatest epoch <= ``last_epoch``. The epoch is negative if
+        the leader's log has no such epoch.
         """
-        # The epochs come first: a fetch from another leadership or an earlier process says nothing about this log.
+        # Compare epochs first: a fetch under another leadership, or of an earlier process, says nothing about this log.
         if leader_epoch != self.leader_epoch:
             is_old = leader_epoch < self.leader_epoch
             return FetchVerdict.STALE_LEADER_EPOCH if is_old else FetchVerdict.UNKNOWN_LEADER_EPOCH
@@ -236,15 +238,16 @@ class PartitionLeader:
         if offset < log_start:
             return FetchVerdict.BELOW_LOG_START
         if last_epoch < 0 and offset <= self.log_end:
-            # The follower's log is empty, so nothing in it can differ. Records below its start were committed, and
-            # deleted where it copied from. This leader may still have them, and not know yet that they are committed.
+            # The follower's log is empty, so no record in it can differ. Its offset may lie above this leader's high
+            # watermark: another leader had committed and deleted the records below it, and this one does not know yet.
             return FetchVerdict.ACCEPTED
         epoch, end = epoch_end
         if epoch < 0 and offset == log_start:
-            # The follower ends at the log start with a record that the leader never had. No reader may have seen the
-            # record, but the follower's producer state has its writer. As leader it would take a retry for a duplicate.
+            # The follower's log ends at the log start, with a last record that this log never had. No reader may have
+            # seen that record, but the follower's producer state contains it. As leader, the follower would then take
+            # the retry of this record for a duplicate.
             return FetchVerdict.BELOW_LOG_START
-        # KIP-595: the position is on the log only if the leader has the follower's last epoch, up to that offset.
+        # KIP-595: the position is on this log only if this log has the follower's last epoch up to the offset.
         if epoch != last_epoch or offset > end:
             return FetchVerdict.DIVERGING
         return FetchVerdict.ACCEPTED
@@ -260,11 +263,11 @@ class PartitionLeader:
     ) -> bool:
         """Count an accepted fetch as an acknowledgement; return whether the high watermark moved.
 
-        ``log_start``: the start of the follower's log, if it was sent with this position.
+        ``log_start``: the start of the follower's log, if the follower sent it with this position.
         """
         progress = self.followers.get(follower)
         if progress is None or progress.broker_epoch != broker_epoch:
-            # Another broker epoch is another process: what the former one acknowledged may be lost with its disk.
+            # Another broker epoch means another process. What the former one acknowledged may be lost with its disk.
             progress = FollowerProgress(
                 broker_epoch=broker_epoch,
                 stored_end=UNKNOWN_OFFSET,
@@ -274,8 +277,8 @@ class PartitionLeader:
             )
             self.followers[follower] = progress
         if follower in self.isr and offset < self.high_watermark:
-            # The follower lost records that it had acknowledged. From now on it counts with its present end. It must
-            # leave the ISR, because each member must have all records below the high watermark.
+            # The follower lost records that it had acknowledged. From now on, its present end counts. It must leave the
+            # ISR, because each member must have all records below the high watermark.
             self.expelled.add(follower)
         progress.stored_end = offset
         if log_start is not None:
@@ -283,19 +286,20 @@ class PartitionLeader:
         if offset >= self.log_end:
             progress.caught_up_ms = now_ms
         elif offset >= progress.log_end_at_last_fetch:
-            # On a busy log a follower may never reach the end. It is in sync if it reached the end of its last fetch.
+            # On a busy log a follower may never reach the end. It counts as caught up if it has reached the end that
+            # the log had at its previous fetch.
             progress.caught_up_ms = max(progress.caught_up_ms, progress.last_fetch_ms)
         progress.last_fetch_ms = now_ms
         progress.log_end_at_last_fetch = self.log_end
         return self._maybe_advance()
 
     def on_deleted(self, offset: int) -> None:
-        """Take note that a client deleted everything below ``offset``; this log starts there, or beyond."""
+        """Note that a client deleted everything below ``offset``. This log starts there, or above."""
         self.deleted_below = max(self.deleted_below, offset)
 
     @property
     def silent_members(self) -> tuple[int, ...]:
-        """Members whose release does not send their log start, so that no deletion could be confirmed."""
+        """Members whose release does not send their log start. With such a member, no deletion can be confirmed."""
         return tuple(
             member
             for member in sorted(self._counted - {self.broker_id})
@@ -304,7 +308,7 @@ class PartitionLeader:
         )
 
     def has_adopted(self, offset: int) -> bool:
-        """Return whether every replica that may lead next is known to start at ``offset`` or beyond."""
+        """Return whether every replica that may lead next is known to have a log start of ``offset`` or more."""
         return self.has_enough_in_sync and all(
             (progress := self.followers.get(member)) is not None and progress.log_start >= offset
             for member in self._counted
@@ -312,7 +316,7 @@ class PartitionLeader:
         )
 
     def on_follower_room(self, follower: int, *, has_room: bool) -> None:
-        """Take note whether the follower's disk has room; without room it may stay in the ISR but not join."""
+        """Note whether the follower's disk has room. Without room it may stay in the ISR, but not join it."""
         if has_room:
             self.without_room.discard(follower)
         else:
@@ -323,7 +327,7 @@ class PartitionLeader:
     def next_proposal(
         self, *, now_ms: MonotonicMs, brokers: Mapping[int, Broker]
     ) -> IsrProposal | None:
-        """Return the ISR change to send now, if any; it counts as outstanding and in flight from here on."""
+        """Return the ISR change to send now, or None. The returned proposal counts as outstanding and in flight."""
         if self.in_flight is not None:
             return None
         for broker_id, since_ms in self.taken_out.items():
@@ -332,7 +336,8 @@ class PartitionLeader:
         wanted |= {
             b for b in self.followers if b not in self.isr and self._may_join(b, now_ms, brokers)
         }
-        # Only another proposal settles one of unknown fate, even if it changes nothing: it moves the partition epoch.
+        # If an outstanding proposal has an unknown fate, propose even without a change. Once the new proposal is
+        # committed, the partition epoch has moved, and the old one cannot be committed any more.
         if wanted == self.isr and not self.outstanding:
             return None
         proposal = IsrProposal(
@@ -342,16 +347,16 @@ class PartitionLeader:
         )
         self.in_flight = proposal
         self.is_in_flight_again = proposal in self.outstanding
-        # Outstanding before it is sent: the quorum may take it, and elect its members, before the response arrives.
+        # Count it before it is sent: the quorum may commit it, and elect its members, before the response arrives.
         if not self.is_in_flight_again:
             self.outstanding.append(proposal)
         return proposal
 
     def on_proposal_done(self, proposal: IsrProposal, *, is_definite_refusal: bool) -> bool:
-        """End the flight of a proposal; return whether the high watermark moved.
+        """Note that a proposal is not in flight any more; return whether the high watermark moved.
 
-        Only a definite refusal ends the counting of its members. A proposal that was taken, or whose fate is unknown,
-        stays outstanding until an image decides it.
+        After a definite refusal, its members no longer count for the high watermark. If it was committed, or its fate
+        is unknown, it stays outstanding until an image decides it.
         """
         if self.in_flight is proposal:
             self.in_flight = None
@@ -379,8 +384,8 @@ class PartitionLeader:
             return False
         progress = self.followers[broker_id]
         broker = brokers.get(broker_id)
-        # It must have reached the start of this epoch, too: below that, records may be committed that a leader without
-        # an established high watermark does not know as committed.
+        # The replica must also have reached the start of this epoch. Records below that start may be committed. While
+        # the high watermark is not established, this leader does not know whether they are.
         return (
             broker is not None
             and not broker.is_fenced
@@ -393,15 +398,15 @@ class PartitionLeader:
         )
 
     def _epoch_of(self, broker_id: int, brokers: Mapping[int, Broker]) -> int:
-        # The compare-and-set requires live epochs of all members. A member that stays is in the committed ISR under any
-        # of its epochs. A member that joins has acknowledged under its live epoch (_may_join).
+        # The quorum accepts a proposal only with the live epoch of every member. A member of the committed ISR is one
+        # under any of its epochs. A member that joins has acknowledged under its live epoch (``_may_join``).
         return self.broker_epoch if broker_id == self.broker_id else brokers[broker_id].broker_epoch
 
     # -- the high watermark ----------------------------------------------------------------------
 
     @property
     def _counted(self) -> frozenset[int]:
-        """The committed ISR, and all that an outstanding proposal may have made members."""
+        """The replicas that may lead next: the committed ISR, and the members of all outstanding proposals."""
         if not self.outstanding:
             return self.isr
         return self.isr.union(*(p.broker_ids for p in self.outstanding))
@@ -415,7 +420,8 @@ class PartitionLeader:
                 continue
             progress = self.followers.get(broker_id)
             if progress is None:
-                # An acknowledgement to an earlier leader does not count: the follower may have been truncated since.
+                # The replica has not fetched in this epoch. What it acknowledged to an earlier leader does not count,
+                # because it may have truncated its log since.
                 return False
             reached = min(reached, progress.stored_end)
         if reached <= self.high_watermark:

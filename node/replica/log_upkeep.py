@@ -1,8 +1,8 @@
-"""The upkeep of one replica's log: retention, rolling, compaction, checkpoints.
+"""The upkeep of one replica's log: retention, closing of segments, compaction, checkpoints.
 
-Background work calls it: housekeeping (``node/assembly.py``, ``local_replicas.py``), the compactor and the scrubber.
-Long work runs on a worker thread. This module knows the log and its high watermark. The runner knows the leader and the
-other replicas.
+Background tasks call this module: housekeeping (``node/assembly.py``, ``local_replicas.py``), the compactor and the
+scrubber. Long work runs on a worker thread. The module knows the log and its high watermark, but neither the leader nor
+the other replicas.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from storage.log.partition_log import PartitionLog
 
 
 class LogUpkeep:
-    """Work on a log besides appending, reading and following.
+    """Work on a log other than appending, reading and following.
 
     Invariants:
-        All methods run on the data loop. Only records below the last stable offset are dropped: they are committed, and
-        their transactions are decided. One checkpoint runs at a time, and none starts after ``stop``.
+        All methods run on the data loop. Only records below the last stable offset are dropped: they are committed,
+        and their transactions are decided. At most one checkpoint runs, and none starts after ``stop``.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class LogUpkeep:
     ) -> None:
         """Set the callbacks.
 
-        ``on_log_start``: the log start moved. ``on_checkpoint``: more may be stored. ``on_fatal``: must stop the
-        process.
+        ``on_log_start``: called when the log start has moved. ``on_checkpoint``: called after a checkpoint, which may
+        have moved the stored end. ``on_fatal``: must stop the process.
         """
         self._log = log
         self._clock = clock
@@ -53,7 +53,7 @@ class LogUpkeep:
         self._is_stopped = False
 
     def maybe_apply_retention(self) -> None:
-        """Delete old segments, as leader; the followers learn of it even if no record is written any more."""
+        """Delete old segments. If the log start moves, tell the followers, even if no more records are written."""
         before = self._log.log_start_offset
         with changes_replica(self._on_fatal):
             after = self._log.start.apply_retention(self._clock.expiry_ms(), self._stable_end())
@@ -61,12 +61,12 @@ class LogUpkeep:
             self._on_log_start()
 
     def maybe_roll(self) -> None:
-        """Close the active segment when it is old enough."""
+        """Close the active segment if it is old enough."""
         with changes_replica(self._on_fatal):
             self._log.rolling.roll_by_age(self._clock.expiry_ms())
 
     async def close_segment(self, offset: int) -> None:
-        """Close the segment that holds ``offset``, if the disk has room, and checkpoint; do nothing after ``stop``."""
+        """Close the segment that holds ``offset``, if the disk has room, and checkpoint. After ``stop``, do nothing."""
         if self._is_stopped:
             return
         with changes_replica(self._on_fatal):
@@ -74,16 +74,15 @@ class LogUpkeep:
         await self.maybe_checkpoint()
 
     def compaction_need(self, tombstone_end: int) -> CompactionNeed:
-        """Return the compaction that the log needs; every replica has everything below ``tombstone_end``."""
+        """Return the compaction that the log needs. ``tombstone_end``: every replica has everything below it."""
         return self._log.compaction.need(
             self._clock.expiry_ms(), self._stable_end(), tombstone_end=tombstone_end
         )
 
     def begin_compaction(self, tombstone_end: int) -> CompactionRun | None:
-        """Start a compaction of this replica, if one is due and the replica is sound; return None if not.
+        """Start a compaction of this replica; return None if none is due, or if the replica is suspect or damaged.
 
-        Return None also while the cluster's time is unknown, because a run computes the delete horizons of tombstones
-        from it.
+        Also return None while the cluster's time is unknown: a run computes the delete horizons of tombstones from it.
         """
         if not self._clock.expiry_ms():
             return None
@@ -92,10 +91,10 @@ class LogUpkeep:
         )
 
     async def compact_slice(self, run: CompactionRun) -> int:
-        """Run a slice on a worker thread; return the bytes that it worked on.
+        """Run one slice on a worker thread; return the number of bytes that it read or wrote.
 
         Raises:
-            CorruptLogError, DiskFullError: the run has ended.
+            CorruptLogError, DiskFullError: the run has ended without a result.
         """
         loop = asyncio.get_running_loop()
         with changes_replica(self._on_fatal):
@@ -104,12 +103,12 @@ class LogUpkeep:
         return worked
 
     def end_compaction(self, run: CompactionRun) -> None:
-        """End the run at any point, and adopt the result of its last slice."""
+        """Stop the run, finished or not, and adopt the result of its last slice."""
         run.void()
         self._log.compaction.note(run)
 
     async def maybe_checkpoint(self) -> None:
-        """Store the high watermark, and move the recovery point when enough was appended."""
+        """Store the high watermark. If enough was appended, also move the recovery point."""
         if self._is_stopped or self._is_checkpointing:
             return
         ticket = self._log.checkpointing.begin(self._high_watermark())

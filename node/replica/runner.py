@@ -1,11 +1,11 @@
 """The shell around one local replica: its log, its role, and all callers that wait for it.
 
 Owned by the data loop. Appends that arrive in one turn of the loop become one write. One sync at a time runs on a
-worker thread, and the next one covers what is written meanwhile (group commit). The order for a leader is:
+worker thread. What is written meanwhile is covered by the next sync (group commit). A leader works in this order:
 
-    judge duplicates → write → wake followers' fetches → sync (thread) → high watermark → answer
+    find duplicates → write → send to waiting followers → sync (thread) → move the high watermark → answer producers
 
-Followers therefore sync at the same time as the leader.
+So followers sync at the same time as the leader.
 """
 
 import asyncio
@@ -70,10 +70,10 @@ class ReplicaRole(StrEnum):
 
 
 class ReplicaWatcher(Protocol):
-    """An object that is called on news of a replica, for example a follower's fetch session."""
+    """An object that is called when a replica changes, for example a follower's fetch session."""
 
     def on_news(self, runner: "PartitionRunner") -> None:
-        """Take note that the log grew or was cut at its start, the high watermark moved, or the role changed."""
+        """Note that the log grew, the log start or the high watermark moved, or the role changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,31 +83,31 @@ class RunnerContext:
     broker_id: int
     clock: NodeClock
     pool: Executor
-    """Worker threads for cold reads and upkeep."""
+    """Worker threads for upkeep and for reads that need the disk."""
     sync_pool: Executor
-    """Worker threads for syncs only, so that acknowledgements do not queue behind readers of cold logs."""
+    """Worker threads for syncs only, so that syncs do not queue behind slow reads."""
     lag_ms_max: int
     on_fatal: Callable[[BaseException], None]
     """Must stop the process."""
     on_proposal: Callable[["PartitionRunner", IsrProposal], None]
-    """Sends an ISR proposal to the quorum, and reports its end to ``on_proposal_done``."""
+    """Sends an ISR proposal to the quorum, and calls ``on_proposal_done`` with the outcome."""
     on_disk_full: Callable[["PartitionRunner"], None]
     on_doubt: Callable[["PartitionRunner", int | None], None]
-    """Must have the segment that holds this offset checked; None: all closed segments."""
+    """Must have the segment with this offset checked for damage; None: all closed segments."""
     counts: NodeCounts
     on_write: Callable[[], None] | None = None
-    """Called on every append, as leader and as follower."""
+    """Called on every append, as leader or follower."""
     on_transaction: Callable[["PartitionRunner"], None] = lambda runner: None
-    """Called for a leader whose log has an open transaction, or is about to have one."""
+    """Called for a leader whose log has, or is about to have, an open transaction."""
 
 
 class PartitionRunner:
     """One local replica.
 
     Invariants:
-        All methods run on the data loop. Only this object and its parts touch the log, except for syncs and cold reads
-        on worker threads. high_watermark never exceeds what the role allows, and falls only with the log's end: after
-        an unclean election, or when the copy is given up or restarted.
+        All methods run on the data loop. Only this object and its parts use the log, except for syncs and disk reads
+        on worker threads. ``high_watermark`` falls only with the log's end: after an unclean election, or when the copy
+        is given up or restarted.
     """
 
     def __init__(
@@ -131,13 +131,13 @@ class PartitionRunner:
         self.leader_epoch = -1
         self.state: Partition | None = None
         self.watchers: dict[ReplicaWatcher, None] = {}
-        """The watchers in the order of arrival, so that a simulated run repeats."""
+        """The watchers, in order of arrival, so that a simulated run repeats."""
         self.is_disk_full = False
         self.is_closed = False
         self.damage: Damage | None = None
-        """Damage in this copy, which is about to be given up; until then no record is appended as leader."""
+        """Damage for which this copy is about to be given up. Until then, it appends no record as leader."""
         self.records_end: tuple[tuple[int, ...], int] | None = None
-        """The ends of the log, and the offset after the last record that a committed reader sees at these ends."""
+        """The ends of the log, and the offset after the last record that a reader of committed records sees then."""
         self.counts = PartitionCounts()
         self._context = context
         self._on_write = context.on_write
@@ -205,8 +205,8 @@ class PartitionRunner:
     def stable_end(self) -> int:
         """The last stable offset: below it every record is committed, and every transaction is decided.
 
-        It is never below the log start. Transactions of records that the leader deleted are decided, even if their
-        markers have not arrived here yet.
+        It is never below the log start. If the leader deleted records of a transaction, the transaction is decided,
+        even if its marker has not arrived here yet.
         """
         high_watermark, transactions = self.high_watermark, self.log.writers.transactions
         if not transactions:
@@ -214,30 +214,30 @@ class PartitionRunner:
         return max(self.log.log_start_offset, transactions.stable_end(high_watermark))
 
     def readable_end(self, *, is_uncommitted: bool) -> int:
-        """Return the end of reading: the last stable offset, or for uncommitted reading the high watermark."""
+        """Return the offset at which reading ends: the last stable offset, or the high watermark if uncommitted."""
         return self.high_watermark if is_uncommitted else self.stable_end
 
     @property
     def is_damaged(self) -> bool:
-        """Whether recovery found the copy lost, or damaged below the recovery point."""
+        """Whether recovery found this copy lost, or damaged below the recovery point."""
         return self.log.health is ReplicaHealth.DAMAGED
 
     @property
     def is_stuck(self) -> bool:
-        """Whether this replica waits for an operator, because its leader demands to cut committed records."""
+        """Whether the leader demands to cut committed records, so that this replica waits for an operator."""
         return self._following.is_stuck
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether this copy is in the ISR, so that writers wait for it."""
+        """Whether this copy is in the ISR, so that writers wait for its acknowledgement."""
         return self.state is not None and self._context.broker_id in self.state.isr
 
     @property
     def has_heirs(self) -> bool:
-        """Whether another replica may take over while this leader lives.
+        """Whether another replica may take over while this leader has a lease.
 
-        Members of the ISR may, proposed members, and eligible replicas. The eligible left the ISR when it was too small
-        to commit more records.
+        Members of the ISR, proposed members, and eligible replicas may. Eligible replicas left the ISR when it was too
+        small to commit more records.
         """
         if self.leader is None or self.leader.has_heirs or self.state is None:
             return True
@@ -264,8 +264,8 @@ class PartitionRunner:
             return
         if state.leader_epoch != self.leader_epoch or state.leader != self.leader_id:
             is_later = state.leader_epoch > self.leader_epoch
-            # This copy may have been restored and elected before this node saw it in the ISR. Then no other replica
-            # leads in this epoch, and it must count as sound before it takes its role.
+            # This copy may have been restored, joined the ISR and been elected before this node saw any of it. It must
+            # then count as sound before it takes its role, because no other replica leads in this epoch.
             self._maybe_mark_sound(state)
             self._change_role(state, broker_epoch)
             damage = self.damage
@@ -337,8 +337,8 @@ class PartitionRunner:
         if self.leader is not None and self.log.writers.transactions.open:
             self._on_transaction()
         self._notify_watchers()
-        # Writers keep waiting: a record of an earlier leadership is committed once this replica's high watermark
-        # passes it, under any leader, unless it is truncated first. Readers look again by themselves.
+        # Waiting writers are not failed. A record of an earlier leadership is committed as soon as this replica's high
+        # watermark passes it, under any leader, unless it is truncated. Waiting readers look again by themselves.
 
     def _not_leader(self) -> NotLeaderError:
         return NotLeaderError(
@@ -358,15 +358,15 @@ class PartitionRunner:
         at_once: bool = False,
         expected_end: int | None = None,
     ) -> Pending[BatchReceipt]:
-        """Append one checked batch; return its receipt, which is ready once the batch is stored as ``acks`` says.
+        """Append one checked batch; return its receipt, which is ready once the batch is stored as ``acks`` requires.
 
-        The batch is written with all others that arrive in this turn. With ``at_once`` it is written now, for a caller
-        that has gathered batches already. With ``expected_end`` it is written only if that is its offset.
+        The batch is written together with all others that arrive in this turn of the loop. ``at_once``: write it now,
+        because the caller has gathered batches already. ``expected_end``: write it only if it gets this offset.
 
         Raises (by the returned ``Pending``, which may be done already):
-            PreconditionFailedError: the log ended elsewhere, and that end is committed. Another replica may lead now.
+            PreconditionFailedError: the log ends elsewhere, and that end is committed. Another replica may lead now.
             NotLeaderError, NotEnoughReplicasError, DiskFullError, ...: nothing was appended.
-            FateUnknownError: the batch was appended, but not seen committed within ``timeout_ms``.
+            FateUnknownError: the batch was appended, but within ``timeout_ms`` this node did not see it committed.
         """
         return self._queue.submit(
             batch,
@@ -378,7 +378,7 @@ class PartitionRunner:
         )
 
     def append_marker(self, identity: Identity, ending: Ending | None) -> None:
-        """End a transaction that is open in this leader's log: commit it as ``ending`` says, or abort it (None)."""
+        """End a transaction that is open in this leader's log. ``ending``: of a commit; None aborts it."""
         found = self.log.writers.transactions.open[identity]
         marker = Marker(
             is_commit=ending is not None,
@@ -397,7 +397,7 @@ class PartitionRunner:
             producer_epoch=identity[1],
             timestamp_ms=self._context.clock.wall_ms(),
         )
-        # No caller waits for the marker. If it cannot be written, the transaction stays open, and is checked again.
+        # No caller waits for the marker. If it cannot be written, the transaction stays open and is tried again.
         self._queue.submit(
             batch,
             decode_header(batch),
@@ -408,7 +408,7 @@ class PartitionRunner:
         )
 
     def may_append(self, acks: Acks) -> bool:
-        """Return whether no reason is known now to refuse a batch."""
+        """Return whether a batch with ``acks`` may be appended, as far as is known before the append."""
         try:
             self._epoch_for(acks)
         except MilenaError:
@@ -416,7 +416,7 @@ class PartitionRunner:
         return True
 
     def _reached(self, acks: Acks) -> int:
-        """Return the offset up to which writers with ``acks`` have their answer."""
+        """Return the offset below which batches with ``acks`` are answered."""
         return self.high_watermark if acks is Acks.ALL else self.log.stored_end_offset
 
     def _epoch_for(self, acks: Acks) -> int:
@@ -435,7 +435,7 @@ class PartitionRunner:
         return self.leader_epoch
 
     def _on_appended(self) -> None:
-        """Tell followers, start a sync and move the ends, after the log has grown under this leader."""
+        """After the log has grown under this leader: tell followers, start a sync and move the ends."""
         assert self.leader is not None
         if self._on_write is not None:
             self._on_write()
@@ -493,7 +493,7 @@ class PartitionRunner:
         brokers: Brokers,
         log_start: int | None = None,
     ) -> FetchVerdict:
-        """Judge a follower's position, and count it as an acknowledgement if it lies on this leader's log.
+        """Decide about a follower's position. If it lies on this leader's log, count it as an acknowledgement.
 
         Raises:
             NotLeaderError: this node does not lead the partition.
@@ -527,22 +527,22 @@ class PartitionRunner:
             if follower not in leader.isr or follower in leader.expelled:
                 self.maybe_propose(brokers)
         except Exception as error:
-            # ``changes_replica`` does the same, but a context manager costs too much for each fetch.
+            # This is what ``changes_replica`` does. A context manager would cost too much for each fetch.
             if is_fatal(error):
                 self._context.on_fatal(error)
             raise
         return verdict
 
     def on_follower_room(self, follower: int, *, has_room: bool) -> None:
-        """Take note that a follower's disk is full, or has room again."""
+        """Note that a follower's disk is full, or has room again."""
         if self.leader is not None:
             self.leader.on_follower_room(follower, has_room=has_room)
 
     def agreed_end(self, epoch: int) -> tuple[int, int]:
         """Return the greatest epoch <= ``epoch`` that this log knows, and its end (exclusive).
 
-        If the epoch is older than all that this log knows, return it with the log start. Then this log has no record of
-        that epoch above its start, so it shares none there with a follower that wrote last in that epoch.
+        If the log knows no such epoch, return ``epoch`` with the log start. The log then has no record of that epoch
+        above its start. So it shares no record there with a follower whose last record is of that epoch.
         """
         found, end = self.log.state.epoch_end(epoch)
         if found < 0 <= epoch:
@@ -565,7 +565,7 @@ class PartitionRunner:
             self._context.on_proposal(self, proposal)
 
     def on_proposal_done(self, proposal: IsrProposal, *, is_definite_refusal: bool) -> None:
-        """End an ISR proposal: the quorum took it (the image tells), refused it, or did not answer."""
+        """Note the outcome of an ISR proposal: committed (the image shows it), refused, or unknown."""
         leader = self.leader
         if leader is None or leader.leader_epoch != proposal.leader_epoch:
             return
@@ -577,10 +577,10 @@ class PartitionRunner:
     # -- following -------------------------------------------------------------------------------
 
     def append_as_follower(self, batches: bytes, *, leader_epoch: int) -> None:
-        """Append the leader's batches unchanged. They are stored later; see ``call_when_stored``.
+        """Append the leader's batches unchanged. They are not stored yet; see ``call_when_stored``.
 
         Raises:
-            NotLeaderError: the leadership changed while the batches were in flight.
+            NotLeaderError: the leader changed while the batches were in flight.
             DiskFullError, CorruptLogError: nothing was appended.
         """
         self._check_follows(leader_epoch)
@@ -589,7 +589,7 @@ class PartitionRunner:
         try:
             self.log.append_as_follower(batches)
         except DiskFullError:
-            # The leader's writers wait for this replica until the controller takes it out of the ISR.
+            # The leader's writers wait for this replica until the controller removes it from the ISR.
             self._on_disk_full()
             raise
         except Exception as error:
@@ -602,10 +602,10 @@ class PartitionRunner:
         self._on_stored()
 
     def call_when_stored(self, taker: Taker[None]) -> None:
-        """Complete ``taker`` once everything written here is stored, as the topic's flushing defines it.
+        """Complete ``taker`` once everything written so far is stored, as the topic's flushing requires.
 
-        Something must be unstored now. If some of it is cut off, ``taker`` fails. A ``Pending`` is completed in the
-        same turn of the loop as the sync.
+        Call this only if something is not stored yet. If some of it is cut off, ``taker`` fails. A ``Pending`` is
+        completed in the turn of the loop in which the sync ends.
         """
         self._acknowledgements.call_when_stored(self.log.log_end_offset, taker)
         self._syncs.maybe_begin()
@@ -613,7 +613,7 @@ class PartitionRunner:
     def advance_as_follower(
         self, *, leader_epoch: int, high_watermark: int, log_start: int
     ) -> bool:
-        """Adopt the leader's high watermark, up to this log's end, and log start; return whether the start moved."""
+        """Adopt the leader's high watermark (at most this log's end) and log start; return whether the start moved."""
         self._check_follows(leader_epoch)
         self._following.agreed_epoch = leader_epoch
         with changes_replica(self._context.on_fatal):
@@ -622,10 +622,10 @@ class PartitionRunner:
             return self._following.maybe_adopt_start(log_start)
 
     def adopt_leader_end(self, *, leader_epoch: int, high_watermark: int) -> None:
-        """Adopt a high watermark that the leader sent outside of a fetch, up to this log's end.
+        """Adopt a high watermark that the leader sent outside of a fetch, but at most this log's end.
 
-        It is ignored before the leader has accepted a position of this log in its epoch. Until then the log may hold
-        records that the leader does not have, and the leader's high watermark says nothing about them.
+        It is ignored until the leader has accepted a position of this log in the present epoch. Before that, the log
+        may have records that the leader does not have, and they must not count as committed.
         """
         is_followed = self.role is ReplicaRole.FOLLOWER and not self.is_closed
         is_agreed = self._following.agreed_epoch == leader_epoch == self.leader_epoch
@@ -635,16 +635,16 @@ class PartitionRunner:
                     self._on_high_watermark()
 
     def truncate_as_follower(self, *, leader_epoch: int, epoch: int, end_offset: int) -> None:
-        """Cut this log, which diverges from the leader's, to where they may agree.
+        """Cut this log, which diverges from the leader's, to where the two may agree.
 
         Raises:
-            CorruptLogError: the leader demands to cut committed records; this replica stops following.
+            CorruptLogError: the leader demands to cut committed records. This replica stops following it.
         """
         state = self._check_follows(leader_epoch)
         self._following.truncate(state, epoch=epoch, end_offset=end_offset)
 
     def restart_as_follower(self, *, leader_epoch: int, log_start: int, producers: bytes) -> None:
-        """Restart this log at the leader's log start, with its producer state: the logs cannot be compared any more."""
+        """Restart this log at the leader's log start, with its producer state. For logs that cannot be compared."""
         self._check_follows(leader_epoch)
         self._following.restart(leader_epoch=leader_epoch, log_start=log_start, producers=producers)
 
@@ -659,7 +659,7 @@ class PartitionRunner:
     # -- reading ---------------------------------------------------------------------------------
 
     def check_readable(self) -> None:
-        """Refuse to serve a damaged copy.
+        """Raise if this copy is damaged and must not serve records.
 
         Raises:
             ReplicaDamagedError: this copy is damaged.
@@ -670,11 +670,11 @@ class PartitionRunner:
             )
 
     def check_offset(self, offset: int, *, has_lease: bool) -> None:
-        """Judge a reader's offset; only a leader with an established high watermark and a lease may.
+        """Raise if a reader's offset is out of range. Only an established leader with a lease can say that it is above.
 
         Raises:
             OffsetOutOfRangeError: the offset is below the log start, or above the end that the leader knows.
-            NotReadyError: this leader does not know its end yet, or has no lease, so another one may have written more.
+            NotReadyError: this leader does not know its end yet, or has no lease: another leader may have written more.
         """
         start, end = self.log.log_start_offset, self.high_watermark
         if start <= offset <= end:
@@ -694,13 +694,13 @@ class PartitionRunner:
     async def wait_readable(
         self, offset: int, timeout_ms: int, *, is_uncommitted: bool = False
     ) -> None:
-        """Wait until ``offset`` is readable here, or the time is up."""
+        """Wait until ``offset`` is readable here, but at most ``timeout_ms``."""
         if self.readable_end(is_uncommitted=is_uncommitted) > offset or timeout_ms <= 0:
             return
         await self._acknowledgements.readable(offset + 1, timeout_ms, is_uncommitted=is_uncommitted)
 
     def read_cached(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes | None:
-        """Read as ``read`` does, but from memory only; return None if this needs a read from the disk."""
+        """Read as ``read`` does, but from memory only. Return None if the read would have to wait for the disk."""
         try:
             return self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         except CorruptLogError:
@@ -710,7 +710,7 @@ class PartitionRunner:
     def read_for_replica(
         self, offset: int, *, max_bytes: int, end_offset: int
     ) -> Sequence[Buffer] | None:
-        """Read as ``read_cached`` does, in pieces: the last appends are returned in their own buffers."""
+        """Read as ``read_cached`` does. The result is in pieces: the last appends are returned without a copy."""
         chunks = self.log.read_uncommitted(offset, max_bytes=max_bytes, end_offset=end_offset)
         if chunks:
             return chunks
@@ -718,7 +718,7 @@ class PartitionRunner:
         return None if found is None else (found,)
 
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> bytes:
-        """Return whole batches from the one that holds ``offset``, below ``end_offset``.
+        """Return whole batches, from the batch that holds ``offset`` on, below ``end_offset``.
 
         Raises:
             CorruptLogError: the stored records are damaged.
@@ -726,7 +726,7 @@ class PartitionRunner:
         found = self.read_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         if found is not None:
             return found
-        # Some page is not in the page cache, and the disk must not block the loop.
+        # Some page is not in the page cache. A read from the disk must not block the loop.
         return await self._in_pool(
             lambda: self.log.read_span(offset, max_bytes=max_bytes, end_offset=end_offset), offset
         )
@@ -739,7 +739,7 @@ class PartitionRunner:
         return None if found is None else found[0]
 
     async def _in_pool(self, read: Callable[[], T], offset: int | None) -> T:
-        """Read the log in a thread; ``offset``: where to report damage, None: at an unknown place."""
+        """Read the log on a worker thread. ``offset``: where damage is reported if there is any; None: unknown."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._context.pool, read)
         except CorruptLogError:
@@ -747,7 +747,7 @@ class PartitionRunner:
             raise
 
     def on_doubt(self, offset: int | None) -> None:
-        """Have the log checked, because a reader found damage at ``offset`` (None: at an unknown place)."""
+        """Have the log checked: a reader found damage at ``offset`` (None: at an unknown place)."""
         self.log.state.uncommitted.forget()
         self._context.on_doubt(self, offset)
 
@@ -755,14 +755,14 @@ class PartitionRunner:
 
     @property
     def is_resting(self) -> bool:
-        """Whether ``tick`` has nothing to do; this is so for nearly all of many replicas."""
+        """Whether ``tick`` has nothing to do. On a node with many replicas, this is so for nearly all of them."""
         log, leader = self.log, self.leader
         if log.flushing.synced_end < log.log_end_offset:
             return False
         return leader is None or leader.is_resting
 
     def tick(self, now_ms: MonotonicMs, brokers: Brokers) -> None:
-        """Run lag checks and time-based syncs; called a few times a second."""
+        """Check followers' lag and start time-based syncs. Called a few times a second."""
         del now_ms
         self.maybe_propose(brokers)
         self._syncs.maybe_begin()
@@ -770,16 +770,16 @@ class PartitionRunner:
     async def delete_records(
         self, before: int | None, *, has_lease: bool, timeout_ms: float
     ) -> int:
-        """Delete the records below ``before`` permanently, and return the log start.
+        """Delete the records below ``before`` permanently; return the log start.
 
-        ``before`` None: all records below the last stable offset. On return, the deletion is durable here and on every
-        replica that may lead next. Repeating it is harmless.
+        ``before`` None: all records below the last stable offset. When this returns, the deletion is durable here and
+        on every replica that may lead next. A repeated deletion changes nothing.
 
         Raises:
             NotLeaderError, NotEnoughReplicasError, NotReadyError, OffsetOutOfRangeError: nothing was deleted.
-            FeatureLevelError: nothing was deleted; a follower's release could not confirm the deletion.
-            FateUnknownError: the records are deleted here, but not known to be deleted on every replica that may lead
-                next, within ``timeout_ms``.
+            FeatureLevelError: nothing was deleted, because a follower's release could not confirm the deletion.
+            FateUnknownError: the records are deleted here. But within ``timeout_ms`` it did not become known that every
+                replica that may lead next has deleted them, too.
         """
         self._epoch_for(Acks.ALL)
         return await self._deletions.delete(
@@ -787,10 +787,10 @@ class PartitionRunner:
         )
 
     def established_end(self, *, has_lease: bool, is_uncommitted: bool = False) -> int:
-        """Return the end of reading, if this replica may state the log's end.
+        """Return the offset at which reading ends, if this replica knows where the log ends.
 
         Raises:
-            NotReadyError: this leader does not know its end yet, or has no lease, so another one may have taken over.
+            NotReadyError: this leader does not know its end yet, or has no lease: another one may have taken over.
         """
         leader = self.leader
         if leader is not None and not leader.is_established:
@@ -800,7 +800,7 @@ class PartitionRunner:
         return self.readable_end(is_uncommitted=is_uncommitted)
 
     async def close(self, *, is_clean: bool) -> None:
-        """Stop taking appends, sync what is written, checkpoint, close the files."""
+        """Stop taking appends, sync what is written, store a checkpoint if ``is_clean``, and close the files."""
         self.is_closed = True
         self.upkeep.stop()
         self._queue.refuse_all(self._not_leader())
@@ -815,7 +815,8 @@ class PartitionRunner:
         self._notify_watchers()
         self.watchers.clear()
         self.log.close(is_clean=is_clean)
-        # Fail the writers: completing one would acknowledge its record, and this node cannot see it committed any more.
+        # Fail the waiting writers. This node cannot see their records committed any more, so it must not acknowledge
+        # them.
         closed = FateUnknownError(
             f"{self.name}: the replica was closed before the record was committed"
         )

@@ -1,18 +1,18 @@
 """Checks the stored segments of all replicas in the background, and gives up copies that are damaged.
 
-It checks one segment at a time, in steps on a worker thread, below a rate. A pass starts with a random replica, so that
-a node that restarts often checks all replicas in time. Damage is checked a second time while the segment is still the
-same part of the log. Then the copy is given up, as if recovery had found the damage:
+The scrubber checks one segment at a time, in steps on a worker thread, below a rate. A pass checks all replicas. It
+starts with a random one, so that all are checked in time even if the node restarts often. Damage is checked a second
+time, if the segment is still the same part of the log. Then the copy is given up, as if recovery had found the damage:
 
-    others are in sync      A leader takes no more writes, and lets those in flight commit. One command takes the copy
-                            out of the ISR and passes its leadership on. From then on the log ends before the damage,
-                            and the leader restores the rest.
-    this is the last one    The copy stays, because no other copy could restore it, and serves the sound records. Giving
-                            up is retried until another replica is in sync.
+    others are in sync      If the copy leads, it takes no more writes and lets those in flight commit. One command
+                            removes the copy from the ISR and passes its leadership on. Then the log is cut before the
+                            damage, and the new leader restores the rest.
+    this is the last one    The copy stays, because no other copy could restore it, and serves its sound records. The
+                            scrubber tries again until another replica is in sync.
 
-The next pass may be days away when a follower, a reader or the compactor meets damage. Meanwhile a leader would send
-the same bytes again and again, and a replica that a move adds would never catch up. So reported damage is checked ahead
-of the pass, also in the active segment: first near the reported offset, then the whole segment.
+Followers, readers and the compactor also find damage, and the next pass may be days away. Until then, a leader would
+send the same damaged bytes again and again, and a replica that a move adds would never catch up. So the scrubber checks
+reported damage at once, also in the active segment: first near the reported offset, then the whole segment.
 """
 
 import asyncio
@@ -37,21 +37,21 @@ from storage.segments.scrub import Damage, SegmentScrub
 logger = logging.getLogger(__name__)
 
 DOUBTS_BYTES_PER_S = 4 << 20
-"""The rate at which reported damage is checked if passes are off."""
+"""The rate at which reported damage is checked if there are no passes."""
 COMMIT_MS_MAX = 1_000
-"""The time that writes in flight have to commit before another replica leads."""
+"""How long to wait for writes in flight to commit before another replica leads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubSettings:
-    """The bytes to read a second (0: only reported damage), and the time from one start of a pass to the next."""
+    """``bytes_per_s``: the rate of passes (0: no passes). ``interval_ms``: from the start of a pass to the next."""
 
     bytes_per_s: int
     interval_ms: int
 
 
 class CopyGiver:
-    """Gives up a damaged copy if other replicas have its records."""
+    """Gives up a damaged copy if another in-sync replica has its records."""
 
     def __init__(self, *, metadata: MetadataStore, standing: Standing) -> None:
         self._metadata = metadata
@@ -60,7 +60,7 @@ class CopyGiver:
     async def give_up(self, runner: PartitionRunner, damage: Damage) -> bool:
         """Give up the copy; return False if the caller must try again later.
 
-        Return True also if there is nothing to give up any more: the replica is closed, or the damage is gone.
+        Also return True if there is nothing to give up any more: the replica is closed, or the damage is gone.
         """
         if runner.is_closed or not runner.log.is_current(damage):
             return True
@@ -102,7 +102,7 @@ class CopyGiver:
 
 
 class Scrubber:
-    """The background work of one node; runs on the data loop."""
+    """The background checks of one node; runs on the data loop."""
 
     def __init__(
         self,
@@ -127,18 +127,18 @@ class Scrubber:
         self._throttle = Throttle(settings.bytes_per_s or DOUBTS_BYTES_PER_S)
         self._held: dict[PartitionRunner, Damage] = {}
         self._doubts: dict[PartitionRunner, int | None] = {}
-        """The offset of each reported damage; None: anywhere in the closed segments."""
+        """Replica → the offset of the reported damage; None: anywhere in the closed segments."""
 
     def doubt(self, runner: PartitionRunner, offset: int | None) -> None:
-        """Check soon the segment that holds ``offset`` (None: all closed ones), once for each replica at a time."""
-        # Thousands of readers may report the same damage. Damage that is known already needs no check.
+        """Have the segment that holds ``offset`` checked soon (None: all closed ones), unless a check waits already."""
+        # Thousands of readers may report the same damage. Known damage needs no second check.
         if runner in self._doubts or runner in self._held:
             return
         self._doubts[runner] = offset
         logger.warning("damage met partition=%s offset=%s", runner.name, offset)
 
     async def attend(self) -> None:
-        """Check reported damage, and retry to give up copies that could not be given up, until cancelled."""
+        """Check reported damage, and try again to give up copies that had to be kept, until cancelled."""
         while True:
             await self._clock.sleep(SCRUB_RETRY_MS)
             for runner, damage in list(self._held.items()):
@@ -149,7 +149,7 @@ class Scrubber:
                 try:
                     await self._settle(runner, offset)
                 finally:
-                    # Not earlier: readers continue to report the damage during the check.
+                    # Removed only after the check, because readers continue to report the damage during it.
                     del self._doubts[runner]
 
     async def _settle(self, runner: PartitionRunner, offset: int | None) -> None:
@@ -168,15 +168,15 @@ class Scrubber:
             return True
         look = runner.log.begin_look(offset, is_near=is_near)
         if look is not None and await self._check(look) is not None:
-            # Only a closed segment, which does not change any more, can be given up.
+            # The scrub gives up copies only for damage in a closed segment, which does not change any more.
             await runner.upkeep.close_segment(offset)
             await self._scrub_segment(runner, offset, is_near=is_near)
             return True
         return False
 
     async def run(self) -> None:
-        """Run pass after pass, until cancelled."""
-        # Before the node has opened its replicas, a pass would find none, and delay all of them to the next pass.
+        """Run one pass after the other, until cancelled."""
+        # Before the node has opened its replicas, a pass would find none, and the next pass may be days away.
         await self._settled()
         while self._settings.bytes_per_s:
             began_ms = self._clock.now_ms()
@@ -222,7 +222,7 @@ class Scrubber:
                 checked = await loop.run_in_executor(self._pool, scrub.step)
                 self._counts.checked_bytes += checked
                 now_ms = self._clock.now_ms()
-                # A step holds the interpreter; see ``REST_SHARE`` of the compactor.
+                # A step holds the interpreter's lock; see ``REST_SHARE`` of the compactor.
                 pause_ms = self._throttle.pause_ms(checked, now_ms)
                 await self._clock.sleep(max(REST_SHARE * (now_ms - began_ms), pause_ms))
         finally:
@@ -230,7 +230,7 @@ class Scrubber:
         return scrub.damage
 
     async def _is_still_there(self, runner: PartitionRunner, damage: Damage) -> bool:
-        """Check the damage a second time: the segment may have been cut and rewritten while it was read."""
+        """Check the damage a second time: while it was read, the segment may have been truncated and written again."""
         if runner.is_closed or not runner.log.is_current(damage):
             return False
         scrub = runner.log.begin_scrub(damage.segment.base_offset, again=damage)

@@ -1,4 +1,4 @@
-"""Waiters for an offset, which are called back when a watermark passes it."""
+"""Calls that wait for an offset, and are called back when a watermark reaches it."""
 
 import heapq
 from itertools import count
@@ -8,10 +8,10 @@ from milena.model.pending import Pending, Taker
 
 
 class OffsetWaiters:
-    """Takers keyed by the offset that a watermark must reach.
+    """Takers, ordered by the offset that a watermark must reach.
 
     Invariants:
-        The offset of each waiting taker is above the watermark given last. Owned by one event loop.
+        The offset of each waiting taker is above the last watermark. Owned by one event loop.
     """
 
     __slots__ = ("_heap", "_order")
@@ -30,7 +30,7 @@ class OffsetWaiters:
         return pending
 
     def add(self, offset: int, taker: Taker[None]) -> None:
-        """Complete ``taker`` once the watermark is at or above ``offset``; in that call it must not add a taker."""
+        """Complete ``taker`` once the watermark is at or above ``offset``. Its ``set_result`` must not add a taker."""
         heapq.heappush(self._heap, (offset, next(self._order), taker))
 
     def advance(self, watermark: int) -> None:
@@ -52,7 +52,7 @@ class OffsetWaiters:
                 entry[2].set_exception(error)
 
     def prune(self) -> None:
-        """Remove the takers that are done, because their owners gave up, once they are the majority."""
+        """Remove the takers whose owners gave up, once they are the majority."""
         alive = [entry for entry in self._heap if not entry[2].done()]
         if len(alive) * 2 < len(self._heap):
             heapq.heapify(alive)
