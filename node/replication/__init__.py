@@ -1,1 +1,1 @@
-"""Replication of partitions between nodes: fetches, changes of the ISR, and the ends of transactions in logs."""
+"""Replication of partitions between nodes: fetches, changes of the ISR, and markers of transactions in logs."""

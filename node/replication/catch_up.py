@@ -1,4 +1,4 @@
-"""Limits what this node sends to replicas that are not in sync, so that they do not slow down replicas in sync."""
+"""Limits how fast this node sends records to replicas that are not in sync, so that replicas in sync are not slowed."""
 
 from collections.abc import Callable
 
@@ -6,19 +6,20 @@ from node.replication.throttle import ByteBudget
 from raft_meta.machine.image import Partition
 
 CATCH_UP_BYTES_MAX = 512 << 10
-"""The most bytes of one replica that catches up in one response.
+"""Largest number of bytes that one response carries for a replica that is not in sync.
 
-Records that writers wait for travel in the same response, and the follower's disk stores them after these bytes. With
-twice as much, acknowledgements took 1.5 times as long. Catching up beside them was a third faster (200 MB/s instead of
-155). See also ``REST_S_MAX`` of the fetcher.
+The same response also carries new records of other partitions, for which producers wait. The follower stores them after
+these bytes. With twice as many bytes, acknowledgements took 1.5 times as long, and catching up was a third faster
+(200 MB/s instead of 155). See also ``REST_S_MAX`` of the fetcher.
 """
 
 
 class CatchUpThrottle:
-    """The budgets of one node: one for all moves without a rate of their own, one for each rate that moves have.
+    """The byte budgets of one node. A budget limits replicas that a move adds: there is one for each rate.
 
-    Replicas that were in sync before have no budget, only the limit of a response (``CATCH_UP_BYTES_MAX``). Until they
-    are in sync again, a record is on fewer disks than it should be.
+    A move may have its own rate. All moves with the same rate, or without one, share a budget. A replica that was in
+    sync before has no budget, only the limit of a response (``CATCH_UP_BYTES_MAX``). It should be in sync again soon,
+    because until then each record has one copy less.
 
     ``now_s``: seconds of a clock that does not jump.
     """
@@ -29,7 +30,7 @@ class CatchUpThrottle:
         self._budgets: dict[int, ByteBudget] = {}
 
     def allowance(self, state: Partition | None, follower: int, room: int) -> int:
-        """Return how many bytes of ``room`` may go to the follower now; if 0, wait for ``wait_s``."""
+        """Return how many bytes of ``room`` may be sent to the follower now. If 0, wait for ``wait_s``."""
         if not is_catching_up(state, follower):
             return room
         room = min(room, CATCH_UP_BYTES_MAX)
@@ -44,7 +45,7 @@ class CatchUpThrottle:
                 budget.take(sent_bytes)
 
     def wait_s(self, state: Partition | None) -> float:
-        """Return how long to wait if the budget allows no bytes of the partition, in seconds."""
+        """Return how many seconds to wait if the budget allows no bytes of the partition."""
         budget = self._budget(state)
         return 0.0 if budget is None else budget.wait_s()
 
@@ -65,7 +66,7 @@ def is_catching_up(state: Partition | None, follower: int) -> bool:
 
 
 def is_being_added(state: Partition | None, follower: int) -> bool:
-    """Return whether a move adds the follower as a replica, and it is not in sync yet."""
+    """Return whether a move is adding the follower as a replica, and it is not in sync yet."""
     return (
         state is not None
         and follower not in state.isr

@@ -1,12 +1,13 @@
-"""The leader's side of replica fetches: take positions as acknowledgements, send news. Runs on the data loop.
+"""The leader's side of replica fetches: count positions as acknowledgements, and send what changed. On the data loop.
 
-A fetch takes these steps:
+What changed in a partition (new records, high watermark, log start or role) is called its *news*. A fetch takes two
+steps:
 
 1. ``_take_position`` judges each position of the fetch. Writers wait for this step.
-2. ``_collect`` collects news into rows and bytes, within the follower's limit. If there is none, the fetch waits in its
+2. ``_collect`` collects news into rows and bytes, up to the follower's limit. If there is none, the fetch waits in its
    session (``node.replication.follower_session``).
 
-Bytes in memory or in the page cache are read on the loop. A partition that has to be read from the disk is *cold*. Only
+Bytes in memory or in the page cache are read on the loop. A partition that must be read from the disk is *cold*. Only
 cold partitions need a task.
 """
 
@@ -40,7 +41,7 @@ from raft_meta.machine.image import Broker
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_BYTES_MAX = 16 << 20
-"""The most bytes of producer snapshots in one response with more than one; well below the size of a frame."""
+"""Largest total size of the producer snapshots in one response, if it has several. It is well below a frame's limit."""
 
 _CODES = {
     FetchVerdict.STALE_LEADER_EPOCH: FetchCode.STALE_LEADER_EPOCH,
@@ -53,7 +54,7 @@ FindRunner = Callable[[str, int], PartitionRunner | None]
 
 
 class FetchServer:
-    """Answers the fetches of all nodes that follow this one."""
+    """Answers the fetches of all nodes that follow partitions at this node."""
 
     def __init__(
         self,
@@ -68,13 +69,13 @@ class FetchServer:
         self._sessions: dict[int, FollowerSession] = {}
 
     def close(self) -> None:
-        """Drop every session."""
+        """Close every session."""
         for session in self._sessions.values():
             session.close()
         self._sessions.clear()
 
     def on_wake(self, peer_id: int, header: dict[str, object], body: Buffer) -> Reply:
-        """Complete the follower's waiting fetch, because the follower has new positions to send."""
+        """Complete the follower's waiting fetch, so that the follower can send its new positions with the next one."""
         del header, body
         session = self._sessions.get(peer_id)
         if session is not None:
@@ -84,11 +85,11 @@ class FetchServer:
     def on_fetch(
         self, peer_id: int, header: dict[str, object], body: Buffer
     ) -> Reply | Pending[Reply] | Awaitable[Reply]:
-        """Take positions as acknowledgements, then respond with news; wait for news if there is none.
+        """Count positions as acknowledgements, then respond with news. Without news, wait for some.
 
-        This is not a coroutine. A task for each fetch would cost as much as the fetch, and positions would count one
-        turn of the loop later. Writers that wait for the positions get their response before a fetch that may wait is
-        processed further.
+        This is not a coroutine. A task for each fetch would cost as much as the fetch, and positions would be counted
+        one turn of the loop later. If the fetch may wait, the rest of it is done in the next turn, so that writers who
+        waited for its positions get their response first.
 
         Raises:
             MalformedRequestError: a field of the header is missing or has another type.
@@ -111,7 +112,7 @@ class FetchServer:
         ):
             raise MalformedRequestError("fetch: the request has the wrong shape")
         positions = parse_positions(get("p"))
-        # Parse everything before taking anything: half a request must not move a high watermark.
+        # Parse everything before counting anything: a malformed request must not move a high watermark.
         session = self._session(peer_id, session_id, is_full=is_full)
         if session is None:
             return {"r": [Row(0, FetchCode.UNKNOWN_SESSION).pack()]}, ()
@@ -125,8 +126,8 @@ class FetchServer:
         if refused:
             _doubt(session, refused)
         if wait_ms > 0:
-            # Collect in the next turn: the positions have just released writers, and their next records may arrive
-            # in this turn.
+            # Collect in the next turn: the positions have just acknowledged records to writers. These may send their
+            # next records in this turn.
             answer: Pending[Reply] = Pending()
             session.arrive(partial(self._go_on, session, answer, wait_ms, max_bytes))
             return answer
@@ -138,7 +139,7 @@ class FetchServer:
     def _go_on(
         self, session: FollowerSession, answer: Pending[Reply], wait_ms: int, max_bytes: int
     ) -> None:
-        """Respond to a fetch that may wait, or park it."""
+        """Respond to a fetch that may wait, or park it (let it wait)."""
         may_park = session.may_park()
         if answer.done():
             return
@@ -171,8 +172,8 @@ class FetchServer:
     async def _answer_with_cold(
         self, session: FollowerSession, found: "_Found", wait_ms: int, max_bytes: int
     ) -> Reply:
-        # The fetch is not parked while the disk is read, so a wake cannot complete it. The session therefore notes
-        # wakes, and ``may_park`` below refuses to park after one.
+        # While the disk is read, the fetch is not parked, so a wake could not complete it. If a wake comes, the session
+        # notes it, and ``may_park`` below refuses to park the fetch.
         session.notice_wakes()
         for index in found.cold:
             await self._read_cold(session, index, found)
@@ -219,7 +220,7 @@ class FetchServer:
                 brokers=self._brokers(),
             )
         except NotLeaderError:
-            # This node's image may be behind the follower's. The follower asks again until the images agree.
+            # This node's image may be older than the follower's. The follower asks again until the images agree.
             verdict = FetchVerdict.UNKNOWN_LEADER_EPOCH
         followed.is_accepted = verdict is FetchVerdict.ACCEPTED
         if not followed.is_accepted:
@@ -236,11 +237,11 @@ class FetchServer:
     ) -> None:
         if verdict is FetchVerdict.DIVERGING:
             epoch, end = runner.agreed_end(position.last_epoch)
-            # Send no high watermark. In a log that diverges, other records lie below it, and would count as committed.
+            # Send no high watermark. The follower's log has other records below it, and would count them as committed.
             session.rows.append(Row(position.index, FetchCode.DIVERGING, a=epoch, b=end))
         elif verdict is FetchVerdict.BELOW_LOG_START:
             snapshot = runner.log.producer_snapshot(runner.high_watermark)
-            # A snapshot holds the state of every producer. It may be large, and many partitions may need one at once.
+            # A snapshot has the state of every producer. It may be large, and many partitions may need one at once.
             if (
                 session.bodies
                 and sum(map(len, session.bodies)) + len(snapshot) > SNAPSHOT_BYTES_MAX
@@ -272,7 +273,7 @@ class FetchServer:
             if followed is None:
                 continue
             if found.room <= 0:
-                # The next fetch follows a full response at once, and starts with the partitions left out here.
+                # The response is full. The next fetch comes at once, and starts with the partitions left out here.
                 waiting.append(index)
                 continue
             limit = self._limit(session, followed, index, found)
@@ -286,7 +287,7 @@ class FetchServer:
     def _limit(
         self, session: FollowerSession, followed: FetchedReplica, index: int, found: "_Found"
     ) -> int:
-        """Return the bytes of a partition that may be sent; if 0, postpone the partition."""
+        """Return how many bytes of a partition may be sent. If 0, the partition is postponed."""
         state = followed.runner.state
         limit = self._throttle.allowance(state, session.follower, found.room)
         if limit <= 0:
@@ -301,7 +302,7 @@ class FetchServer:
         limit: int,
         found: "_Found",
     ) -> bool:
-        """Collect the news of a partition; return False if this needs a read from the disk."""
+        """Collect the news of a partition; return False if its records must be read from the disk."""
         if not _is_answerable(followed, index, found):
             return True
         chunks: Sequence[Buffer] | None = ()
@@ -335,7 +336,7 @@ class FetchServer:
         except (OffsetOutOfRangeError, UnavailableError, CorruptLogError) as error:
             _cannot_read(followed, index, found, error)
             return
-        # During the read the leadership may have ended, or the follower may have sent another position.
+        # During the read, the leader may have changed, or the follower may have sent another position.
         is_same = session.followed.get(index) is followed and followed.position is position
         if is_same and _is_answerable(followed, index, found):
             self._add(session, followed, index, (data,), found)
@@ -358,7 +359,7 @@ class FetchServer:
             return
         found.rows.append(Row(index, FetchCode.OK, high_watermark, log_start, size))
         if size:
-            # These bytes are in flight, so the follower gets nothing more until its position moves.
+            # These bytes are on their way, so the follower gets no more of this partition until its position moves.
             runner.counts.replicated_bytes_out += size
             followed.is_settled = True
             found.chunks += chunks
@@ -367,7 +368,7 @@ class FetchServer:
 
     @staticmethod
     def _in_order(session: FollowerSession) -> list[int]:
-        """Return the partitions with news; replicas not in sync come last, because no writer waits for them."""
+        """Return the partitions with news. Replicas not in sync come last, because no writer waits for them."""
         found = list(session.news)
         if len(found) < 2:
             return found
@@ -381,7 +382,7 @@ class FetchServer:
 
 
 class _Found:
-    """Rows and data of one response.
+    """The rows and the data of one response.
 
     ``room``: bytes that still fit into the response. ``cold``: partitions whose records must be read from the disk.
     """
@@ -396,7 +397,7 @@ class _Found:
 
 
 def _is_answerable(followed: FetchedReplica, index: int, found: _Found) -> bool:
-    """Return whether the follower can use news of the partition; if this node no longer leads it, say so once."""
+    """Return whether the follower can use news of the partition. If this node stopped leading it, add a row, once."""
     runner = followed.runner
     if runner.leader is None or runner.leader_epoch != followed.position.leader_epoch:
         if not followed.is_settled:
@@ -407,7 +408,7 @@ def _is_answerable(followed: FetchedReplica, index: int, found: _Found) -> bool:
 
 
 def _doubt(session: FollowerSession, refused: Sequence[object]) -> None:
-    """Have this node's copies checked whose records arrived damaged; followers would refuse them forever."""
+    """Have the partitions checked whose records arrived damaged at a follower: this node would send them for ever."""
     for index in refused:
         followed = session.followed.get(index) if isinstance(index, int) else None
         if followed is not None and followed.is_accepted:
@@ -419,7 +420,7 @@ def _doubt(session: FollowerSession, refused: Sequence[object]) -> None:
 
 
 def _cannot_read(followed: FetchedReplica, index: int, found: _Found, error: Exception) -> None:
-    """Make the follower ask again for this partition; the other partitions of the fetch must not wait for it."""
+    """Make the follower ask again for this partition. The other partitions of the fetch must not wait for it."""
     logger.warning("read for a follower partition=%s: %s", followed.runner.name, error)
     followed.is_settled = True
     found.rows.append(Row(index, FetchCode.NOT_LEADER))
@@ -431,7 +432,7 @@ def _reply(session: FollowerSession, found: _Found) -> Reply:
 
 
 def _may_wait(session: FollowerSession, rows: Sequence[Row]) -> bool:
-    """Return whether the rows tell nothing but new high watermarks, which may wait for data to travel with."""
+    """Return whether the rows have only new high watermarks. These may wait until there is data to send with them."""
     if session.is_urgent:
         return False
     for row in rows:

@@ -1,8 +1,8 @@
 """The replica fetch between brokers: request and response of a follower's fetch from a leader's node.
 
-One request covers all partitions that the follower follows there. It is incremental (KIP-227): the leader keeps a
-session in memory. The follower lists only the positions that changed since its last request. The leader answers only
-with partitions that have news. It sends data for a position once; more data follows when the position has moved.
+One request covers all partitions that the follower follows at this node. It is incremental (KIP-227): the leader's node
+keeps a session in memory. The follower lists only the positions that changed since its last request. The response lists
+only partitions that changed. For each position, the leader sends data once. It sends more when the position has moved.
 
 Request header:
 
@@ -10,16 +10,17 @@ Request header:
 - ``full``: whether this request starts a session
 - ``be``: broker epoch of the follower
 - ``p``: positions ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``
-- ``f``: indexes to forget
+- ``f``: indexes of partitions that are not followed any more
 - ``w``: longest wait in ms
-- ``m``: most bytes
-- ``room``: whether the follower's disk takes more
+- ``m``: most bytes of the response
+- ``room``: whether the follower's disk has room
 - ``ls``: pairs ``[index, log_start]`` of positions whose log start differs from the one sent last in this session and
   leader epoch. Earlier releases do not send it.
-- ``bad``: indexes whose last records arrived damaged. Absent if there are none; earlier releases do not send it.
+- ``bad``: indexes of partitions whose last records arrived damaged. Absent if there are none; earlier releases do not
+  send it.
 
-Response header: ``r``, rows ``[index, code, high_watermark, log_start, bytes, a, b]``. The body holds the rows' bytes
-one after the other. ``index`` is the follower's own number for the partition.
+Response header: ``r``, rows ``[index, code, high_watermark, log_start, bytes, a, b]``. The body has the bytes of all
+rows, one after the other. ``index`` is the follower's own number for the partition.
 """
 
 from dataclasses import dataclass
@@ -33,28 +34,28 @@ FETCH_WAKE = "fetch_wake"
 
 @unique
 class FetchCode(IntEnum):
-    """The meaning of a row of the response."""
+    """The code of a row: why it is in the response, and what ``a`` and ``b`` mean."""
 
     OK = 0
     DIVERGING = 1
-    """a = the leader's greatest epoch <= the one of the position, b = its end offset."""
+    """a = the leader's greatest epoch <= the position's last epoch, b = the end offset of this epoch."""
     BELOW_LOG_START = 2
-    """a = the leader's log start; the row's bytes are its producer snapshot."""
+    """a = the leader's log start; the row's bytes are the leader's producer snapshot."""
     STALE_LEADER_EPOCH = 3
     UNKNOWN_LEADER_EPOCH = 4
     STALE_BROKER_EPOCH = 5
     NOT_A_REPLICA = 6
     NOT_LEADER = 7
     UNKNOWN_SESSION = 8
-    """The only row of its response: the leader's node restarted or forgot the session. Start a new session."""
+    """The only row of its response: the leader's node restarted, or removed the session. Start a new session."""
 
 
 @dataclass(slots=True, init=False)
 class Position:
     """The end of a follower's log in one partition.
 
-    The class is not frozen and writes out ``__init__``, as ``Row`` does. Writers wait while positions are created, and
-    the methods that dataclasses generate stay interpreted when this module is compiled.
+    Writers wait while positions and rows are created, so creating them must be fast. Therefore these classes are not
+    frozen and write out ``__init__``: a generated one stays interpreted when this module is compiled.
     """
 
     index: int
@@ -83,7 +84,7 @@ class Position:
 
 @dataclass(slots=True, init=False)
 class Row:
-    """One partition's part of the response."""
+    """The part of a response about one partition."""
 
     index: int
     code: FetchCode
@@ -112,7 +113,7 @@ class Row:
         self.b = b
 
     def pack(self) -> list[int]:
-        """Return the row in the form that travels."""
+        """Return the row as the list that is sent."""
         # msgpack packs the code as an int, because ``FetchCode`` is an IntEnum.
         return [
             self.index,

@@ -1,34 +1,34 @@
-"""The follower's side of replication: a fetcher has one fetch at a time in flight to each leader's node.
+"""The follower's side of replication: one fetcher for each leader's node, with one fetch in flight at a time.
 
 A fetch sends positions and asks for the records that follow them. The follower writes these records, syncs them, and
-sends the new position with a later fetch. A position is therefore the stored end, and sending it acknowledges. For each
-partition the order is always write → sync → send the position.
+sends the new position with a later fetch. So a position is always the stored end of a log, and sending it acknowledges
+the records below it. For each partition the order is always write → sync → send the position.
 
-Writers wait from the arrival of a response until the next fetch leaves. No task takes part in that. The response is
-taken in the turn of the loop in which it arrives, and the next fetch leaves at the end of that turn. The leader's high
-watermark and log start are adopted one turn later, because no writer waits for them.
+From the arrival of a response until the next fetch is sent, producers wait. So no task takes part in this: the response
+is handled in the turn of the loop in which it arrives, and the next fetch is sent at the end of that turn. The leader's
+high watermark and log start are adopted one turn later, because no producer waits for them.
 
 The phases of a fetcher:
 
     RESTING  no partition is followed
-    ASKING   a fetch is in flight: on the network, or parked at the leader until there is news
-    TAKING   a response is being taken, and no fetch may leave
-    HOLDING  the last response was taken, and the next fetch waits for a sync
-    PAUSED   a task dials, or waits after a failure
+    ASKING   a fetch is in flight: on the network, or waiting at the leader until something changes
+    TAKING   a response is being handled, and no fetch may be sent
+    HOLDING  the last response was handled, and the next fetch waits for a sync
+    PAUSED   a task connects, or waits after a failure
     ENDED    not started, or stopped
 
 When a position is sent:
 
-- Partitions sync side by side. Each position is sent as soon as it is stored, independently of the others.
-- If no position is ready and a *short* sync runs, the next fetch waits until one has ended. The writers of that
-  partition wait for this position. A fetch that leaves before it costs each of them a round trip.
-- A *long* sync (more than ``SHORT_SYNC_BYTES``, typically half a megabyte of a replica that catches up) holds no fetch.
-  The fetch leaves without that position, so that records of other partitions can arrive during the sync. The next fetch
-  is held only if as many bytes are unsynced as a whole response may have.
-- A replica that catches up leaves the disk to others. If short syncs ended during its long sync, it rests for as long
-  as its sync took. Only then is its position sent, and the leader sends more of it.
-- If a position becomes ready while a fetch is parked, a single ``FETCH_WAKE`` makes the leader complete that fetch. The
-  next fetch sends the position.
+- Each partition has its own sync, and syncs run at the same time. Each position is sent as soon as it is stored.
+- If no position is ready and a *short* sync runs, the next fetch waits until one short sync has ended. Producers wait
+  for this position. If the fetch were sent before, the position would have to wait for the next round trip.
+- A *long* sync (more than ``SHORT_SYNC_BYTES``, typically half a megabyte of a replica that catches up) does not hold
+  the fetch. The fetch is sent without that position, so that records of other partitions can arrive during the sync.
+  The next fetch is held only if as many bytes are unsynced as a whole response may have.
+- A replica that catches up must not keep the disk from others. If short syncs ended during its long sync, the replica
+  pauses for as long as its sync took. Only then its position is sent, so that the leader sends more of it.
+- If a position becomes ready while a fetch waits at the leader, one ``FETCH_WAKE`` makes the leader complete that
+  fetch. The next fetch sends the position.
 """
 
 import asyncio
@@ -59,17 +59,17 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = PeerChannel.FETCH
 OFFSET_MAX = 1 << 62
-"""An offset above that of any log. Offsets that follow it still fit into 64 bits."""
+"""Larger than any offset of a log. Offsets slightly above it still fit into 64 bits."""
 
 
 REST_S_MAX = 0.05
-"""The longest rest of a replica that catches up. After a long sync it leaves the disk to others for as long as the sync
-took, up to this limit; cold reads do the same. A replica that has the disk alone does not rest."""
+"""The longest pause of a replica that catches up, in seconds. After a long sync, the replica leaves the disk to others
+for as long as the sync took, but not longer than this. A replica that has the disk alone does not pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetcherSettings:
-    """Limits of a fetch: the longest wait at the leader, and the most bytes of a response."""
+    """Limits of a fetch: the longest wait at the leader in ms, and the most bytes of a response."""
 
     wait_ms_max: int
     bytes_max: int
@@ -85,7 +85,7 @@ class _Phase(Enum):
     ENDED = auto()
 
 
-# Module names, because looking up a member of an enum costs as much as the rest of a comparison.
+# Names in the module: looking up a member of an enum takes as long as the rest of a comparison.
 _RESTING, _ASKING, _TAKING, _HOLDING, _PAUSED, _ENDED = _Phase
 
 
@@ -95,7 +95,7 @@ class LeaderFetcher:
     Invariants:
         - ``_asked`` is set if and only if the phase is ASKING.
         - A partition whose position must be sent is in ``_followed.changed`` until a fetch has sent it.
-        - A partition in ``_followed.changed`` that is not stored, or that rests, has a callback for the end of that.
+        - If a partition in ``_followed.changed`` is not stored, or pauses, a callback will be called when this ends.
     """
 
     def __init__(
@@ -120,19 +120,19 @@ class LeaderFetcher:
         self._next_session_id = next_session_id
         self._followed = FollowedPartitions()
         self._session_id = 0
-        """The id of the session; 0 if the next fetch starts one."""
+        """The id of the session; 0 if the next fetch starts a new one."""
         self._loop = asyncio.get_running_loop()
         self._phase = _ENDED
         self._asked: Pending[Answer] | None = None
         self._is_woken = False
-        """Whether the leader was asked to complete the fetch in flight."""
+        """Whether a ``FETCH_WAKE`` was sent for the fetch in flight."""
         self._answer_due_s = 0.0
         self._overdue: asyncio.TimerHandle | None = None
-        """The timer that checks whether a response is overdue; one timer for each fetch would cost more."""
+        """The timer that checks whether the response is overdue. One timer for each fetch would cost more."""
         self._nudge: asyncio.Handle | None = None
         self._retries = LeaderRetries()
         self._has_news = False
-        """Whether a partition, or a new leader epoch of one, is to be followed. It ends a pause."""
+        """Whether there is a new partition to follow, or a new leader epoch of one. This ends a pause."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -141,7 +141,7 @@ class LeaderFetcher:
         self._look_soon()
 
     async def stop(self) -> None:
-        """Stop fetching; records that were written stay."""
+        """Stop fetching. Records that were written stay."""
         self._end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -173,22 +173,22 @@ class LeaderFetcher:
         self._guard(self._look)
 
     def _look(self) -> None:
-        """Check whether a position has to be sent, and see that it is."""
+        """If a position must be sent, send it, or make the leader complete the fetch in flight."""
         if self._phase is _ASKING:
-            # A second fetch would take the place of the parked one: a follower has one fetch in flight. So wake that.
+            # A follower has one fetch in flight. A second one would replace the first at the leader. So wake the first.
             if not self._is_woken and (self._followed.forgotten or self._find_stored()):
                 self._wake()
         elif self._phase in (_RESTING, _HOLDING):
-            # Not in TAKING: ``_on_answer`` sends the next fetch itself once the whole response is taken.
+            # In TAKING, ``_on_answer`` sends the next fetch itself, after the whole response is handled.
             self._go_on()
 
     def _wake(self) -> None:
-        # The response to a wake is ignored. If it is lost, so is the response to the fetch, which has a time limit.
+        # The response to a wake is ignored. If the wake is lost, the response to the fetch is overdue at some time.
         answer: Pending[Answer] = Pending()
         self._is_woken = self._peer.ask(self.leader_id, FETCH_WAKE, {}, answer, channel=CHANNEL)
 
     def _go_on(self) -> None:
-        """Send the next fetch, unless it has to be held. No fetch may be in flight."""
+        """Send the next fetch, unless it must be held. No fetch may be in flight."""
         followed = self._followed
         if followed.is_empty and not followed.forgotten:
             self._phase = _RESTING
@@ -201,8 +201,8 @@ class LeaderFetcher:
         if not (stored or is_full or followed.forgotten) and self._must_hold():
             self._phase = _HOLDING
             return
-        # Bytes that long syncs have not stored yet count against the next response: unsynced bytes stay at about
-        # ``bytes_max``. The floor lets short records of other partitions through at all times.
+        # Bytes that long syncs have not stored yet reduce the next response, so that about ``bytes_max`` bytes at most
+        # are unsynced. The minimum lets short records of other partitions arrive at all times.
         room = max(self._settings.bytes_max - followed.syncing_bytes, SHORT_SYNC_BYTES)
         header: Fields = {
             "s": self._session_id,
@@ -220,7 +220,7 @@ class LeaderFetcher:
         self._send(header)
 
     def _find_stored(self) -> list[Followed]:
-        """Return the partitions with a position to send; see that the other changed ones call back when stored."""
+        """Return the partitions with a position to send. For the other changed ones, request a call when stored."""
         stored = []
         for followed in self._followed.changed.values():
             if followed.is_resting:
@@ -228,7 +228,7 @@ class LeaderFetcher:
             if followed.is_stored:
                 stored.append(followed)
             elif not followed.is_syncing:
-                # It changed without new data, for example by a truncation: no callback waits for its sync yet.
+                # It changed without new data, for example by a truncation. So no callback waits for its sync yet.
                 self._await_sync(followed, 0)
         return stored
 
@@ -240,29 +240,29 @@ class LeaderFetcher:
         if data_bytes <= SHORT_SYNC_BYTES:
             synced.add_done_callback(partial(self._on_synced, followed))
         else:
-            # Short syncs are counted for the whole node, not for this leader: all partitions share the disk.
+            # Short syncs of the whole node are counted, not only those for this leader: all partitions share the disk.
             now_s, others = self._loop.time(), self._counts.short_syncs
             synced.add_done_callback(partial(self._on_long_sync, followed, now_s, others))
         followed.runner.call_when_stored(synced)
 
     def _on_synced(self, followed: Followed, _: Pending[None]) -> None:
-        """Continue with a partition that is stored, or that was truncated during the sync."""
+        """Continue with a partition that is stored now, or that was truncated during the sync."""
         self._followed.end_sync(followed)
         if self._followed.short_syncs:
-            # Other short syncs may end in the same turn: one fetch sends the positions of all.
+            # Other short syncs may end in the same turn. Then one fetch sends all these positions.
             self._look_soon()
         else:
-            # No other short sync can join, so a turn of the loop would only delay the writers.
+            # No other short sync can end, so waiting for the next turn would only delay the writers.
             self._guard(self._look)
 
     def _on_long_sync(
         self, followed: Followed, began_s: float, others: int, synced: Pending[None]
     ) -> None:
-        """Continue as ``_on_synced`` does, after a rest if others need the disk.
+        """Continue as ``_on_synced`` does, but pause first if others need the disk.
 
-        ``others``: the number of short syncs of this node when this sync started.
+        ``others``: the number of short syncs that this node had done when this sync started.
         """
-        # A replica in sync never rests, however large its sync: writers wait for its position.
+        # A replica in sync never pauses, however large its sync: writers wait for its position.
         if self._counts.short_syncs == others or followed.runner.is_in_sync:
             self._on_synced(followed, synced)
             return
@@ -280,14 +280,14 @@ class LeaderFetcher:
         return followed.short_syncs > 0 or followed.syncing_bytes >= self._settings.bytes_max
 
     def _send(self, header: Fields) -> None:
-        # The header's positions count as sent already. It therefore goes out once dialled, or the session ends.
+        # The positions in the header count as sent. So it is sent after connecting, or the session ends.
         if not self._ask(header):
             self._phase = _PAUSED
             self._retries.begin(self._loop.time())
             self._spawn(self._dial(header))
 
     def _ask(self, header: Fields) -> bool:
-        """Send a fetch; return False if no link takes it."""
+        """Send a fetch; return False if there is no connection to the leader's node."""
         asked: Pending[Answer] = Pending()
         asked.add_done_callback(self._on_answer)
         if not self._peer.ask(self.leader_id, FETCH, header, asked, channel=CHANNEL):
@@ -315,7 +315,7 @@ class LeaderFetcher:
         if self._phase is not _ASKING:
             return
         if self._loop.time() < self._answer_due_s:
-            # The timer was set for an earlier fetch, which was answered.
+            # The timer was set for an earlier fetch, which has been answered.
             self._overdue = self._loop.call_at(self._answer_due_s, self._on_due)
             return
         ms = self._answer_s_max * 1000
@@ -323,20 +323,20 @@ class LeaderFetcher:
             PeerLostError(f"node {self.leader_id} did not answer a fetch within {ms:.0f} ms")
         )
 
-    # -- trouble ---------------------------------------------------------------------------------
+    # -- failures --------------------------------------------------------------------------------
 
     def _guard(self, step: Callable[[], None]) -> None:
-        """Take a step from a callback; an exception of the step ends the session."""
+        """Run a step from a callback. If the step raises, end the session."""
         try:
             step()
         except Exception as error:  # noqa: BLE001 - sorted by _fail
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End the session, and start another after a pause; report an unexpected error.
+        """End the session and start another one after a pause. Report an unexpected error.
 
-        Only this method contains exceptions that a leader's response causes in this loop. An error in the middle of a
-        change of a log has stopped the node before it gets here (``node.replica.log_changes``).
+        All errors that a leader's response causes on this loop end here. If one occurs in the middle of a change of a
+        log, ``node.replica.log_changes`` has stopped the node before.
         """
         if not isinstance(error, MilenaError):
             self._report(error, "leader", str(self.leader_id))
@@ -345,7 +345,7 @@ class LeaderFetcher:
         if count:
             logger.info("fetch failed leader=%d times=%d: %s", self.leader_id, count, error)
         self._give_up_asking()
-        # Positions of the lost fetch count as sent, and the leader may not have taken them. Only a full fetch in a new
+        # The positions of the lost fetch count as sent, but the leader may not have got them. A full fetch in a new
         # session makes both sides agree again (KIP-227).
         self._session_id = 0
         self._phase = _PAUSED
@@ -358,7 +358,7 @@ class LeaderFetcher:
         self._spawn(self._pause(pause_ms))
 
     async def _pause(self, pause_ms: float) -> None:
-        """Sleep in short steps, and stop early on news: a leader that is back leads under a new epoch."""
+        """Sleep in short steps. Stop early on a new leader epoch: the leader is back, or another node leads."""
         self._peer.disconnect(self.leader_id, CHANNEL)
         while pause_ms > 0 and not self._has_news:
             await self._clock.sleep(min(RETRY_MS, pause_ms))
@@ -401,9 +401,9 @@ class LeaderFetcher:
         if asked is not self._asked:
             return  # the fetch was given up
         self._asked = None
-        # Appending may reveal that an earlier sync has ended, and its callback would send a fetch at once. ``_go_on``
-        # below would send another, and the first one's response would be dropped. The leader sends data for a position
-        # once, so the partition would stand still. In this phase no fetch leaves.
+        # In TAKING no fetch is sent. An append below may show that an earlier sync has ended, and its callback would
+        # send a fetch at once. ``_go_on`` would then send another one, and the first one's response would be dropped.
+        # The leader sends data for a position once, so the partition would get no more records.
         self._phase = _TAKING
         try:
             fields, body = asked.result()
@@ -416,7 +416,7 @@ class LeaderFetcher:
             taken = self._take(rows, body)
             self._go_on()
             if taken:
-                # Frames leave at the end of a turn, so more work in this turn would delay the fetch.
+                # The fetch is sent at the end of the turn, so more work in this turn would delay it.
                 self._loop.call_soon(self._guard, partial(self._advance, taken))
         except Exception as error:  # noqa: BLE001 - sorted by _fail
             self._fail(error)
@@ -424,7 +424,7 @@ class LeaderFetcher:
     def _take(self, rows: Sequence[Row], body: bytes) -> list[tuple[Followed, Row]]:
         """Write the records of a response; return the partitions with an OK row, for ``_advance``.
 
-        A failure of one partition does not stop the others of the same response.
+        If one partition fails, the others of the response are still handled.
         """
         taken = []
         position = 0
@@ -433,7 +433,7 @@ class LeaderFetcher:
             position += row.size
             followed = self._followed.get(row.index)
             if followed is None:
-                # Forgotten since the fetch left. Its data must still be stepped over, as ``position`` was above.
+                # The partition is not followed any more. ``position`` has moved past its data all the same.
                 continue
             try:
                 if row.code is not FetchCode.OK:
@@ -455,18 +455,18 @@ class LeaderFetcher:
         try:
             followed.runner.append_as_follower(data, leader_epoch=followed.leader_epoch)
         except CorruptLogError:
-            # The leader sends the bytes on its disk, and would send these forever. So the next fetch reports the
-            # damage, and the leader's scrubber checks its copy.
+            # The leader sends the bytes that it has on disk, so a retry would get the same bytes. The next fetch
+            # reports the damage, and the leader's scrubber checks its copy.
             self._followed.refused.append(followed.index)
             raise
         self._followed.changed[followed.index] = followed
-        # A topic with relaxed flushing is stored as soon as it is written.
+        # With relaxed flushing, a record counts as stored as soon as it is written.
         if not followed.is_stored:
             self._await_sync(followed, len(data))
 
     def _take_verdict(self, row: Row, followed: Followed, data: bytes) -> None:
-        """Act on a row with which the leader refused the position."""
-        # The leader took nothing of the refused position, not even the log start that was sent with it.
+        """Handle a row with which the leader refused the position."""
+        # The leader ignored everything about the refused position, also the log start that was sent with it.
         followed.told_start = NO_OFFSET
         runner, epoch = followed.runner, followed.leader_epoch
         match row.code:
@@ -474,12 +474,12 @@ class LeaderFetcher:
                 before = runner.log.log_end_offset
                 runner.truncate_as_follower(leader_epoch=epoch, epoch=row.a, end_offset=row.b)
                 if runner.log.log_end_offset == before:
-                    # The log did not change, so an immediate fetch would get the same response, in an endless loop.
+                    # The log did not change, so another fetch would get the same response at once, again and again.
                     self._retry_later(followed)
                     return
             case FetchCode.BELOW_LOG_START:
                 if not 0 <= row.a <= OFFSET_MAX:
-                    # Check it here: in the middle of the restart a bad offset would stop the node.
+                    # Check it before the restart: an error in the middle of it would stop the node.
                     raise CorruptLogError(f"fetch: a log cannot start at offset {row.a}")
                 runner.restart_as_follower(leader_epoch=epoch, log_start=row.a, producers=data)
             case _:
@@ -502,7 +502,7 @@ class LeaderFetcher:
                 self._on_refused(followed, error)
                 continue
             if has_new_start:
-                # A deletion of records at the leader waits until all replicas have reported the new log start.
+                # Deletions of records at the leader wait until all replicas have reported the new log start.
                 self._tell(followed)
 
     def _tell(self, followed: Followed) -> None:
@@ -512,7 +512,7 @@ class LeaderFetcher:
 
     def _on_refused(self, followed: Followed, error: MilenaError) -> None:
         if isinstance(error, NotLeaderError):
-            return  # the role changed since the fetch left; the image decides what to do
+            return  # the role changed since the fetch was sent; the image decides what to do
         logger.warning("fetch partition=%s: %s", followed.runner.name, error)
         self._retry_later(followed, LASTING_RETRY_MS)
 
@@ -526,7 +526,7 @@ class LeaderFetcher:
 
 
 class ReplicaFetchers:
-    """The fetchers of this node. Assigns each followed partition to the fetcher of its leader."""
+    """The fetchers of this node. Each followed partition is assigned to the fetcher of its leader's node."""
 
     def __init__(self, make: Callable[[int], LeaderFetcher]) -> None:
         self._make = make
@@ -535,7 +535,7 @@ class ReplicaFetchers:
         self._is_stopped = False
 
     def assign(self, runner: PartitionRunner, leader_id: int | None) -> None:
-        """Follow ``leader_id`` with the partition; if None, follow no leader."""
+        """Follow ``leader_id`` with the partition; None: follow no leader."""
         if self._is_stopped:
             return
         old = self._assigned.get(runner)
@@ -552,7 +552,7 @@ class ReplicaFetchers:
         fetcher.follow(runner)
 
     async def stop(self) -> None:
-        """Stop every fetcher permanently."""
+        """Stop every fetcher for good."""
         self._is_stopped = True
         await asyncio.gather(*(f.stop() for f in self._fetchers.values()))
         self._fetchers.clear()

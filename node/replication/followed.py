@@ -1,6 +1,6 @@
-"""The partitions that this node follows at one leader's node, and what the leader knows of each. Pure.
+"""The partitions that this node follows at one leader's node, and what that node knows of each. Pure.
 
-``node.replication.fetcher`` drives this module: it decides when positions are sent.
+``node.replication.fetcher`` uses this module and decides when positions are sent.
 """
 
 from collections.abc import Iterable
@@ -13,23 +13,23 @@ from node.replica.runner import PartitionRunner
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """One partition. ``index``: this node's number for it in the sessions with the leader."""
+    """One followed partition. ``index``: the number by which the fetch sessions with the leader name it."""
 
     index: int
     runner: PartitionRunner
     leader_epoch: int
     told_start: int = NO_OFFSET
-    """The log start that was sent last; ``NO_OFFSET`` if the leader knows none."""
+    """The log start that was sent last; ``NO_OFFSET`` if the leader does not know the log start."""
     is_syncing: bool = False
-    """Whether a callback waits until everything written is stored."""
+    """Whether a callback will be called when everything written is stored."""
     syncing_bytes: int = 0
-    """The bytes of the last response that this sync stores."""
+    """The number of bytes of the last response that wait for this sync."""
     is_resting: bool = False
-    """Whether its position is held back for a moment. The leader then sends no more of it, and others use the disk."""
+    """Whether its position is held back for a moment, so that the leader sends no more and others can use the disk."""
 
     @property
     def is_stored(self) -> bool:
-        """Whether everything written is stored. Only then may the position be sent, because sending acknowledges."""
+        """Whether everything written is stored. Only then may the position be sent: it acknowledges these records."""
         log = self.runner.log
         return log.stored_end_offset >= log.log_end_offset
 
@@ -38,15 +38,15 @@ class FollowedPartitions:
     """The partitions that this node follows at one leader's node.
 
     Invariants:
-        - Each partition in ``changed``, and each that syncs, is followed. No number in ``forgotten`` is.
+        - Each partition in ``changed``, and each that syncs, is followed. No number in ``forgotten`` is followed.
         - ``syncing_bytes`` and ``short_syncs`` are sums over the partitions that sync.
     """
 
     def __init__(self) -> None:
         self.changed: dict[int, Followed] = {}
-        """Partitions whose position the leader does not know."""
+        """Partitions whose present position the leader does not know."""
         self.forgotten: list[int] = []
-        """Numbers that the leader may forget."""
+        """Numbers of partitions that are not followed any more, which the leader does not know yet."""
         self.refused: list[int] = []
         """Numbers of partitions whose records arrived damaged, which the leader does not know yet."""
         self.syncing_bytes = 0
@@ -61,11 +61,11 @@ class FollowedPartitions:
         return not self._by_index
 
     def get(self, index: int) -> Followed | None:
-        """Return the partition of a number, or None if it is not followed any more."""
+        """Return the partition with this number; None if it is not followed any more."""
         return self._by_index.get(index)
 
     def add(self, runner: PartitionRunner) -> bool:
-        """Follow a partition in its present leader epoch; return False if it was followed in that epoch already."""
+        """Follow a partition in its present leader epoch; return False if it is followed in that epoch already."""
         followed = self._by_runner.get(runner)
         if followed is None:
             followed = Followed(self._next_index, runner, runner.leader_epoch)
@@ -108,29 +108,29 @@ class FollowedPartitions:
             self.syncing_bytes -= followed.syncing_bytes
             self.short_syncs -= followed.syncing_bytes <= SHORT_SYNC_BYTES
 
-    # -- what is sent ----------------------------------------------------------------------------
+    # -- the next request ------------------------------------------------------------------------
 
     def begin_session(self) -> None:
-        """Mark everything as unknown to the leader."""
+        """Note that the leader knows nothing, because a new session starts."""
         self.changed = dict(self._by_index)
         self.forgotten.clear()
         for followed in self._by_index.values():
             followed.told_start = NO_OFFSET
 
     def take_forgotten(self) -> list[int]:
-        """Return the numbers that the leader may forget, and clear them: the caller sends them."""
+        """Return the numbers of partitions that are not followed any more, and clear the list: the caller sends it."""
         forgotten, self.forgotten = self.forgotten, []
         return forgotten
 
     def take_refused(self) -> list[int]:
-        """Return the followed partitions whose records arrived damaged, and clear them: the caller sends them."""
+        """Return the numbers of partitions whose records arrived damaged, and clear the list: the caller sends it."""
         refused, self.refused = self.refused, []
         return [index for index in refused if index in self._by_index]
 
     def tell_position(self, followed: Followed) -> list[object]:
         """Return the position to send, ``[index, topic_id, partition, leader_epoch, offset, last_epoch]``.
 
-        From here on the leader counts as knowing the position.
+        The leader then counts as knowing it, so the caller must send it or start a new session.
         """
         del self.changed[followed.index]
         runner = followed.runner
@@ -146,9 +146,9 @@ class FollowedPartitions:
 
     @staticmethod
     def tell_log_starts(those: Iterable[Followed]) -> list[list[int]]:
-        """Return pairs ``[index, log_start]`` of log starts that the leader does not know.
+        """Return pairs ``[index, log_start]`` for the log starts that the leader does not know.
 
-        From here on the leader counts as knowing them.
+        The leader then counts as knowing them, so the caller must send them or start a new session.
         """
         moved = []
         for followed in those:

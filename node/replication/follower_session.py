@@ -1,18 +1,19 @@
-"""A follower's session: the replicas that its node follows here, and how long its fetch waits for news.
+"""A follower's session: the replicas that a node follows here, and how long its fetch waits for news.
 
-A session is the leader's memory of one follower (KIP-227). It decides when the follower's waiting fetch is answered.
-Three kinds of events happen to it, in any order:
+A session is the leader's memory of one follower (KIP-227). News is anything about a followed partition that the
+follower does not know: records, a high watermark, a log start, the end of a leadership. The session decides when the
+follower's waiting fetch is answered. Three kinds of events happen, in any order:
 
-    a fetch arrives        ``arrive``, then ``take`` for each position that it names, then ``park`` if there is no news
-    a partition has news   ``on_news``: data leaves in the next turn, a high watermark alone waits for data
-    time passes            the fetch's own limit, the delay of a high watermark, a throttle that lets more through
+    a fetch arrives        ``arrive``, then ``take`` for each of its positions, then ``park`` if there is no news
+    a partition has news   ``on_news``: data is sent in the next turn; a high watermark alone waits for data
+    time passes            the fetch's timeout, the delay of a high watermark, or the pause of a throttled partition
 
 An example:
 
-1. A leader's log grows by one record. ``on_news`` finds a parked fetch and wakes it. The next turn of the loop answers
-   it with the record, and the partition is settled.
+1. A leader's log grows by one record. ``on_news`` finds a parked (waiting) fetch and wakes it. In the next turn of the
+   loop, the fetch is answered with the record, and the partition is settled: it gets no more data for this position.
 2. The follower's next fetch sends the new position, which moves the high watermark. That news is not urgent, so the
-   fetch is parked. The high watermark travels with the next record, or after five milliseconds.
+   fetch is parked. The high watermark is sent with the next record, or after five milliseconds.
 """
 
 import asyncio
@@ -30,23 +31,23 @@ if TYPE_CHECKING:
     from milena.disk.files import Buffer
 
 HIGH_WATERMARK_DELAY_S = 0.005
-"""How long a new high watermark waits for data to travel with, even if the fetch that moved it is about to be answered.
+"""How long a new high watermark waits for data to be sent with, even if a response is about to be sent.
 
-Without the delay every commit costs every follower a round trip. Only readers of followers wait for the watermark.
+Without the delay, every commit would cost every follower a round trip. Only readers at followers wait for it.
 """
 
 POSTPONE_S_MAX = 1.0
-"""A throttled partition is checked again after this time at the latest, because its limit may have been raised."""
+"""The longest pause of a throttled partition, because its limit may be raised meanwhile."""
 
 
 @dataclass(slots=True)
 class FetchedReplica:
     """One partition in a session.
 
-    ``is_settled``: the position was answered with data or an error, and the session waits for a new position.
+    ``is_settled``: this position was answered with data or an error. The partition waits for a new position.
 
-    ``is_accepted``: the position lies on the leader's log, so the follower may get the high watermark. On a log that
-    diverges, the high watermark would call records committed that are not.
+    ``is_accepted``: the position lies on the leader's log, so the follower may get the high watermark. If its log
+    diverged, the follower would count records as committed that are not.
     """
 
     runner: PartitionRunner
@@ -61,7 +62,7 @@ Collect = Callable[[], Reply | Coroutine[None, None, Reply]]
 
 
 class _Parked:
-    """A fetch that waits for news."""
+    """A fetch that waits for news. ``until_s``: when it is answered at the latest, in the loop's seconds."""
 
     __slots__ = ("_collect", "answer", "until_s")
 
@@ -71,7 +72,7 @@ class _Parked:
         self._collect = collect
 
     def complete(self) -> None:
-        """Answer with the news collected now, unless the follower is gone."""
+        """Answer with the news that is collected now, unless the follower does not wait any more."""
         if self.answer.done():
             return
         try:
@@ -83,7 +84,7 @@ class _Parked:
 
 
 def answer_with(answer: Pending[Reply], found: Reply | Coroutine[None, None, Reply]) -> None:
-    """Answer with ``found`` itself, or with the result of a task that runs it."""
+    """Answer with ``found`` itself, or, if it is a coroutine, with its result."""
     if isinstance(found, tuple):
         answer.set_result(found)
         return
@@ -104,12 +105,12 @@ def _pass_on(answer: Pending[Reply], task: "asyncio.Task[Reply]") -> None:
 
 
 class FollowerSession:
-    """The partitions that one follower's node follows here.
+    """The partitions that one follower's node follows at this node.
 
     Invariants:
         At most one fetch is parked. A second fetch completes the first, because the follower has given that one up.
-        A partition leaves ``news`` only by a response that tells of it, or because the follower knows everything. So
-        nothing is lost between two fetches.
+        A partition leaves ``news`` only if a response tells its news, or if the follower knows everything. So no news
+        is lost between two fetches.
         A settled partition gets no data until its position moves: the follower would get the same bytes twice.
         ``followed`` and ``_indexes`` are inverse to each other. The session watches every runner in them.
     """
@@ -117,37 +118,37 @@ class FollowerSession:
     def __init__(self, follower: int, session_id: int) -> None:
         self.follower = follower
         self._loop = asyncio.get_running_loop()
-        """Kept here, because getting the running loop is a system call, and each record would make several."""
+        """Kept here: getting the running loop takes a system call, and each record would need several of them."""
         self.session_id = session_id
         self.has_room = True
-        """Whether the follower's disk takes more."""
+        """Whether the follower's disk has room."""
         self.followed: dict[int, FetchedReplica] = {}
         self._indexes: dict[PartitionRunner, int] = {}
         self.rows: list[Row] = []
-        """Verdicts on positions, for the next response."""
+        """Rows about refused positions, for the next response. ``bodies`` has their bytes."""
         self.bodies: list[Buffer] = []
         self.news: set[int] = set()
         self.is_urgent = False
-        """Whether some of the news must not wait for data to travel with."""
+        """Whether some news must be sent without waiting for data."""
         self._late_since_s: float | None = None
-        """Since when a high watermark has waited for data; None if none waits."""
+        """When a high watermark started to wait for data, in the loop's seconds; None if none waits."""
         self._postponed: set[int] = set()
-        """Throttled partitions, whose news waits for ``_resume``."""
+        """Throttled partitions. Their news waits for the timer ``_resume``."""
         self._resume: asyncio.TimerHandle | None = None
         self._parked: _Parked | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        """The timer for the time limit of parked fetches; one timer serves many fetches."""
+        """The timer for the timeouts of parked fetches. One timer serves many fetches."""
         self._expiry_s = 0.0
         self._is_arriving = False
-        """Whether a fetch has arrived and is not answered or parked yet: until the next turn, or during disk reads."""
+        """Whether a fetch has arrived, but is not yet answered or parked: until the next turn, or during disk reads."""
         self._is_woken = False
-        """Whether the arriving fetch must not be parked."""
+        """Whether ``wake`` was called while a fetch was arriving, so that the fetch must not be parked."""
         self._delayed: asyncio.TimerHandle | None = None
 
     def on_news(self, runner: PartitionRunner) -> None:
-        """Take note that the partition's log grew, its high watermark moved, or its role changed."""
+        """Note that the partition's log grew, its high watermark moved, or its role changed."""
         index = self._indexes.get(runner)
-        # A postponed partition needs no note: all its news is found when it resumes.
+        # A postponed partition needs no note: when it resumes, all its news is collected.
         if index is None or index in self._postponed:
             return
         followed = self.followed[index]
@@ -155,7 +156,7 @@ class FollowerSession:
         position = followed.position
         has_data = runner.log.log_end_offset > position.offset and not followed.is_settled
         if has_data or runner.leader_epoch != position.leader_epoch:
-            # Writers wait for the data, and a follower in a former epoch must learn that the epoch is over.
+            # Writers wait for the data. If the leader epoch is another one, the follower must learn it at once.
             self.hurry()
         else:
             self._delay()
@@ -168,7 +169,7 @@ class FollowerSession:
     def _delay(self) -> None:
         """Let the news wait for ``HIGH_WATERMARK_DELAY_S``.
 
-        The news usually leaves earlier, with data. The timer is not cancelled then, because that would cost more.
+        Usually the news is sent earlier, with data. The timer is not cancelled then, because that would cost more.
         """
         loop = self._loop
         if self._late_since_s is None:
@@ -188,14 +189,14 @@ class FollowerSession:
             self.hurry()
 
     def begin_to_collect(self) -> None:
-        """Count all present news as sent; ``put_back`` revokes this."""
+        """Count all present news as sent. ``put_back`` undoes this."""
         self.is_urgent = False
         self._late_since_s = None
 
     def rest(self) -> bool:
-        """Return whether an arriving fetch may wait because its only position is the end of the leader's log.
+        """Return whether an arriving fetch may wait at once: its only position is the end of the leader's log.
 
-        This is the most frequent case. A new high watermark continues to wait for data.
+        This is the most frequent case. A new high watermark waits for data.
         """
         if self.rows or self.is_urgent or len(self.news) != 1:
             return False
@@ -220,37 +221,37 @@ class FollowerSession:
         return True
 
     def put_back(self, rows: Sequence[Row]) -> None:
-        """Return rows to the news that hold only high watermarks, to wait for data."""
+        """Make rows that have only high watermarks news again. They then wait for data."""
         if rows:
             self.news.update(row.index for row in rows)
             self._delay()
 
     def wake(self) -> None:
-        """Complete the waiting fetch in the loop's next turn, with or without news."""
+        """Complete the parked fetch in the loop's next turn, with or without news."""
         parked = self._parked
         if parked is not None:
             self._parked = None
-            # Not in this turn: other logs that grow in this turn go into the same response.
+            # Wait for the next turn: other logs that grow in this turn go into the same response.
             self._loop.call_soon(parked.complete)
         elif self._is_arriving:
             self._is_woken = True
 
     def arrive(self, go_on: Callable[[], None]) -> None:
-        """Take note of a fetch that arrived, and call ``go_on`` in the loop's next turn."""
+        """Note that a fetch arrived, and call ``go_on`` in the loop's next turn."""
         self.notice_wakes()
         self._loop.call_soon(go_on)
 
     def notice_wakes(self) -> None:
-        """Remember wakes until ``may_park`` is called, because no parked fetch could take them."""
+        """From now on until ``may_park``, remember calls of ``wake``: no parked fetch can be completed by them."""
         self._is_arriving, self._is_woken = True, False
 
     def may_park(self) -> bool:
-        """Return whether ``wake`` was not called since the fetch came, and stop remembering wakes."""
+        """Return whether ``wake`` was not called since the fetch arrived. Stop remembering calls of it."""
         self._is_arriving = False
         return not self._is_woken
 
     def park(self, timeout_ms: int, collect: Collect, answer: Pending[Reply]) -> None:
-        """Let a fetch wait until ``wake`` or until the time is up; complete a fetch that was parked before."""
+        """Let a fetch wait until ``wake`` or for ``timeout_ms``. Complete a fetch that was parked before."""
         self.wake()
         until_s = self._loop.time() + timeout_ms / 1000
         self._parked = _Parked(answer, collect, until_s)
@@ -274,10 +275,10 @@ class FollowerSession:
             self._expire_at(parked.until_s)
 
     def take(self, runner: PartitionRunner, position: Position) -> FetchedReplica:
-        """Set the follower's position in a partition."""
+        """Note the follower's position in a partition; return the partition's state in this session."""
         old = self.followed.get(position.index)
         if old is not None and old.runner is not runner:
-            # The replica was removed and created again here. Data and watermarks sent of the former one do not count.
+            # The replica was removed and created again at this node. What was sent of the former one does not count.
             self.forget(position.index)
             old = None
         if old is None:
@@ -285,7 +286,7 @@ class FollowerSession:
             self._indexes[runner] = position.index
             runner.watchers[self] = None
         elif old.position.leader_epoch != position.leader_epoch:
-            # The follower may have been between the epochs when it got the last response, and have ignored it.
+            # When the last response arrived, the follower may have been between two epochs and ignored the response.
             old.sent_high_watermark = old.sent_log_start = -1
         old.position = position
         old.is_settled = old.is_accepted = False
@@ -293,7 +294,7 @@ class FollowerSession:
         return old
 
     def postpone(self, index: int, delay_s: float) -> None:
-        """Check the partition again after ``delay_s``, when its throttle lets more through."""
+        """Send nothing of a throttled partition for ``delay_s``, then check it again."""
         self._postponed.add(index)
         if self._resume is None:
             self._resume = self._loop.call_later(
@@ -307,7 +308,7 @@ class FollowerSession:
         self.hurry()
 
     def set_room(self, *, has_room: bool) -> None:
-        """Tell the leaders of all followed partitions if the room on the follower's disk changed."""
+        """Note whether the follower's disk has room. If this changed, tell the leaders of all followed partitions."""
         if has_room is not self.has_room:
             self.has_room = has_room
             for followed in self.followed.values():
@@ -323,7 +324,7 @@ class FollowerSession:
             followed.runner.watchers.pop(self, None)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Complete the parked fetch, stop the timers, and forget all partitions."""
         self.wake()
         for timer in (self._delayed, self._expiry):
             if timer is not None:

@@ -1,4 +1,4 @@
-"""Carries the leaders' ISR proposals to the quorum, many partitions in one command."""
+"""Sends the leaders' ISR proposals to the quorum. One command carries those of many partitions."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from raft_meta.machine.commands import AlterIsr, IsrChange, IsrMember
 logger = logging.getLogger(__name__)
 
 CHANGES_MAX = 1_000
-"""The most changes in a command. A thousand are about 100 KB, well below the quorum's limit of 1 MiB."""
+"""Largest number of changes in a command. A thousand take about 100 KB, well below the quorum's limit of 1 MiB."""
 
 
 Proposal = tuple[PartitionRunner, IsrProposal]
@@ -41,7 +41,7 @@ class IsrProposer:
         self._work = asyncio.Event()
 
     def submit(self, runner: PartitionRunner, proposal: IsrProposal) -> None:
-        """Queue a proposal; its end is reported to ``runner.on_proposal_done``."""
+        """Queue a proposal. Its outcome is reported to ``runner.on_proposal_done``."""
         self._queue.append((runner, proposal))
         self._work.set()
 
@@ -74,8 +74,8 @@ class IsrProposer:
             self._finish(batch, [True] * len(batch))
             return False
         except Exception:
-            # The caller that keeps this work running contains the error. Report an unknown fate first: a leader must
-            # not wait for a response that never arrives.
+            # The caller of ``run`` reports this error and starts ``run`` again. Before that, report an unknown fate, so
+            # that no leader waits for a response that never arrives.
             self._finish(batch, [False] * len(batch))
             raise
         for (runner, proposal), code in zip(batch, answer, strict=True):

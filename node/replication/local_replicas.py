@@ -1,7 +1,7 @@
-"""The replicas of this node: create those that the image gives to this broker, and remove the others.
+"""The replicas of this node: create the replicas that the image gives to this broker, and remove all others.
 
-This module acts only on images that include this broker's registration. An older image may still give this broker
-leaderships of its previous process. Logs are opened and created on worker threads, because that syncs files. Roles
+This module ignores images from before this broker's registration: they may still name this broker as the leader of
+partitions that its former process led. Logs are opened and created on worker threads, because that syncs files. Roles
 change on the data loop.
 """
 
@@ -32,10 +32,10 @@ from storage.segments.uncommitted import UncommittedMemory
 logger = logging.getLogger(__name__)
 
 CREATED_AT_ONCE = 64
-"""Replicas that are created side by side, and listed in one write of the manifest."""
+"""Number of replicas that are created at the same time, with one write of the manifest."""
 RESTING_TICKS = 5
-"""Resting replicas are checked only once in so many ticks. These checks are most of the cost of an idle node with
-thousands of replicas."""
+"""Resting replicas (``PartitionRunner.is_resting``) are checked only once in this many ticks. On an idle node with
+thousands of replicas, these checks are most of the cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,11 @@ class LocalReplicas:
     """All partition runners of this node.
 
     Invariants:
-        A replica's files are created before the manifest lists it. The manifest lists it before it serves or
-        acknowledges anything. So a listed replica without files is damaged, never new.
-        A replica is taken out only in a turn in which the newest image does not give it to this broker. It follows no
-        leader from the first turn in which that is so. Everything it acknowledged was then under leader epochs from
-        before it left, which do not count if this broker gets the replica again.
+        A replica's files are created before the manifest lists it. The manifest lists a replica before the replica
+        serves or acknowledges anything. So a listed replica without files is damaged, never new.
+        A replica is removed only in a turn of the loop in which the newest image does not give it to this broker. From
+        the first turn in which the image does not, the replica follows no leader. So all its acknowledgements are of
+        leader epochs from before it left. They do not count if this broker gets the replica again.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class LocalReplicas:
     ) -> None:
         self.runners: dict[PartitionKey, PartitionRunner] = {}
         self.broker_epoch = -1
-        """Set once this broker is registered; images below this index are not acted on."""
+        """The broker epoch, once this broker is registered. It is an index; images below it are ignored."""
         self.fetchers = fetchers
-        """The loops that follow other nodes' leaders."""
+        """The fetchers that follow the leaders on other nodes."""
         self._files = files
         self._directory = directory
         self._context = context
@@ -82,18 +82,18 @@ class LocalReplicas:
         self._memory = UncommittedMemory()
         self._opened: dict[PartitionKey, OpenedLog] = {}
         self._leaving: dict[PartitionKey, PartitionLog] = {}
-        """Logs that were taken out. They leave the manifest, then the disk, before they may be created again."""
+        """Logs of removed replicas. Their manifest entries and files are deleted before new replicas are created."""
         self._image: Image | None = None
         self._applied: Image | None = None
         self._roles = ImageParts("brokers", "topics", "partitions")
         self._places = ImageParts("brokers", "partitions")
-        """The parts that decide which replicas exist. Registrations count: images from before one are ignored."""
+        """The parts of an image that decide which replicas exist. ``brokers`` has this broker's registration."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._role_waiters: dict[asyncio.Future[None], None] = {}
         self._ticks = 0
         self._altered: dict[PartitionRunner, None] = {}
-        """Replicas whose topic's settings changed, so that retention does not wait for its next round."""
+        """Replicas whose topic's settings changed. Retention is applied to them in the next tick."""
 
     def __iter__(self) -> Iterator[PartitionRunner]:
         return iter(self.runners.values())
@@ -105,10 +105,10 @@ class LocalReplicas:
     async def leading(
         self, topic_id: str, partition: int, leader_epoch: int, *, timeout_ms: float
     ) -> PartitionRunner | None:
-        """Return the replica once it is in this leader epoch or a later one.
+        """Wait until the replica is in this leader epoch or a later one; return the replica.
 
-        A caller may know of a leadership a moment before this node has created the files or seen the image. When the
-        time is up, return the replica in its present epoch, or None if this node has none.
+        The caller may learn of a leader before this node has seen the image, or created the files. If the time is up,
+        return the replica in its present epoch; None if this node has no such replica.
         """
         deadline = self._clock.now_ms() + timeout_ms
         while True:
@@ -134,11 +134,11 @@ class LocalReplicas:
     # -- start-up --------------------------------------------------------------------------------
 
     async def recover(self, *, was_clean: bool) -> None:
-        """Open every replica that the manifest lists, side by side on the worker threads."""
+        """Open every replica that the manifest lists, several at a time on the worker threads."""
         loop = asyncio.get_running_loop()
         for topic_id, partition in self._directory.unlisted_replicas():
-            # A process died while it created or removed this replica: the manifest does not list it, so it never
-            # served or no longer serves.
+            # A process ended while it created or removed this replica. The manifest does not list it, so it has not
+            # served anything, or is not needed any more.
             path = self._directory.partition_directory(topic_id, partition)
             await loop.run_in_executor(self._pool, self._files.remove_tree, path)
         jobs = [
@@ -177,7 +177,7 @@ class LocalReplicas:
         )
 
     def reports(self) -> tuple[ReplicaReport, ...]:
-        """Return reports for the quorum about the replicas that were not sound after recovery."""
+        """Return a report for the quorum about each replica that recovery found suspect or damaged."""
         return tuple(
             ReplicaReport(
                 topic_id=opened.topic_id,
@@ -193,7 +193,7 @@ class LocalReplicas:
     # -- following the image ---------------------------------------------------------------------
 
     def on_image(self, image: Image) -> None:
-        """Adopt a new image: change the roles of existing replicas now; ``run`` creates and removes files."""
+        """Adopt a new image: change the roles of existing replicas now. ``run`` creates and removes files later."""
         self._image = image
         if self.broker_epoch < 0 or image.index < self.broker_epoch:
             return
@@ -211,7 +211,7 @@ class LocalReplicas:
             self._work.set()
 
     def _update_settings(self, old: Image, image: Image) -> None:
-        """Apply an image in which only topics changed: no role changes, and few of thousands of replicas do."""
+        """Apply an image in which only topics changed. No role changes, and only these topics' replicas are visited."""
         self._applied = image
         # The order must not depend on hashes, so that a simulated run repeats.
         for topic in sorted(_altered_topics(old, image), key=attrgetter("topic_id")):
@@ -246,15 +246,16 @@ class LocalReplicas:
             brokers=image.brokers,
         )
         me = self._context.broker_id
-        # A replica that left stays until its files are removed. It must not fetch under this leader epoch: its leader
-        # may already have an image that gives the replica back, and would count records that are about to be deleted.
+        # A replica that left stays until its files are removed. It must not fetch under this leader epoch: the leader
+        # may already have a newer image that gives the replica back. It would count the fetch as an acknowledgement of
+        # records that are about to be deleted.
         is_follower = (
             runner.role is ReplicaRole.FOLLOWER and state.leader != me and me in state.replicas
         )
         self.fetchers.assign(runner, state.leader if is_follower else None)
 
     async def run(self) -> None:
-        """Create and delete replicas as the image says; run until cancelled."""
+        """Create and delete replicas as the image requires; run until cancelled."""
         while True:
             await self._work.wait()
             self._work.clear()
@@ -271,7 +272,7 @@ class LocalReplicas:
             self._idle.set()
 
     async def settled(self) -> None:
-        """Wait until the newest image has been acted on."""
+        """Wait until the replicas of the newest image are created and the others are removed."""
         while self._work.is_set() or not self._idle.is_set():
             await self._idle.wait()
             await self._clock.sleep(0)
@@ -314,27 +315,27 @@ class LocalReplicas:
     async def _make(
         self, keys: Sequence[PartitionKey], image: Image
     ) -> dict[PartitionKey, PartitionLog]:
-        """Create new replicas: their files and their lines in the manifest.
+        """Create the files of new replicas, and list them in the manifest.
 
         Raises:
-            DiskFullError: none was created, and no files are left, because another broker may hold them once there is
-                room.
+            DiskFullError: none was created, and the files are removed. When there is room again, these replicas may
+                belong to another broker.
         """
         loop = asyncio.get_running_loop()
         jobs = (
             loop.run_in_executor(self._pool, self._create, image.topics[key[0]], key[1])
             for key in keys
         )
-        # Wait for all of them, even after a failure: a creation in progress must not overlap with the next attempt.
+        # Wait for all jobs, even after a failure: a creation in progress must not overlap with the next attempt.
         made = await asyncio.gather(*jobs, return_exceptions=True)
         logs = [log for log in made if isinstance(log, PartitionLog)]
         failures = [error for error in made if isinstance(error, BaseException)]
-        # An error other than a full disk comes first and is raised: it stops the node.
+        # If an error is not a full disk, raise that one: it stops the node.
         failures.sort(key=lambda error: isinstance(error, DiskFullError))
         try:
             if failures:
                 raise failures[0]
-            # One write of the manifest for all: each write is synced, and a topic may have many partitions.
+            # One write of the manifest for all replicas: each write is synced, and a topic may have many partitions.
             await loop.run_in_executor(self._pool, self._directory.add_replicas, keys)
         except DiskFullError:
             for log in logs:
@@ -362,13 +363,13 @@ class LocalReplicas:
             raise
 
     async def _remove_unwanted(self) -> None:
-        """Take out the replicas that the newest image does not give to this broker, then remove their files.
+        """Remove the replicas that the newest image does not give to this broker: close them, then delete their files.
 
-        Removing files takes time. Meanwhile the cluster may give a replica back, and it may soon be in sync. So all
-        leaving replicas are taken out in one turn, and none is taken out because of an earlier image.
+        Deleting files takes time. During it, the cluster may give a replica back to this broker. So all replicas are
+        taken out of ``runners`` in one turn of the loop, by the newest image, and this method uses no older one.
 
         Raises:
-            DiskFullError: no room for the manifest; the next attempt removes what was taken out.
+            DiskFullError: there is no room for the manifest. The next attempt deletes the files.
         """
         closing: list[PartitionRunner] = []
         for key in [k for k in (*self.runners, *self._opened) if not self._is_wanted(k)]:
@@ -386,7 +387,7 @@ class LocalReplicas:
             return
         loop = asyncio.get_running_loop()
         keys = tuple(self._leaving)
-        # One write of the manifest for all, as when replicas are created.
+        # One write of the manifest for all replicas, as in ``_make``.
         await loop.run_in_executor(self._pool, self._directory.remove_replicas, keys)
         for key in keys:
             await loop.run_in_executor(self._pool, self._leaving[key].delete)
@@ -409,12 +410,12 @@ class LocalReplicas:
         self._apply_retention(altered)
 
     def on_lease_lost(self) -> None:
-        """Tell every replica that this node was cut off from the quorum for the length of a session."""
+        """Pass on to every replica that this node has lost its lease."""
         for runner in self.runners.values():
             runner.on_lease_lost()
 
     def run_retention(self) -> None:
-        """Delete what retention allows, on leaders; followers adopt their leader's log start."""
+        """Delete what retention allows, where this node leads. Followers adopt their leader's log start."""
         self._apply_retention(self.runners.values())
 
     @staticmethod
@@ -427,7 +428,7 @@ class LocalReplicas:
                     logger.warning("retention partition=%s: %s", runner.name, error)
 
     async def close(self, *, is_clean: bool) -> None:
-        """Stop following, sync and close every log."""
+        """Stop following, then sync and close every log."""
         await self.fetchers.stop()
         for runner in self.runners.values():
             await runner.close(is_clean=is_clean)

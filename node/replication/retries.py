@@ -1,9 +1,9 @@
-"""Retries of a leader that fails: their pauses, and how often failures are logged. Pure: times come from the caller."""
+"""The pauses between attempts to reach a failing leader, and how often failures are logged. Pure."""
 
 from node.config.budgets import RETRY_MS, UNREACHABLE_RETRY_MS_MAX
 
 LOGGED_EVERY_S = 10.0
-"""The shortest time between two log lines about the failures of a leader."""
+"""The shortest time between two log lines about failures of one leader."""
 
 
 class LeaderRetries:
@@ -18,13 +18,13 @@ class LeaderRetries:
     def restart(self) -> None:
         """Start over after a response: the next failure counts as the first."""
         self.has_failed = False
-        """Whether an attempt has failed since the last response. Each response checks only this field."""
+        """Whether an attempt has failed since the last response. This field is all that a response has to check."""
         self._unlogged = 0
         self._log_due_s = float("-inf")
         self.hurry()
 
     def hurry(self) -> None:
-        """Reset the pause to its shortest, because there is news of the leader."""
+        """Reset the pause to the shortest one: there is news that the leader may be back."""
         self._pause_ms = RETRY_MS
 
     def begin(self, now_s: float) -> None:
@@ -41,7 +41,7 @@ class LeaderRetries:
         return count
 
     def pause_ms(self, now_s: float, *, is_unreachable: bool) -> float:
-        """Return the wait until the next attempt; the time that a failed connection took counts as waited."""
+        """Return the wait before the next attempt. The time that the failed connection took counts as waited."""
         self.has_failed = True
         if not is_unreachable:
             return RETRY_MS

@@ -1,14 +1,14 @@
-"""The throttle of replicas that a move adds: a budget of bytes that fills with time. Pure."""
+"""A budget of bytes that grows with time. It limits what is sent to replicas that a move adds. Pure."""
 
 BURST_S = 0.25
-"""The most that the budget saves up, in seconds of its rate, so that no flood follows a pause."""
+"""The largest budget, in seconds of its rate. So after a pause, not everything is sent at once."""
 
 
 class ByteBudget:
-    """A budget of bytes that may be sent; it grows by ``bytes_per_s`` each second.
+    """A budget of bytes that may be sent. It grows by ``bytes_per_s`` each second.
 
-    A batch is sent as a whole or not at all, so a send may overdraw the budget. Then nothing is sent until the budget
-    is positive again. In the long run the rate holds for batches of any size. Times are seconds of one clock.
+    A batch is sent as a whole or not at all, so one send may exceed the budget. Then nothing is sent until the budget
+    is positive again. So in the long run the rate holds for batches of any size. Times are seconds of one clock.
     """
 
     __slots__ = ("_at_s", "_burst", "_left", "bytes_per_s")
@@ -21,7 +21,7 @@ class ByteBudget:
         self._at_s = now_s
 
     def left(self, now_s: float) -> int:
-        """Return the bytes that may be sent now; 0 if the budget is overdrawn."""
+        """Return the number of bytes that may be sent now; 0 if the budget is used up."""
         earned = max(0.0, now_s - self._at_s) * self.bytes_per_s
         self._left = min(self._burst, self._left + earned)
         self._at_s = max(now_s, self._at_s)
@@ -32,6 +32,6 @@ class ByteBudget:
         self._left -= sent_bytes
 
     def wait_s(self) -> float:
-        """Return the seconds until half of a burst may be sent; a fetch for less is not worth it."""
+        """Return the seconds until half of a burst may be sent. A response with less is not worth its round trip."""
         wanted = max(1.0, self._burst / 2)
         return max(0.0, wanted - self._left) / self.bytes_per_s

@@ -1,4 +1,4 @@
-"""Carries ends of transactions and finished markers to the quorum, many in one command."""
+"""Sends ends of transactions and reports of finished markers to the quorum, many in one command."""
 
 import asyncio
 import logging
@@ -42,12 +42,12 @@ from storage.state.transactions import Identity
 logger = logging.getLogger(__name__)
 
 COMMAND_BYTES_MAX = 256 << 10
-"""The most bytes of a command, well below the quorum's limit of 1 MiB."""
+"""Largest size of a command in bytes, well below the quorum's limit of 1 MiB."""
 QUEUED_MAX = 20_000
-"""The most ends that wait; each holds a request."""
+"""Largest number of ends that wait. Each belongs to a waiting request."""
 FINISH_EVERY_MS = 100
-"""The pause before each command for finished markers. A caller that waits to see a transaction asks its leaders, which
-know earlier; only callers beyond ``ASKING_MAX`` of ``sight.py`` wait for these commands."""
+"""The pause before each command for finished markers. A client that waits until readers see its transaction does not
+wait for this command: this node asks the partitions' leaders. Only clients beyond ``ASKING_MAX`` of ``sight.py`` do."""
 
 _END_BYTES = 40
 _EXTENT_BYTES = 60
@@ -58,7 +58,7 @@ _Marker = tuple[PartitionKey, Identity]
 
 
 def abort_of(producer_id: int, producer_epoch: int) -> TransactionEnd:
-    """Return the end that aborts a transaction."""
+    """Return the end that aborts the transaction of this producer id and epoch."""
     return TransactionEnd(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
@@ -77,7 +77,7 @@ class _QueuedEnd:
 
 
 class TransactionEnds:
-    """Two queues, ends and finished markers, each with one command in flight at a time. Owned by the data loop."""
+    """Two queues: ends, and finished markers. Each has one command in flight at a time. Owned by the data loop."""
 
     def __init__(
         self,
@@ -96,14 +96,14 @@ class TransactionEnds:
         self._is_closed = False
 
     async def end(self, end: TransactionEnd) -> None:
-        """End a transaction, and return once it has ended as requested. Repeating a call is harmless.
+        """End a transaction; return when it has ended as requested. Repeating the call is harmless.
 
         Raises:
-            StaleProducerEpochError, TransactionNotFoundError: no transaction of this identity is open.
-            TransactionAbortedError, TransactionCommittedError: the transaction ended with the other outcome.
+            StaleProducerEpochError, TransactionNotFoundError: no transaction with this producer id and epoch is open.
+            TransactionAbortedError, TransactionCommittedError: the transaction has ended with the other outcome.
             TooManyTransactionsError, RequestTooLargeError, InvalidRequestError: the transaction is still open.
-            StaleLeaderEpochError: the transaction is still open; a partition has another leader than the end names.
-            MilenaError of another kind: the state machine refused the commit and aborted the transaction.
+            StaleLeaderEpochError: the transaction is still open. A partition has another leader than the end names.
+            MilenaError of another kind: the commit was refused, and the transaction is aborted.
             NoQuorumError, DrainingError: nothing was decided.
             FateUnknownError: the transaction may have ended.
         """
@@ -122,7 +122,7 @@ class TransactionEnds:
         return (key, identity) in self._finished
 
     def finish(self, key: PartitionKey, identity: Identity) -> None:
-        """Report to the quorum that a marker is committed; the caller repeats this until the image agrees."""
+        """Report to the quorum that a marker is committed. The caller repeats this until the image shows it."""
         if self._is_closed:
             return
         self._finished[key, identity] = None
@@ -145,7 +145,7 @@ class TransactionEnds:
                 refusal = self._typed(error, "transaction-ends")
                 for queued in taken:
                     _settle(queued, refusal)
-        # Not in a callback of this task: a caller that was just answered may add the next end before that runs.
+        # Set it here, not in a callback of this task: before that runs, a caller may add the next end.
         self._ending = None
 
     def _typed(self, error: Exception, task: str) -> MilenaError:
@@ -171,7 +171,7 @@ class TransactionEnds:
             try:
                 await self._metadata.propose(FinishMarkers(markers=markers), timeout_ms=PROPOSE_MS)
             except Exception as error:  # noqa: BLE001 - the queue must not stop with those in it
-                # The endings are still in the image. The next look at it reports these markers again.
+                # The endings are still in the image, so the next check of the image reports these markers again.
                 refusal = self._typed(error, "transaction-markers")
                 logger.info("finished markers not told, again later: %s", refusal)
                 self._finished.clear()
@@ -181,7 +181,7 @@ class TransactionEnds:
         self._finishing = None
 
     async def close(self) -> None:
-        """Refuse the ends that wait, and stop."""
+        """Refuse the ends that still wait, and stop."""
         self._is_closed = True
         while self._queue:
             _settle(
@@ -189,7 +189,7 @@ class TransactionEnds:
                 DrainingError("this node is stopping; the transaction is still open"),
             )
         if self._finishing is not None:
-            # The next leader reports the markers again.
+            # If a report is lost, the partition's next leader repeats it.
             self._finishing.cancel()
         tasks = [task for task in (self._ending, self._finishing) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -243,7 +243,7 @@ _WHYS = {
     StaleMemberEpochError.code: "was aborted: its offsets are not the member's to commit any more; heartbeat first",
     GroupNotEmptyError.code: "was aborted: the group has members, and only they commit",
 }
-"""The text of a refusal by its code; the state machine returns only the code."""
+"""Messages by error code. The state machine returns only the code of a refusal."""
 
 
 def _error_of(end: TransactionEnd, code: str) -> MilenaError:

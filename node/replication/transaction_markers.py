@@ -1,14 +1,14 @@
 """Writes the ends of transactions to the logs that this node leads, and aborts abandoned transactions.
 
-The image decides (``raft_meta.machine.transactions``), and leaders write the decision to the logs:
+The image decides transactions (``raft_meta.machine.transactions``). Leaders write the decisions to the logs:
 
 1. If a transaction is open in a log and decided in the image, the leader appends a marker.
-2. Once the marker is below the high watermark, the leader reports it to the quorum. The quorum then forgets the ending.
-3. A new leader finds in its log and in the image what its predecessor did not finish.
+2. Once the marker is below the high watermark, the leader reports it to the quorum, which removes the ending.
+3. A new leader finds in its log and in the image which markers and reports its predecessor did not finish.
 
-On every replica, the log alone therefore says which of its records are committed.
+So on every replica, the log alone tells which of its records are committed.
 
-A transaction is aborted if its timeout has passed or its broker is gone.
+A transaction is abandoned if its timeout has passed, or if the broker that would commit it is gone.
 """
 
 import asyncio
@@ -30,15 +30,15 @@ from storage.state.transactions import Identity, OngoingTransaction
 logger = logging.getLogger(__name__)
 
 LOOK_MS = 500
-"""The pause between two searches for transactions whose timeout has passed."""
+"""The pause between two checks for abandoned transactions."""
 
 
 RESTS_FOR = 4
-"""The rest after a look, as a multiple of the time that the look took. Thousands of open transactions must not keep the
-loop from other work."""
+"""The pause after a check of all attended logs, as a multiple of the check's duration. Thousands of open transactions
+must not keep the loop from other work."""
 
 LATE_MS = 10_000
-"""How long after its timeout a transaction counts as late: it should have been aborted and its marker written."""
+"""A transaction that is open this long after its timeout counts as late: it should have been aborted before."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,8 +54,8 @@ class TransactionMarkers:
     """The markers of the logs that this node leads; see the module. Owned by the data loop.
 
     Invariants:
-        A runner that leads is attended if its log has an open transaction, one whose marker the quorum does not know,
-        or one whose marker a caller waits for.
+        A leader's runner is attended (checked at each change) if its log has an open transaction, or a transaction
+        whose marker the quorum does not know, or one whose marker a caller waits for.
     """
 
     def __init__(
@@ -78,15 +78,15 @@ class TransactionMarkers:
         self._awaited: dict[PartitionKey, list[_Waiter]] = {}
         self._aborting: set[Identity] = set()
         self._since_ms: dict[Identity, int] = {}
-        """Since when this node has seen each transaction open. The leader that saw it start may have a clock that is
-        ahead of this node's."""
+        """Transaction → when this node first saw it open, in monotonic ms. The start time in the log is by the clock of
+        the node that led then, which may be ahead of this node's."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen = Image()
         self._is_scheduled = False
         self._rests_until_s = 0.0
 
     def attend(self, runner: PartitionRunner) -> None:
-        """Attend a replica that leads and whose log has, or is about to have, a transaction."""
+        """Attend a leader's runner whose log has a transaction, or is about to have one."""
         if runner not in self._attended:
             self._attended[runner] = None
             runner.watchers[self] = None
@@ -95,12 +95,12 @@ class TransactionMarkers:
     async def committed(
         self, key: PartitionKey, identity: Identity, *, may_lack: bool = False
     ) -> None:
-        """Return once the marker of a transaction is below the high watermark of this leader.
+        """Wait until the marker of a transaction is below the high watermark of this leader.
 
-        ``may_lack``: return also if the log has neither records nor a marker of the transaction.
+        ``may_lack``: also return if the log has neither records nor a marker of the transaction.
 
         Raises:
-            NotLeaderError: this node does not lead the partition, or no longer.
+            NotLeaderError: this node does not lead the partition, or has stopped leading it.
         """
         runner = self._replicas.find(*key)
         if runner is None or runner.leader is None:
@@ -110,8 +110,8 @@ class TransactionMarkers:
         waiter = _Waiter(identity, may_lack, asyncio.get_running_loop().create_future())
         waiting = self._awaited.setdefault(key, [])
         waiting.append(waiter)
-        # The quorum keeps no ending of an aborted transaction. So once its marker is written, only the waiter keeps the
-        # runner attended.
+        # For an aborted transaction, the quorum keeps no ending. So once its marker is written, the waiter is the only
+        # reason to attend the runner.
         self.attend(runner)
         try:
             await waiter.heard
@@ -136,12 +136,12 @@ class TransactionMarkers:
             self._abort_overdue()
 
     def on_news(self, runner: PartitionRunner) -> None:
-        """Schedule a look: an attended log grew, its high watermark moved, or its role changed (``ReplicaWatcher``)."""
+        """Schedule a check: an attended log grew, its high watermark moved, or its role changed."""
         del runner
         self._schedule()
 
     def _schedule(self) -> None:
-        # Not now: the caller is in the middle of an append, and more news may arrive in this turn.
+        # Do not check at once: the caller is in the middle of an append, and more changes may follow in this turn.
         if self._is_scheduled:
             return
         self._is_scheduled = True
@@ -164,15 +164,15 @@ class TransactionMarkers:
         self._rests_until_s = ended_s + RESTS_FOR * (ended_s - began_s)
 
     def _tend(self, runner: PartitionRunner, image: Image) -> bool:
-        """Write the markers that are due, and report those that are committed; return whether more may follow."""
+        """Write the markers that are due and report those that are committed; return whether to attend further."""
         key = (runner.topic_id, runner.partition)
         if runner.leader is None or runner.is_closed:
             self._answer(key, runner)
             return False
         state = image.partitions.get(key)
         if state is None or state.leader_epoch != runner.leader_epoch:
-            # The image is ahead of the replicas for a turn of the loop. In the image's epoch another replica may lead,
-            # and may already have ended transactions that this log still has open.
+            # For a turn of the loop, the image may be ahead of the replicas. In the image's epoch another replica may
+            # lead, and may have ended transactions already that are open in this log.
             return True
         opened = runner.log.writers.transactions.open
         for identity in list(opened):
@@ -188,7 +188,7 @@ class TransactionMarkers:
         return bool(opened) or endings is not None or is_awaited
 
     def _answer(self, key: PartitionKey, runner: PartitionRunner) -> bool:
-        """Let callers go whose marker is committed, or all if this replica leads no more; return whether any waits."""
+        """Answer callers whose marker is committed; fail all if this replica does not lead. Return whether any wait."""
         waiters = self._awaited.get(key, ())
         for waiter in waiters:
             if waiter.heard.done():
@@ -204,7 +204,7 @@ class TransactionMarkers:
             return
         key = (runner.topic_id, runner.partition)
         if not _has_marker(runner, identity):
-            # All in-sync replicas acknowledged its records, but this leader's log does not have them.
+            # The commit means that all in-sync replicas had acknowledged its records. But this log does not have them.
             self._counts.transactions.lost += 1
             logger.error(
                 "committed transaction lost partition=%s producer_id=%d producer_epoch=%d",
@@ -216,18 +216,18 @@ class TransactionMarkers:
     # -- abandoned transactions ------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look for abandoned transactions every ``LOOK_MS``, until cancelled."""
+        """Check for abandoned transactions every ``LOOK_MS``, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_MS)
             self._abort_overdue()
             if self._attended:
-                # Of a marker whose report did not reach the quorum, nothing else may remind this leader.
+                # Of a report of a marker that did not reach the quorum, no event reminds this leader. So check again.
                 self._schedule()
 
     def _abort_overdue(self) -> None:
         image = self._metadata.image
-        # The start time may come from a former leader's clock, and must not cause an early abort. So the largest
-        # difference of clocks is subtracted. The time for which this leader has seen the transaction is exact.
+        # The start time may come from the clock of a former leader, which may be behind. Subtracting the largest
+        # difference of clocks prevents an early abort. The time since this leader first saw the transaction is exact.
         latest_ms = self._clock.expiry_ms() - self._clocks_apart_ms
         now_ms = self._clock.now_ms()
         since_ms, self._since_ms = self._since_ms, {}
@@ -265,7 +265,7 @@ class TransactionMarkers:
             await self._ends.end(abort_of(producer_id, producer_epoch))
             self._counts.transactions.expired += 1
         except MilenaError as error:
-            # Another node ended the transaction, or the next look tries again.
+            # Another node ended the transaction, or the next check tries again.
             logger.debug("transaction not aborted: %s", error)
         finally:
             self._aborting.discard(identity)
@@ -286,23 +286,23 @@ def _is_under_way(runner: PartitionRunner, identity: Identity) -> bool:
 
 
 def _is_seen(runner: PartitionRunner, identity: Identity, *, may_lack: bool) -> bool:
-    """Return whether readers see the end of a transaction in the log; see ``TransactionMarkers.committed``."""
+    """Return whether readers of the log see that a transaction has ended; see ``TransactionMarkers.committed``."""
     if _is_under_way(runner, identity):
         return False
     return may_lack or _has_marker(runner, identity)
 
 
 def _has_marker(runner: PartitionRunner, identity: Identity) -> bool:
-    """Return whether the log has the marker of a transaction that is not open in it.
+    """Return whether the log has the marker of a transaction that is not open in the log.
 
-    A marker ends the producer's epoch in the log, so the log knows a later epoch of the producer.
+    A marker raises the producer's epoch in the log. So the log then knows a later epoch of the producer.
     """
     producer_id, producer_epoch = identity
     return runner.log.writers.producers.epoch_of(producer_id) > producer_epoch
 
 
 def _is_abandoned(found: OngoingTransaction, image: Image, open_ms: int) -> bool:
-    """Return whether the transaction's timeout has passed, or its owner is gone, the only broker to commit it."""
+    """Return whether the transaction's timeout has passed, or the only broker that could commit it is gone."""
     if open_ms >= found.timeout_ms:
         return True
     if found.owner < 0:
