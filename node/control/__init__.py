@@ -1,1 +1,1 @@
-"""Liveness and leadership: brokers register and send heartbeats, and the controller elects leaders."""
+"""Which brokers are alive and which lead: brokers register and send heartbeats, and the controller elects leaders."""

@@ -1,11 +1,11 @@
-"""A broker's heartbeats to the controller, and the lease that their responses earn.
+"""A broker's heartbeats to the controller, and the lease that it gets by the responses.
 
-A report leaves at every interval, even if the one before has no response yet. If the round trip is longer than an
-interval, the lease is renewed as often as on a fast network, only later.
+A heartbeat carries a report of the broker's state. The broker sends one at every interval, even if the previous one has
+no response yet. So if the round trip takes longer than an interval, the lease is still renewed once per interval.
 
 The lease runs from the moment when an answered report was *sent*. Without a lease, this node must assume that it is
-fenced and that others lead its partitions. It refuses writes at once, and does not let them wait for a commit that
-cannot happen.
+fenced and that others lead its partitions. So it refuses writes at once: they could only wait for a commit that does
+not happen.
 """
 
 import asyncio
@@ -25,25 +25,25 @@ logger = logging.getLogger(__name__)
 
 CHANNEL = PeerChannel.CONTROL
 IN_FLIGHT_MAX = 8
-"""The most reports without a response; no more reports matter in one session."""
+"""Largest number of reports without a response. More reports would not make the session longer."""
 PAUSE_MS = 10
-"""The pause before a report that ``soon`` asked for, so that many image changes do not cause as many reports."""
+"""The pause before a report that ``soon`` requested, so that many changes of the image do not cause as many reports."""
 CONNECT_MS_MAX = 5_000
-"""The time limit of a connection; longer than a dial and a handshake may take, which have limits of their own."""
+"""The timeout of a connection in ms. It is longer than the timeouts of its dial and handshake together."""
 TIME_PATIENCE_MS = 2_000
-"""How long a node waits for the cluster's time before it takes writes by its own clock."""
+"""How long this node waits for the cluster's time. After that it takes writes by its own clock."""
 
 LocalHeartbeat = Callable[[int, BrokerHeartbeatRequest], BrokerHeartbeatAnswer]
 
 
 class BrokerHeartbeats:
-    """Sends reports to the leader of the quorum. Driven by ``run``; owned by the data loop.
+    """Sends reports to the Raft leader, and keeps the lease. ``run`` drives it. Owned by the data loop.
 
-    ``report(echo)``: returns the report to send now, or None if there is none.
+    ``report(echo)``: returns the report to send now; None if there is none.
 
     Invariants:
-        The lease never runs longer than ``session_ms`` after the sending of a report that the controller answered.
-        No lease is earned before the clock knows the cluster's time, or ``TIME_PATIENCE_MS`` have passed.
+        The lease ends at most ``session_ms`` after the sending of a report that the controller answered.
+        There is no lease before the clock knows the cluster's time, or ``TIME_PATIENCE_MS`` have passed.
         All reports in flight were sent to ``_controller_id``.
     """
 
@@ -71,7 +71,7 @@ class BrokerHeartbeats:
         self._on_answer = on_answer
         self._lease_ms = MonotonicMs(-session_ms)
         self._first_ms: MonotonicMs | None = None
-        """When this process got its first response."""
+        """When this process got its first response, in monotonic ms."""
         self._controller_id: int | None = None
         self._echo = 0
         self._in_flight: set[asyncio.Task[None]] = set()
@@ -80,11 +80,11 @@ class BrokerHeartbeats:
 
     @property
     def lease_left_ms(self) -> int:
-        """How long the lease still runs without another response, in ms."""
+        """How long the lease still runs if no more response arrives, in ms."""
         return max(0, self._lease_ms + self._session_ms - self._clock.now_ms())
 
     def soon(self) -> None:
-        """Send the next report after ``PAUSE_MS``, without waiting for the next interval."""
+        """Send the next report after ``PAUSE_MS``, not only at the next interval."""
         self._soon.set()
 
     async def run(self) -> None:
@@ -112,7 +112,8 @@ class BrokerHeartbeats:
             if len(self._in_flight) < IN_FLIGHT_MAX:
                 self._start(group, self._report_there(controller_id))
         elif self._dial is None or self._dial.done():
-            # Send no report before the connection is up: it would be old when it leaves, and so would its lease.
+            # Send no report before the connection is open. While it waited, its time of sending would get old, and
+            # the lease runs from that time.
             self._dial = self._start(group, self._connect(controller_id))
 
     def _start(
@@ -124,7 +125,7 @@ class BrokerHeartbeats:
         return task
 
     def _turn_to(self, controller_id: int | None) -> None:
-        """Turn to another controller, and ignore responses of the former one."""
+        """Report to another controller from now on, and ignore responses of the former one."""
         self._controller_id, self._echo, self._dial = controller_id, 0, None
         self._clock.part()
         for task in self._in_flight:
@@ -157,7 +158,7 @@ class BrokerHeartbeats:
             return
         sent_ms = self._clock.now_ms()
         try:
-            # A later response earns no lease.
+            # A response that takes longer than a session could not give a lease.
             answer = await ask(
                 self._peer,
                 controller_id,
@@ -169,7 +170,7 @@ class BrokerHeartbeats:
         except FateUnknownError as error:
             logger.debug("heartbeat lost: %s", error)
             if self._peer.is_silent(controller_id, CHANNEL):
-                # TCP may retry lost bytes only after long pauses, which grow: a new connection is faster.
+                # TCP waits longer and longer before it sends lost bytes again. A new connection is faster.
                 self._peer.disconnect(controller_id, CHANNEL)
         except MilenaError as error:
             logger.debug("heartbeat failed: %s", error)
@@ -179,7 +180,7 @@ class BrokerHeartbeats:
     def _take_answer(self, answer: BrokerHeartbeatAnswer, sent_ms: MonotonicMs) -> None:
         self._echo = answer.number
         self._clock.hear(sent_ms, answer.controller_ms, answer.cluster_ms)
-        # The lease is as old as the controller's knowledge of its majority when it answered.
+        # The lease is shorter by the time since the controller last heard from a majority.
         as_of_ms = MonotonicMs(sent_ms - answer.age_ms)
         if self._is_waiting_for_time():
             self.soon()
@@ -190,7 +191,7 @@ class BrokerHeartbeats:
     def _is_waiting_for_time(self) -> bool:
         """Return whether this node still waits for the cluster's time.
 
-        Until then it takes no records: their append times would come from a clock that was not compared yet.
+        Without a lease it takes no records. Their append times would come from a clock that was not compared yet.
         """
         now_ms = self._clock.now_ms()
         if self._first_ms is None:

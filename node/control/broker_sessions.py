@@ -1,11 +1,11 @@
-"""Broker sessions: the brokers that the controller counts as alive. Pure.
+"""Broker sessions: which brokers the controller counts as alive. Pure.
 
-A heartbeat extends the session only as far as the response that it echoes is recent. A broker that can send but not
-hear counts as dead, because it would not learn that it lost its leadership. Several heartbeats may be in flight, so the
-echoed response need not be the last.
+A heartbeat echoes the number of a response. It extends the session only as far as that response is recent. So a broker
+that can send but cannot receive counts as dead: it would not learn that other brokers lead its partitions. Several
+heartbeats may be in flight, so the echoed response need not be the last one.
 
-The broker counts its lease from the moment when it *sent* the answered heartbeat. The controller counts the session
-from about the arrival of that heartbeat. So the lease ends first.
+The broker counts its lease from the moment when it *sent* a heartbeat that was answered. The controller counts the
+session from about the arrival of that heartbeat. So the lease ends before the session.
 """
 
 from collections import deque
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from milena.model.types import MonotonicMs
 
 ANSWERS_KEPT = 16
-"""The responses remembered for each broker: twice the heartbeats that a broker has in flight."""
+"""How many responses to each broker are remembered: twice the number of heartbeats that it may have in flight."""
 GRACES_PER_SESSION = 6
-"""A response counts as new for a sixth of a session, which is the interval of heartbeats. A broker echoes a response
-only with its next heartbeat, though it has heard it earlier."""
+"""A response counts as recent for a sixth of a session, which is the interval of heartbeats. This is needed because a
+broker echoes a response only with its next heartbeat."""
 
 
 @dataclass(slots=True)
@@ -30,20 +30,20 @@ class BrokerSession:
     answers: deque[tuple[int, MonotonicMs]] = field(
         default_factory=lambda: deque(maxlen=ANSWERS_KEPT)
     )
-    """The numbers of the last responses, and when each was given; empty before the first one."""
+    """Pairs of the number of a response and the time when it was given, for the last responses."""
     applied_index: int = -1
     """The index of the broker's image at its last heartbeat."""
     is_draining: bool = False
     is_disk_full: bool = False
     has_reported: bool = False
-    """Whether the broker has sent a heartbeat under this controller. Before that, its silence proves nothing."""
+    """Whether the broker has sent a valid heartbeat to this controller. Before that, its silence proves nothing."""
 
 
 class BrokerSessions:
-    """The controller's view of every registered broker.
+    """The sessions of all registered brokers.
 
     Invariants:
-        The number of a response is never reused by one controller. Only ``end`` and ``backdate`` shorten a session.
+        One controller never uses the number of a response twice. Only ``end`` and ``backdate`` shorten a session.
     """
 
     def __init__(self, session_ms: int) -> None:
@@ -53,7 +53,7 @@ class BrokerSessions:
         self._ended: set[int] = set()
 
     def arm(self, broker_epochs: Mapping[int, int], now_ms: MonotonicMs) -> None:
-        """Give every broker without a session a full one; forget brokers that are not registered any more."""
+        """Start a full session for every broker without one; remove brokers that are not registered any more."""
         for broker_id, epoch in broker_epochs.items():
             session = self._sessions.get(broker_id)
             if session is None or session.broker_epoch != epoch:
@@ -63,18 +63,18 @@ class BrokerSessions:
             del self._sessions[broker_id]
 
     def rearm(self, now_ms: MonotonicMs) -> None:
-        """Extend all sessions after a stall of this node, which may not have heard the brokers."""
+        """Restart all sessions after a stall of this node: heartbeats may have waited unread during the stall."""
         for session in self._sessions.values():
             session.last_heard_ms = now_ms
 
     def backdate(self, broker_id: int, heard_ms: MonotonicMs) -> None:
-        """Count the broker's session from ``heard_ms``, the last message of the previous Raft leader."""
+        """Start the session of the previous Raft leader at ``heard_ms``, when its last message arrived."""
         session = self._sessions.get(broker_id)
         if session is not None and not session.has_reported:
             session.last_heard_ms = min(session.last_heard_ms, heard_ms)
 
     def end(self, broker_id: int) -> None:
-        """End the broker's session now, because its process is known to be gone."""
+        """End the broker's session now: its process is known to be gone."""
         if broker_id in self._sessions:
             self._ended.add(broker_id)
 
@@ -89,7 +89,7 @@ class BrokerSessions:
         is_disk_full: bool,
         now_ms: MonotonicMs,
     ) -> int | None:
-        """Take a heartbeat; return the number of the response, or None for a stale broker epoch."""
+        """Note a heartbeat; return the number of the response, or None for a stale broker epoch."""
         session = self._sessions.get(broker_id)
         if session is None or session.broker_epoch != broker_epoch:
             return None
@@ -108,9 +108,9 @@ class BrokerSessions:
 
     @staticmethod
     def _given_ms(session: BrokerSession, echo: int, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """Return when the echoed response was given.
+        """Return when the response with the number ``echo`` was given.
 
-        Return ``now_ms`` for a broker that got no response yet, and None for a response that is not remembered.
+        Return ``now_ms`` if the broker has not got any response yet, and None if the number is not remembered.
         """
         if not session.answers:
             return now_ms
@@ -121,7 +121,7 @@ class BrokerSessions:
         return self._sessions.get(broker_id)
 
     def is_alive(self, broker_id: int, now_ms: MonotonicMs) -> bool:
-        """Return whether the broker's session still runs."""
+        """Return whether the broker's session has not ended."""
         session = self._sessions.get(broker_id)
         return (
             session is not None
@@ -130,5 +130,5 @@ class BrokerSessions:
         )
 
     def expired(self, now_ms: MonotonicMs) -> Iterable[int]:
-        """Return the brokers whose session has ended, ascending."""
+        """Return the ids of brokers whose session has ended, in ascending order."""
         return [b for b in sorted(self._sessions) if not self.is_alive(b, now_ms)]

@@ -1,7 +1,8 @@
 """The wall clocks of the voters, and the time on which a majority of them agrees. Pure.
 
-A reading is a broker's wall clock at the time when the controller's monotonic clock was 0. So readings of different
-moments can be compared. A reading that is not renewed continues by the controller's monotonic clock.
+A reading is the time that a broker's wall clock showed when the controller's monotonic clock was 0. So readings that
+arrive at different times can be compared. A reading stays valid until the next one: the controller's monotonic clock
+is added to it.
 """
 
 from collections.abc import Collection
@@ -11,8 +12,8 @@ class ClockReadings:
     """The last reading of each voter, under one controller.
 
     Invariants:
-        ``cluster_ms`` lies between two readings of a majority. All readings of this majority are at most twice
-        ``skew_ms_max`` apart, so a minority of wrong clocks moves the time by no more than that.
+        ``cluster_ms`` lies between two readings of a majority. The readings of this majority differ by at most twice
+        ``skew_ms_max``. So a minority of wrong clocks can change the cluster's time by at most that.
     """
 
     def __init__(self, voters: Collection[int], skew_ms_max: int) -> None:
@@ -21,14 +22,15 @@ class ClockReadings:
         self._readings: dict[int, int] = {}
 
     def take(self, broker_id: int, reading_ms: int | None) -> None:
-        """Take a broker's reading, None if the broker has none. Only readings of voters count."""
+        """Store a broker's reading. None, and readings of brokers that are not voters, are ignored."""
         if reading_ms is not None and broker_id in self._voters:
             self._readings[broker_id] = reading_ms
 
     def cluster_ms(self) -> int | None:
-        """Return the cluster's time at which the controller's monotonic clock was 0; None if no majority agrees.
+        """Return the cluster's time when the controller's monotonic clock was 0; None if no majority agrees.
 
-        It is the median of the largest group of clocks that differ by at most ``skew_ms_max`` from one of them.
+        The cluster's time is the median of the largest group of clocks that differ by at most ``skew_ms_max`` from one
+        of them.
         """
         readings = sorted(self._readings.values())
         agreed: list[int] = []
@@ -41,7 +43,7 @@ class ClockReadings:
         return (agreed[(len(agreed) - 1) // 2] + agreed[len(agreed) // 2]) // 2
 
     def __str__(self) -> str:
-        """Return the voters' clocks as differences to the earliest one, for the log."""
+        """Return each voter's clock as a difference to the earliest clock, for the log."""
         earliest = min(self._readings.values(), default=0)
         return " ".join(
             f"{voter}=+{ms - earliest}ms" for voter, ms in sorted(self._readings.items())

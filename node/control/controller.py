@@ -1,13 +1,20 @@
-"""The controller: the Raft leader's node watches the brokers and elects leaders of partitions.
+"""The controller: the Raft leader's node, which watches the brokers and elects leaders of partitions.
 
-It decides from the local image and its own table of sessions. Each decision is a command that names the state on which
-it is based, so commands of a late or deposed controller do nothing. Heartbeats are not written to the log.
+It decides from the local image and from its table of sessions. Each decision is a command that names the state on which
+it is based. So if the state has changed, or another controller has taken over, the command does nothing. Heartbeats are
+not written to the log.
 
-A turn, in this order: fence brokers whose session ended (with the elections that follow from it) → unfence brokers that
-caught up → drain brokers that ask for it → relieve brokers with a full disk → elect leaders for partitions without one
-→ continue moves of replicas → from time to time, restore preferred leaders and forget unused producers. A turn also
-raises the cluster's feature level once every broker supports the next one, corrects the applied time, and has nodes
-compare their images.
+A turn has these steps, in this order:
+
+1. Fence brokers whose session ended, and elect other leaders for their partitions.
+2. Unfence brokers that have caught up.
+3. Drain brokers that ask for it.
+4. Take leadership from brokers with a full disk.
+5. Elect leaders for partitions without one.
+6. Continue moves of replicas.
+7. From time to time, restore preferred leaders and forget unused producers.
+8. Raise the cluster's feature level if every broker supports the next one, correct the applied time if needed, and
+   have the nodes compare their images.
 """
 
 import asyncio
@@ -67,55 +74,55 @@ TICK_MS = 100
 PROBE_PAUSE_MS = 100
 PROBES_MAX = 4
 REFUSALS_TO_FENCE = 2
-"""Refused connections in a row after which a broker's process counts as gone."""
+"""After this many refused connections in a row, a broker's process counts as gone."""
 PROBE_TIMEOUT_MS = 500
 UNCLEAN_PATIENCE_MS = 10_000
-"""The time before a replica outside the ISR may be elected, if the topic allows it.
+"""The time before a replica outside the ISR may be elected, if the topic allows it, in ms.
 
-It counts from the last take-over of a controller, or the last fence of a broker. After a power cut of all machines, the
-replicas that have the records need a moment to come back.
+It starts when a controller takes over, or fences a broker. After a power cut of all machines, the replicas that have
+the records need some time to come back.
 """
 CHECK_IMAGE_MS = 60_000
-"""The shortest time between two comparisons of all nodes' images with the controller's."""
+"""The shortest time between two comparisons of all nodes' images with the controller's, in ms."""
 CHECK_IMAGE_SHARE = 100
-"""The shortest time between two comparisons, as a multiple of the time of a hash: each node spends at most a hundredth
-of its time on them."""
+"""The shortest time between two comparisons, as a multiple of the time that a hash takes. So each node spends at most a
+hundredth of its time on hashes."""
 FORGET_LOOKS = 100
-"""How often unused transactional ids are searched in the time for which they are kept."""
+"""How often unused transactional ids are searched for within the time for which they are kept."""
 CLOCKS_LEVEL = 11
-"""The feature level from which on every broker reports its clock, and clocks are compared."""
+"""The feature level from which on every broker reports its clock, and the controller compares the clocks."""
 CLOCKS_SETTLE_MS = 5_000
-"""The time after a take-over before the controller reports that the voters' clocks do not agree."""
+"""The time after taking over before the controller logs that the voters' clocks do not agree, in ms."""
 CHANGES_MAX = 2_000
-"""The most partition changes in a command."""
+"""Largest number of partition changes in a command."""
 
 
 class Dial(Protocol):
-    """Dials a broker's peer port once, to find out whether its process runs."""
+    """Connects to a broker's peer port once, to find out whether its process runs."""
 
     def __call__(self, broker_id: int, /, *, timeout_ms: float) -> Awaitable[ProbeResult]:
-        """Connect, and close at once."""
+        """Connect, close the connection at once, and return the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Timeouts and intervals of the controller, and the start of a new cluster."""
+    """Timeouts and intervals of the controller, and the first state of a new cluster."""
 
     session_ms: int
     preferred_interval_ms: int
-    """The pause between checks whether leaders are the preferred ones; 0: never check."""
+    """The pause between checks whether the preferred replicas lead; 0: never check."""
     transactional_id_ms: int
-    """How long a name that begins transactions is kept after its last one; longer than any transaction takes."""
+    """How long a name that begins transactions is kept after its last use. It is longer than any transaction."""
     voters: tuple[int, ...]
     clock_skew_ms_max: int
-    """The largest difference of two correct clocks."""
+    """The largest difference between two correct clocks."""
     feature_level: int
     """The feature level of a new cluster."""
     new_cluster_id: Callable[[], str]
 
 
 class _Peace(NamedTuple):
-    """The parts of an image in which no election was due."""
+    """The parts of an image for which no election was due. While they do not change, none is due."""
 
     brokers: Map[int, Broker]
     partitions: Map[PartitionKey, Partition]
@@ -123,7 +130,7 @@ class _Peace(NamedTuple):
     with_unclean: bool
     """Whether unclean elections were considered."""
     is_led: bool
-    """Whether every partition has a leader: then no election is due, with any settings of topics."""
+    """Whether every partition has a leader. Then no settings of topics can make an election due."""
 
     @classmethod
     def of(cls, image: Image, *, with_unclean: bool) -> "_Peace":
@@ -132,7 +139,7 @@ class _Peace(NamedTuple):
         return cls(image.brokers, image.partitions, image.topics, with_unclean, is_led)
 
     def holds(self, image: Image, *, with_unclean: bool) -> bool:
-        """Return whether a new search would have the same result. Unchanged persistent maps keep their identity."""
+        """Return whether no election is due in this image either. Unchanged parts of images are the same objects."""
         return (
             self.brokers is image.brokers
             and self.partitions is image.partitions
@@ -141,7 +148,7 @@ class _Peace(NamedTuple):
 
 
 class Controller:
-    """The controller of a node; it exists on every node and works only on the Raft leader's. Owned by the data loop."""
+    """The controller of a node. Every node has one, and only the Raft leader's is active. Owned by the data loop."""
 
     def __init__(
         self,
@@ -164,15 +171,15 @@ class Controller:
         self._readings = ClockReadings((), 0)
         self._do_clocks_agree = True
         self._since_ms = clock.now_ms()
-        """The time of the last take-over."""
+        """When this node last took over as controller."""
         self._term = -1
         self._previous_leader: int | None = None
         self._task: asyncio.Task[None] | None = None
         self._probes: dict[int, asyncio.Task[None]] = {}
         self._fencing: set[int] = set()
-        """Brokers whose fence is in flight."""
+        """Brokers for which a fencing command is in flight."""
         self._fenced_at: dict[int, tuple[int, int]] = {}
-        """Broker → its epoch, and an index of this node's image at which the broker was fenced already."""
+        """Broker → its epoch, and an index of this node's image at which the broker was already fenced."""
         self._work = asyncio.Event()
         self._parts = ImageParts(
             "brokers", "partitions", "controller_epoch", "feature_level", "voters"
@@ -185,10 +192,10 @@ class Controller:
             clock=clock, propose=self._propose, propose_changes=self._propose_changes
         )
         self._lost_ms = clock.now_ms()
-        """When this controller took over, or last fenced a broker."""
+        """When this controller took over or last fenced a broker, in monotonic ms."""
         self._peace: _Peace | None = None
-        """The parts of the last image without a due election. With many partitions, searching them is most of the cost
-        of an idle controller."""
+        """The parts of the last image for which no election was due. A search in many partitions is most of the cost of
+        an idle controller, and this avoids it."""
 
     @property
     def is_active(self) -> bool:
@@ -198,13 +205,13 @@ class Controller:
     # -- role ------------------------------------------------------------------------------------
 
     def on_status(self, status: QuorumStatus) -> None:
-        """Start or stop to control, because the quorum's role changed."""
+        """Start or stop the controller, because the quorum's role changed."""
         is_leader = status.role is Role.LEADER
         if is_leader and (self._task is None or status.term != self._term):
             self._stop()
             self._term = status.term
-            # If this task ended by an error, the node would answer heartbeats forever and fence no broker. So it is
-            # restarted, and claims the controller again.
+            # If the task ended by an error, this node would answer heartbeats for ever but fence no broker. So
+            # ``keep_going`` restarts it, and it claims the controller again.
             lead = partial(self._lead, status.term)
             self._task = asyncio.create_task(
                 keep_going("controller", lead, clock=self._clock, contained=self._contained),
@@ -226,10 +233,11 @@ class Controller:
         self._probes.clear()
 
     def on_image(self, image: Image) -> None:
-        """Start a turn at once, if the image changed in a way that may need a decision."""
+        """Start a turn at once if the image changed in a way that may need a decision."""
         before, self._topics = self._topics, image.topics
         peace = self._peace
-        # Only one setting of topics matters, unclean elections, and only if a partition has no leader.
+        # The only relevant setting of a topic is whether it allows unclean elections. It matters only if a partition
+        # has no leader.
         is_about_topics = before is not image.topics and not (
             peace is not None and peace.is_led and peace.partitions is image.partitions
         )
@@ -237,7 +245,7 @@ class Controller:
             self._work.set()
 
     def close(self) -> None:
-        """Stop controlling."""
+        """Stop the controller."""
         self._stop()
 
     async def _lead(self, term: int) -> None:
@@ -252,12 +260,12 @@ class Controller:
             self._take_over()
             logger.info("controller epoch=%d term=%d", self._epoch, term)
             await self._run()
-            # A former leader's claim was still in flight. It was committed after this one and deposed this controller,
-            # though only the Raft leader can control. This node still leads, so it claims again.
+            # A claim of a former Raft leader was still in flight, and was committed after this node's claim. This
+            # node still leads, and only the Raft leader can control. So it claims again.
             logger.warning("controller epoch=%d is over, term=%d goes on", self._epoch, term)
 
     async def _claim(self) -> int:
-        """Raise the controller epoch and return it; on return, the image has everything that was committed before."""
+        """Raise the controller epoch and return it. The local image then has all commands committed before."""
         if not (await self._metadata.barrier(timeout_ms=CONTROLLER_PROPOSE_MS)).cluster_id:
             await self._metadata.propose(
                 InitCluster(
@@ -292,18 +300,18 @@ class Controller:
     async def on_heartbeat(
         self, peer_id: int, fields: Fields, body: Buffer
     ) -> tuple[Fields, Sequence[Buffer]]:
-        """Answer a broker's heartbeat that arrived over the peer port; see ``take_heartbeat``."""
+        """Answer a heartbeat that arrived on the peer port; see ``take_heartbeat``."""
         del body
         return pack(self.take_heartbeat(peer_id, unpack(BrokerHeartbeatRequest, fields)))
 
     def take_heartbeat(
         self, broker_id: int, report: BrokerHeartbeatRequest
     ) -> BrokerHeartbeatAnswer:
-        """Count a heartbeat, and return the response to it.
+        """Note a heartbeat and return the response to it.
 
         Raises:
             NotReadyError: this node is not the controller, or not yet.
-            StaleBrokerEpochError: the broker has registered again since, or is not registered.
+            StaleBrokerEpochError: the broker is not registered, or has registered again.
         """
         sessions = self._sessions
         if sessions is None:
@@ -327,7 +335,7 @@ class Controller:
         broker = image.brokers[broker_id]
         if broker.is_fenced or report.is_draining or report.is_disk_full:
             self._work.set()
-        # A fenced broker has lost all leadership and membership already, and a draining one is not unfenced.
+        # A fenced broker leads nothing and is in no ISR. It stays so, because a draining broker is not unfenced.
         is_drained = (
             report.is_draining
             and (broker.is_draining or broker.is_fenced)
@@ -345,10 +353,10 @@ class Controller:
         )
 
     def _cluster_ms(self, broker_id: int, reading_ms: int | None) -> int | None:
-        """Take a broker's reading; return the cluster's time at which this node's monotonic clock was 0, or None."""
+        """Store a broker's reading; return the cluster's time when this node's monotonic clock was 0, or None."""
         self._readings.take(broker_id, reading_ms)
         cluster_ms = self._readings.cluster_ms()
-        # A new controller has not heard all voters yet.
+        # At first, a new controller has not heard from all voters.
         is_settled = self._clock.now_ms() - self._since_ms >= CLOCKS_SETTLE_MS
         if cluster_ms is None and self._do_clocks_agree and is_settled:
             self._do_clocks_agree = False
@@ -363,17 +371,17 @@ class Controller:
         return cluster_ms
 
     def _knows_its_fence(self, broker: Broker, index: int) -> bool:
-        """Return whether a broker whose image is at ``index`` knows of its fence, if it is fenced.
+        """Return whether a broker with an image at ``index`` knows that it was fenced; True if it is not fenced.
 
-        A broker that was silent for a session may be heard again before Raft has reached it. With a lease, or unfenced,
-        it would act for partitions that others lead now.
+        A broker that was silent for a session may be heard again before the command that fenced it reaches it. If it
+        then got a lease, or were unfenced, it would act as the leader of partitions that others lead now.
         """
         if broker.broker_id in self._fencing:
             return False
         if not broker.is_fenced:
             return True
         if broker.stored_epoch != broker.broker_epoch:
-            # The broker was never unfenced since it registered, so its registration is its fence.
+            # The broker was not unfenced since it registered. So it is fenced since its registration.
             return index >= broker.broker_epoch
         epoch, fenced_at = self._fenced_at.get(broker.broker_id, (-1, 0))
         if epoch != broker.broker_epoch:
@@ -382,10 +390,10 @@ class Controller:
         return index >= fenced_at
 
     def _majority_age_ms(self, now_ms: MonotonicMs) -> int:
-        """Return how long ago a majority of the voters, with this node, was last heard, in ms.
+        """Return how long ago this node last heard from a majority of the voters (itself included), in ms.
 
-        A Raft leader that was cut off still counts itself as leader for a while. Its leases must not outlive its
-        knowledge of a majority. Otherwise it would be the last to refuse writes that cannot be committed.
+        A Raft leader that is cut off still believes for a while that it leads. A lease that it gives must end with its
+        knowledge of a majority. Otherwise brokers on its side would accept writes that cannot be committed.
         """
         others = [v for v in self._settings.voters if v != self._node_id]
         needed = (len(others) + 1) // 2
@@ -400,12 +408,12 @@ class Controller:
     # -- quick detection of dead processes -------------------------------------------------------
 
     def on_disconnected(self, broker_id: int) -> None:
-        """Find out whether the broker's process is gone, because a connection to it broke."""
+        """Find out whether a broker's process is gone: a connection to it was closed."""
         if self._sessions is not None:
             self.suspect(broker_id)
 
     def suspect(self, broker_id: int) -> None:
-        """Dial the broker; two refusals, 100 ms apart, mean that its process is gone."""
+        """Connect to the broker. If two connections, 100 ms apart, are refused, its process is gone."""
         if broker_id not in self._probes and broker_id != self._node_id:
             task = asyncio.create_task(self._probe(broker_id), name=f"probe-{broker_id}")
             self._probes[broker_id] = task
@@ -417,7 +425,7 @@ class Controller:
             if attempt:
                 await self._clock.sleep(PROBE_PAUSE_MS)
             result = await self._dial(broker_id, timeout_ms=PROBE_TIMEOUT_MS)
-            # A dying process may still accept for a moment after its connections broke.
+            # A process that is ending may still accept connections for a moment, so there are up to ``PROBES_MAX``.
             refusals = refusals + 1 if result is ProbeResult.REFUSED else 0
             if refusals == REFUSALS_TO_FENCE:
                 break
@@ -429,7 +437,7 @@ class Controller:
     # -- turns -----------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Run turn after turn, until another controller's claim is in force."""
+        """Run turn after turn, until another controller has taken over."""
         last_ms = self._clock.now_ms()
         while True:
             try:
@@ -469,13 +477,13 @@ class Controller:
         await self._check_image(now_ms)
 
     async def _check_image(self, now_ms: MonotonicMs) -> None:
-        """Have every node compare its image with this one, so that a node with another image soon stops."""
+        """Have every node compare its image with this node's, so that a node with another image soon stops."""
         if now_ms < self._check_due_ms:
             return
         checks = self._metadata.checks
         check = checks.next_check()
         if check is None:
-            return  # the image is being hashed, and the turn must not wait for that
+            return  # the image is still being hashed, and the turn must not wait for that
         self._check_due_ms = now_ms + max(CHECK_IMAGE_MS, CHECK_IMAGE_SHARE * checks.hash_ms)
         await self._propose(check)
 
@@ -501,7 +509,7 @@ class Controller:
             self._fencing.add(broker_id)
             self._fenced_at.pop(broker_id, None)
             try:
-                # This command has the fence and the first changes; changes beyond its limit follow as elections.
+                # One command fences the broker and makes the first changes. The rest follow as elections.
                 await self._propose(
                     FenceBroker(
                         controller_epoch=self._epoch,
@@ -556,7 +564,7 @@ class Controller:
             )
 
     async def _relieve(self, sessions: BrokerSessions) -> None:
-        """Take leadership and ISR membership from brokers with a full disk, if another live broker has room."""
+        """Remove brokers with a full disk from leadership and ISRs, if another live broker has room."""
         image = self._metadata.image
         live = image.live_brokers()
         full = [b for b in live if (s := sessions.get(b)) is not None and s.is_disk_full]
@@ -586,12 +594,12 @@ class Controller:
             await self._propose(SetFeatureLevel(feature_level=level))
 
     async def _correct_time(self) -> None:
-        """Set the applied time back if the clock of a proposer was ahead, for example before it knew the time."""
+        """Set the applied time back if the clock of a proposer was ahead."""
         image = self._metadata.image
         now_ms = self._clock.expiry_ms()
         if image.feature_level < CLOCKS_LEVEL or not now_ms or self._readings.cluster_ms() is None:
             return
-        # A correct proposer may be ahead of the others by the skew, and this node behind them by the same.
+        # The clock of a correct proposer may be ahead by the largest skew, and this node's may be behind by as much.
         ahead_ms = image.now_ms - now_ms
         if ahead_ms > 2 * self._settings.clock_skew_ms_max:
             logger.warning("applied time set back ahead_ms=%d", ahead_ms)
@@ -605,7 +613,7 @@ class Controller:
         await self._propose_changes(elections.plan_preferred(self._metadata.image), "prefer")
 
     async def _forget_producers(self, now_ms: MonotonicMs) -> None:
-        """Propose to forget the names that began transactions and are not used any more."""
+        """Propose to forget names that began transactions, if they have not been used for long."""
         image = self._metadata.image
         if image.feature_level < producers.LEVEL or now_ms < self._forget_due_ms:
             return
@@ -624,8 +632,8 @@ class Controller:
             logger.info("%s partitions=%d", why, len(part))
             taken = await self._propose(ElectLeaders(controller_epoch=self._epoch, changes=part))
             if isinstance(taken, tuple) and not any(taken):
-                # Each command makes a new image, and each image a new turn: changes that are always refused must not
-                # cause a busy loop.
+                # Each command makes a new image, and each image starts a turn. If all changes are refused, wait, so
+                # that this does not become a busy loop.
                 await self._clock.sleep(TICK_MS)
 
     async def _propose(

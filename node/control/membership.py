@@ -25,23 +25,23 @@ from storage.replica.data_directory import DataDirectory
 logger = logging.getLogger(__name__)
 
 ALARMING_ATTEMPTS = 50
-"""A registration that the quorum refused so often, over five seconds or more, gets a warning."""
+"""After this many refusals of the registration (five seconds or more), a warning is logged."""
 TAKEN_ID_SESSIONS = 3
-"""How many sessions under one controller it takes until an id in use counts as another live node's.
+"""Sessions under one controller after which this broker's id counts as that of another live node.
 
-One is the session of a dead owner. One starts again when the controller stalls (``BrokerSessions.rearm``), and one is
-for the stall.
+One session passes until a dead owner of the id is fenced. The controller may stall once, which restarts all sessions
+(``BrokerSessions.rearm``). The third session covers the time of the stall.
 """
 TAKEN_ID_SLACK_MS = 5_000
-"""Additional time, for the fence to be decided and committed."""
+"""Additional time in ms, in which the fence is decided and committed."""
 ANSWER_GAP_MS_MAX = 3_000
-"""The longest time between two responses of the quorum. After a longer one it is unknown whether a controller ran
-meanwhile."""
+"""The longest time between two refusals that count as consecutive, in ms. After a longer time, there may have been no
+controller meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """A broker's description of itself when it registers."""
+    """The description of a broker in its registration."""
 
     api_url: str
     peer_host: str
@@ -52,14 +52,14 @@ class Identity:
 
 
 class TakenId:
-    """The time for which this broker's id has been refused under the same controller. Pure; times are monotonic ms.
+    """Decides when a refused broker id certainly belongs to another live node. Pure; times are monotonic ms.
 
-    The state machine refuses an id while its owner is not fenced. Giving up only serves to give a clear error to a node
-    that was configured with another node's id.
+    The state machine refuses an id while the broker that has it is not fenced. If that broker is another live node, the
+    configuration is wrong, and this node should stop with a clear error.
 
-    A node that lost its directory meets its own former process, and must not give up before a controller has fenced
-    that. Each controller first gives every broker a full session. So only time under one controller counts, and no time
-    without a quorum.
+    But a node that lost its directory is refused because of its own former process. It must wait until a controller has
+    fenced that process. Each new controller first gives every broker a full session. So only time under one controller
+    counts, and no time without a quorum.
     """
 
     def __init__(self, session_ms: int) -> None:
@@ -69,7 +69,7 @@ class TakenId:
         self._refused_ms = 0
 
     def is_certain(self, controller_epoch: int, now_ms: int) -> bool:
-        """Take a refusal; return whether one controller, without a gap, has left the owner unfenced for too long."""
+        """Note a refusal; return whether the id has been refused long enough under one controller."""
         is_same = controller_epoch == self._controller_epoch
         if not is_same or now_ms - self._refused_ms > ANSWER_GAP_MS_MAX:
             self._controller_epoch, self._since_ms = controller_epoch, now_ms
@@ -78,7 +78,7 @@ class TakenId:
 
 
 class Membership:
-    """Registers this broker once, then keeps its session alive."""
+    """Registers this broker once, then keeps its session alive by heartbeats."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class Membership:
         self._controller: tuple[int, int] | None = None
         self._is_drained = False
         self.heard_ms: MonotonicMs | None = None
-        """The last time at which the image is known to have had all of the cluster's changes of access; None: never in
-        this process."""
+        """The last time at which this image certainly had all changes of users and permissions; None: never in this
+        process. Monotonic ms."""
         self._heartbeats = BrokerHeartbeats(
             broker_id=broker_id,
             metadata=metadata,
@@ -123,32 +123,32 @@ class Membership:
 
     @property
     def has_lease(self) -> bool:
-        """Whether this broker has a lease, and so may act on what it leads."""
+        """Whether this broker has a lease. Without one it must not act as the leader of its partitions."""
         return self._heartbeats.lease_left_ms > 0
 
     @property
     def lease_left_ms(self) -> int:
-        """How long the lease still runs without another response, in ms."""
+        """How long the lease still runs if no more response arrives, in ms."""
         return self._heartbeats.lease_left_ms
 
     def me(self, image: Image) -> Broker | None:
-        """Return this broker in the image, or None if the image does not have its present registration."""
+        """Return this broker's entry in the image; None if the image does not have its present registration."""
         broker = image.brokers.get(self._broker_id)
         return broker if broker is not None and broker.broker_epoch == self.broker_epoch else None
 
     @property
     def is_unfenced(self) -> bool:
-        """Whether the image has this broker's present registration, unfenced."""
+        """Whether the image has this broker's present registration, and the broker is not fenced."""
         broker = self.me(self._metadata.image)
         return broker is not None and not broker.is_fenced
 
     # -- registration ----------------------------------------------------------------------------
 
     async def register(self, reports: Sequence[ReplicaReport], *, was_clean_stop: bool) -> int:
-        """Retry to register until the quorum takes it; store the broker epoch in the directory, and return it.
+        """Try to register until the quorum accepts; store the broker epoch in the directory, and return it.
 
         Raises:
-            StartupError: another live broker uses this broker's id.
+            StartupError: another live node uses this broker's id.
         """
         taken: TakenId | None = None
         attempts = 0
@@ -159,7 +159,7 @@ class Membership:
                     timeout_ms=LONG_PROPOSE_MS,
                 )
             except StaleBrokerEpochError:
-                # Incarnations are named by the wall clock, which was set back since the last process of this broker.
+                # An incarnation number comes from the wall clock. The clock was set back since the last start.
                 self._metadata.outlive_past_incarnations()
                 continue
             except BrokerIdInUseError as error:
@@ -172,14 +172,14 @@ class Membership:
                 await self._clock.sleep(REFUSED_RETRY_MS)
                 continue
             except (UnavailableError, FateUnknownError) as error:
-                # A cluster that starts has no leader for a moment, so the first refusals are no warning.
+                # A cluster that starts has no Raft leader for a moment, so the first refusals need no warning.
                 attempts += 1
                 if attempts in {1, ALARMING_ATTEMPTS}:
                     level = logging.INFO if attempts == 1 else logging.WARNING
                     logger.log(level, "waiting for the metadata quorum: %s", error)
                 if isinstance(error, FateUnknownError):
-                    # The lost registration may still be committed. It must then not replace the next one, because this
-                    # node knows only the next one's epoch.
+                    # The lost registration may still be committed. It must not be committed after the next one, because
+                    # this node will know only the next one's epoch. So the next one gets a higher incarnation.
                     self._metadata.outlive_past_incarnations()
                 await self._clock.sleep(REFUSED_RETRY_MS)
                 continue
@@ -211,12 +211,12 @@ class Membership:
     # -- heartbeats ------------------------------------------------------------------------------
 
     def beat_soon(self, image: Image | None = None) -> None:
-        """Send a heartbeat soon: the controller changed, or the image has reached an index that it waits for."""
+        """Send a heartbeat soon: the controller changed, or it waits for an index that the image has reached."""
         del image
         self._heartbeats.soon()
 
     def on_image(self, image: Image) -> None:
-        """Send a heartbeat soon to a new controller, or to one that waits until this fenced broker has caught up."""
+        """Send a heartbeat soon if the controller is a new one, or if this broker is fenced and may have caught up."""
         controller = (image.controller_id or 0, image.controller_epoch)
         broker = self.me(image)
         if controller != self._controller or (broker is not None and broker.is_fenced):
@@ -247,7 +247,7 @@ class Membership:
     # -- a full disk -----------------------------------------------------------------------------
 
     def on_disk_full(self) -> None:
-        """Report a full disk, so that the controller passes on leadership and takes this broker out of the ISRs."""
+        """Report a full disk. The controller then moves leadership away and removes this broker from the ISRs."""
         if not self.is_disk_full:
             self.is_disk_full = True
             logger.warning("disk full: giving up leadership")
@@ -263,10 +263,10 @@ class Membership:
     # -- draining --------------------------------------------------------------------------------
 
     async def drain(self, *, timeout_ms: int) -> bool:
-        """Ask the controller to take away all leadership and ISR membership; return whether it has done so.
+        """Ask the controller to remove all leadership and ISR membership of this broker; return whether it is done.
 
-        If this process has not registered, the broker leads nothing and is in no ISR, so there is nothing to wait for.
-        It will not be unfenced either, because it reports that it is draining.
+        If this process has not registered, the broker leads nothing and is in no ISR. The controller will not unfence
+        it, because it reports that it is draining. So there is nothing to wait for.
         """
         self.is_draining = True
         if self.broker_epoch < 0:

@@ -1,6 +1,6 @@
-"""The controller's part in moves of replicas: start them, change leaders, finish them. Driven by ``Controller``.
+"""The controller's part in moves of replicas: start them, change leaders, finish them. ``Controller`` drives it.
 
-It keeps no essential state. A new controller reads the progress of every move from the image, and continues there.
+The progress of every move is in the image. So a new controller continues where the former one stopped.
 """
 
 import logging
@@ -18,17 +18,17 @@ from raft_meta.machine.topics.reassignments import plan_steps, running
 logger = logging.getLogger(__name__)
 
 STEPS_MAX = 2_000
-"""The most steps in a command, well below its limit of 1 MiB."""
+"""Largest number of steps in a command. It stays well below the command's limit of 1 MiB."""
 HANDOVER_MS = 500
-"""The time between the change of leader and the removal of the old leader.
+"""The time between the change of leader and the removal of the old leader, in ms.
 
-Writers that wait at the old leader learn there that the new one has committed their records, which takes one fetch.
-After the old leader is removed, they would only get ``FateUnknownError``.
+Writers may still wait at the old leader. It needs one fetch from the new leader to learn that their records are
+committed, and then answers them. If it were removed before, they would get ``FateUnknownError``.
 """
 
 
 class Reassigner:
-    """Carries out what ``reassignments.plan_steps`` plans."""
+    """Proposes the steps that ``reassignments.plan_steps`` plans."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Reassigner:
         self._propose = propose
         self._propose_changes = propose_changes
         self._handed_over: dict[PartitionKey, MonotonicMs] = {}
-        """When this controller changed the leader of each partition whose move is about to finish."""
+        """Partition → when this controller changed its leader, for moves that are about to finish."""
         self._at_rest: Map[PartitionKey, Partition] = Map()
-        """The partitions of the last image without moves."""
+        """The partitions of the last image that had no moves."""
 
     async def turn(self, image: Image) -> None:
-        """Propose the steps that are due now."""
+        """Propose the steps that are possible now."""
         if image.partitions is self._at_rest:
             return
         if not running(image):
@@ -82,7 +82,8 @@ class Reassigner:
                     f" refused={code}" if code else "",
                 )
             if all(codes):
-                # Each command makes a new image, and each image a new turn: refused steps must not cause a busy loop.
+                # Each command makes a new image, and each image starts a turn. If all steps are refused, wait, so that
+                # this does not become a busy loop.
                 await self._clock.sleep(REFUSED_RETRY_MS)
 
 
