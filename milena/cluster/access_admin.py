@@ -1,4 +1,4 @@
-"""Administration of access control: users, tokens, access control entries and the mode. Each takes a few HTTP calls."""
+"""Administration of access control: users, tokens, quotas, access control entries and the mode, over HTTP."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -28,7 +28,7 @@ from milena.model.secret import Secret
 
 
 class AccessAdmin:
-    """Administer who may do what in a cluster; ``AdminClient.access`` is one. Raises the errors of ``milena.errors``.
+    """Administer the access control of a cluster; ``AdminClient.access`` returns an object of this class.
 
     Every method raises ``CredentialsRefusedError`` or ``NotPermittedError`` if the cluster does not permit the call.
     """
@@ -75,9 +75,9 @@ class AccessAdmin:
 
         Args:
             name: letters, digits or ``. _ @ / + = -``.
-            password: the user's password. A user without one authenticates by tokens only.
-            is_superuser: the user may do everything, regardless of entries.
-            keep_previous: the former password stays valid together with the new one, until the next is set.
+            password: the user's password. A user without a password authenticates by tokens only.
+            is_superuser: whether the user may do everything, regardless of access control entries.
+            keep_previous: the former password stays valid beside the new one, until a third password is set.
             revoke_tokens: delete the user's tokens. By default they stay valid when the password changes.
 
         Raises:
@@ -95,7 +95,7 @@ class AccessAdmin:
             body["keep_previous"] = True
         if revoke_tokens:
             body["revoke_tokens"] = True
-        # A repeat would make the new password the former one.
+        # A repeat with ``keep_previous`` would store the new password as the former one too, and lose the former one.
         answer = await self._http.put(_user_path(name), body, is_repeatable=not keep_previous)
         return user_view(AnswerFields(answer, "user"))
 
@@ -125,7 +125,9 @@ class AccessAdmin:
         lifetime_ms: int | None = None,
         grants: Sequence[TokenGrant] = (),
     ) -> NewToken:
-        """Create a token that acts for a user, with the permissions that both have. Only this response has its secret.
+        """Create a token that acts for a user. A request with it needs the user's permission and the token's grant.
+
+        The secret of the token is returned only once, by this call.
 
         Args:
             user: the user's name.
@@ -155,7 +157,7 @@ class AccessAdmin:
         await self._http.delete(f"{_tokens_path(user)}/{segment(token_id)}")
 
     async def quotas(self) -> list[QuotaView]:
-        """Return all quotas, by user and client id."""
+        """Return all quotas, sorted by user and client id."""
         return [quota_view(found) for found in await self._all_of("/quotas", "quotas")]
 
     async def alter_quota(
@@ -170,7 +172,7 @@ class AccessAdmin:
         Args:
             limits: new limits by key; None removes a limit. Keys that are not named keep their limits.
             user: a user's name. ``*`` means each user that has no quota of its own.
-            client_id: the programs' client id; ``*`` as for ``user``.
+            client_id: the programs' client id; ``*`` means each client id that has no quota of its own.
 
         Raises:
             AnswerError: neither user nor client id is given, or a number is invalid; the message says what to change.
@@ -181,7 +183,7 @@ class AccessAdmin:
         return quota_view(AnswerFields(await self._http.put("/quotas", body), "quota"))
 
     async def delete_quota(self, *, user: str | None = None, client_id: str | None = None) -> None:
-        """Delete a quota; parameters as for ``alter_quota``. A quota that does not exist is no error."""
+        """Delete a quota; parameters as for ``alter_quota``. Do nothing if the quota does not exist."""
         named = {"user": user, "client_id": client_id}
         params = {name: value for name, value in named.items() if value is not None}
         await self._http.delete("/quotas", params)
@@ -205,7 +207,7 @@ class AccessAdmin:
         return acl_entries(await self._http.delete(await self._acls_path(), wanted.params()))
 
     async def _all_of(self, path: str, field: str) -> list[AnswerFields]:
-        """Return every row of a list. A node sends it in pages; a node of an earlier release sends it all at once."""
+        """Return all rows of a list. A node sends pages; a node of an earlier release sends all rows at once."""
         rows: list[AnswerFields] = []
         while True:
             params = {"skip": str(len(rows))} if rows else None

@@ -1,6 +1,6 @@
-"""Access control as nodes describe it: values, and reading them from responses (pure).
+"""Value classes for access control, and functions that parse them from the responses of nodes (pure).
 
-Types, operations and permissions are the words of ``milena.model.access``, or those of a later release.
+Types, operations and permissions are strings: values of the enums in ``milena.model.access``, or of a later release.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from milena.model.secret import Secret
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessView:
-    """The mode of the cluster's access control, and the user that it takes the client for.
+    """The mode of the cluster's access control, and the user that this client authenticated as.
 
     ``user`` and ``token_id`` are None for a client without a user or a token.
     """
@@ -38,7 +38,7 @@ class UserView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaView:
-    """The limits of a user or a client id. None in a field means any; ``*`` means each that has no quota of its own.
+    """The limits of a user, a client id, or both. None means any; ``*`` means each name without a quota of its own.
 
     ``limits`` has the keys of ``milena.model.quotas.QuotaKey``, or those of a later release.
     """
@@ -50,7 +50,7 @@ class QuotaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGrant:
-    """One of the permissions of a token."""
+    """Operations that a token permits on the resources of a name pattern."""
 
     resource_type: str
     name: str
@@ -75,7 +75,7 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A token and its secret, which no node can show again."""
+    """A new token with its secret. Nodes store only a hash, so they cannot return the secret again."""
 
     view: TokenView
     token: Secret
@@ -96,7 +96,7 @@ class AclEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """A filter of entries: those that match all fields that are set. None matches any."""
+    """A filter of access control entries. An entry must match every field that is set; None matches any value."""
 
     principal: str | None = None
     resource_type: str | None = None

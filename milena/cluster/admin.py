@@ -28,11 +28,11 @@ from milena.model.clock import Clock
 from milena.records import Position, TopicPartition
 
 TIMEOUT_S = 15.0
-"""The timeout of a call. It is longer than the longest election, so that a late response still arrives."""
+"""The timeout of a call. It is longer than the longest election, so a call may succeed during one."""
 _BATCH_TYPE = "application/vnd.milena.batch"
 _START_OFFSET = "Milena-Start-Offset"
 _NO_QUORUM = 50305
-"""The API's error code for: no majority of the metadata quorum responds."""
+"""The error code with which a node reports that no majority of the metadata quorum responds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class AdminClient(Hinting, hints="Admin"):
 
     @property
     def url(self) -> str:
-        """The node that was given first."""
+        """The URL of the first node that the client was given."""
         return self._http.url
 
     @property
@@ -107,7 +107,7 @@ class AdminClient(Hinting, hints="Admin"):
         """Return whether a majority of the metadata quorum responds, by the cheapest request that needs one.
 
         Raises:
-            ClientError: it cannot be found out.
+            ClientError: the request failed for another reason.
         """
         try:
             await self._http.get("/brokers")
@@ -118,7 +118,7 @@ class AdminClient(Hinting, hints="Admin"):
         return True
 
     async def node_metrics(self, url: str) -> MetricsView:
-        """Return the counters of the node at ``url``: its own traffic, its replicas, its view of the quorum."""
+        """Return the metrics of the node at ``url``: its traffic, its replicas, its role in the quorum."""
         return await read_metrics(self._http, url)
 
     async def examine(self, node: NodeView, clock: Clock) -> NodeExam:
@@ -143,7 +143,7 @@ class AdminClient(Hinting, hints="Admin"):
 
         Raises:
             TargetNotFoundError: there is no such node.
-            AnswerError: it cannot be done; the message says what to change.
+            AnswerError: the cluster cannot make these moves; the message says what to change.
         """
         body: dict[str, Json] = {"rebalance": True} if drain is None else {"drain": drain}
         body["dry_run"] = dry_run
@@ -161,17 +161,17 @@ class AdminClient(Hinting, hints="Admin"):
         throttle: int | None = None,
         max_concurrent: int | None = None,
     ) -> list[RequestedMove]:
-        """Move partitions to these nodes, the preferred leader first. The moves continue in the background.
+        """Move the replicas of partitions to other nodes. The moves continue in the background.
 
         Args:
-            replicas: the node ids of each partition.
+            replicas: for each partition the ids of its new nodes, the preferred leader first.
             dry_run: return the moves, and make none.
             throttle: the most bytes per second that a node sends to new replicas; None: without limit.
             max_concurrent: the most partitions that move at a time; None: the cluster's default.
 
         Raises:
             TargetNotFoundError: no such topic, partition or node.
-            AnswerError: it cannot be done; the message says what to change.
+            AnswerError: the cluster cannot make these moves; the message says what to change.
         """
         moves: list[Json] = [
             {"topic": where.topic, "partition": where.partition, "replicas": list(nodes)}
@@ -203,7 +203,7 @@ class AdminClient(Hinting, hints="Admin"):
         return planned_moves(await self._http.delete("/reassignments", params))
 
     async def cluster_id(self) -> str:
-        """Return the cluster's id, which is requested once."""
+        """Return the cluster's id. Only the first call sends a request."""
         if self._cluster_id is None:
             answer = AnswerFields(await self._http.get("/v3/clusters"), "clusters")
             clusters = list(answer.objects("data"))
@@ -236,7 +236,7 @@ class AdminClient(Hinting, hints="Admin"):
         )
 
     async def topic_sizes(self, name: str) -> TopicSizes:
-        """Return what a topic stores on all nodes, and which of its configs are set.
+        """Return the bytes that a topic stores on all nodes, and the configs that were set for it.
 
         Raises:
             TargetNotFoundError: there is no topic of this name.
@@ -266,7 +266,7 @@ class AdminClient(Hinting, hints="Admin"):
         replication_factor: int | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic; None leaves the choice to the cluster.
+        """Create a topic. For a parameter that is None, the cluster uses its default.
 
         Args:
             name: 1 to 249 letters, digits, '.', '_' and '-'.
@@ -287,11 +287,11 @@ class AdminClient(Hinting, hints="Admin"):
         await self._http.post(f"/v3/clusters/{await self.cluster_id()}/topics", body)
 
     async def add_partitions(self, name: str, partitions: int) -> None:
-        """Raise the number of a topic's partitions to ``partitions``; if it has that many, nothing changes.
+        """Raise the number of a topic's partitions to ``partitions``; do nothing if it already has this number.
 
         Raises:
             TargetNotFoundError: there is no topic of this name.
-            AnswerError: the topic has more partitions, or these are too many; the message says what to change.
+            AnswerError: the topic already has more partitions, or the number is above the cluster's limit.
         """
         await self._http.patch(
             f"/v3/clusters/{await self.cluster_id()}/topics/{segment(name)}",
@@ -319,7 +319,7 @@ class AdminClient(Hinting, hints="Admin"):
     async def delete_records(self, topic: str, partition: int, before: int | None) -> int:
         """Delete the records below ``before`` permanently; None: all committed records. A repeat is harmless.
 
-        Returns the first offset that is left.
+        Return the new first offset of the partition.
 
         Args:
             topic: the topic's name.
@@ -416,7 +416,7 @@ class AdminClient(Hinting, hints="Admin"):
             partitions: the numbers of the partitions; None: all.
 
         Raises:
-            GroupNotEmptyError: the group has members, whose offsets these are; nothing was changed.
+            GroupNotEmptyError: the group has members, which would overwrite the offsets; nothing was changed.
             TargetNotFoundError: no such topic or partition.
         """
         return await group_admin.reset(self._http, group_id, topic, position, partitions=partitions)
@@ -424,7 +424,9 @@ class AdminClient(Hinting, hints="Admin"):
     async def reset_plan(
         self, group_id: str, topic: str, position: Position
     ) -> dict[int, tuple[int | None, int]]:
-        """Return the offset now, and the offset after a reset, of each partition of a topic. It changes nothing.
+        """Return the committed offset (None without one), and the offset after a reset, of each partition of a topic.
+
+        This changes nothing.
 
         Args:
             group_id: the group.
@@ -450,11 +452,11 @@ class AdminClient(Hinting, hints="Admin"):
         return await transactions.transactions(self._http, older_than_ms=older_than_ms)
 
     async def abort_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Abort a transaction, so that nothing that it wrote counts. A repeat is harmless.
+        """Abort a transaction, so that no reader of committed records sees its records. A repeat is harmless.
 
         Raises:
             TargetNotFoundError: there is no such producer.
-            ProducerFencedError: the producer is at another epoch.
+            ProducerFencedError: the producer's current epoch is another one.
             AnswerError: the transaction is committed.
         """
         await transactions.abort(self._http, producer_id, producer_epoch)
@@ -466,9 +468,9 @@ class AdminClient(Hinting, hints="Admin"):
         return AnswerFields(answer, "GET /").integer("node_id")
 
     async def drain(self, *, timeout_ms: int) -> bool:
-        """Make the node at ``url`` pass on its leaderships; return True when it leads nothing any more.
+        """Make the node at ``url`` hand its leaderships to other nodes; return True once it leads no partition.
 
-        False: the time was over, or the node keeps partitions that no other node can lead. The node stays draining
+        Return False if the time is over, or if no other node can lead some partition. The node stays draining
         until its process ends. The client's own timeout must be longer than ``timeout_ms``.
         """
         answer = await self._http.post("/drain", {"timeout_ms": timeout_ms}, only=self._http.url)
@@ -531,7 +533,7 @@ def _metadata_topic(fields: AnswerFields) -> TopicView:
 
 
 def topic_view(answer: Json) -> TopicView:
-    """Return the body of ``GET /topics/{name}`` as values. It has no leader epochs; they are -1."""
+    """Return the body of ``GET /topics/{name}`` as values. The body has no leader epochs, so they are -1."""
     fields = AnswerFields(answer, "topic")
     return TopicView(
         name=fields.text("name"),

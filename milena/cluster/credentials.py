@@ -1,4 +1,4 @@
-"""The credentials of a client, and the authorities that it trusts. Each setting has one name in every place.
+"""The credentials of a client, and the certificate authorities that it trusts. The table lists the names of settings.
 
     token_file      MILENA_TOKEN_FILE       --token-file       tokenFile       token_file = "..."
     token           MILENA_TOKEN            none               token           token = "..."
@@ -11,9 +11,9 @@
     client_id       MILENA_CLIENT_ID        --client-id        clientId        client_id = "..."
     Credentials     the environment         the command line   Spark           a profile
 
-A token or a password goes with every request, as ``Authorization``. A certificate is shown to each server that an https
-connection reaches. A client id proves nothing: programs that share a quota use the same one (KIP-546). Command lines
-have no option for a secret, because every user of a machine can read the arguments of all programs.
+A token or a password is sent with every request, as ``Authorization``. A client certificate is sent to each server that
+an https connection reaches. A client id is not verified: programs that share a quota send the same one (KIP-546). The
+command line has no option for a secret, because every user of a machine can read the arguments of all programs.
 """
 
 import re
@@ -31,7 +31,7 @@ from milena.model.secret import Secret
 ENVIRONMENT_PREFIX = "MILENA_"
 
 SECRET_BYTES_MAX = 4_096
-"""The largest file with a secret, in bytes. A larger file is the wrong file."""
+"""The largest file with a secret, in bytes. A larger file cannot be the right one."""
 
 _CLIENT_ID = re.compile(CLIENT_ID)
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
@@ -42,9 +42,9 @@ FilePath = str | PathLike[str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """A token, or a user and a password; a client certificate; the authority of the nodes' certificates.
+    """A token, or a user and a password; a client certificate; the authority that signed the nodes' certificates.
 
-    Files are read when they are first needed. Files of secrets are read again when a node refuses the value.
+    Files are read when they are first needed. If a node refuses a secret, its file is read again.
 
     Attributes:
         token, token_file: a token that the cluster issued, or the file that holds it.
@@ -56,7 +56,7 @@ class Credentials:
         client_id: the program's name for itself, as Kafka's ``client.id``; None: no name.
 
     Raises:
-        ValueError: parts contradict each other, or cannot be sent.
+        ValueError: attributes contradict each other, or a value has characters that no header can hold.
         TypeError: a token or a password is no ``Secret``.
     """
 
@@ -116,12 +116,15 @@ class Credentials:
 
     @property
     def is_guarded(self) -> bool:
-        """True if they may go to some hosts only: they identify the client, or name the authority to trust."""
+        """True if requests may go only to hosts that the client trusts, because they carry credentials.
+
+        Credentials that only name a ``ca`` count too.
+        """
         return replace(self, client_id=None) != ANONYMOUS
 
     @property
     def is_anonymous(self) -> bool:
-        """True if requests carry no identity."""
+        """True if requests carry neither a token nor a user."""
         return self.token is None and self.token_file is None and self.user is None
 
     def advice(self, status: int) -> str:
@@ -145,7 +148,7 @@ class Credentials:
         return "no certain user" if self.cert is None else f"the owner of {self.cert}"
 
     def authorization(self) -> Secret | None:
-        """Return the header's value; a file is read again. None: there is no header.
+        """Return the value of the ``Authorization`` header; None if anonymous. A file is read again with each call.
 
         Raises:
             BadCredentialsError: a file cannot be read, or holds something else.
@@ -164,7 +167,7 @@ class Credentials:
         """Return the TLS context of https connections: the authorities to trust, and the certificate to show.
 
         Raises:
-            BadCredentialsError: a file cannot be read, or is not what it should be.
+            BadCredentialsError: a file cannot be read, or is not PEM, or certificate and key do not belong together.
         """
         try:
             context = ssl.create_default_context(cafile=self.ca)
@@ -201,9 +204,9 @@ def texts_of(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def nearer(said: Mapping[str, str], before: Mapping[str, str]) -> dict[str, str]:
-    """Merge ``said`` over ``before``, and drop the parts of ``before`` that contradict it.
+    """Return ``before`` updated with ``said``, without the settings of ``before`` that contradict ``said``.
 
-    A token replaces a user with the password, and the other way round. A certificate comes with its own key.
+    A token in ``said`` drops user and password in ``before``, and the other way round. A certificate drops the key.
     """
     replaced: set[str] = set()
     if TOKENS & said.keys():
@@ -247,7 +250,7 @@ class Authorization:
         Raises:
             BadCredentialsError: as ``Credentials.authorization``.
         """
-        # Of several calls in flight, the first to be refused reads the file for all.
+        # Several calls may be refused with the same value. Only the first one reads the file again.
         if self._value == refused:
             self._value = self._credentials.authorization()
         return None if self._value == refused else self._value

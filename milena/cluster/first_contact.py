@@ -1,20 +1,20 @@
-"""Decide how long a client goes on while no node has ever responded to it (pure).
+"""Decide how long a client tries while no node has ever responded to it (pure).
 
-A cluster that has responded before comes back: elections and restarts end. So the retries of the client last for a
-minute or two. Before the first response, a wrong address is the more likely reason, so the client gives up sooner.
+A cluster that has responded before is likely to respond again, after an election or a restart. So the client retries
+for a minute or two. Before the first response, a wrong address is the likelier reason, so the client gives up sooner.
 """
 
 CONNECT_TIMEOUT_MS = 10_000
 """How long a client tries to get the first response of any node, in ms."""
 
 CONNECT_TIMEOUT_MS_MAX = 86_400_000
-"""A day: clients that another limit ends sooner."""
+"""Largest value of ``connect_timeout_ms``: a day. It suits clients for which another limit ends the attempts."""
 
 PAUSE_MS_MAX = 1_200
-"""The longest pause between two attempts of the client's retries by default, in ms: a second, and its jitter."""
+"""The longest pause between two attempts, with the default settings of retries, in ms: a second plus jitter."""
 
 LATE_CALL_MS = 3_000
-"""How long one call may take after the time is over, in ms. It still finds a cluster that has come up."""
+"""Timeout of a call that starts after the deadline, in ms. Such a call still finds a cluster that has come up."""
 
 
 class FirstContact:
@@ -33,22 +33,22 @@ class FirstContact:
         """Return when a call that starts now must end; infinite after the first response."""
         if self.is_made:
             return float("inf")
-        # A program may have been busy with other things since its last failed call.
+        # If the last failed call is long ago, the program did something else in between: start the time again.
         if self._since_ms is None or now_ms - self._failed_ms > self.timeout_ms:
             self._since_ms = self._failed_ms = now_ms
         end_ms = self._since_ms + self.timeout_ms
         return end_ms if now_ms < end_ms else now_ms + LATE_CALL_MS
 
     def on_failure(self, now_ms: float, reasons: str) -> bool:
-        """Note a call without a response; return True if the client must give up, because the time is over.
+        """Note a call without a response; return True if the client must give up.
 
-        The time also counts as over if the next attempt could come too late.
+        It gives up if the deadline has passed, or would pass during the longest pause before the next attempt.
         """
         self._failed_ms, self._reasons = now_ms, reasons
         return self._since_ms is None or now_ms + PAUSE_MS_MAX > self._since_ms + self.timeout_ms
 
     def news(self) -> str | None:
-        """Return why the calls so far have failed, when the client makes another one; only once."""
+        """Return why the calls so far have failed, for a log line; None if it was returned before or none failed."""
         if self.is_made or self._is_told or not self._reasons:
             return None
         self._is_told = True

@@ -10,7 +10,7 @@ T = TypeVar("T")
 async def first_of(
     work: Coroutine[object, object, T], limit: Coroutine[object, object, object]
 ) -> T | None:
-    """Return or raise the result of ``work``; return None if ``limit`` ends first. The other one is cancelled."""
+    """Return or raise the result of ``work``; return None if ``limit`` ends first. Cancel the slower of the two."""
     task, bound = asyncio.ensure_future(work), asyncio.ensure_future(limit)
     try:
         await asyncio.wait({task, bound}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Administration of consumer groups in one or two HTTP calls each; ``milena.cluster.admin`` has them as methods."""
+"""Administration of consumer groups over HTTP; ``milena.cluster.admin.AdminClient`` has these functions as methods."""
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
@@ -18,17 +18,18 @@ from milena.fields import AnswerFields, Json
 from milena.records import LastN, Position, StartAt, TimestampMs, TopicPartition, check_position
 
 QUESTIONS_MAX = 64
-"""How many ends of partitions are requested at a time."""
+"""Most requests for the end of a partition that are in flight at a time."""
 PAGE_ROWS = 1_000
-"""How many partitions' lags come with one response."""
+"""Number of partitions in one response with lags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLag:
-    """A group's progress in one partition. None means unknown: nothing committed, no leader, no owner.
+    """A group's progress in one partition.
 
-    ``lag`` is the number of offsets that are still to be read, as nodes count them. It is also None if the committed
-    offset is above the end.
+    ``committed`` is None if the group has committed no offset, ``end`` if the partition has no leader, ``owner`` if no
+    member has the partition. ``lag`` is the number of offsets still to be read, as nodes count them. It is None if it
+    is unknown, or if the committed offset is above the end.
     """
 
     topic: str
@@ -84,7 +85,7 @@ async def lags(http: HttpSession, found: GroupView) -> list[PartitionLag]:
         )
 
     for where in found.offsets.keys() - rows.keys():
-        # The topic was deleted, or this client may not see it.
+        # The response leaves out topics that were deleted, or that this client may not see.
         rows[where] = PartitionLag(
             topic=where.topic,
             partition=where.partition,

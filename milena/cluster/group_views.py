@@ -1,4 +1,4 @@
-"""Consumer groups as nodes describe them: values, and reading them from responses (pure)."""
+"""Value classes for consumer groups, and functions that parse them from the responses of nodes (pure)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from milena.records import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """A group's commit in a partition; ``offset`` is that of the next record to read."""
+    """The offset that a group has committed in a partition: the offset of the next record to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -20,7 +20,8 @@ class GroupOffset:
 class GroupMember:
     """One member of a group.
 
-    Its partitions: those that it reads (``assignment``), must give back (``revoking``), and waits for (``pending``).
+    Attributes of partitions: ``assignment`` has those that the member reads, ``revoking`` those that it must give up,
+    ``pending`` those that it gets once another member has given them up.
     """
 
     member_id: str

@@ -1,12 +1,12 @@
 """HTTP calls to nodes, and the meaning of their failures. All calls of the client go through this module.
 
-If a connection was refused, nothing was sent. If it broke or timed out after a request was sent that changes something,
-the result is unknown: that is ``UnknownResultError``, never a plain failure. Hence a call goes to the next node only if
-nothing was sent, or if a repeat is harmless.
+If a connection is refused, nothing was sent. If a connection breaks or times out after a request was sent, the node may
+have carried the request out. If the request changes something, the call then raises ``UnknownResultError``. So a call
+is tried at the next node only if nothing was sent, or if a repeat is harmless.
 
-Responses are not trusted. No more of a body is read than the call allows. A body that is not JSON of the right shape is
-an ``UnexpectedAnswerError``. Redirects are not followed, because a write must not go to a node that its sender did not
-choose. Credentials go only to nodes that ``NodeRoutes`` allows.
+Responses are not trusted. A body is read only up to the call's limit. A body that is not JSON of the right shape raises
+``UnexpectedAnswerError``. Redirects are not followed, so that no server can send a write elsewhere. Credentials are
+sent only to nodes that ``NodeRoutes`` allows.
 """
 
 import asyncio
@@ -77,10 +77,10 @@ __all__ = [
 ]
 
 CONNECT_TIMEOUT_S = 3.0
-"""A node on any sane network accepts within this time. The rest of the timeout is for its response."""
+"""Timeout of connecting to one node. The rest of a call's timeout is left for the response."""
 
 ATTEMPTS_TIMES = 2
-"""The most timeouts that a call takes in total when it goes on to other nodes."""
+"""A call that tries several nodes takes at most this many of its timeouts in total."""
 
 ANSWER_BYTES_MAX = 64 << 20
 """The most bytes of a JSON response: enough for the metadata of more than 100,000 partitions."""
@@ -91,16 +91,16 @@ CONNECTIONS_MAX = 1_024
 JSON_TYPE = "application/json"
 
 _SANE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-"""The form of ids that nodes make. Any other text is not shown to people."""
+"""The form of the request ids that nodes create. An id of another form is left out of messages."""
 
 _ERRNO = re.compile(r"\[Errno ([0-9]+)\]")
 _NO_NAME = re.compile(r"\[Errno -[0-9]+\] (.*)")
-"""The text of an error of ``getaddrinfo``, whose numbers are negative."""
+"""Pattern of an error of ``getaddrinfo``. Only its error numbers are negative."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCall:
-    """One request to any node. ``path`` is percent-encoded and holds the query; bodies may hold secrets."""
+    """One request to any node. ``path`` is percent-encoded and includes the query. The body may hold secrets."""
 
     method: str
     path: str
@@ -109,11 +109,11 @@ class HttpCall:
     accept: str = "application/json, */*;q=0.5"
     answer_bytes_max: int = ANSWER_BYTES_MAX
     timeout_s: float | None = None
-    """The timeout; None: the session's."""
+    """The timeout in seconds; None: the session's timeout."""
     if_match: int | None = None
-    """The offset that must be the partition's next one, for the write to happen."""
+    """The write is refused unless this is the partition's next offset. None: no condition."""
     transaction: str | None = None
-    """The transaction that the write belongs to."""
+    """Header value that names the transaction of the write; None: no transaction."""
     idempotency_key: str | None = None
     """The key by which a repeated write is recognised: visible ASCII, at most 255 characters."""
     is_repeatable: bool = False
@@ -122,7 +122,7 @@ class HttpCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawAnswer:
-    """The response of the node at ``url``."""
+    """A response with any status, from the node at ``url``; the body is not parsed."""
 
     status: int
     headers: Mapping[str, str]
@@ -153,12 +153,12 @@ class HttpSession:
         self._connections: HttpConnections | None = None
         self._origins: dict[str, Origin] = {}
         self._answered: set[str] = set()
-        """URLs that have responded in HTTP, even with a refusal."""
+        """URLs from which a response in HTTP has arrived, with any status."""
         self._contact = FirstContact(connect_timeout_ms)
 
     @property
     def url(self) -> str:
-        """The node that was given first."""
+        """The URL of the first node that the session was given."""
         return self.routes.seeds[0]
 
     async def __aenter__(self) -> Self:
@@ -192,7 +192,7 @@ class HttpSession:
         )
 
     async def post(self, path: str, body: Json, *, only: str | None = None) -> Json:
-        """Send a POST, which changes something; ``only`` names the one node to send it to.
+        """Send a POST that is never repeated; return the JSON. ``only`` is the URL of the one node to send it to.
 
         Raises:
             UnreachableError: nothing was sent.
@@ -205,7 +205,7 @@ class HttpSession:
         return json_of(await self._send_to(only, call, self._timeout_s), f"POST {path}")
 
     async def patch(self, path: str, body: Json) -> Json:
-        """Send a PATCH, which sets something to what ``body`` says. A repeat changes nothing more.
+        """Send a PATCH; return the JSON of the response. It may be repeated, because it sets values.
 
         Raises:
             UnreachableError: no response.
@@ -217,9 +217,9 @@ class HttpSession:
         return await self._json(call)
 
     async def put(self, path: str, body: Json, *, is_repeatable: bool = True) -> Json:
-        """Send a PUT, which sets something to what ``body`` says.
+        """Send a PUT; return the JSON of the response.
 
-        Raises as ``patch`` does; if it is not repeatable, as ``post`` does.
+        A repeatable PUT raises the errors of ``patch``, another one those of ``post``.
         """
         call = HttpCall(
             method="PUT", path=path, body=json.dumps(body).encode(), is_repeatable=is_repeatable
@@ -227,7 +227,7 @@ class HttpSession:
         return await self._json(call)
 
     async def delete(self, path: str, params: Mapping[str, str] | None = None) -> Json:
-        """Send a DELETE; raises as ``post`` does."""
+        """Send a DELETE that is never repeated; return the JSON. It raises the errors of ``post``."""
         return await self._json(HttpCall(method="DELETE", path=path + _query(params)))
 
     async def send(self, call: HttpCall, *, preferred: str | None = None) -> RawAnswer:
@@ -235,7 +235,7 @@ class HttpSession:
 
         Raises:
             UnreachableError: no node could be reached, or the call is repeatable and no node responded.
-            NeverReachedError: no node has ever responded, for ``connect_timeout_ms``.
+            NeverReachedError: no node has responded to this session within ``connect_timeout_ms``.
             UnknownResultError: the call was sent, and no response arrived.
             UnexpectedAnswerError: the response is larger than ``answer_bytes_max``, or is encoded.
             CredentialsRefusedError, NotPermittedError: the node responded with 401 or 403.
@@ -267,17 +267,17 @@ class HttpSession:
         assert failures, "there is always a node to ask"
         if not self._contact.is_made:
             raise self._unreached(failures) from failures[0]
-        # The first failure is that of the node that should have responded.
+        # The first failure comes from the node that was preferred.
         raise failures[0]
 
     def _tell_unreached(self) -> None:
-        """Log the failure of the first call when the client makes another one. A call that is not retried raises."""
+        """Log once why earlier calls failed, because the client tries again. The last failure is raised, not logged."""
         reasons = self._contact.news()
         if reasons is not None:
             logger.warning("no node has responded so far, trying again: %s", reasons)
 
     def _unreached(self, failures: Sequence[UnreachableError]) -> UnreachableError:
-        """Return the error of a call, if no node has ever responded. It has the failure of each address."""
+        """Return the error of a call while no node has ever responded; its message has the failure of each address."""
         reasons = "; ".join(error.message for error in failures)
         if not self._contact.on_failure(self._clock.now_ms(), reasons):
             return UnreachableError(reasons)
@@ -287,7 +287,7 @@ class HttpSession:
         )
 
     def _check_contact(self, answer: RawAnswer, call: HttpCall) -> None:
-        """Note that a node responded. Until one has, take the failure of another server for no response.
+        """Note that a node responded. Before that, treat a failure from another kind of server as no response.
 
         Raises:
             UnreachableError: a proxy without a node behind it, or another server, responded with a failure.
@@ -302,10 +302,10 @@ class HttpSession:
             )
 
     async def ask(self, url: str, call: HttpCall) -> RawAnswer:
-        """Return the response of this one node, which need not be one that the session knows.
+        """Send a call to the node at ``url`` only; return its response. The session need not know this URL.
 
         Raises:
-            ClientError: as ``send``.
+            ClientError: the errors of ``send``.
         """
         timeout_s = self._timeout_s if call.timeout_s is None else call.timeout_s
         return await self._send_to(normalise_url(url), call, timeout_s)
@@ -323,7 +323,7 @@ class HttpSession:
         shown = self._authorization.value()
         answer = await self._send_as(shown, origin, url, call, timeout_s)
         if answer.status == 401:
-            # A 401 comes before anything was done, so any call may be sent again.
+            # A node responds with 401 before it does anything. So any call may be sent again.
             renewed = self._authorization.after_refusal(shown)
             if renewed is not None:
                 answer = await self._send_as(renewed, origin, url, call, timeout_s)
@@ -414,10 +414,10 @@ class HttpSession:
         return found
 
     def _suspicion(self, url: str, error: BaseException | None) -> str:
-        """Return what else may explain a failed or broken connection; empty if nothing is known.
+        """Return a hint at the likely cause of a failed connection, for the error message; empty without one.
 
-        A port that speaks TLS closes a connection of plain HTTP. Under TLS 1.3, a node closes the connection of a
-        client without a certificate after the handshake. To the client, both look like a node that ended.
+        A TLS port closes a connection of plain HTTP. A node that requires client certificates closes, under TLS 1.3,
+        the connection of a client without one after the handshake. Both look to the client as if the node had crashed.
         """
         if getattr(error, "verify_code", None) in _UNKNOWN_AUTHORITY:
             ca = self._credentials.ca
@@ -433,11 +433,11 @@ class HttpSession:
 
 
 def segment(name: str) -> str:
-    """Return a name as one segment of a path.
+    """Return a name, percent-encoded as one segment of a path.
 
     Raises:
-        TargetNotFoundError: the name is empty: nothing has it, and the path would be another endpoint's.
-        TypeError: it is no text.
+        TargetNotFoundError: the name is empty; the path would then be that of another endpoint.
+        TypeError: the name is no ``str``.
     """
     if not isinstance(name, str):
         raise TypeError(f"a name is text, not {type(name).__name__}: {name!r}")
@@ -451,7 +451,7 @@ def _query(params: Mapping[str, str] | None) -> str:
 
 
 def json_of(answer: RawAnswer, what: str) -> Json:
-    """Return the JSON of a response, or raise the error that it is."""
+    """Return the JSON of a response, or raise the error that its status and body stand for."""
     return read_answer(
         answer.status,
         answer.body,
@@ -464,13 +464,18 @@ def json_of(answer: RawAnswer, what: str) -> Json:
 def read_answer(
     status: int, raw: bytes, what: str, *, kind: str | None = None, request_id: str | None = None
 ) -> Json:
-    """Return the JSON of a response, or raise the error that it is.
+    """Return the JSON of a response, or raise the error that its status and body stand for.
 
-    ``kind`` is the header ``Milena-Error``, ``request_id`` the header ``X-Request-Id``.
+    Args:
+        status: the HTTP status.
+        raw: the body.
+        what: the request, for the message of an error.
+        kind: the header ``Milena-Error``, the class of the error on the node.
+        request_id: the header ``X-Request-Id``.
     """
     try:
         body: Json = json.loads(raw) if raw else None
-    # Deep nesting raises RecursionError.
+    # Deeply nested JSON raises RecursionError.
     except (ValueError, RecursionError) as error:
         if status < 500 and status not in (401, 403):
             raise UnexpectedAnswerError(
@@ -484,7 +489,7 @@ def read_answer(
     fields = body if isinstance(body, dict) else {}
     code, message = fields.get("error_code"), fields.get("message")
     if status == 404 and kind is None and code is None:
-        # Every 404 of a node has a code. Another server's does not mean that the topic is missing.
+        # Every 404 of a node has an error_code. Without one, another server sent it, and the topic may exist.
         raise UnexpectedAnswerError(
             f"{what}: HTTP 404 without an error_code; is this a Milena node?"
         )
@@ -530,23 +535,24 @@ def _answer_error(
     if kind in _BY_KIND:
         return _BY_KIND[kind]
     if status == 409 and kind is not None:
-        # The state does not allow the call, for one of many reasons. An existing topic has its own kind.
+        # A 409 has many reasons. An existing topic is in ``_BY_KIND``; without a kind, 409 would be read as that.
         return AnswerError
     if status in _BY_STATUS:
         return _BY_STATUS[status]
-    # Confluent's API responds 400 for an existing topic. Milena's keeps that; only the message distinguishes this 400.
+    # As in Confluent's API, an existing topic is a 400. Only the message distinguishes it from other ones.
     if status == 400 and "already exists" in message:
         return TargetExistsError
-    # Only a node knows that nothing was written. The 503 of a proxy in front of it promises nothing.
+    # A node that sends one of these statuses with an error_code has written nothing. A proxy in front of a node also
+    # sends 503, without a code, and then the write may have happened.
     if status in (408, 429, 503) and error_code is not None:
         return NotNowError
     return ServerFailedError if status >= 500 else AnswerError
 
 
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)
-"""Codes of an ``ssl.SSLCertVerificationError``: signed by itself, or by an authority that the client does not have."""
+"""Codes of ``ssl.SSLCertVerificationError`` for certificates that are self-signed or of an unknown authority."""
 _NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
-"""Reasons of an ``ssl.SSLError`` by which versions of OpenSSL report that a handshake got no TLS response."""
+"""Reasons of ``ssl.SSLError``, by version of OpenSSL, if the server did not respond to the handshake in TLS."""
 
 
 def _reason(error: BaseException | None) -> str:
@@ -559,7 +565,7 @@ def _reason(error: BaseException | None) -> str:
     numbers = set(_ERRNO.findall(str(error)))
     if numbers == {str(errno.ECONNREFUSED)}:
         return "connection refused"
-    # Compare by name: a client of plain HTTP does not load the module of the class.
+    # Look at the attribute instead of the class, so that a client of plain HTTP need not import ``ssl``.
     if getattr(error, "reason", None) in _NO_TLS_REASONS:
         return "it answers without TLS; the port may want http"
     return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

@@ -1,14 +1,14 @@
-"""Parse one HTTP/1.1 response from the bytes of a connection (pure): h11's rules, and limits on what is held."""
+"""Parse one HTTP/1.1 response from the bytes of a connection (pure), with h11 and with limits of size."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
 import h11
 
 HEAD_BYTES_MAX = 64 << 10
-"""The most bytes of the status line and all headers together; also of a chunk's size, and of the trailers."""
+"""Limit in bytes for the status line and all headers together, for the size line of a chunk, and for the trailers."""
 
 _ASKED = h11.Request(method="GET", target="/", headers=[("Host", "-")])
-"""The request on which a response's framing depends. No caller sends HEAD or CONNECT, so GET stands for all."""
+"""A request for h11, which needs the method to find the end of a response. Callers never send HEAD or CONNECT."""
 
 
 _START = b"HTTP/"
@@ -19,11 +19,11 @@ class BrokenAnswerError(Exception):
 
 
 class AnswerTooLargeError(Exception):
-    """The body has more bytes than it may."""
+    """The body is larger than the limit of the call."""
 
 
 class AnswerHeaders(Mapping[str, str]):
-    """Headers by name in any case. Of repeated headers, the first counts."""
+    """Headers by name, upper or lower case. For a repeated header, the value is that of the first one."""
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self._values: dict[str, str] = {}
@@ -64,7 +64,7 @@ class AnswerReader:
 
     @property
     def is_reusable(self) -> bool:
-        """True if the response is complete and no bytes follow: the connection may take another request."""
+        """True if the connection may take another request: the response is complete, and no bytes follow it."""
         protocol = self._protocol
         return protocol.their_state is h11.DONE and protocol.trailing_data == (b"", False)
 
@@ -72,11 +72,12 @@ class AnswerReader:
         """Take more bytes; return whether the response is complete.
 
         Raises:
-            BrokenAnswerError, AnswerTooLargeError: the response cannot continue.
+            BrokenAnswerError: the bytes are no HTTP/1.1 response.
+            AnswerTooLargeError: the body is larger than the limit.
         """
         if data:
             if not self.has_begun and data[:5] != _START and not _START.startswith(data):
-                # h11 would wait for the end of a head. A server of another protocol may never send one.
+                # A server of another protocol may never send the end of a head, and h11 would wait for it.
                 raise BrokenAnswerError(f"it is not HTTP/1.1: it begins with {data[:20]!r}")
             self.has_begun = True
             try:
@@ -101,7 +102,7 @@ class AnswerReader:
             match event:
                 case h11.Response():
                     self.status, self.headers = event.status_code, AnswerHeaders(event.headers)
-                    # The size is checked before any of the body is held. h11 has checked that it is a number.
+                    # Refuse a body that is too large before any of it is kept. h11 has checked the number's form.
                     self._check_size(int(self.headers.get("content-length", 0)))
                 case h11.Data():
                     self._check_size(len(event.data))
@@ -114,7 +115,7 @@ class AnswerReader:
                 case h11.InformationalResponse():
                     pass
                 case _:
-                    # There are no more bytes, for now or forever.
+                    # h11 needs more bytes, or the connection has ended.
                     return
 
     def _check_size(self, more: int) -> None:

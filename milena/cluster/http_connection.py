@@ -1,10 +1,8 @@
 """HTTP/1.1 connections to the nodes of a cluster: one request in flight on each, kept open for the next.
 
-This is no general HTTP client: it has no redirects, cookies, proxies or compression. ``milena.cluster.http`` decides
-what a lost connection means for a request.
-
-h11 parses the responses. A general client, even on top of h11, takes longer to load than a small file takes to write,
-and costs several times as much per call.
+It has no redirects, cookies, proxies or compression. ``milena.cluster.http`` decides what a lost connection means for a
+request. h11 parses the responses. A general HTTP client would cost several times as much per call, and its import would
+take longer than the command line needs to write a small file.
 """
 
 import asyncio
@@ -25,16 +23,16 @@ KEPT_MS = 15_000
 """How long an idle connection is reused, in ms. Nodes, and proxies in front of them, close idle connections later."""
 
 _HAPPY_EYEBALLS_S = 0.25
-"""RFC 8305: how long the first address may take before the next is tried in parallel, in seconds."""
+"""Time after which the next address of a host is tried in parallel, in seconds (RFC 8305)."""
 
 _ONE_WRITE_BYTES_MAX = 1 << 20
-"""Up to this size, copying head and body together costs less than a second write, and wakes the node only once."""
+"""Bodies up to this size are copied behind the head and written with it: a second write would wake the node twice."""
 
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 
 
 class ConnectionEndedError(Exception):
-    """The connection was lost before the response was complete. ``has_begun``: part of it had arrived."""
+    """The connection was lost before the response was complete; ``has_begun`` if a part of the response had arrived."""
 
     def __init__(self, reason: str, *, has_begun: bool) -> None:
         super().__init__(reason)
@@ -42,7 +40,7 @@ class ConnectionEndedError(Exception):
 
 
 class ConnectError(Exception):
-    """There is no connection: nothing was sent. The cause says why."""
+    """The connection could not be opened, so nothing was sent; the cause of the exception says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Origin:
     port: int
     base_path: str
     head: str
-    """The header ``Host``."""
+    """The line of the header ``Host``, with its line end."""
 
     @classmethod
     def of(cls, url: str) -> Self:
@@ -71,7 +69,7 @@ class Origin:
         if not found.hostname:
             raise ValueError("it has no host")
         if found.hostname.isdigit():
-            # Resolvers read such a host as the 32 bits of an address.
+            # A resolver would read this number as the 32 bits of an IPv4 address.
             raise ValueError(f"{found.hostname} is not a host; for a port, say 127.0.0.1:PORT")
         name = found.hostname.encode("idna").decode() if not found.hostname.isascii() else None
         host = name or found.hostname
@@ -79,7 +77,7 @@ class Origin:
         port = found.port or SCHEMES[found.scheme]
         place = shown if port == SCHEMES[found.scheme] else f"{shown}:{port}"
         if not (_VISIBLE.fullmatch(place) and _VISIBLE.fullmatch(f"/{found.path}")):
-            # Both go into the head of a request. A line end in them would start another header or request.
+            # Host and path are copied into the head of a request. A line end in them could add a header or a request.
             raise ValueError("it has characters that no URL has")
         return cls(found.scheme, host, port, found.path, f"Host: {place}\r\n")
 
@@ -125,7 +123,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio when the connection is open."""
-        # uvloop's transports act like asyncio's but are no subclass.
+        # A transport of uvloop has these methods, but its class is no subclass of ``asyncio.Transport``.
         self._transport = cast("asyncio.Transport", transport)
         self.is_open = True
 
@@ -160,11 +158,12 @@ class HttpConnection(asyncio.Protocol):
 
         Raises:
             ConnectionEndedError: the connection was lost.
-            BrokenAnswerError, AnswerTooLargeError: the bytes are no response, or too many.
+            BrokenAnswerError: the bytes are no HTTP/1.1 response.
+            AnswerTooLargeError: the body is larger than the limit.
         """
         assert self._transport is not None, "it is connected"
         if not self.is_open:
-            # The server has closed it since it was opened. No other event would end the wait for a response.
+            # The server has closed the connection already, so no later event would end the wait for a response.
             raise ConnectionEndedError(self._end_reason, has_begun=False)
         self._reader = reader = AnswerReader(body_bytes_max=request.answer_bytes_max)
         self._done = asyncio.get_running_loop().create_future()
@@ -188,9 +187,9 @@ class HttpConnection(asyncio.Protocol):
 
 
 class HttpConnections:
-    """All connections of a session, in one event loop. At most ``count_max`` are in use; other requests wait.
+    """All connections of a session, in one event loop. At most ``count_max`` are in use; further requests wait.
 
-    ``make_tls`` is called before the first https connection.
+    ``make_tls`` returns the TLS context; it is called once, before the first https connection.
     """
 
     def __init__(
@@ -227,7 +226,7 @@ class HttpConnections:
             except ConnectionEndedError as error:
                 if kept is None or error.has_begun or not is_repeatable:
                     raise
-            # The node closed the connection as idle at the moment of the request.
+            # The node closed the idle connection while the request was on its way.
             return await self._ask(origin, request, None)
 
     async def _ask(
@@ -250,7 +249,7 @@ class HttpConnections:
         return reader
 
     def _kept(self, origin: Origin) -> HttpConnection | None:
-        """Return the connection that was used last, if it is still good."""
+        """Return the idle connection that was used last, if it is open and was used within ``KEPT_MS``."""
         idle, since_ms = self._idle[origin], self._clock.now_ms() - KEPT_MS
         while idle:
             connection = idle.pop()
@@ -289,7 +288,7 @@ async def _connected(origin: Origin, tls: ssl.SSLContext | None) -> HttpConnecti
             happy_eyeballs_delay=_HAPPY_EYEBALLS_S,
         )
     else:
-        # uvloop tries one address after the other, and does not have this parameter.
+        # ``happy_eyeballs_delay`` is unknown to uvloop, which tries one address after the other.
         _, connection = await loop.create_connection(
             HttpConnection, origin.host, origin.port, ssl=tls
         )

@@ -1,8 +1,8 @@
 """The client's copy of the cluster's metadata, and when it is refreshed.
 
-Any node gives a view of the whole cluster, which is kept for ``max_age_ms``. It is refreshed earlier if a caller found
-it wrong: an unknown topic, or a node that does not lead. Callers that need a view during a refresh share its result. A
-view that cannot be refreshed is better than none: it is used until a node responds.
+Any node returns a view of the whole cluster, which is kept for ``max_age_ms``. The view is refreshed earlier if a
+caller found it wrong: a topic is missing, or a node does not lead a partition. Callers that need a view during a
+refresh share its result. If no node responds, the old view stays in use.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from milena.model.clock import Clock
 logger = logging.getLogger(__name__)
 
 MAX_AGE_MS = 30_000
-"""How long new partitions, topics and nodes may go unnoticed while nothing fails, in ms."""
+"""Age at which the view is refreshed even if nothing failed, in ms. New partitions are noticed by then."""
 
 ASK_INTERVAL_MS = 100
-"""The shortest interval of refreshes, in ms. Many callers may find the same view wrong."""
+"""The shortest interval between two refreshes of a wrong view, in ms, because many callers may report it at once."""
 
 REFRESH_TIMEOUT_S = 3.0
 """The timeout of one node. After it, another node is asked."""
@@ -30,7 +30,7 @@ Listener = Callable[[ClusterView], None]
 
 
 class MetadataCache:
-    """The cluster as last seen. Owned by one event loop."""
+    """The newest view of the cluster that a node has sent. Owned by one event loop."""
 
     def __init__(self, http: HttpSession, clock: Clock, *, max_age_ms: float = MAX_AGE_MS) -> None:
         self._http = http
@@ -48,20 +48,23 @@ class MetadataCache:
         self._left_out: tuple[str, ...] = ()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each view that arrives; return the function that ends this."""
+        """Call ``listener`` with each new view; return a function that removes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     @property
     def is_due(self) -> bool:
-        """True if the view is missing, known to be wrong, or old, and was not requested just now."""
+        """True if the view must be refreshed: it is missing or older than ``max_age_ms``, or a caller found it wrong.
+
+        A wrong view is not requested again within ``ASK_INTERVAL_MS``.
+        """
         now_ms = self._clock.now_ms()
         if self._is_stale:
             return self._view is None or now_ms - self._asked_ms >= ASK_INTERVAL_MS
         return now_ms - self._seen_ms > self._max_age_ms
 
     async def view(self) -> ClusterView:
-        """Return the cluster, not older than ``max_age_ms`` unless no node responds.
+        """Return the view of the cluster; it is older than ``max_age_ms`` only if no node responds.
 
         Raises:
             UnreachableError: no node has ever responded.
@@ -86,7 +89,8 @@ class MetadataCache:
         if name not in self._topics:
             await self.refresh()
         if name not in self._topics:
-            # The node that gave the view may not know the topic yet. Before it responds 404 here, it asks the quorum.
+            # The node that sent the view may not know a new topic yet. This request is answered with 404 only after
+            # the node has asked the quorum.
             call = HttpCall(method="GET", path=f"/topics/{segment(name)}", is_repeatable=True)
             found = topic_view(json_of(await self._http.send(call), f"topic {name}"))
             self._topics.setdefault(name, found)
@@ -94,11 +98,11 @@ class MetadataCache:
         return self._topics[name]
 
     async def partition_count(self, name: str) -> int:
-        """Return the number of a topic's partitions; raises as ``topic`` does."""
+        """Return the number of a topic's partitions. It raises the errors of ``topic``."""
         return len((await self.topic(name)).partitions)
 
     async def leader_url(self, topic: str, partition: int) -> str:
-        """Return the URL of a partition's leader; of any node while the leader is unknown.
+        """Return the URL of a partition's leader, or of any node while the leader is unknown.
 
         Raises:
             NeverReachedError: no node has ever responded.
@@ -118,14 +122,14 @@ class MetadataCache:
         return self._http.routes.best(self._clock.now_ms())
 
     def leader_epoch(self, topic: str, partition: int) -> int | None:
-        """Return the epoch of a partition's leader as last seen. It grows with every change of leader."""
+        """Return the leader epoch of a partition in the current view; None if the partition is not in the view."""
         found = self._topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             return None
         return found.partitions[partition].leader_epoch
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """Note that the view is wrong, about one topic or in general. The next caller refreshes all of it."""
+        """Note that the view is wrong. The next caller refreshes the whole view, whatever ``topic`` says."""
         del topic
         self._is_stale = True
 
@@ -137,13 +141,13 @@ class MetadataCache:
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh())
-        # Cancelling one of the waiting callers must not cancel the refresh.
+        # Without the shield, cancelling one caller would cancel the refresh for all.
         await asyncio.shield(self._refreshing)
 
     async def look_again(self, least_age_ms: float) -> None:
         """Refresh from another node than last time, unless a refresh started less than ``least_age_ms`` ago.
 
-        A failure is only logged.
+        Failures are logged, and not raised.
         """
         if self._clock.now_ms() - self._asked_ms < least_age_ms:
             return
@@ -164,7 +168,8 @@ class MetadataCache:
         was_wrong, self._is_stale = self._is_stale, False
         self._asked_ms = self._clock.now_ms()
         call = HttpCall(
-            # Accept any version: a leader that still serves must be found even without a majority.
+            # With ``since=0``, the node sends the view that it has, and does not ask the quorum. A leader that still
+            # serves must be found even without a majority.
             method="GET",
             path="/metadata?since=0",
             timeout_s=REFRESH_TIMEOUT_S,
@@ -187,12 +192,12 @@ class MetadataCache:
             and known.cluster_id == view.cluster_id
             and view.version < known.version
         ):
-            # This node lags behind the one that responded before.
+            # This node's view is older than the one that is known already.
             return
         self._adopt(view)
 
     def _other_node(self) -> str | None:
-        """Return another node than the one whose view was wrong. A node that is cut off keeps reporting an old view."""
+        """Return a node other than the one that sent the wrong view: a node that is cut off never corrects its view."""
         order = self._http.routes.order(None, self._clock.now_ms())
         return next((url for url in order if url != self._source), None)
 
@@ -215,7 +220,7 @@ class MetadataCache:
 
 
 def _check_partitions(view: ClusterView) -> None:
-    """Check the numbers of partitions: all other code finds a partition by its place in the list."""
+    """Check that each topic's partitions are numbered 0, 1, 2, ...; other code uses the number as the list's index."""
     for topic in view.topics:
         numbers = [partition.partition for partition in topic.partitions]
         if numbers != list(range(len(numbers))):

@@ -1,4 +1,4 @@
-"""Moves of replicas between nodes: the requested moves, those in progress, and those for another replication factor."""
+"""Moves of replicas between nodes: requested moves, moves in progress, and moves that change a replication factor."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from milena.records import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedMove:
-    """One partition's part of a request. ``error`` is None if the request was accepted."""
+    """The requested move of one partition. ``error`` is None if the move was accepted, otherwise the reason."""
 
     topic: str
     partition: int
@@ -50,14 +50,14 @@ class Move:
 
     @property
     def bytes_left(self) -> int | None:
-        """The bytes that its new replicas have yet to copy; None while unknown."""
+        """The bytes that the new replicas of the partition have yet to copy; None while unknown."""
         sizes = [replica.bytes_left for replica in self.added]
         known = [size for size in sizes if size is not None]
         return sum(known) if len(known) == len(sizes) and self.state != "waiting" else None
 
 
 def planned_moves(answer: Json) -> list[RequestedMove]:
-    """Return the moves in the response to a request for them, or for their cancellation."""
+    """Return the moves in the response to a request that starts or cancels moves."""
     return [
         RequestedMove(
             topic=row.text("topic"),
@@ -98,7 +98,7 @@ def _added(rows: Iterable[AnswerFields]) -> Iterable[JoiningReplica]:
 
 
 def with_replicas(view: ClusterView, topic: str, factor: int) -> dict[TopicPartition, list[int]]:
-    """Return the nodes that give each partition of a topic this many replicas, for partitions that have another number.
+    """Return the new nodes of each partition of a topic whose number of replicas is not ``factor``.
 
     The preferred leader stays first. New replicas go to other racks if possible, then to the nodes with the fewest
     replicas. Replicas that are not in sync are dropped first.

@@ -16,13 +16,16 @@ EXAM_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeExam:
-    """The responses of a node. ``failure`` is the first request without a response; no other was sent after it.
+    """The responses of a node to several requests. None means that the node did not say.
 
-    ``is_denied``: the node responded to that request, but the caller lacks the right for it.
-
-    ``answers_as`` is the node id that it reports. ``asked_ms`` is the time of this machine. ``clock_ahead_ms`` is how
-    far the node's clock is ahead of it, to about a second, because HTTP dates have no more precision. ``not_ready`` is
-    why it should get no traffic; None: it is ready.
+    Attributes:
+        node: the node as the cluster describes it.
+        failure: why the first request failed that got no usable response. No further request was sent after it.
+        is_denied: the failed request got a response, but the caller lacks the permission for it.
+        answers_as: the node id that the node at this URL reports.
+        asked_ms: wall clock of this machine, in ms.
+        clock_ahead_ms: how far the node's clock is ahead of this machine's, to about a second (HTTP dates are rounded).
+        not_ready: why the node should get no traffic; None: it is ready.
     """
 
     node: NodeView
@@ -32,7 +35,7 @@ class NodeExam:
     cluster_id: str = ""
     version: str = ""
     is_voter: bool | None = None
-    """True if it votes in the metadata quorum. None: it did not say."""
+    """True if the node votes in the metadata quorum; None if it did not say."""
     clock_ahead_ms: int | None = None
     asked_ms: int = 0
     not_ready: str | None = None
@@ -40,7 +43,7 @@ class NodeExam:
 
 
 async def examine(http: HttpSession, node: NodeView, clock: Clock) -> NodeExam:
-    """Request everything from a node, at the URL under which the cluster knows it. Never raises a ``ClientError``."""
+    """Send the requests of an exam to a node, at its URL in the cluster's metadata. Never raises a ``ClientError``."""
     found = NodeExam(node=node)
     try:
         asked_ms = clock.wall_ms()
@@ -68,7 +71,7 @@ async def read_metrics(http: HttpSession, url: str) -> MetricsView:
     """Return the counters of the node at ``url``.
 
     Raises:
-        ClientError: no response, or not that of a node.
+        ClientError: there was no response, or it did not come from a node.
     """
     answer = await http.ask(url, _get("/metrics", accept="text/plain"))
     if answer.status != 200:
@@ -88,7 +91,7 @@ def _ahead_ms(date: str | None, wall_ms: int) -> int | None:
         told = parsedate_to_datetime(date or "")
     except ValueError:
         return None
-    # A date is cut to the second. Adding half a second makes the error symmetric.
+    # The date is rounded down to the second. Adding half a second makes the error symmetric.
     return round(told.timestamp() * 1000) + 500 - wall_ms
 
 

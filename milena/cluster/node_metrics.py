@@ -1,4 +1,4 @@
-"""The metrics that a node gives Prometheus, as far as the command line shows them (pure)."""
+"""Parse the metrics that a node offers to Prometheus, as far as the command line shows them (pure)."""
 
 import re
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class MetricsView:
     """True if the node votes in the metadata quorum; None if it does not report its role."""
 
     def total(self, name: str) -> float:
-        """Return the sum over the partitions."""
+        """Return the sum of a partition metric over all partitions."""
         return sum(values.get(name, 0.0) for values in self.partitions.values())
 
 
@@ -37,7 +37,7 @@ def parse_metrics(text: str) -> MetricsView:
     """Parse the body of ``GET /metrics``.
 
     Raises:
-        UnexpectedAnswerError: it has no metric of a node.
+        UnexpectedAnswerError: the text has no metric of a Milena node.
     """
     values: dict[str, float] = {}
     partitions: dict[TopicPartition, dict[str, float]] = {}

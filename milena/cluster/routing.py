@@ -4,8 +4,9 @@ Any node responds to any request, so routing is only an order of preference: the
 partition's leader), then the nodes that the metadata calls live, then the URLs that the client was given. A node that
 just failed goes to the end of the list for a while. So a node that hangs costs its timeout once, not with every call.
 
-A client does not send credentials to every URL that a response names. They go to any host whose certificate is checked.
-Over plain HTTP, they go only to hosts that the client was given as ``http://``. So they never go from https to http.
+A client does not send credentials to every URL that a response names. It sends them over https, where certificates are
+checked. Over plain HTTP, it sends them only to hosts that it was given as ``http://``. So a client that was given only
+``https://`` URLs never sends credentials over plain HTTP.
 """
 
 import ipaddress
@@ -13,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 DISTRUST_MS = 3_000
-"""How long a failed node goes last, in ms: longer than a session and an election, shorter than a restart."""
+"""Time for which a failed node is tried last, in ms: longer than a session timeout and an election take together."""
 
 SCHEMES = {"http": 80, "https": 443}
 """The default port of each scheme."""
 
 NODES_MAX = 1_000
-"""The most nodes of a cluster that are remembered. A foreign server could list any number; the rest is ignored."""
+"""The most nodes of a cluster that are remembered. Further ones are ignored: a wrong server could list millions."""
 
 
 USER_IN_URL = (
@@ -48,13 +49,13 @@ def without_user(url: str) -> str:
 class NodeRoutes:
     """The URLs of a cluster's nodes in the order in which to try them. Owned by one event loop.
 
-    ``is_guarded``: requests identify the client, so they may not go to every URL.
+    ``is_guarded``: requests carry credentials, so they may not go to every URL (``may_ask``).
     """
 
     def __init__(self, seeds: str | Sequence[str], *, is_guarded: bool = False) -> None:
         given = [seeds] if isinstance(seeds, str) else list(seeds or ())
         for url in given:
-            # For example an environment variable that is not set.
+            # It may be None, for example from an environment variable that is not set.
             if not isinstance(url, str):
                 raise TypeError(f"{url!r} is no URL of a node")
         self.seeds = tuple(dict.fromkeys(normalise_url(url) for url in given))
@@ -64,7 +65,7 @@ class NodeRoutes:
             if "@" in url:
                 raise ValueError(f"{without_user(url)} is not a URL of a node: {USER_IN_URL}")
         self.left_out: tuple[str, ...] = ()
-        """Live nodes that may not be asked, as last learnt."""
+        """URLs of live nodes that this client sends no requests to (``may_ask``)."""
         self._is_guarded = is_guarded
         places = [_place(url) for url in self.seeds]
         self._plain_hosts = {host for scheme, host in places if scheme == "http"}
@@ -73,7 +74,7 @@ class NodeRoutes:
         self._distrusted_until_ms: dict[str, float] = {}
 
     def learn(self, live: Iterable[str]) -> None:
-        """Replace the known live nodes by those that the cluster calls live."""
+        """Replace the list of live nodes; ``live`` are the URLs of the nodes that the cluster's metadata calls live."""
         urls = list(dict.fromkeys(normalise_url(url) for url in live))[:NODES_MAX]
         self._live = tuple(url for url in urls if self.may_ask(url))
         self.left_out = tuple(without_user(url) for url in urls if not self.may_ask(url))
@@ -83,7 +84,7 @@ class NodeRoutes:
         }
 
     def order(self, preferred: str | None, now_ms: float) -> list[str]:
-        """Return every known URL once, the best first; never empty."""
+        """Return every known URL once, in the order in which to try them; never empty."""
         first = preferred
         if first is None or not self.may_ask(first):
             first = self._last_good
@@ -106,7 +107,7 @@ class NodeRoutes:
         return scheme == "https" or host in self._plain_hosts
 
     def best(self, now_ms: float) -> str:
-        """Return the node to ask when no node is preferred."""
+        """Return the URL of the node to try first when no node is preferred."""
         return self.order(None, now_ms)[0]
 
     def mark_good(self, url: str) -> None:
@@ -123,7 +124,7 @@ class NodeRoutes:
 
 
 def _place(url: str) -> tuple[str, str | None]:
-    """Return scheme and host of a URL. All of this machine's own addresses count as one host."""
+    """Return scheme and host of a URL. All loopback addresses count as the host ``localhost``."""
     try:
         found = urlsplit(url)
         scheme, host = found.scheme, found.hostname

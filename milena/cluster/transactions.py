@@ -1,4 +1,4 @@
-"""Open transactions, as the leaders of their partitions report them, and their abort."""
+"""List open transactions, as the leaders of their partitions report them, and abort them."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from milena.fields import AnswerFields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionPart:
-    """The records of a transaction in one partition. Committed reading of the partition ends at ``first_offset``."""
+    """The records of a transaction in one partition. Readers of committed records wait at ``first_offset``."""
 
     topic: str
     partition: int
@@ -21,8 +21,8 @@ class TransactionPart:
 class TransactionView:
     """A transaction that has not ended in all its partitions.
 
-    ``state`` is open, or ending (decided, while leaders write the markers). ``began_ms`` is the wall time of its first
-    record in ms. ``timeout_ms`` after that, the transaction is aborted.
+    ``state`` is ``open``, or ``ending``: decided, and leaders are writing the markers. ``began_ms`` is the wall time of
+    the first record, in ms. An open transaction is aborted ``timeout_ms`` after that.
     """
 
     producer_id: int
@@ -64,5 +64,5 @@ async def transactions(
 
 
 async def abort(http: HttpSession, producer_id: int, producer_epoch: int) -> None:
-    """Abort a transaction, so that nothing that it wrote counts."""
+    """Abort a transaction, so that no reader of committed records sees its records."""
     await http.post(f"/transactions/{producer_id}/{producer_epoch}:abort", {})

@@ -1,7 +1,7 @@
 """The calls of the data path: append a batch, fetch batches, get a producer id, begin and end transactions.
 
-Each call is one attempt: at the preferred node, and after it at the others if nothing was sent.
-``milena.producing.retry`` decides what a failure means for a retry; the callers retry.
+Each call is one attempt: at the preferred node, and then at other nodes if nothing was sent to it. The callers retry;
+``milena.producing.retry`` decides which failures may be retried.
 """
 
 import asyncio
@@ -33,18 +33,17 @@ APPEND_MARGIN_S = 1.0
 """How long an append may take beyond the node's own timeout, so that the node's response ends it."""
 
 LOOK_MS = 2_000
-"""How long a fetch waits before it checks whether the partition has another leader, in ms; the check then repeats.
+"""Interval in which a waiting call checks whether the partition has another leader, in ms.
 
-All fetches of a client share one check. Waiting for records therefore costs one call every two seconds, with any number
-of partitions.
+All waiting calls of a client share one check. So waiting costs one request every two seconds, however many partitions.
 """
 
 FETCH_ANSWER_TIMES = 2
 FETCH_ANSWER_BYTES_MIN = 64 << 20
-"""The smallest limit of a response, because a response holds at least one whole batch. The node limits a batch."""
+"""The smallest limit of a response in bytes. A response has at least one whole batch, even above ``max_bytes``."""
 
 _STABLE = "Milena-Last-Stable-Offset"
-"""The header of the last stable offset. Nodes of earlier releases send that offset as the high watermark."""
+"""The header of the last stable offset. Nodes of earlier releases send the last stable offset as high watermark."""
 
 _SMALL_ANSWER_BYTES_MAX = 1 << 20
 
@@ -61,7 +60,7 @@ class FetchAnswer:
     topic_tag: str = ""
     """The first digits of the topic's id; empty if the node does not report them."""
     last_stable_offset: int | None = None
-    """The end of committed reading; None if the node sends only ``high_watermark``, which then is this end."""
+    """The end (exclusive) of committed records; None: the node sent only ``high_watermark``, which then is this end."""
 
     @property
     def readable_end(self) -> int:
@@ -71,7 +70,7 @@ class FetchAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPart:
-    """The records of one partition that a transaction has acknowledged: their number, and the offset after the last."""
+    """The acknowledged records of a transaction in one partition: their number, and the offset after the last one."""
 
     end_offset: int
     records: int
@@ -116,15 +115,16 @@ class ClusterTransport:
         wait_ms: int,
         is_verified: bool = False,
     ) -> FetchAnswer:
-        """Fetch committed batches from a position on; wait up to ``wait_ms`` for the first.
+        """Fetch committed batches from a position on; wait up to ``wait_ms`` for the first one.
 
-        ``is_verified``: the node checks the batches, and has its copy checked if they are damaged. A node of an earlier
-        release sends them unchecked.
+        ``is_verified``: the node verifies the checksums before it sends batches. If one fails, the node checks its
+        replica. A node of an earlier release ignores this.
 
         Raises:
             OutOfRangeError: the partition has no such offset.
             TargetNotFoundError: there is no such partition.
-            UnreachableError, NotNowError: no response, or not now.
+            UnreachableError: no response.
+            NotNowError: the node cannot serve the partition now.
         """
         query = f"{_position(offset)}&max_bytes={max_bytes}&timeout={wait_ms}"
         if is_verified:
@@ -175,17 +175,18 @@ class ClusterTransport:
         transaction: str | None = None,
         key: str | None = None,
     ) -> AppendAnswer:
-        """Append one encoded batch, with ``if_match`` only if that is the partition's next offset.
+        """Append one encoded batch; with ``if_match``, only if this is the partition's next offset.
 
-        The response must match the batch's record count. ``transaction`` is the transaction header of the batch.
-        ``key`` identifies a batch without a producer: a batch that is sent several times under one key is written once.
+        ``transaction`` is the value of the transaction header. ``key`` is an idempotency key for a batch without a
+        producer: a batch that is sent several times with one key is written once.
 
         Raises:
             ConditionFailedError: ``if_match`` is not the next offset; this attempt wrote nothing.
             NotNowError, TooLargeError, UnreachableError: nothing was written.
             SequenceRefusedError, ProducerFencedError: this attempt wrote nothing.
-            UnknownResultError, ServerFailedError, UnexpectedAnswerError: the batch may have been written.
-            AnswerError: nothing was written, and nothing will be.
+            UnknownResultError, ServerFailedError, UnexpectedAnswerError: the batch may have been written. The last one
+                is also raised if the offsets in the response do not fit the batch's number of records.
+            AnswerError: nothing was written, and a retry would fail in the same way.
         """
         query = f"acks={acks}&timeout_ms={timeout_ms}"
         call = HttpCall(
@@ -211,10 +212,13 @@ class ClusterTransport:
         )
 
     async def _ask_leader(self, topic: str, partition: int, call: HttpCall) -> RawAnswer:
-        """Return the response, unless the partition gets another leader first. A node that hangs stays connected.
+        """Send a call to the partition's leader; stop waiting if another node becomes the leader first.
+
+        A node that hangs keeps its connections open, so without this check the call would wait for its full timeout.
 
         Raises:
-            UnreachableError: another node leads now; and as ``HttpSession.send``.
+            UnreachableError: another node leads now.
+            ClientError: the errors of ``HttpSession.send``.
         """
         leader = await self._metadata.leader_url(topic, partition)
         epoch = self._metadata.leader_epoch(topic, partition)
@@ -234,17 +238,19 @@ class ClusterTransport:
                 await asyncio.wait({task})
 
     def _notice_epoch(self, topic: str, partition: int, leader_epoch: int) -> None:
-        """Note a later epoch: another node leads. The asked node forwards calls, but only while it runs."""
+        """Mark the view stale if a response has a later leader epoch: another node leads, and this one forwards."""
         known = self._metadata.leader_epoch(topic, partition)
         if known is not None and leader_epoch > known:
             self._metadata.mark_stale(topic)
 
     async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
-        """Get a new id, or the next epoch of a name, which fences the name's former holder.
+        """Allocate a producer id, or for a ``name`` the next epoch of its producer id.
+
+        The new epoch fences the program that used the name before: its writes are refused.
 
         Raises:
-            UnreachableError, NotNowError, ServerFailedError: no response, or not now.
-            UnknownResultError: an id may have been allocated; another call allocates another.
+            UnreachableError, NotNowError, ServerFailedError: nothing was allocated; ask again.
+            UnknownResultError: an id may have been allocated; another call allocates another one.
         """
         body: dict[str, Json] = {} if name is None else {"name": name}
         fields = AnswerFields(await self._http.post("/producers", body), "producers")
@@ -253,7 +259,7 @@ class ClusterTransport:
     async def begin_transaction(
         self, transactional_id: str, *, timeout_ms: int
     ) -> ProducerIdentity:
-        """Begin the next transaction under an id; this aborts a transaction that its former holder left open.
+        """Begin the next transaction of a transactional id; if the former one is still open, this aborts it.
 
         Raises:
             UnreachableError, NotNowError, ServerFailedError, UnknownResultError: not now; ask again.
@@ -263,7 +269,7 @@ class ClusterTransport:
             method="POST",
             path="/transactions:begin",
             body=json.dumps(body).encode(),
-            # The last of several begins counts, so another node may be asked.
+            # A repeat is harmless: each begin ends the transaction of the one before.
             is_repeatable=True,
         )
         answer = json_of(await self._http.send(call), "POST /transactions:begin")
@@ -278,16 +284,17 @@ class ClusterTransport:
         *,
         until_visible: bool = True,
     ) -> int:
-        """Commit acknowledged records and offsets; return the epoch of the id's next transaction.
+        """Commit acknowledged records and offsets; return the producer epoch of the next transaction.
 
-        ``until_visible``: return when readers see the records, or when the node has waited long enough for that.
-        Otherwise return when the commit is decided.
+        ``until_visible``: return when readers see the records, or after the node's limit for this wait. Otherwise
+        return when the commit is decided.
 
         Raises:
-            TransactionAbortedError: nothing of the transaction counts.
-            ProducerFencedError, TargetNotFoundError: nothing of it counts, unless an earlier call got no response.
-            MemberFencedError, MemberUnknownError, StaleMemberError, GroupNotEmptyError: as above; the member may not
-                commit the offsets.
+            TransactionAbortedError: the transaction was aborted; none of its writes takes effect.
+            ProducerFencedError, TargetNotFoundError: this call did not commit the transaction. An earlier call without
+                a response may have.
+            MemberFencedError, MemberUnknownError, StaleMemberError, GroupNotEmptyError: the member may not commit the
+                offsets; otherwise as ``ProducerFencedError``.
             UnreachableError, NotNowError, ServerFailedError, UnknownResultError: the result is unknown; ask again.
         """
         writes: list[Json] = [
@@ -304,7 +311,7 @@ class ClusterTransport:
         return await self._end_transaction(identity, "commit", body, query)
 
     async def abort_transaction(self, identity: ProducerIdentity) -> int:
-        """Abort a transaction, so that nothing of it counts; return the epoch of the id's next transaction.
+        """Abort a transaction, so that none of its writes takes effect; return the epoch of the next transaction.
 
         Raises:
             ProducerFencedError: another transaction is open under the id.
@@ -319,9 +326,9 @@ class ClusterTransport:
         return AnswerFields(await self._http.post(path, body), verb).integer("next_epoch")
 
     async def can_make_topic(self, topic: str) -> bool:
-        """Return whether a topic is there now. Where nodes create topics on the first write, this call creates it.
+        """Return whether a topic exists, after creating it if nodes create missing topics on a write.
 
-        The call writes an empty batch. Every node refuses that, but only after it has looked for the topic.
+        The call sends an empty batch. A node looks for the topic, creates it if it may, and then refuses the batch.
         """
         call = HttpCall(
             method="POST",
@@ -371,16 +378,16 @@ def _position(position: Position) -> str:
         case TimestampMs(value):
             return f"timestamp={value}"
         case LastN(value):
-            # "The last 0" would read as offset 0.
+            # ``offset=-0`` would mean offset 0, the first record.
             return f"offset=-{value}" if value > 0 else "offset=latest"
         case int():
             return f"offset={position}"
 
 
 def _topic_tag(headers: Mapping[str, str]) -> str:
-    """Return the topic part of an ``ETag`` like ``"9f3a12bc44de.42"``; else an empty text.
+    """Return the topic's part of an ``ETag`` such as ``"9f3a12bc44de.42"``.
 
-    A node of an earlier release sends the offset alone.
+    Nodes of earlier releases send only the offset (``"42"``); return an empty text then.
     """
     tag, point, _ = headers.get("ETag", "").strip('"').rpartition(".")
     return tag if point else ""
@@ -388,7 +395,7 @@ def _topic_tag(headers: Mapping[str, str]) -> str:
 
 def _offset_header(headers: Mapping[str, str], name: str, what: str) -> int:
     text = headers.get(name, "")
-    # A number with more digits than 64 bits hold is no offset.
+    # An offset has 64 bits, so at most 19 digits.
     if not (text.isascii() and text.isdigit() and len(text) <= 19):
         raise UnexpectedAnswerError(f"{what}: {name} is {text[:40]!r} in place of an offset")
     return int(text)

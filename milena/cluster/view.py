@@ -1,4 +1,4 @@
-"""The view of a cluster: values, and the judgement of its health (pure)."""
+"""The view of a cluster: value classes, and the judgement of its health (pure)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """One partition. ``leader`` is None while there is none. The first of ``replicas`` is the preferred leader."""
+    """One partition. ``leader`` is None while no node leads it. The first of ``replicas`` is the preferred leader."""
 
     partition: int
     leader: int | None
@@ -33,7 +33,7 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
-    """One topic. ``configs`` has effective values if the endpoint gives them, else only those that were set.
+    """One topic. ``configs`` has all effective values if the endpoint sends them, otherwise only values that were set.
 
     ``topic_id`` distinguishes a topic from a later one of the same name; None if the endpoint does not give it.
     """
@@ -45,7 +45,7 @@ class TopicView:
 
     @property
     def replication_factor(self) -> int:
-        """The replicas of the first partition. All partitions have the same number, except during a reassignment."""
+        """The number of replicas of the first partition. Others may differ, but only during a reassignment."""
         return len(self.partitions[0].replicas) if self.partitions else 0
 
     @property
@@ -79,7 +79,7 @@ class ClusterView:
     nodes: tuple[NodeView, ...]
     topics: tuple[TopicView, ...]
     is_current: bool = True
-    """True if the view has all that any node had reported; False if no majority could be asked, or was not asked."""
+    """True if a majority of the quorum confirmed that the view is the newest; False if not, or if it was not asked."""
 
     def partitions(self) -> Iterator[tuple[TopicView, PartitionView]]:
         """Yield every partition with its topic."""
@@ -96,7 +96,7 @@ class ClusterView:
         return counts
 
     def health(self) -> "Health":
-        """Return the faults, if there are any."""
+        """Return the faults of the cluster as this view shows them."""
         every = list(self.partitions())
         return Health(
             down=tuple(node.node_id for node in self.nodes if not node.is_live),
@@ -111,7 +111,7 @@ class ClusterView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """The faults of a cluster. A node that is down counts even if it holds no replica."""
+    """The faults of a cluster: nodes down (even without replicas), partitions without a leader or in-sync replicas."""
 
     down: tuple[int, ...]
     leaderless: tuple[tuple[str, int], ...]

@@ -1,16 +1,16 @@
 """A read that takes bytes from the page cache, and gives up if it would have to wait for the disk.
 
-The kernel supports these reads (``RWF_NOWAIT``), and Python offers them as ``os.preadv``. That call needs a buffer to
-fill. Creating one costs as much as the read, because it is zeroed first. Here the kernel writes into a new bytes
-object, as C code may do (``PyBytes_FromStringAndSize`` without content). No other code sees the object before it is
-full.
+The kernel supports these reads (``RWF_NOWAIT``), and Python offers them as ``os.preadv``. But ``os.preadv`` needs a
+buffer, and creating one costs as much as the read, because Python zeroes it first. This module creates a bytes object
+that is not zeroed (``PyBytes_FromStringAndSize`` without content) and lets the kernel write into it, as C code may do.
+No other code sees the object before it is full.
 """
 
 import ctypes
 import os
 
 PIECE_BYTES = 1 << 20
-"""Limit of one call. A miss makes the kernel read that much, and the syncs of all logs wait behind it."""
+"""Limit of one call. If the pages are not cached, the kernel reads this much from the disk, and syncs wait for it."""
 
 
 class _Buffer(ctypes.Structure):
@@ -19,7 +19,7 @@ class _Buffer(ctypes.Structure):
     _fields_ = (("address", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-# Calls into the interpreter and the C library that keep the interpreter's lock, because none of them waits.
+# ``PyDLL`` keeps the interpreter lock during these calls, because none of them waits.
 _library = ctypes.PyDLL(None)
 _new_bytes = _library.PyBytes_FromStringAndSize
 _new_bytes.restype = ctypes.py_object
@@ -41,8 +41,9 @@ _preadv2.argtypes = (
 def read_into(descriptor: int, address: int, length: int, position: int) -> int:
     """Let the kernel write up to ``length`` bytes of a file to ``address``; return their number.
 
-    Fewer than ``length``: the file ends there, or the next page is not cached. 0: the end of the file. -1: the first
-    page is not cached, the file system cannot tell, or there is an error, which a waiting read will meet again.
+    The number is below ``length`` if the file ends there, or if the next page is not cached. It is 0 at the end of the
+    file. It is -1 if the first page is not cached, if the file system does not support such reads, and for every error:
+    the caller then reads from the disk, and that read reports the error.
     """
     count: int = _preadv2(descriptor, _Buffer(address, length), 1, position, os.RWF_NOWAIT)
     return count

@@ -6,8 +6,8 @@ that crashes, tears writes, fills up, flips bits and fails syncs.
 Callers may rely on these rules, and the twin in memory keeps them:
 
 - Bytes written are visible to reads at once; they survive a crash only after ``File.sync``.
-- A name (create, rename, remove) survives a crash only after ``sync_directory`` of its folder.
-  ``write_atomically`` and ``rename_durably`` include it.
+- A created, renamed or removed file survives a crash in this state only after ``sync_directory`` of its folder.
+  ``write_atomically`` and ``rename_durably`` include this sync.
 - ``pwritev`` writes everything or raises; there is no unnoticed short write.
 - ``DiskFullError``: no byte of this call counts as written, and the caller continues at the same position.
 - ``DiskFailedError``: any other failure of a write or a sync. A failed sync must not be retried.
@@ -24,10 +24,10 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """The path under which it was opened."""
+        """The path with which the file was opened, even if it was renamed or removed since."""
 
     def fileno(self) -> int:
-        """Return the descriptor, for reads on the event loop; -1 for a file in memory."""
+        """Return the file descriptor; -1 for a file in memory, which has none."""
 
     def size(self) -> int:
         """Size in bytes, preallocated zeros included."""
@@ -36,12 +36,13 @@ class File(Protocol):
         """Return up to ``length`` bytes; fewer only at the end of the file."""
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
-        """Read as ``pread`` does, but never from the disk; None if a page is not in the page cache."""
+        """Read as ``pread`` does, but only from the page cache; None if a page is not in it."""
 
     def pread_once(self, length: int, position: int) -> bytes:
-        """Read as ``pread`` does, for a reader that passes through a file once, with its own descriptor.
+        """Read as ``pread`` does, but leave the page cache as it was, for a reader that reads a file once.
 
-        There is no read-ahead, and pages that were not in the page cache do not stay there.
+        There is no read-ahead. Pages that were not in the page cache are dropped again. The descriptor must serve no
+        other reads.
         """
 
     def pwritev(self, chunks: Sequence[Buffer], position: int) -> int:
@@ -112,7 +113,7 @@ class Files(Protocol):
         """
 
     def write_atomically(self, path: str, content: bytes) -> None:
-        """Replace a small file: temporary file, sync, rename, directory sync."""
+        """Replace a small file durably: write a temporary file, sync it, rename it, sync the folder."""
 
     def free_bytes(self, path: str) -> int:
         """Return the free space of the file system of ``path``."""

@@ -1,8 +1,8 @@
-"""Closes descriptors of files without a name on a separate thread.
+"""Closes descriptors of removed files on a separate thread.
 
-The last close of a file without a name frees its blocks, and the closing thread waits for that. If the file system
-reports every extent to the disk (ext4 mounted with ``discard``), this takes tens of milliseconds for a segment. With
-many blocks it is slow on every file system. Retention closes old segments on the loop that responds to writers.
+The last close of a removed file frees its blocks, and the closing thread waits for that. This takes tens of
+milliseconds for a segment if the file system reports every freed extent to the disk (ext4 mounted with ``discard``).
+Retention removes segments on the event loop, and without this thread all writers would wait.
 """
 
 import threading
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 WAITING_MAX = 64
-"""Descriptors that wait for the thread. Above this, the caller closes its own: descriptors are limited."""
+"""Most descriptors that wait for the thread. Above this, the caller closes its descriptor itself."""
 
 
 class LastCloses:
-    """Closes descriptors soon; any thread may call it."""
+    """A thread that closes descriptors; any thread may hand one over."""
 
     def __init__(self, close: Callable[[int], None]) -> None:
         """``close`` is the operating system's close."""

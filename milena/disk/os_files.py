@@ -1,14 +1,14 @@
 """``milena.disk.files.Files`` on the operating system: Linux, file descriptors, no buffering in the process.
 
-Only this module distinguishes errors of the system:
+Only this module looks at error numbers of the operating system:
 
     ENOSPC, EDQUOT          DiskFullError, after the bytes that the call wrote past the old end were cut off
-    EIO on a read           CorruptLogError: this place of the disk is lost, the rest may be fine
+    EIO on a read           CorruptLogError: these bytes of the disk are lost, others may be readable
     FileNotFoundError       unchanged
     any other error         DiskFailedError
 
-A descriptor whose sync failed once refuses every later sync. The kernel marks the lost pages clean, so a second fsync
-would report success for bytes that are on no disk (PostgreSQL's "fsyncgate").
+A file whose sync failed once refuses every later sync. After a failed sync, the kernel marks the lost pages as clean. A
+second fsync would then report success although the bytes are not on the disk (PostgreSQL's "fsyncgate").
 """
 
 import contextlib
@@ -30,10 +30,10 @@ _IOV_MAX = 1024
 # If the file system cannot preallocate, zeros are written in pieces of this size.
 _ZEROS = bytes(1 << 20)
 
-# After a piece of at least this size, a read asks the kernel for as much again, because a reader of an old log
+# After a read of at least this size, the kernel is asked to read as much again, because a reader of an old log
 # continues there. The kernel's own read-ahead is off (``OsFiles.open``), because its size depends on the machine. With
-# 8 MB, all syncs of the machine waited 5 to 7 ms for it, twenty times a second while a replica caught up. The event
-# loop also had to find the memory for those pages.
+# 8 MB of read-ahead, every sync of the machine waited 5 to 7 ms for it, twenty times a second while a replica caught
+# up.
 _AHEAD_BYTES_MIN = 64 << 10
 
 # ``pread_once`` looks for cached pages, and drops pages that were not cached, in pieces of this size.
@@ -47,7 +47,7 @@ _DIRECTORY_MODE = 0o750
 
 
 class _Probe(threading.local):
-    """A buffer per thread for bytes that are not used."""
+    """A buffer per thread, into which pages are read only to find out whether they are cached."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(_COLD_BYTES))
@@ -80,13 +80,13 @@ class OsFile:
     def __init__(
         self, path: str, descriptor: int, *, close_last: Callable[[int], None] = os.close
     ) -> None:
-        """``close_last`` closes the descriptor of a file that has lost its name, possibly later."""
+        """Take an open descriptor; ``close_last`` closes it if the file was removed, possibly on another thread."""
         self._path = path
         self._descriptor = descriptor
         self._close_last = close_last
         self._has_failed = False
         self._known_size = -1
-        """Size after the last change by this object; -1: not known. A file written here has no other writer."""
+        """Size after the last change by this object; -1: not known. The size stays right: a file has one writer."""
 
     @property
     def path(self) -> str:
@@ -105,7 +105,7 @@ class OsFile:
         """Return up to ``length`` bytes; fewer only at the end of the file. A large read causes read-ahead.
 
         Raises:
-            CorruptLogError: the disk cannot read them.
+            CorruptLogError: the disk cannot read these bytes.
         """
         return self._pread(length, position, is_ahead=True)
 
@@ -128,14 +128,14 @@ class OsFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
-        """Read as ``pread`` does, but never from the disk; None if the disk would be needed or may be needed."""
+        """Read as ``pread`` does, but only from the page cache; None if a page may not be in it."""
         return read_cached(self._descriptor, length, position)
 
     def pread_once(self, length: int, position: int) -> bytes:
         """Read as ``pread`` does, but leave the page cache unchanged; the descriptor must serve no other reads.
 
         Raises:
-            CorruptLogError: the disk cannot read them.
+            CorruptLogError: the disk cannot read these bytes.
         """
         cold = self._cold_ranges(length, position)
         content = self._pread(length, position, is_ahead=False)
@@ -236,7 +236,7 @@ class OsFile:
         """Make the written bytes and the size durable.
 
         Raises:
-            DiskFailedError: now and at every later call.
+            DiskFailedError: the sync failed, or an earlier one did.
         """
         if self._has_failed:
             raise DiskFailedError(f"an earlier sync of {self._path} failed")
@@ -244,7 +244,7 @@ class OsFile:
             os.fdatasync(self._descriptor)
         except OSError as error:
             self._has_failed = True
-            # On a full disk, too: the bytes that the page cache had accepted are lost.
+            # This holds for a full disk too: bytes that the page cache had accepted are lost.
             raise DiskFailedError(f"cannot sync {self._path}: {error.strerror}") from error
 
     def close(self) -> None:
@@ -256,7 +256,7 @@ class OsFile:
 
 
 def _advise(descriptor: int, start: int, length: int, advice: int) -> None:
-    """Tell the kernel which bytes will be read; a kernel that refuses the hint reads as usual."""
+    """Give the kernel a hint on how bytes will be used; ignore a kernel that refuses the hint."""
     with contextlib.suppress(OSError):
         os.posix_fadvise(descriptor, start, length, advice)
 
@@ -287,7 +287,7 @@ def _views_after(chunks: Sequence[Buffer], skip: int) -> list[memoryview]:
 
 
 class OsLock:
-    """A lock file held by ``flock``: the kernel releases it when the process ends in any way."""
+    """A lock file held by ``flock``: the kernel releases the lock when the process ends, even by a crash."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -303,7 +303,7 @@ class OsFiles:
     """The file system that the process runs on. Any thread may use it."""
 
     def __init__(self, *, close_last: Callable[[int], None] = _last_closes.close) -> None:
-        """``close_last`` closes descriptors of files without a name, which frees their blocks, possibly later."""
+        """Take ``close_last``, which closes descriptors of removed files, possibly on another thread."""
         self._close_last = close_last
 
     def open(self, path: str, *, create: bool = False) -> OsFile:

@@ -1,4 +1,4 @@
-"""The kind of build that runs: pure Python, or with the hot modules compiled (build_support.py)."""
+"""Whether the process runs pure Python, or a build in which the hot modules are compiled (build_support.py)."""
 
 from milena.model.batch import header
 

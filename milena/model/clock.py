@@ -1,6 +1,6 @@
-"""Time as a port: shells hold a ``Clock``, cores get ``now_ms``.
+"""Clocks. Code that does I/O holds a ``Clock``; pure code gets the time as ``now_ms``.
 
-There are two clocks that must not mix: monotonic milliseconds for deadlines and durations, wall milliseconds for record
+There are two times that must not mix: monotonic milliseconds for deadlines and durations, wall milliseconds for record
 timestamps and retention. No other code of a node or a client reads the time or sleeps.
 """
 
@@ -12,7 +12,7 @@ from milena.model.types import MonotonicMs, WallMs
 
 
 class Clock(Protocol):
-    """Time as shells use it; virtual in tests."""
+    """A source of time and sleep; tests pass one with virtual time."""
 
     def now_ms(self) -> MonotonicMs:
         """Return milliseconds that never run backwards; only differences have a meaning."""

@@ -1,4 +1,4 @@
-"""The records of a batch as columns; packed and unpacked as a whole, in C, within limits.
+"""The records of a batch as columns, which msgpack packs and unpacks as a whole, in C, within limits of memory.
 
 Layout of the payload before compression, in msgpack::
 
@@ -10,13 +10,13 @@ Layout of the payload before compression, in msgpack::
     values            binary or nil (a tombstone) each
     headers           nil or a list of [name (string), value (binary or nil)] each; order and repeats are kept
 
-The bytes may be hostile. msgpack allocates a list of the length that an array *claims* before it reads the items. An
-empty array takes 1 byte in the payload and 72 in memory, so a small payload could ask for gigabytes. Hence two paths:
+The bytes may be hostile. msgpack allocates a list of the length that an array *claims*, before it reads the items. An
+empty array takes 1 byte in the payload and 72 in memory, so a small payload could allocate gigabytes. Hence two paths:
 
-- A payload within ``_ONE_CALL_BYTES_MAX`` and ``_ONE_CALL_RECORDS_MAX`` is unpacked in one call. The worst case is
-  1024 levels x 16384 items x 8 bytes = 128 MiB, released at once.
-- A larger one is unpacked column by column in slices. The types of a slice are checked before the next is read. This
-  costs about 1.6 times as much.
+- A payload within ``_ONE_CALL_BYTES_MAX`` and ``_ONE_CALL_RECORDS_MAX`` is unpacked in one call. In the worst case it
+  takes 1024 levels x 16384 items x 8 bytes = 128 MiB, which are released at once.
+- A larger payload is unpacked column by column, in slices. The types of a slice are checked before the next slice is
+  read. This costs about 1.6 times as much.
 """
 
 from dataclasses import dataclass
@@ -82,7 +82,8 @@ def pack_columns(columns: RecordColumns) -> bytes:
     """Pack the columns as an uncompressed payload.
 
     Raises:
-        InvalidRecordError: a header name that UTF-8 cannot hold, too many headers, an integer above 64 bits.
+        InvalidRecordError: a header name cannot be encoded as UTF-8, a record has too many headers, or an integer needs
+            more than 64 bits.
     """
     headers = columns.headers
     if headers is not None and any(
@@ -110,7 +111,7 @@ def unpack_columns(payload: bytes | memoryview, record_count: int) -> RecordColu
     """Unpack the columns of ``record_count`` records; types and lengths are checked.
 
     Raises:
-        CorruptBatchError: the payload is not these columns.
+        CorruptBatchError: the payload has another layout, or another number of records.
     """
     try:
         if len(payload) <= _ONE_CALL_BYTES_MAX and record_count <= _ONE_CALL_RECORDS_MAX:
@@ -122,10 +123,10 @@ def unpack_columns(payload: bytes | memoryview, record_count: int) -> RecordColu
 
 
 def are_plain(buffer: bytes, start: int, end: int, record_count: int) -> bool:
-    """Whether ``buffer[start:end]`` is a payload of plain records: no headers, all at the base timestamp.
+    """Whether ``buffer[start:end]`` is a valid payload without headers in which all records have the base timestamp.
 
-    This payload is ``[nil, nil, keys or nil, values, nil]``, the most common one, and is recognised without creating
-    an object per record. False is no verdict: call ``unpack_columns``.
+    This is the most common payload: ``[nil, nil, keys or nil, values, nil]``. The check creates no object per record.
+    If it returns False, the payload may still be valid: call ``unpack_columns``.
     """
     if end > len(buffer) or buffer[start : start + 3] != _PLAIN_HEAD:
         return False
@@ -142,7 +143,7 @@ def _skip_binaries(buffer: bytes, at: int, count: int) -> int:
     """Return the end of a column of ``count`` binaries or nils that starts at ``at``.
 
     Raises:
-        IndexError: there is no column of this form, or it exceeds the buffer.
+        IndexError: the bytes are no such column, or the buffer ends before the column does.
     """
     kind = buffer[at]
     if kind == _ARRAY_16:
@@ -294,9 +295,9 @@ class _Slices:
 
 
 def _check_header_list(items: list[Any]) -> list[Any] | tuple[str, bytes | None]:
-    """Check each list that ends: a pair, or one record's headers; deeper nesting is refused.
+    """Check a list that msgpack has read: one header (name, value), or the headers of one record.
 
-    Pairs become tuples, so a list with anything but tuples is wrong.
+    A header becomes a tuple. So a list of tuples is the headers of a record, and any other list must be a header.
     """
     if all(type(item) is tuple for item in items):
         return items

@@ -1,4 +1,4 @@
-"""Count and log errors that the code did not expect, and that a node survives.
+"""Count and log unexpected errors, after which the node continues.
 
 Each entry point of a node catches every error that a request causes, responds with a typed error, and reports the
 error here. `docs/architecture.md` lists the errors that may end a node, under "What ends a node".
@@ -12,7 +12,7 @@ from milena.model.errors import InternalError
 _log = logging.getLogger("milena.contained")
 
 KINDS_MAX = 256
-"""Kinds of errors that are remembered. Further kinds are logged without a traceback."""
+"""Limit of the kinds of errors that are remembered. Errors of further kinds are logged without a traceback."""
 
 
 @unique
@@ -20,7 +20,7 @@ class EntryPoint(StrEnum):
     """The place where an unexpected error was caught."""
 
     API = "api"
-    """A request on the API port: a handler, a stream, the quick lane."""
+    """A request on the API port."""
     PEER = "peer"
     """A request of another node on the peer port."""
     KAFKA = "kafka"
@@ -30,11 +30,11 @@ class EntryPoint(StrEnum):
     CALLBACK = "callback"
     """A callback of the event loop or of a ``Pending``."""
     TASK = "task"
-    """Background work; it starts again after a pause."""
+    """A background task; it is started again after a pause."""
 
 
 class ContainedErrors:
-    """The errors that one node contained. Belongs to its data loop."""
+    """The unexpected errors of one node. Used only on the event loop that serves the node's data."""
 
     def __init__(self) -> None:
         self.counts: dict[EntryPoint, int] = dict.fromkeys(EntryPoint, 0)
@@ -48,7 +48,7 @@ class ContainedErrors:
     def report(
         self, entry: EntryPoint, error: BaseException, field: str, value: str
     ) -> InternalError:
-        """Count an error and log it; return the error for the caller, which shows no internals.
+        """Count an error and log it; return an ``InternalError`` for the caller that does not show the details.
 
         The first error of a kind is logged with its traceback, later ones in one line.
 

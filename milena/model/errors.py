@@ -99,7 +99,7 @@ class InvalidSessionTimeoutError(InvalidRequestError):
 
 
 class TopicNotTransactionalError(InvalidRequestError):
-    """The topic's records may be lost after they were acknowledged, so it takes no transactions."""
+    """The topic's settings allow acknowledged records to be lost, so it takes no transactions."""
 
     code = "topic_not_transactional"
 
@@ -153,7 +153,7 @@ class PartitionNotFoundError(NotFoundError):
 
 
 class ClusterNotFoundError(NotFoundError):
-    """The path has the id of another cluster."""
+    """The cluster id in the path is that of another cluster."""
 
     code = "cluster_not_found"
 
@@ -171,7 +171,7 @@ class ConfigNotFoundError(NotFoundError):
 
 
 class RouteNotFoundError(NotFoundError):
-    """No endpoint at this path."""
+    """The API has no endpoint at this path."""
 
     code = "route_not_found"
 
@@ -189,13 +189,13 @@ class GroupNotFoundError(NotFoundError):
 
 
 class MemberNotFoundError(NotFoundError):
-    """The group does not have this member, or removed it: the member must join again."""
+    """The group does not have this member, or has removed it; the client must join again."""
 
     code = "member_not_found"
 
 
 class TransactionNotFoundError(NotFoundError):
-    """No producer with this id and epoch has a transaction: it never started, or is forgotten."""
+    """No transaction is known for this producer id and epoch: it never started, or ended long ago."""
 
     code = "transaction_not_found"
 
@@ -213,7 +213,7 @@ class TokenNotFoundError(NotFoundError):
 
 
 class ConsumerNotFoundError(NotFoundError):
-    """The group has no REST consumer with this name: never created, deleted, or expired."""
+    """The group has no REST consumer with this name: it was never created, or was deleted, or has expired."""
 
     code = "consumer_not_found"
 
@@ -239,7 +239,8 @@ class StaleVersionError(ConflictError):
 class PreconditionFailedError(ConflictError):
     """The partition does not end at the offset that `If-Match` names; nothing was written.
 
-    ``end_offset`` is the committed end when the request was judged; None: a peer did not send it.
+    ``end_offset`` is the high watermark when the condition was checked; None if a node of an earlier release checked
+    it.
     """
 
     code = "precondition_failed"
@@ -292,13 +293,13 @@ class ConsumerExistsError(ConflictError):
 
 
 class SubscriptionConflictError(ConflictError):
-    """Subscription and manual assignment exclude each other; only an assigned partition has a position."""
+    """The consumer mixes a subscription with a manual assignment, or seeks in a partition that it does not have."""
 
     code = "subscription_conflict"
 
 
 class GroupChangedError(ConflictError):
-    """The group is no longer at the version that the change was computed from."""
+    """The group has changed since the change was computed from it; compute the change again."""
 
     code = "group_changed"
 
@@ -341,7 +342,7 @@ class LastSuperuserError(ConflictError):
 
 
 class TransactionAbortedError(ConflictError):
-    """The transaction was aborted: none of it took effect or ever will."""
+    """The transaction was aborted; none of its writes takes effect."""
 
     code = "transaction_aborted"
 
@@ -353,7 +354,7 @@ class TransactionCommittedError(ConflictError):
 
 
 class TransactionChangedError(ConflictError):
-    """The commit does not name what the transaction wrote: nothing was decided, and it is still open."""
+    """The commit does not name all that the transaction wrote. The transaction is still open."""
 
     code = "transaction_changed"
 
@@ -365,31 +366,31 @@ class FencedError(MilenaError):
 
 
 class StaleLeaderEpochError(FencedError):
-    """The named leader epoch is not the current one."""
+    """The leader epoch in the request is not the partition's current one."""
 
     code = "stale_leader_epoch"
 
 
 class StaleBrokerEpochError(FencedError):
-    """The named broker epoch is not the current one."""
+    """The broker epoch in the request is not the broker's current one."""
 
     code = "stale_broker_epoch"
 
 
 class StaleControllerEpochError(FencedError):
-    """The command is from a deposed controller."""
+    """The command comes from a controller that another one has replaced."""
 
     code = "stale_controller_epoch"
 
 
 class StaleProducerEpochError(FencedError):
-    """Another producer took over this producer id."""
+    """The producer epoch is stale, because another program has taken over the producer id."""
 
     code = "stale_producer_epoch"
 
 
 class StaleMemberEpochError(FencedError):
-    """The member's epoch is not the current one, or the member does not own the partition: it must heartbeat first."""
+    """The member's epoch is stale, or the member does not own the partition; it must send a heartbeat first."""
 
     code = "stale_member_epoch"
 
@@ -401,7 +402,7 @@ class GenerationError(FencedError):
 
 
 class MemberFencedError(FencedError):
-    """Another process has taken over the member's instance id: this one must stop, and not join again."""
+    """Another process has taken over the member's instance id; this process must stop and not join again."""
 
     code = "member_fenced"
 
@@ -470,7 +471,7 @@ class DiskFullError(UnavailableError):
 
 
 class ReplicaDamagedError(UnavailableError):
-    """A replica failed a checksum: below its recovery point, so it serves nothing, or in the records to be read."""
+    """Stored records fail a checksum: those to be read, or others below the recovery point of the replica."""
 
     code = "replica_damaged"
 
@@ -482,31 +483,31 @@ class DrainingError(UnavailableError):
 
 
 class NotReadyError(UnavailableError):
-    """The node has not finished starting, or a leader has not established its high watermark."""
+    """The node is still starting, or a new leader does not know its high watermark yet."""
 
     code = "not_ready"
 
 
 class NotCoordinatorError(UnavailableError):
-    """This node does not coordinate the group, or not yet; nothing was done."""
+    """This node is not the group's coordinator, or has not loaded the group yet; nothing was done."""
 
     code = "not_coordinator"
 
 
 class TransactionInProgressError(UnavailableError):
-    """Another request with this idempotency key is an undecided transaction; nothing was written."""
+    """An earlier transaction with this idempotency key is not decided yet; nothing was written."""
 
     code = "transaction_in_progress"
 
 
 class TransactionsPendingError(UnavailableError):
-    """The topic has transactions that are being ended; the change must wait for them."""
+    """The topic has transactions without all their markers; the change must wait for them."""
 
     code = "transactions_pending"
 
 
 class FateUnknownError(MilenaError):
-    """The result is not known: the request may have been applied, or may yet be."""
+    """The result is unknown: the request may have been applied, or may be applied later."""
 
     code = "fate_unknown"
 
@@ -591,9 +592,10 @@ class CorruptBatchError(CorruptLogError):
 
 
 class DiskFailedError(MilenaError):
-    """A write or sync failed for another reason than a full disk; ``errno`` is the operating system's, if known.
+    """A write or sync failed, and not because the disk is full.
 
-    The error keeps ``errno`` itself, because extensions in C drop the cause of an exception.
+    ``errno`` is the error number of the operating system, if known. It is an attribute, because the cause of an
+    exception is lost when the exception passes through a C extension.
     """
 
     code = "disk_failed"

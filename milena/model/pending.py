@@ -1,7 +1,8 @@
-"""A future result that calls its consumer back at once, in the loop turn in which the result arrives.
+"""``Pending``: like a future, but it runs its callbacks at once, inside of ``set_result``.
 
-A future calls back in the loop's next turn. If one client waits for one record, these turns are a large part of its
-wait. The methods are those of a future, as far as they are needed. A ``Pending`` belongs to one event loop.
+``asyncio.Future`` runs its callbacks in the next turn of the event loop. For a client that waits for each record, these
+turns are a large part of the latency. The methods are those of a future, as far as they are needed. A ``Pending``
+belongs to one event loop.
 """
 
 import asyncio
@@ -16,10 +17,10 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Taker(Protocol[T_contra]):
-    """Receiver of one result or error; a future is one."""
+    """An object that takes one result or error, such as a future."""
 
     def done(self) -> bool:
-        """Whether it has a result or error, or no longer wants one."""
+        """Whether the object has a result or error already, or was cancelled."""
 
     def set_result(self, result: T_contra, /) -> None:
         """Pass the result."""
@@ -33,7 +34,7 @@ class Pending(Generic[T]):
 
     Create it with ``Pending()``: ``Pending[T]()`` takes ten times as long.
 
-    Invariant: it is done once, by a result, an error or a cancellation; setting it again is a bug of the caller.
+    Invariant: a ``Pending`` gets one result, error or cancellation. Setting a second one is a bug of the caller.
     """
 
     __slots__ = ("_callbacks", "_error", "_is_cancelled", "_is_done", "_result")
@@ -50,7 +51,7 @@ class Pending(Generic[T]):
         return self._is_done
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled: no consumer waits for it any more."""
+        """Whether ``cancel`` was called before there was a result or an error."""
         return self._is_cancelled
 
     def result(self) -> T:
@@ -76,7 +77,7 @@ class Pending(Generic[T]):
         return self._error
 
     def add_done_callback(self, callback: "Callable[[Pending[T]], object]") -> None:
-        """Call ``callback`` once it is done; at once if it already is."""
+        """Call ``callback`` when the ``Pending`` is done, or at once if it is done already."""
         self._callbacks.append(callback)
         if self._is_done:
             self._call_back()
@@ -96,7 +97,7 @@ class Pending(Generic[T]):
         self._call_back()
 
     def cancel(self) -> bool:
-        """Cancel it, because no consumer waits any more; False if it was already done."""
+        """Cancel the ``Pending``, because no code waits for it any more; return False if it was already done."""
         if self._is_done:
             return False
         self._is_done = self._is_cancelled = True
@@ -104,7 +105,7 @@ class Pending(Generic[T]):
         return True
 
     def _call_back(self) -> None:
-        """Run the callbacks; as with a future, their errors do not reach the caller that set the result."""
+        """Run the callbacks. As with a future, their errors go to the loop's exception handler, not to the caller."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             try:
@@ -115,7 +116,7 @@ class Pending(Generic[T]):
                 )
 
     def __await__(self) -> Generator[object, None, T]:
-        """Return the result to a task; cancelling the waiting task cancels the ``Pending``."""
+        """Wait in a task for the result; cancelling the waiting task cancels the ``Pending``."""
         if not self._is_done:
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.add_done_callback(lambda _: None if woken.done() else woken.set_result(None))
@@ -128,7 +129,10 @@ class Pending(Generic[T]):
 
 
 def in_a_task(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> Pending[T]:
-    """Run ``work`` in a task, kept in ``tasks``; return its result. Cancelling the ``Pending`` ends the task."""
+    """Run ``work`` in a task and return its result as a ``Pending``. Cancelling the ``Pending`` cancels the task.
+
+    ``tasks`` holds the task until its end, because the event loop has only a weak reference to it.
+    """
     pending: Pending[T] = Pending()
     task = asyncio.get_running_loop().create_task(work)
     tasks.add(task)
@@ -145,7 +149,7 @@ def in_a_task(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> Pe
         elif not pending.done():
             pending.set_exception(error)
         elif not isinstance(error, MilenaError):
-            # An error that means a bug is raised through the loop, because no consumer waits for it.
+            # The ``Pending`` was cancelled, so no code would see this error, which means a bug. The loop reports it.
             raise error
 
     def on_over(done: Pending[T]) -> None:
@@ -158,7 +162,10 @@ def in_a_task(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]]) -> Pe
 
 
 def mapped(source: Pending[S], convert: Callable[[Pending[S]], T]) -> Pending[T]:
-    """Return the result of ``convert``, or its error, for a source that is done; each side cancels the other."""
+    """Return a ``Pending`` for the result (or error) of ``convert``, which is called with ``source`` once it is done.
+
+    Cancelling one of the two cancels the other.
+    """
     pending: Pending[T] = Pending()
 
     def on_done(done: Pending[S]) -> None:

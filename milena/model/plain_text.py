@@ -1,4 +1,4 @@
-"""Characters that act on a terminal or a line instead of being shown."""
+"""Control characters: characters that a terminal does not show but acts on. Find them, and escape them."""
 
 import re
 
@@ -8,7 +8,7 @@ _CONTROL_IN_TEXT = re.compile(_CONTROL.pattern.replace("\x00-\x1f", "\x00-\x08\x
 
 
 def has_control(text: str) -> bool:
-    """Whether a text has a control character, and so is not a valid name."""
+    """Whether a text has a control character. Names must not have any."""
     return _CONTROL.search(text) is not None
 
 

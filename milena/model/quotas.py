@@ -22,7 +22,7 @@ class QuotaKey(StrEnum):
 EVERY = "*"
 """Stands for every user or client id without a quota of its own. No name of either contains a star."""
 ANONYMOUS_USER = "ANONYMOUS"
-"""User whose quota applies to callers that are not asked for credentials; each address has it for itself."""
+"""The user whose quota applies to callers without credentials. Each address has this quota for itself."""
 CLIENT_ID = PRINCIPAL_NAME
 """Regular expression of a client id, the name that a program gives itself."""
 CLIENT_ID_HEADER = "Milena-Client-Id"

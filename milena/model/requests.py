@@ -13,7 +13,7 @@ from milena.model.errors import MilenaError, ReplicaDamagedError
 
 TRANSACTION_TIMEOUT_MS_DEFAULT = 30_000
 TRANSACTION_TIMEOUT_MS_MAX = 900_000
-"""Limit of how long a transaction may stay open."""
+"""Largest timeout that a transaction may have, in ms."""
 
 
 @unique
@@ -49,23 +49,28 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerTransaction:
-    """A transaction's identity, which each of its writes names. Its end raises the epoch, so no two share one."""
+    """The identity of a transaction, which every write in it names: a producer id and a producer epoch.
+
+    The end of a transaction raises the epoch, so no two transactions have the same identity.
+    """
 
     producer_id: int
     producer_epoch: int
     timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT
-    """Time that it may stay open from its first record on; each write carries it, no node stores it."""
+    """Time that the transaction may stay open after its first record, in ms. Every write carries it."""
     is_former_visible: bool = field(default=True, compare=False)
-    """Whether readers already see the ends of the producer's former transactions when this one begins."""
+    """Whether the producer's former transactions have all their markers, so that readers see that they have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequest:
-    """Records for one topic. ``partition``: for all of them (from the path); None: per record, by key, or round robin.
+    """Records for one topic.
 
-    ``expected_end``: the records are written only if this is the next offset of their partition. They must all go to
-    one partition, and acks must not be 0. ``transaction``: the records are part of it; then acks is ``ALL``, and there
-    is no ``expected_end``.
+    Attributes:
+        partition: the partition of all records; None: each record names its own, or gets one by key or round robin.
+        expected_end: the records are written only if this is the next offset of their partition. They must all go to
+            one partition, and acks must not be 0. None: no condition.
+        transaction: the transaction that the records belong to. Then acks must be ``ALL``, and ``expected_end`` None.
     """
 
     topic: str
@@ -85,13 +90,13 @@ class ProduceRequest:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the records are accepted or refused together; otherwise each one is judged alone."""
+        """Whether one invalid record refuses all records; otherwise the valid ones are written."""
         return self.idempotency is not None or self.expected_end is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceReceipt:
-    """Result of one record, in request order. ``offset`` None with ``error`` None: acks=0.
+    """The result of one record of a request. With acks=0, ``offset`` and ``error`` are both None.
 
     ``partition`` is -1 if the record was refused before it was assigned to one.
     """
@@ -108,22 +113,22 @@ _NO_ERRORS: Mapping[int, MilenaError] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipts(Sequence[ProduceReceipt]):
-    """Receipts as columns of equal length: a thousand records do not take a thousand objects.
+    """The receipts of a request in order of its records, as columns of equal length.
 
-    If ``offsets`` is a ``range``, all records went to one partition in one piece. The response is then written without
-    looking at each (see ``Receipts.run``).
+    If ``offsets`` is a ``range``, one partition took all records with consecutive offsets (``Receipts.run``). The
+    response is then encoded without a loop over the records.
     """
 
     partitions: Sequence[int]
     offsets: Sequence[int | None]
     errors: Mapping[int, MilenaError] = field(default_factory=lambda: _NO_ERRORS)
-    """Errors by partition: a partition accepts or refuses all of its records of one request."""
+    """Error by partition number. A partition accepts all of a request's records for it, or none."""
     times: Sequence[int | None] | None = None
-    """Times as in ``ProduceReceipt.timestamp_ms``; None for the whole column if no record has one."""
+    """The values of ``ProduceReceipt.timestamp_ms``; None instead of the column if no record has a value."""
 
     @classmethod
     def run(cls, partition: int, base_offset: int, count: int) -> "Receipts":
-        """Return receipts of records that one partition accepted in one piece."""
+        """Return the receipts of ``count`` records that one partition accepted with consecutive offsets."""
         return cls(partitions=[partition] * count, offsets=range(base_offset, base_offset + count))
 
     @classmethod
@@ -177,13 +182,17 @@ class BatchReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """A stateless fetch. ``offset``: >= 0, or "earliest" / "latest"; ``timestamp_ms`` (wall) takes precedence.
+    """A fetch from one partition.
 
-    A negative offset -N means the last N records. ``is_local``: read this node's own replica; the request is never
-    forwarded. ``max_bytes`` limits the stored bytes; at least one batch is returned if there is one.
-    ``is_uncommitted``: return records of open and aborted transactions, too (read_uncommitted). ``is_unconfirmed``: an
-    empty response promises nothing, so the quorum need not confirm that the leader still leads. ``wants_records_end``:
-    with "latest", the response also says where the last record ends.
+    Attributes:
+        offset: where to start: >= 0, "earliest" or "latest". -N means the last N records.
+        timestamp_ms: start at the first record with this timestamp (wall ms) or a later one; overrides ``offset``.
+        max_bytes: limit of the stored bytes; if there is a batch, at least one is returned.
+        is_local: read this node's own replica instead of forwarding the request to the leader.
+        is_uncommitted: also return records of open and aborted transactions (read_uncommitted).
+        is_unconfirmed: the quorum need not confirm that the leader still leads. An empty response may then come from a
+            leader that was replaced, and does not mean that there are no records.
+        wants_records_end: with "latest", the response also has the offset after the last record.
     """
 
     topic: str
@@ -206,7 +215,7 @@ class FetchResult:
     """
 
     start_offset: int
-    """The resolved first offset of the request."""
+    """The first wanted offset, after "earliest", "latest", -N or a timestamp was resolved."""
     high_watermark: int
     log_start_offset: int
     leader_epoch: int
@@ -232,7 +241,7 @@ class FetchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doubt:
-    """Stored records that reached their reader damaged. ``broker_id``: owner of the copy; None: the leader."""
+    """A report of records that a reader got damaged. ``broker_id`` is the broker of the replica; None: the leader."""
 
     topic: str
     partition: int
@@ -258,9 +267,11 @@ class PartitionOffsets:
     high_watermark: int
     """The first uncommitted offset: every acknowledged record lies below it."""
     last_stable_offset: int | None = None
-    """The first offset of an undecided transaction; without one, the high watermark, which None also stands for."""
+    """The first offset of the oldest open transaction; the high watermark if none is open. None: same as that."""
     records_end: int | None = None
-    """The offset after the last record that a committed reader sees; the log start without one; None: not known."""
+    """The offset after the last record that a reader of committed records sees. Without a record, the log start.
+
+    None: not known."""
     topic_id: str = ""
     """The topic's id; a later topic with this name has another id."""
 
@@ -272,8 +283,9 @@ class PartitionOffsets:
     def lag_of(self, position: int) -> int | None:
         """Return the lag of a reader whose next offset is ``position``; None if it is above the high watermark.
 
-        The lag counts offsets from the first existing one up to the last record. So it is 0 exactly if there is nothing
-        more to read: markers, aborted records and gaps behind the last record do not count.
+        The lag is the number of offsets from ``position``, or the log start if that is higher, to the last record. It
+        is 0 exactly if there is no further record: markers, aborted records and gaps behind the last record do not
+        count.
         """
         if position > self.high_watermark:
             return None
@@ -283,7 +295,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedNext:
-    """The next offset that a group will read of a partition. ``metadata``: text stored by the committer."""
+    """A committed offset: the next offset that a group will read. ``metadata`` is any text that the client attached."""
 
     topic: str
     partition: int
@@ -306,7 +318,7 @@ class GroupOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionWrite:
-    """Records for one topic, as part of a transaction. ``partition``: for records that name none."""
+    """Records for one topic, as part of a transaction. ``partition`` is for records that name no partition."""
 
     topic: str
     partition: int | None
@@ -333,14 +345,14 @@ class TransactionReceipt:
     receipts: Sequence[Sequence[ProduceReceipt]]
     """The receipts of each write, in order; none has an error."""
     is_visible: bool
-    """Whether readers see it already; otherwise they will see it soon."""
+    """Whether readers see the records already; otherwise they will see them soon."""
     is_duplicate: bool = False
-    """Whether it had already been committed under the same idempotency key."""
+    """Whether an earlier request with the same idempotency key had already committed the transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenExtent:
-    """The acknowledged part of a transaction in one partition: ``records``, all below ``end_offset``."""
+    """The acknowledged records of a transaction in one partition: their number, and the offset after the last one."""
 
     topic: str
     partition: int
@@ -351,7 +363,7 @@ class WrittenExtent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionCommit:
-    """The end of a transaction, naming all that takes effect. The rest is aborted."""
+    """The commit of a transaction: names the writes that take effect. Other writes of the transaction are aborted."""
 
     transaction: ProducerTransaction
     writes: tuple[WrittenExtent, ...]
@@ -359,7 +371,7 @@ class TransactionCommit:
     timeout_ms: int
     """How long the client waits."""
     until_visible: bool = True
-    """Whether to wait until readers see it; otherwise wait for the decision."""
+    """Whether to respond only when readers see the records; otherwise respond when the commit is decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,12 +380,12 @@ class TransactionEnded:
 
     next_epoch: int
     is_visible: bool
-    """Whether readers already see it, or pass over it if aborted; otherwise they soon will."""
+    """Whether all markers are written: readers see a committed transaction, and skip an aborted one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A transaction's part in one partition whose log has no end of it yet."""
+    """A transaction without a marker in the log of one partition, as this partition's leader reports it."""
 
     topic: str
     partition: int
@@ -382,11 +394,11 @@ class OpenTransaction:
     first_offset: int
     records: int
     began_ms: int
-    """Wall ms of its first record in the partition."""
+    """Wall ms of the transaction's first record in the partition."""
     timeout_ms: int
     leader: int
-    """The partition's leader, which reported it."""
+    """Broker id of the partition's leader."""
     state: str
     """``open``, or ``ending``: decided, but its marker is not in the partition yet."""
     producer_name: str | None
-    """Its transactional id; None: a transaction in one request, or not known."""
+    """The transactional id; None for a transaction in one request, or if it is not known."""

@@ -5,7 +5,7 @@ from typing import final
 
 @final
 class Secret:
-    """A text that is shown as ``***``; only ``reveal`` returns it. Pickling keeps the text, because tasks need it."""
+    """A text that is shown as ``***``; only ``reveal`` returns it. Pickling keeps the text: Spark's tasks need it."""
 
     __slots__ = ("_text",)
 

@@ -1,9 +1,9 @@
-"""Large pieces of work on the event loop: one at a time, in steps, with other work in between.
+"""Large bodies are decoded and encoded on the event loop: one at a time, in steps, with other work in between.
 
 The C code that reads and writes JSON holds the interpreter lock, so a worker thread would not help. A body of many
-megabytes is therefore processed in steps of some ten milliseconds, and the loop turns once between two steps. Several
-large bodies wait for each other; otherwise each turn would run a step of every one. Only a few are decoded before the
-first of them are written, because records take several times the memory of their body.
+megabytes is therefore processed in steps of some ten milliseconds, and the event loop runs other work between two
+steps. Only one large body is processed at a time. Otherwise the loop would run a step of every body in each turn.
+Decoded records take several times the memory of their body, so the bytes of all large bodies together are limited.
 """
 
 import asyncio
@@ -17,10 +17,12 @@ from milena.model.errors import TooManyRequestsError
 T = TypeVar("T")
 
 LARGE_BYTES = 256 << 10
-"""Work on fewer bytes is done at once: it takes a few milliseconds."""
+"""Work on fewer bytes runs without a pause, because it takes only a few milliseconds."""
 
 IN_WORK_BYTES_MAX = 64 << 20
-"""Limit for all large bodies from their first step to the response; one alone may be larger. Others wait undecoded."""
+"""Limit for all large bodies between their first step and their response. Further bodies wait before they are decoded.
+
+A single body may be larger than the limit."""
 
 Steps = Generator[None, None, T]
 """Work that can pause at each ``yield``, and that returns its result."""
@@ -38,7 +40,7 @@ def at_once(steps: Steps[T]) -> T:
 
 @types.coroutine
 def one_turn() -> Generator[None, None, None]:
-    """Let the loop run everything else that is ready."""
+    """Wait for one turn of the event loop, in which all other work that is ready runs."""
     yield
 
 
@@ -53,10 +55,10 @@ class Turns:
 
     @asynccontextmanager
     async def room(self, size_bytes: int, *, wait_ms: int) -> AsyncIterator[None]:
-        """Reserve room for a large body until its response; first come, first served.
+        """Reserve memory for a large body until its response is sent; the caller that waits longest is first.
 
         Raises:
-            TooManyRequestsError: there was no room in time.
+            TooManyRequestsError: there was not enough memory within ``wait_ms``.
         """
         try:
             async with asyncio.timeout(wait_ms / 1000):
@@ -79,7 +81,7 @@ class Turns:
             self._in_work_bytes += size_bytes
 
     async def run(self, steps: Steps[T], size_bytes: int) -> T:
-        """Run work on ``size_bytes`` bytes; return its result. Large work runs in steps, one piece at a time."""
+        """Run all steps of the work on a body of ``size_bytes``; return the result. Large bodies take turns."""
         if size_bytes < LARGE_BYTES:
             return at_once(steps)
         async with self._lock:

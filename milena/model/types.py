@@ -14,7 +14,8 @@ NO_OFFSET = -1
 NO_EPOCH = -1
 NO_PRODUCER = -1
 PRODUCER_EPOCH_MAX = 32_767
-"""A batch has 16 signed bits for the epoch. The last epoch takes no transaction: its end would need a next one."""
+"""The highest producer epoch: batches have 16 signed bits for it. No transaction has it, because its end would raise
+the epoch."""
 
 
 @unique
@@ -44,9 +45,9 @@ class TimestampType(IntEnum):
 class ReplicaHealth(StrEnum):
     """Health of a replica, as recovery found it.
 
-    ``SOUND``: every acknowledged record is there. ``SUSPECT``: recovery cut something, or the log ends
-    below its checkpointed high watermark. ``DAMAGED``: a bad batch below the recovery point, or the files
-    of a replica that the manifest lists are gone.
+    ``SOUND``: the replica has every record that it acknowledged. ``SUSPECT``: such records may be missing, because
+    recovery cut bytes, or because the log ends below the high watermark in its checkpoint. ``DAMAGED``: a batch below
+    the recovery point is damaged, or the files of a replica in the manifest are missing.
     """
 
     SOUND = "sound"
