@@ -1,1 +1,1 @@
-"""Load with every acknowledged record accounted for."""
+"""Load tests and benchmarks. A load test accounts for every record that the cluster acknowledged."""

@@ -1,4 +1,4 @@
-"""Load on a real cluster, a leader killed in the middle, and every acknowledged record accounted for.
+"""Load a real cluster, kill a leader halfway, and check every acknowledged record.
 
     python -m loadtest [--run-time 60s] [--users 24] [--url URL]... [--web] [-- LOCUST OPTIONS]
 
@@ -29,7 +29,7 @@ UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def duration(text: str) -> float:
-    """Seconds of a duration as locust takes them: 90, 90s, 5m, 1h30m."""
+    """Return the seconds of a duration in locust's format: 90, 90s, 5m, 1h30m."""
     parts = re.findall(r"(\d+(?:\.\d+)?)([smh]?)", text)
     seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
     if "".join(map("".join, parts)) != text or seconds <= 0:
@@ -84,9 +84,9 @@ def duration(text: str) -> float:
               help="Load nothing: judge the ledgers in this folder against the cluster at --url.")  # fmt: skip
 @click.argument("locust_options", nargs=-1, type=click.UNPROCESSED)
 def main(topic: str | None, plant: str | None, **options: object) -> None:
-    """Load a cluster, kill a leader, read everything back, and judge it.
+    """Load a cluster, kill a leader, read everything back, and judge the result.
 
-    A cluster at --url is asked as MILENA_TOKEN_FILE, MILENA_USER and their like say.
+    For a running cluster at --url, the credentials come from MILENA_TOKEN_FILE, MILENA_USER and related variables.
 
     LOCUST_OPTIONS after ``--`` go to locust: user classes, --config-users, --processes, ...
     """
@@ -115,7 +115,7 @@ def main(topic: str | None, plant: str | None, **options: object) -> None:
 
 
 def first_of(error: BaseException) -> BaseException:
-    """The first exception of nested groups."""
+    """Return the first exception that is not a group, in nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,4 +1,4 @@
-"""The main job on real input: three nodes, every record written once, a leader killed on the way, all read back.
+"""Write real records to three nodes, each exactly once, kill a leader meanwhile, and read everything back.
 
     python -m loadtest.demo [--input FILE] [--keep] [--records N]
 
@@ -37,9 +37,9 @@ BATCH_BYTES = 512 << 10
 REQUEST_TIMEOUT_S = 10.0
 """The timeout of a page of records, in s: longer than a failover that may be in progress."""
 KILL_AT = 0.4
-"""The leader dies when this share of the records is acknowledged."""
+"""The leader is killed when this share of the records is acknowledged."""
 LOGGED_EVERY_S = 5.0
-"""How often the progress bar is drawn where it is not a terminal."""
+"""How often the progress bar is drawn if the output is no terminal, in s."""
 EXIT_GOOD, EXIT_BAD_DATA, EXIT_FAILED = 0, 1, 2
 
 BAR = "{desc:<8} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} records  {rate_fmt}  {elapsed}"
@@ -47,7 +47,7 @@ BAR = "{desc:<8} {percentage:3.0f}% |{bar}| {n_fmt}/{total_fmt} records  {rate_f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoSettings:
-    """Options of the command line."""
+    """The options of the command line."""
 
     source: Source
     topic: str
@@ -56,7 +56,7 @@ class DemoSettings:
 
 
 async def demonstrate(settings: DemoSettings) -> int:
-    """Run the whole demonstration; the exit code."""
+    """Run the whole demonstration; return the exit code."""
     for old in settings.directory.glob("node*"):
         shutil.rmtree(old) if old.is_dir() else old.unlink()
     print(f"starting three nodes, data and logs in {settings.directory}/")
@@ -73,7 +73,7 @@ async def demonstrate(settings: DemoSettings) -> int:
 
 
 async def write_and_check(cluster: LocalCluster, settings: DemoSettings) -> TallyVerdict:
-    """Write, kill and restart a leader, read back, and print what was found."""
+    """Write, kill and restart a leader, read back, and print the result; return the verdict."""
     source, tally = settings.source, Tally()
     async with AdminClient(cluster.nodes[0].url) as admin:
         await admin.create_topic(
@@ -102,7 +102,7 @@ async def write_and_check(cluster: LocalCluster, settings: DemoSettings) -> Tall
 async def write(
     cluster: LocalCluster, settings: DemoSettings, tally: Tally
 ) -> tuple[Progress, Failover]:
-    """Write the source while a leader dies; returns once the leader is back."""
+    """Write the source while a leader is killed; return when that node is ready again."""
     source = settings.source
     is_due, is_written = asyncio.Event(), asyncio.Event()
     failover = Failover(cluster, settings.topic, lambda text: tqdm.write(text, file=sys.stderr))
@@ -135,7 +135,7 @@ def progress_bar(name: str, count: int) -> "tqdm[None]":
 
 
 def print_report(verdict: TallyVerdict, progress: Progress, read_s: float, node: LocalNode) -> None:
-    """A short table."""
+    """Print a short table of the result."""
     megabytes = progress.value_bytes / 1e6
     write_s, read_s = max(progress.seconds, 1e-9), max(read_s, 1e-9)
     rows = (
@@ -166,7 +166,7 @@ def print_commands(cluster: LocalCluster, settings: DemoSettings) -> None:
     base = f"{cluster.nodes[0].url}/topics/{settings.topic}"
     body = '{"records":[{"key":"N1","value":{"hello":"world"}}]}'
     page = f"{base}/partitions/0/records?offset=0&max_bytes=1000"
-    # Look beside the interpreter: the environment that make uses is not on the path.
+    # Look beside this Python: the virtual environment that ``make`` uses may not be on PATH.
     milena = Path(sys.executable).with_name("milena")
     if milena.is_relative_to(Path.cwd()):
         milena = milena.relative_to(Path.cwd())
@@ -180,7 +180,7 @@ Go on with:
 
 
 async def unless_terminated(settings: DemoSettings) -> int:
-    """The demonstration's exit code; SIGTERM cancels it, as Ctrl-C does, so that its nodes end first."""
+    """Run the demonstration; return its exit code. SIGTERM cancels it, like Ctrl-C, so that its nodes end first."""
     task = asyncio.current_task()
     assert task is not None, "called in a task"
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
@@ -188,7 +188,7 @@ async def unless_terminated(settings: DemoSettings) -> int:
 
 
 async def interrupted() -> None:
-    """Until Ctrl-C or SIGTERM."""
+    """Wait until Ctrl-C or SIGTERM."""
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -197,7 +197,7 @@ async def interrupted() -> None:
 
 
 def limited(source: Source, records: int | None) -> Source:
-    """The first records of a source."""
+    """Return a source with at most ``records`` records."""
     if records is None or records >= source.count:
         return source
     return Source(
@@ -209,13 +209,13 @@ def limited(source: Source, records: int | None) -> Source:
 
 
 def topic_of(source: Source) -> str:
-    """A topic name that the source's name allows."""
+    """Return a valid topic name, made from the source's name."""
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in source.name)
     return kept.strip(".") or "input"
 
 
 def leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    """The exceptions in a group and in the groups inside it."""
+    """Yield the exceptions in a group and in the groups inside it."""
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             yield from leaves(error)

@@ -1,6 +1,6 @@
-"""One test in one locust process: its options, its ledger, and what its users share.
+"""One test in one locust process: its options, its ledger, and the state that its users share.
 
-Locust makes users by itself, so they look for their run in ``Current``. Locust's events open and close it.
+Locust creates the users itself, so they find the test through ``Current``. Locust's events open and close the test.
 """
 
 import http.client
@@ -32,7 +32,7 @@ from milena.errors import BadCredentialsError
 
 REQUEST_TIMEOUT_S = 12.0
 USER_BITS = 20
-"""The bits of a user's id for the user; the other bits are for its process."""
+"""The low bits of a user's id that are its number in its process; the high bits are the process's random number."""
 
 
 LOG = logging.getLogger(__name__)
@@ -40,12 +40,12 @@ EXIT_FAILED = 2
 
 
 class StartError(Exception):
-    """A test cannot begin; the message says why."""
+    """A test cannot start; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """Settings from the command line or the web page; the options say what each is."""
+    """The settings of a load, from the command line or the web page; ``add_arguments`` describes each."""
 
     topic: str
     nodes: str
@@ -59,13 +59,13 @@ class Knobs:
 
     @classmethod
     def of(cls, options: Namespace | None) -> Self:
-        """From locust's options."""
+        """Return the settings in locust's options."""
         assert options is not None, "locust parses the command line first"
         return cls(**{name: getattr(options, name) for name in cls.__slots__})
 
 
 def add_arguments(parser: LocustArgumentParser, **_: object) -> None:
-    """Knobs of the load, in locust's command line and in its web page."""
+    """Add the settings to locust's command line and web page."""
     add = parser.add_argument
     add("--topic", default="loadtest", help="topic to write and read; it must exist")
     add("--nodes", default="", help="URLs of more nodes, separated by commas")
@@ -80,7 +80,7 @@ def add_arguments(parser: LocustArgumentParser, **_: object) -> None:
 
 
 class LocustRun:
-    """From start to stop of a test in this process."""
+    """A test in this process, from its start to its stop."""
 
     def __init__(self, host: str | None, knobs: Knobs, directory: Path) -> None:
         self.knobs = knobs
@@ -100,12 +100,12 @@ class LocustRun:
         self._began_s, self._began_cpu_s = time.monotonic(), time.process_time()
 
     def new_user(self) -> tuple[int, int]:
-        """A user's number in this process, and its id among the users of all processes."""
+        """Return the number of a new user in this process, and an id that is unique among all processes."""
         number = next(self._numbers)
         return number, self._process_id << USER_BITS | number % (1 << USER_BITS)
 
     def stop(self) -> None:
-        """Note that users are told to end, and what they have taken of a core until then."""
+        """Note that users are told to finish, and the CPU that they have used until now."""
         now_s, cpu_s = time.monotonic(), time.process_time() - self._began_cpu_s
         self.ledger.add(Spent(since_s=self._began_s, at_s=now_s, cpu_s=cpu_s))
         self.ledger.add(Stopping(at_s=now_s))
@@ -122,26 +122,26 @@ def tls_context() -> SSLContext:
 
 
 class Current:
-    """The run of this process, and how many there were."""
+    """The current test of this process, and the number of tests so far."""
 
     run: LocustRun | None = None
     number = 0
 
 
 def follow_master(environment: Environment, **_: object) -> None:
-    """A worker that ``--processes`` forked ends with its master; locust would let it go on for a minute."""
+    """Make a worker process of ``--processes`` end with its master; locust would let it run for another minute."""
     is_forked = getattr(environment.parsed_options, "processes", None)
     if is_forked and isinstance(environment.runner, WorkerRunner):
         die_with_parent()
 
 
 def tell_the_time(**_: object) -> None:
-    """Where a start took long, the loop's clock stands at its last turn; locust's run time would count from there."""
+    """Update the event loop's cached time. After a slow start it is old, and locust's run time would count from it."""
     gevent.get_hub().loop.update_now()
 
 
 def open_run(environment: Environment, **_: object) -> None:
-    """Begin a ledger. A master has no users, so it needs none."""
+    """Create the ledger and the state of a test. A locust master has no users, so it needs neither."""
     Current.number += 1
     runner = environment.runner
     if runner is None or isinstance(runner, MasterRunner):
@@ -152,20 +152,20 @@ def open_run(environment: Environment, **_: object) -> None:
             environment.host, knobs, Path(knobs.ledger) / f"run-{Current.number}"
         )
     except StartError as error:
-        # What a listener raises is logged by locust and forgotten; its users would idle to the end.
+        # Locust only logs an exception of a listener. The users would then idle until the end of the test.
         LOG.error("the test cannot start: %s", error)
         environment.process_exit_code = EXIT_FAILED
         gevent.spawn(runner.quit if environment.web_ui is None else runner.stop)
 
 
 def note_stopping(**_: object) -> None:
-    """Users end their requests one by one from now on: that they grow quiet says nothing of the cluster."""
+    """Note that users finish their requests from now on: fewer requests are then no fault of the cluster."""
     if Current.run is not None:
         Current.run.stop()
 
 
 def close_run(**_: object) -> None:
-    """End the ledger."""
+    """Close the ledger."""
     if Current.run is not None:
         Current.run.ledger.close()
         Current.run = None
@@ -184,7 +184,7 @@ for hook, listener in (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """An answer, as locust's client has it; status 0: none came."""
+    """A response, from locust's client; status 0 if none arrived."""
 
     status: int
     body: bytes
@@ -192,30 +192,34 @@ class HttpAnswer:
 
     @classmethod
     def of(cls, response: ResponseContextManager) -> Self:
-        """From locust's response, the body read."""
+        """Return locust's response, with its body."""
         try:
             body = response.content or b""
         except FAILURE_EXCEPTIONS as error:
-            # It broke off in the middle.
+            # The connection broke within the body.
             return cls(status=0, body=b"", error=error)
         return cls(status=response.status_code, body=body, error=getattr(response, "error", None))
 
     @property
     def trouble(self) -> str:
-        """Why it is no success."""
+        """Return why the request failed."""
         if self.status:
             return f"HTTP {self.status} {self.body[:200].decode(errors='replace')}"
         return f"{type(self.error).__name__}: {self.error}"
 
 
 def node_urls(host: str, more: str) -> list[str]:
-    """``--host`` and ``--nodes`` as URLs without a trailing slash, each once, in order."""
+    """Return ``--host`` and ``--nodes`` as URLs without a trailing slash, in order and without duplicates."""
     given = [host, *more.split(",")]
     return list(dict.fromkeys(url.strip().rstrip("/") for url in given if url.strip()))
 
 
 def end_offsets(nodes: list[str], path: str, headers: Mapping[str, str]) -> dict[int, int]:
-    """Partition → end offset now: this run's records stand from there on.
+    """Return the current end offset of each partition: records of this run get these offsets or higher ones.
+
+    Raises:
+        StartError: no node responds, or the topic does not exist.
+        BadCredentialsError: a certificate cannot be used.
 
     Raises:
         StartError: no node answers, or there is no such topic.

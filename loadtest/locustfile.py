@@ -1,14 +1,14 @@
-"""Users for locust: they produce and fetch with plain HTTP, check what they read, and note everything in a ledger.
+"""Users for locust: they write and read over plain HTTP, check what they read, and note everything in a ledger.
 
-    python -m loadtest                                                     # the whole test, with the judgement
+    python -m loadtest                                                     # the whole test, with the verdict
     locust -f loadtest/locustfile.py --host http://127.0.0.1:8082 --topic t --ledger ledger    # locust alone
 
-Any node answers, so one ``--host`` is enough; with ``--nodes`` users spread over several, and go to the next one when
-theirs fails. A user has one request under way and repeats it with its idempotency key until its fate is known.
+Any node accepts requests, so one ``--host`` is enough. With ``--nodes``, users are spread over several nodes, and a
+user whose node fails goes to the next one. A user has one request in flight, and repeats it with its idempotency key
+until its fate is known. For a cluster with access control, the credentials come from ``MILENA_TOKEN_FILE`` and related
+variables.
 
-A cluster that asks who calls is told what ``MILENA_TOKEN_FILE`` and its like say.
-
-Counts and weights of users are locust's own options: name classes on the command line, or ``--config-users``.
+The counts and weights of users are locust's own options: name classes on the command line, or use ``--config-users``.
 """
 
 import time
@@ -29,11 +29,11 @@ from loadtest.records.workload import Dialect, RecordMaker, WriteRequest
 GIVE_UP_AFTER_S = 30.0
 """The time after which a write without a known fate is noted as unknown, in s: longer than any failover."""
 SERVER_TIMEOUT_MS = 10_000
-"""Shorter than the client's, so that a slow write is answered and not guessed at."""
+"""The timeout of a write at the node, in ms. It is shorter than the client's, so a slow write still gets a response."""
 LONG_POLL_MS = 1000
 PAGE_BYTES = 256 << 10
 RETRY_AFTER_S = 0.1
-"""A reader's pause after a failed page."""
+"""A reader's pause after a failed page, in s."""
 
 
 class MilenaUser(FastHttpUser):
@@ -47,7 +47,7 @@ class MilenaUser(FastHttpUser):
     ssl_context_factory = staticmethod(tls_context)
 
     def on_start(self) -> None:
-        """Find the run."""
+        """Find the current test, and choose a node."""
         if Current.run is None:
             raise StopUser
         self.run_state = Current.run
@@ -62,7 +62,7 @@ class MilenaUser(FastHttpUser):
         return nodes[self.node % len(nodes)]
 
     def failed(self, endpoint: str, reason: str) -> None:
-        """An attempt failed: note it, and turn to the next node."""
+        """Note a failed attempt, and go to the next node."""
         failure = Failed(
             at_s=time.monotonic(), endpoint=endpoint, node=self.node_url, reason=reason[:200]
         )
@@ -71,7 +71,7 @@ class MilenaUser(FastHttpUser):
 
 
 class WritingUser(MilenaUser):
-    """Produces one request after the other."""
+    """Writes one request after the other."""
 
     abstract = True
     endpoint = ""
@@ -80,7 +80,7 @@ class WritingUser(MilenaUser):
     is_patient = True
 
     def on_start(self) -> None:
-        """Prepare records of its own."""
+        """Prepare the user's records."""
         super().on_start()
         options = self.run_state.knobs
         self.maker = RecordMaker(
@@ -94,12 +94,12 @@ class WritingUser(MilenaUser):
         self.url_path = f"{self.run_state.path}?acks={options.acks}&timeout_ms={SERVER_TIMEOUT_MS}"
 
     def wait_time(self) -> float:
-        """Locust's hook: the pause between two requests."""
+        """Return the pause between two requests; locust calls this."""
         return float(self.run_state.knobs.think_ms) / 1000
 
     @task
     def produce(self) -> None:
-        """Write one request's records, and note what became of them."""
+        """Write the records of one request, and note their fates."""
         request = self.maker.request(self.record_count)
         sent_s = time.monotonic()
         ledger = self.run_state.ledger
@@ -180,7 +180,7 @@ class WritingUser(MilenaUser):
 
 
 class JsonOne(WritingUser):
-    """One JSON record a request. It gives a refused record up, so that the judge sees whether it was refused."""
+    """Writes one JSON record per request. A refused record is not retried, so the judge can check the refusal."""
 
     weight = 6
     endpoint = "produce one json"
@@ -188,7 +188,7 @@ class JsonOne(WritingUser):
 
 
 class BinaryOne(WritingUser):
-    """One binary record a request."""
+    """Writes one binary record per request."""
 
     weight = 2
     endpoint = "produce one binary"
@@ -196,7 +196,7 @@ class BinaryOne(WritingUser):
 
 
 class JsonBatch(WritingUser):
-    """Batches of JSON records."""
+    """Writes batches of JSON records."""
 
     weight = 3
     endpoint = "produce batch json"
@@ -204,7 +204,7 @@ class JsonBatch(WritingUser):
 
 
 class BinaryBatch(WritingUser):
-    """Batches of binary records."""
+    """Writes batches of binary records."""
 
     weight = 3
     endpoint = "produce batch binary"
@@ -213,7 +213,7 @@ class BinaryBatch(WritingUser):
 
 
 class ReadingUser(MilenaUser):
-    """Fetches pages, holds them to the rules of a log, and notes what it saw."""
+    """Fetches pages, checks them against the rules of a log, and notes them."""
 
     abstract = True
     endpoint = ""
@@ -221,7 +221,7 @@ class ReadingUser(MilenaUser):
     wait_ms = 0
 
     def on_start(self) -> None:
-        """Choose a partition."""
+        """Choose a partition and an offset."""
         super().on_start()
         self.partitions = sorted(self.run_state.starts)
         self.choice = self.rng.randrange(len(self.partitions))
@@ -229,16 +229,16 @@ class ReadingUser(MilenaUser):
 
     @property
     def partition(self) -> int:
-        """The partition that is read."""
+        """Return the partition that the user reads."""
         return self.partitions[self.choice % len(self.partitions)]
 
     def seek(self, offset: int) -> None:
-        """Go on elsewhere."""
+        """Continue at another offset."""
         self.offset = offset
         self.is_seek = True
 
     def poll(self) -> Page | None:
-        """One page from where the reader is, noted; None when there was none."""
+        """Fetch and note one page from the current offset; return None if there was none."""
         sent_s = time.monotonic()
         path = f"{self.run_state.path}/partitions/{self.partition}/records"
         query = f"?offset={self.offset}&max_bytes={PAGE_BYTES}&timeout={self.wait_ms}"
@@ -261,7 +261,7 @@ class ReadingUser(MilenaUser):
                 self.failed(self.endpoint, str(error))
                 gevent.sleep(RETRY_AFTER_S)
                 return None
-            # Wrong pages go into the ledger like any other: the judge decides.
+            # A faulty page is noted like any other: the judge decides.
             for trouble in page.troubles(self.offset):
                 response.failure(trouble)
         self._note(page, sent_s)
@@ -302,12 +302,12 @@ class TailReader(ReadingUser):
 
     @task
     def follow(self) -> None:
-        """One long poll."""
+        """Make one long poll."""
         self.poll()
 
 
 class PagingReader(ReadingUser):
-    """Pages through one partition after the other, each from its first offset to its end."""
+    """Pages through all partitions in turn, each from its first offset to its end."""
 
     weight = 1
     endpoint = "fetch pages"
@@ -315,7 +315,7 @@ class PagingReader(ReadingUser):
 
     @task
     def turn_page(self) -> None:
-        """One page; at the end of a partition, on to the next."""
+        """Fetch one page; at the end of a partition, go to the next one."""
         page = self.poll()
         if page is not None and not page.records:
             self.choice += 1

@@ -1,4 +1,4 @@
-"""One load test from end to end: nodes, topic, locust, a kill in the middle, the judgement, the report."""
+"""Run one load test from start to end: nodes, topic, locust, a kill, the verdict, and the report."""
 
 import asyncio
 import contextlib
@@ -38,25 +38,25 @@ OWN_FILES = ("ledger", "cluster", "run-*", "locust*", "summary.*", "*.png")
 """The files of an earlier run, which are removed from the folder; other files stay."""
 POLL_S = 0.1
 END_TIMEOUT_S = 60.0
-"""Longer than users may take to end their last requests."""
+"""The longest time for users to finish their last requests, in s."""
 STARTED_TIMEOUT_S = 60.0
 KILL_AT = 0.5
-"""The leader dies when this share of the time is over."""
+"""The leader is killed when this share of the time is over."""
 
 
 class LoadError(Exception):
-    """Locust did not do its part; the message says where its log is."""
+    """Locust failed; the message names its log."""
 
 
 @dataclass(slots=True)
 class Interrupts:
-    """Ctrl-C once ends the load early, and what was done is judged; twice ends everything."""
+    """Handles Ctrl-C: the first one ends the load early, and its records are judged; the second one ends everything."""
 
     asked: asyncio.Event
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """While the load and its judgement run."""
+        """Handle Ctrl-C during the block."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "a load runs in a task"
 
@@ -75,7 +75,7 @@ class Interrupts:
 
 
 async def run(settings: Settings) -> int:
-    """Run the whole test, or judge the ledgers of an earlier one; the exit code."""
+    """Run the whole test, or judge the ledgers of an earlier one; return the exit code."""
     if settings.judged is not None:
         settings.directory.mkdir(parents=True, exist_ok=True)
         urls = tuple(normalise_url(url) for url in settings.urls)
@@ -93,7 +93,7 @@ async def run(settings: Settings) -> int:
 
 
 def prepare(directory: Path) -> None:
-    """An empty place for the report."""
+    """Create the folder of the report, and remove the files of an earlier run."""
     directory.mkdir(parents=True, exist_ok=True)
     for pattern in OWN_FILES:
         for old in directory.glob(pattern):
@@ -102,7 +102,7 @@ def prepare(directory: Path) -> None:
 
 @asynccontextmanager
 async def target(settings: Settings) -> AsyncIterator[tuple[tuple[str, ...], LocalCluster | None]]:
-    """URLs of the cluster that is loaded, and the cluster if it is ours."""
+    """Yield the URLs of the cluster under load, and the cluster if this test started it."""
     if settings.urls:
         yield tuple(normalise_url(url) for url in settings.urls), None
         return
@@ -112,7 +112,7 @@ async def target(settings: Settings) -> AsyncIterator[tuple[tuple[str, ...], Loc
 
 
 async def create_topic(settings: Settings, urls: tuple[str, ...]) -> None:
-    """Create the topic, or take the one that is there."""
+    """Create the topic, unless it exists."""
     async with AdminClient(urls[0], credentials=settings.credentials) as admin:
         live = sum(node.is_live for node in (await admin.cluster()).nodes)
         with contextlib.suppress(TargetExistsError):
@@ -124,7 +124,7 @@ async def create_topic(settings: Settings, urls: tuple[str, ...]) -> None:
 
 
 class Load:
-    """Locust's process, and what is made of its ledgers."""
+    """Runs locust's process, and judges its ledgers."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Load:
         self._locust = NodeProcess(command, environment=environment, log_path=self._log)
 
     async def headless(self) -> int:
-        """One test of fixed length."""
+        """Run one test of fixed length; return the exit code."""
         settings, ledgers = self._settings, self._settings.ledgers / "run-1"
         text = f"loading for {settings.run_time_s:g} s with {settings.users} users"
         print(text + (", a leader dies in the middle" if self._has_kill else ""))
@@ -161,7 +161,7 @@ class Load:
         return await report(settings, self._urls, ledgers, settings.directory)
 
     async def in_web_ui(self) -> int:
-        """Tests that are started in locust's web page; each is judged when it stops."""
+        """Run tests that are started in locust's web page; judge each when it stops. Return the exit code."""
         port, worst = self._settings.web_port, EXIT_GOOD
         print(f"locust's web page: http://127.0.0.1:{port}, until Ctrl-C")
         self._locust.start()
@@ -182,7 +182,7 @@ class Load:
         return self._settings.is_kill and self._cluster is not None
 
     async def _load(self, incidents: LedgerWriter) -> None:
-        """Wait until locust has ended and the killed node is back, or give both up."""
+        """Wait until locust has ended and the killed node runs again; pass an interrupt on to locust."""
 
         def on_incident(text: str) -> None:
             incidents.add(Incident(at_s=time.monotonic(), text=text))
@@ -219,7 +219,7 @@ class Load:
                 await asyncio.sleep(POLL_S)
 
     async def _test_ended(self, ledgers: Path) -> bool:
-        """Wait until a test has ended; False when there will be none."""
+        """Wait until a test has ended; return False if locust ended and there is no further test."""
         is_told = False
         while not is_complete(ledgers):
             if not self._locust.is_running:
@@ -241,7 +241,10 @@ class Load:
 
 
 async def report(settings: Settings, urls: tuple[str, ...], ledgers: Path, directory: Path) -> int:
-    """Judge, write the report, print the table; the exit code.
+    """Judge the ledgers, write the report, and print the table; return the exit code.
+
+    Raises:
+        LedgerError: a ledger cannot be read.
 
     Raises:
         LedgerError: a ledger cannot be read.

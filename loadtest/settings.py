@@ -10,7 +10,7 @@ from milena.cluster.credentials import ANONYMOUS, Credentials
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The command line as a value; its help says what each is. Without ``urls`` a cluster is started."""
+    """The command line as a value; its help describes each option. Without ``urls``, the test starts a cluster."""
 
     urls: tuple[str, ...]
     topic: str
@@ -32,7 +32,7 @@ class Settings:
     web_port: int
     directory: Path
     judged: Path | None
-    """The ledgers of an earlier run, to be judged without another load."""
+    """The ledgers of an earlier run, which are judged without a new load."""
     locust_options: tuple[str, ...]
     credentials: Credentials = ANONYMOUS
     """The credentials for a running cluster."""
@@ -58,7 +58,7 @@ class Settings:
 def locust_command(
     settings: Settings, urls: tuple[str, ...], *, python: str, locustfile: Path
 ) -> list[str]:
-    """The command that runs locust on these nodes."""
+    """Return the command that runs locust on these nodes."""
     command = [python, "-m", "locust", "--locustfile", str(locustfile), "--host", urls[0]]
     command += ["--nodes", ",".join(urls[1:]), "--topic", settings.topic]
     command += ["--ledger", str(settings.ledgers), "--acks", settings.acks]
@@ -66,7 +66,7 @@ def locust_command(
     command += ["--batch-records", str(settings.batch_records)]
     command += ["--think-ms", str(settings.think_ms), "--seed", str(settings.seed)]
     command += ["--users", str(settings.users), "--spawn-rate", f"{settings.spawn_rate:g}"]
-    # A user that is stopped may end its request: longer than the users themselves try.
+    # The stop timeout lets a user finish its request, so it is longer than a user's own deadline.
     command += ["--stop-timeout", "45", "--exit-code-on-error", "0"]
     if settings.is_web:
         command += [

@@ -1,1 +1,1 @@
-"""Benchmarks on real processes, in which contenders take turns: the programs and their tables."""
+"""Benchmarks with real processes, in which the compared programs take turns."""

@@ -1,4 +1,4 @@
-"""Every figure that is promised, beside the programs that it is held against: ``make bench``.
+"""Measure all promised figures, and the programs that they are compared with: ``make bench``.
 
     python -m loadtest.bench [--rows json-all,fetch] [--rounds 5] [--seconds 2] [--out bench-report]
 
@@ -46,7 +46,7 @@ _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 
 
 def file_system_of(path: Path, mounts: str) -> str:
-    """The kind of file system that a path is on, by the system's list of mounts."""
+    """Return the type of the file system of a path, from the text of ``/proc/mounts``."""
     best, kind = "", "unknown"
     for line in mounts.splitlines():
         _, place, found, *_ = line.split()
@@ -57,17 +57,17 @@ def file_system_of(path: Path, mounts: str) -> str:
 
 
 def interpreter_of(version: str, configured: str, maps: str) -> str:
-    """Its version; and whether it was built without a profile, which costs a third of its speed.
+    """Return Python's version, and a note if it was built without profile-guided optimization, which costs a third.
 
-    ``configured``: the arguments of its configure script; ``maps``: as ``/proc/self/maps``.
+    ``configured`` has the arguments of Python's configure script, ``maps`` the text of ``/proc/self/maps``.
     """
-    # Debian's has its own code in the program, and the arguments that it names are those of another build.
+    # Debian's Python does not load libpython3. The configure arguments that it reports are those of another build.
     is_plain = "/libpython3" in maps and "--enable-optimizations" not in configured
     return f"{version}, built without a profile" if is_plain else version
 
 
 def machine_of(directory: Path) -> Machine:
-    """Where this process runs, and a directory lies."""
+    """Return the facts of this machine, and of the disk on which a directory lies."""
     mounts, maps = Path("/proc/self/mounts"), Path("/proc/self/maps")
     kind = "unknown"
     if mounts.exists():
@@ -87,7 +87,7 @@ def machine_of(directory: Path) -> Machine:
 
 
 def chosen_rows(rows: str | None) -> list[Target]:
-    """All, or those of these rows and stages."""
+    """Return all rows, or only the rows and stages named in ``rows``."""
     if rows is None:
         return list(TARGETS)
     names = {name.strip() for name in rows.split(",")}
@@ -98,7 +98,7 @@ def chosen_rows(rows: str | None) -> list[Target]:
 
 
 async def run(plan: BenchPlan, names: Sequence[str]) -> dict[str, Rounds]:
-    """Stage by stage; what a stage wrote is removed before the next begins."""
+    """Run stage after stage; remove the files of a stage before the next one starts."""
     done = {}
     for name in names:
         plan.say(f"{name}:")
@@ -117,7 +117,7 @@ async def run(plan: BenchPlan, names: Sequence[str]) -> dict[str, Rounds]:
 
 
 def list_rows(context: click.Context, _: click.Parameter, is_wanted: bool) -> None:
-    """The option ``--list``."""
+    """Print the rows and exit: the option ``--list``."""
     if not is_wanted:
         return
     lines = [(t.name, t.stage, t.durability.value, t.what) for t in TARGETS]
@@ -152,13 +152,13 @@ def main(
     directory: Path | None,
     out: Path,
 ) -> None:
-    """Measure Milena beside its peers, in rounds in which all take turns."""
+    """Measure Milena and its peers in rounds, in which all of them take turns."""
     chosen = chosen_rows(rows)
     base = directory or Path("build")
     base.mkdir(parents=True, exist_ok=True)
     machine = machine_of(base)
     names = [name for name in STAGES if name in {target.stage for target in chosen}]
-    # One loop, one process, no collector in between: the client must not be what is measured.
+    # Disable the garbage collector: its pauses in the client would count as time of the servers.
     gc.disable()
     with (
         tempfile.TemporaryDirectory(prefix="bench-", dir=base) as where,

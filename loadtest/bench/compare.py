@@ -1,11 +1,11 @@
-"""The working tree beside another commit of it, in rounds: ``make bench-compare BASE=commit``.
+"""Compare the working tree with another commit, in rounds: ``make bench-compare BASE=commit``.
 
     python -m loadtest.bench.compare --base main [--rows json-all,fetch] [--rounds 8] [--seconds 2] [--out bench-report]
 
-Nodes run from both trees; what loads them is this process and so the same code for both, and nothing of the base is
-imported here. With ``--again`` a row that is worse is measured once more, in twice the rounds, before that is said. The
-exit code is 0 when no row is worse (``comparison.py`` says when one is), 1 when one is or the trees
-cannot be compared, 2 when nothing was measured.
+Nodes run from both trees. The clients run in this process and so have the same code for both; no module of the base is
+imported here. With ``--again``, a row that is worse is measured once more in twice as many rounds, and the second
+result counts. Exit code: 0 if no row is worse (``comparison.py`` has the rule), 1 if one is or the trees cannot be
+compared, 2 if nothing was measured.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _USUAL_ROWS = "requests,batches,latency,fetch"
 
 
 def rows_of(wanted: str | None) -> list[Target]:
-    """Rows to compare, each figure of Milena's once."""
+    """Return the rows to compare; rows with the same figure of Milena are measured once."""
     rows = chosen_rows(wanted or _USUAL_ROWS)
     alone = sorted({row.stage for row in rows} - set(IN_TURNS))
     if alone:
@@ -59,10 +59,10 @@ def rows_of(wanted: str | None) -> list[Target]:
 async def measure(
     stage: InTurns, names: set[str], plan: BenchPlan, base: Mapping[str, str]
 ) -> Rounds:
-    """Rounds of a stage's contenders of these names; ``base``: environment of the base's nodes.
+    """Measure the named contenders of a stage in rounds; ``base`` is the environment of the base's nodes.
 
     Raises:
-        HttpLoadError: one failed.
+        HttpLoadError: a contender failed.
     """
     rounds = Rounds()
     missing: dict[str, str] = {}
@@ -71,7 +71,7 @@ async def measure(
             (str, replace(plan, directory=plan.directory / "new")),
             (base_name, replace(plan, directory=plan.directory / "base", settings=base)),
         ]
-        # The base goes first, then the new tree, and the other way round in the next round.
+        # The base goes first in one round, and the new tree in the next.
         if number % 2 == 0:
             trees.reverse()
         async with AsyncExitStack() as stack:
@@ -100,7 +100,7 @@ async def measure(
 async def run(
     rows: Sequence[Target], plan: BenchPlan, base: Mapping[str, str]
 ) -> dict[str, Rounds]:
-    """Stage by stage."""
+    """Measure the rows stage by stage; return the rounds of each stage."""
     done = {}
     for name in IN_TURNS:
         subjects = {row.subject for row in rows if row.stage == name}
@@ -113,15 +113,15 @@ async def run(
 
 
 Measure = Callable[[Sequence[Target], int], dict[str, Rounds]]
-"""Rows and a number of rounds to what was measured, stage by stage."""
+"""A function that takes rows and a number of rounds, and returns the measured rounds of each stage."""
 
 
 def judged(
     rows: Sequence[Target], rounds: int, tolerance: float, measured: Measure, *, is_repeated: bool
 ) -> tuple[list[ComparedRow], dict[str, Rounds]]:
-    """Each row's verdict, and what it is from.
+    """Return the verdict on each row, and the rounds that it is based on.
 
-    ``is_repeated``: what comes out as worse is measured once more, in twice the rounds, and that counts.
+    If ``is_repeated``, a row that is worse is measured once more in twice as many rounds, and the second result counts.
     """
     stages = measured(rows, rounds)
     compared = [comparison.compare(row, stages[row.stage], tolerance) for row in rows]
@@ -161,7 +161,7 @@ def main(
     directory: Path | None,
     out: Path,
 ) -> None:
-    """Measure this tree beside another commit, in rounds in which both take turns."""
+    """Measure this tree and another commit, in rounds in which both take turns."""
     chosen = rows_of(rows)
     where = directory or Path("build")
     where.mkdir(parents=True, exist_ok=True)
@@ -172,7 +172,7 @@ def main(
         base = environment_of(tree, machine.build)
     except BaseTreeError as error:
         raise click.ClickException(str(error)) from error
-    # As in the bench: the client must not be what is measured.
+    # Disable the garbage collector, as in the benchmarks: its pauses in the client would count as time of the servers.
     gc.disable()
     with (
         tempfile.TemporaryDirectory(prefix="bench-", dir=where) as data,

@@ -1,12 +1,13 @@
-"""Cost of many consumers: REST consumers that read or are idle, members that beat, streams in which nothing comes.
+"""Measure the cost of many consumers: REST consumers, members that send heartbeats, and idle event streams.
 
     python -m loadtest.bench.consumers [--consumers 10000] [--groups 1000] [--streams 1000] [--json FILE]
 
-One cluster of three real nodes on this machine. REST consumers are made, each by calls that go to one node after the
-other; they read once; they idle. Members of other groups beat as often as the cluster answers. Streams (server-sent
-events) wait for records that do not come. Of each phase: time, CPU and memory of the nodes, calls, and entries that the
-Raft log got: a heartbeat and a read must add none. Where other programs share the machine, wall times say little: CPU
-is that of the nodes alone.
+The benchmark starts one cluster of three real nodes on this machine. REST consumers are created, with the calls spread
+over the nodes; they read once, and then are idle. Members of other groups send heartbeats as often as the cluster
+responds. Streams (server-sent events) wait for records that do not come.
+
+For each phase the report has the time, the nodes' CPU and memory, the calls, and the new entries of the Raft log: a
+heartbeat and a read must add none. If other programs use the machine, times say little; CPU is that of the nodes alone.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ AT_ONCE = 64
 PARTITIONS = 12
 SETTLE_S = 5.0
 SESSION_MS = 300_000
-"""The longest session timeout, in ms: no member may be replaced because this machine is busy."""
+"""The longest session timeout, in ms: a busy machine must not make a member lose its session."""
 EVENTS = "text/event-stream"
 ATTEMPTS = 20
 RETRY_S = 0.5
@@ -44,7 +45,7 @@ _COMMIT_INDEX = re.compile(r"^milena_raft_commit_index(?:\{[^}]*\})? ([0-9.e+]+)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A phase, with what was done in it."""
+    """The figures of a phase, and the number of calls in it."""
 
     measured: PhaseFigures
     calls: int
@@ -52,12 +53,12 @@ class Counted:
 
     @property
     def calls_per_s(self) -> float:
-        """On average."""
+        """Return the average number of calls per second."""
         return self.calls / self.measured.wall_s
 
 
 class ConsumerCaller:
-    """Calls to one node after the other."""
+    """Makes calls, each to the next node."""
 
     def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str]) -> None:
         self._session = session
@@ -67,10 +68,10 @@ class ConsumerCaller:
         self.calls = 0
 
     async def call(self, method: str, path: str, body: object = None) -> bytes:
-        """A call that must succeed, again where a node says that it cannot now.
+        """Make a call until it succeeds; return its body. A node's temporary refusal is retried.
 
         Raises:
-            click.ClickException: it did not.
+            click.ClickException: the call failed for good.
         """
         data = None if body is None else json.dumps(body)
         headers = {"Content-Type": "application/json"}
@@ -81,7 +82,7 @@ class ConsumerCaller:
                 async with self._session.request(method, url, data=data, headers=headers) as answer:
                     found = await answer.read()
                 if answer.status < 300 or (attempt and answer.status == CONFLICT):
-                    # A name that is taken by now: the attempt before, whose fate was not known, took it.
+                    # The name is taken by an earlier attempt of this call, whose fate was unknown.
                     self.calls += 1
                     return found
                 said = f"{method} {path}: {answer.status} {found.decode(errors='replace')[:200]}"
@@ -91,7 +92,7 @@ class ConsumerCaller:
         raise click.ClickException(said)
 
     async def stream(self, number: int, path: str) -> aiohttp.ClientResponse:
-        """A response that stays open."""
+        """Return a response whose body stays open."""
         url = self._urls[number % len(self._urls)] + path
         for _ in range(ATTEMPTS):
             answer = await self._session.get(url, headers={"Accept": EVENTS})
@@ -111,7 +112,7 @@ class ConsumerCaller:
 
 
 class Bench:
-    """Phases on a running cluster."""
+    """Runs phases on a cluster, and keeps their figures."""
 
     def __init__(self, cluster: LocalCluster, caller: ConsumerCaller, *, idle_s: float) -> None:
         self._phases = Phases(cluster)
@@ -120,7 +121,7 @@ class Bench:
         self.counted: list[Counted] = []
 
     async def phase(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Do this, and measure it."""
+        """Do the work of a phase, and measure it."""
         entries = await self._caller.raft_entries()
         calls = self._caller.calls
         self._phases.restart()
@@ -151,7 +152,7 @@ async def measure(
     idle_s: float,
     beat_s: float,
 ) -> list[Counted]:
-    """Every phase, on a cluster that is ready and empty."""
+    """Run all phases on a cluster that is ready and empty; return their figures."""
     urls = [node.url for node in cluster.nodes]
     limits = aiohttp.ClientTimeout(total=None, sock_connect=30)
     async with (
@@ -193,7 +194,7 @@ async def _rest_consumers(bench: Bench, caller: ConsumerCaller, count: int, grou
 
 
 async def _members(bench: Bench, caller: ConsumerCaller, count: int, beat_s: float) -> None:
-    """Members that beat for so long, one after the other, as quickly as they are answered."""
+    """Measure members that send heartbeats for ``beat_s`` seconds, ``AT_ONCE`` at a time, without a pause."""
     size = max(1, min(PARTITIONS, count))
     beats: list[dict[str, object]] = [{} for _ in range(count)]
     waiting: set[int] = set()

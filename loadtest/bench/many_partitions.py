@@ -1,11 +1,13 @@
-"""Cost of many partitions: creating them, holding them idle, and the failover of all leaders of a killed node.
+"""Measure the cost of many partitions: their creation, their idle time, and the failover of a killed node's leaders.
 
     python -m loadtest.bench.many_partitions [--partitions 1000] [--topics 1] [--nodes 3] [--json FILE]
 
-One cluster of real nodes on this machine: create the topics and wait until every replica is in sync, let the nodes
-idle, kill -9 one of them and wait until other nodes lead all that it led and take writes, start it again and wait until
-it is in sync everywhere. Where other programs share the machine, wall times say little: CPU is that of the nodes alone.
-The exit code is 1 when creation took longer than ``--create-limit``.
+The benchmark starts one cluster of real nodes on this machine. Its phases: create the topics, and wait until every
+replica is in sync; leave the nodes idle; kill -9 one node, and wait until other nodes lead its partitions and accept
+writes; start the node again, and wait until all its replicas are in sync.
+
+If other programs use the machine, times say little; CPU is that of the nodes alone. The exit code is 1 if the creation
+took longer than ``--create-limit``.
 """
 
 import asyncio
@@ -40,7 +42,7 @@ CREATIONS_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseFigures:
-    """One phase. ``cpu_s``: seconds of CPU of each node that ran, by node id; ``rss_mb`` likewise, at its end."""
+    """The figures of a phase, by running node: ``cpu_s`` of the phase, and ``rss_mb`` at its end."""
 
     phase: str
     wall_s: float
@@ -62,12 +64,12 @@ class Phases:
         self.restart()
 
     def restart(self) -> None:
-        """The next phase begins now."""
+        """Start the measurement of the next phase now."""
         self._began_s = time.monotonic()
         self._cpu = {node.node_id: _cpu_s(node) for node in self._running()}
 
     def end(self, phase: str) -> PhaseFigures:
-        """The phase is over; the next begins."""
+        """End a phase and return its figures; the next phase starts now."""
         wall_s = time.monotonic() - self._began_s
         running = self._running()
         measured = PhaseFigures(
@@ -97,7 +99,7 @@ def _rss_mb(node: LocalNode) -> float:
 async def measure(
     cluster: LocalCluster, *, partitions: int, topics: int, replication: int, idle_s: float
 ) -> list[PhaseFigures]:
-    """Every phase, on a cluster that is ready and empty."""
+    """Run all phases on a cluster that is ready and empty; return their figures."""
     survivor, victim = cluster.nodes[0], cluster.nodes[-1]
     phases = Phases(cluster)
     async with AdminClient(survivor.url, timeout_s=60) as admin:
@@ -107,7 +109,7 @@ async def measure(
         phases.end("create: answered")
         view = await admin.cluster()
         assert len(list(view.partitions())) == partitions, "the node that answered knows them all"
-        # In the metadata all are in sync from the start; whether the replicas are there, only writes tell.
+        # The metadata show all replicas in sync from the start. Only a write proves that the replicas exist.
         await _write_each(survivor, [(t.name, p.partition) for t, p in view.partitions()])
         phases.end("create: each written to")
         await asyncio.sleep(SETTLE_S)

@@ -1,4 +1,4 @@
-"""A run: its options, and its stages in order."""
+"""The options of a run of the benchmarks, and the type of its stages."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -11,7 +11,7 @@ from loadtest.bench.measuring.samples import Rounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchPlan:
-    """The options of a run. ``directory`` is empty, and on the disk that is to be measured."""
+    """The options of a run. ``directory`` is empty, and is on the disk to measure."""
 
     directory: Path
     rounds: int = 5
@@ -21,7 +21,7 @@ class BenchPlan:
     recovery_bytes: int = 1 << 30
     soak_s: float = 0.0
     settings: Mapping[str, str] = field(default_factory=dict)
-    """More variables of the nodes' environment, in stages whose contenders take turns."""
+    """More environment variables for the nodes, in stages whose contenders take turns."""
     has_peers: bool = True
     """True if stages whose contenders take turns also measure peers; False if they measure Milena alone."""
     say: Callable[[str], None] = print
@@ -29,18 +29,18 @@ class BenchPlan:
 
 Stage = Callable[[BenchPlan], Awaitable[Rounds]]
 Start = Callable[[BenchPlan, AsyncExitStack, Rounds], Awaitable[list[Contender]]]
-"""A function that starts contenders, which the stack kills, and notes what is missing."""
+"""A function that starts contenders and notes the missing ones. Leaving the stack kills the contenders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InTurns:
-    """A stage whose contenders take turns. ``resident_bytes``: as of ``alternate``."""
+    """A stage whose contenders take turns; ``resident_bytes`` is the argument of ``alternate``."""
 
     start: Start
     resident_bytes: int = 0
 
     async def __call__(self, plan: BenchPlan) -> Rounds:
-        """Start all, let them take turns, kill them."""
+        """Start all contenders, let them take turns, and kill them; return the rounds."""
         rounds = Rounds()
         async with AsyncExitStack() as stack:
             contenders = await self.start(plan, stack, rounds)

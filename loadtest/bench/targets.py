@@ -1,14 +1,14 @@
-"""Targets of the figures: what a row of the table says, its floor and its ambition, and the verdicts (pure).
+"""The rows of the table: each has a figure, a floor and an ambition, and gets a verdict (pure).
 
-A row names two contenders of one stage, or one whose figure counts by itself. Where the peer does not sync, Milena's
-topic does not either (``flush.messages`` at its largest): like is compared with like. The same with syncs, which is how
-topics are unless somebody asks for less, stands beside it without a floor of its own; what a sync costs is the disk's
-affair, and two rows judge how well it is shared and hidden.
+A row compares two contenders of one stage, or judges one contender's figure. If the peer does not sync, Milena's topic
+does not either (``flush.messages`` at its largest), so that both do the same work. A second row has the figure with
+syncs, which is a topic's default. That row has no floor, because the cost of a sync is the disk's. Two further rows
+judge how well syncs are shared among requests and overlapped with other work.
 
-A floor has to hold on any host. Where a host's nature bounds a figure (what a wake, a sync or a copy takes there) and
-bounds the peer's otherwise, the ratio of the two moves from host to host. Such a row keeps its ambition and leaves
-the floor to another, ``host_row``: that one is against the bare server, which pays the same price in the same round, so
-that what is left is this code.
+A floor must hold on any host. If a host limits Milena's figure and the peer's in different ways (by the cost of a
+wake-up, a sync or a copy), their ratio differs from host to host. Such a row keeps its ambition, and its floor is in
+another row, the ``host_row``. That row compares with the bare server, which has the same costs in the same round. So
+its ratio depends only on this code.
 """
 
 from dataclasses import dataclass
@@ -31,9 +31,10 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One row. Without ``reference`` the subject's figure itself is judged; without ``ambition`` nothing is.
+    """One row. Without ``reference``, the subject's own figure is judged. Without ``ambition``, the row is only shown.
 
-    ``host_row``: the row that has the floor in this one's place; a row that is judged has either it or a ``floor``.
+    ``host_row`` is the name of the row that has the floor of this one. A judged row has either ``host_row`` or
+    ``floor``.
     """
 
     name: str
@@ -65,7 +66,7 @@ class TargetVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetOutcome:
-    """A row with what was measured. ``spread`` is None when nothing was."""
+    """A row with its verdict and figures; ``spread`` is None if nothing was measured."""
 
     target: Target
     verdict: TargetVerdict
@@ -76,10 +77,10 @@ class TargetOutcome:
 
 
 def judge(target: Target, rounds: Rounds, *, is_disk_real: bool) -> TargetOutcome:
-    """Hold what was measured against a row.
+    """Return the verdict on a row.
 
-    ``is_disk_real``: whether syncs reach a disk. Where they cost nothing, durable rows are shown and not judged, and
-    so is what was measured on less than the row says.
+    ``is_disk_real`` is whether syncs reach a disk. If they do not, durable rows are shown and not judged. A row is also
+    only shown if a contender did less work than the row says.
     """
     ours = rounds.figures(target.subject, target.quantity)
     if target.reference is None:

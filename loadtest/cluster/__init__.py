@@ -1,1 +1,1 @@
-"""Nodes of this machine: started, killed, watched."""
+"""Start, kill and watch nodes on this machine."""

@@ -40,7 +40,10 @@ def headers_of(credentials: Credentials) -> dict[str, str]:
 
 
 def session_for(credentials: Credentials, limits: aiohttp.ClientTimeout) -> aiohttp.ClientSession:
-    """Connections of who asks with these.
+    """Return an HTTP session that sends these credentials.
+
+    Raises:
+        BadCredentialsError: as ``headers_of``, or a certificate cannot be used.
 
     Raises:
         BadCredentialsError: as ``headers_of``, or a certificate cannot be used.

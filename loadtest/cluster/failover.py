@@ -1,4 +1,4 @@
-"""A leader that dies in the middle of a load, and comes back."""
+"""Kill a leader in the middle of a load, and restart it."""
 
 import asyncio
 import contextlib
@@ -22,10 +22,10 @@ class Failover:
     killed: LocalNode | None = None
 
     async def run(self, is_due: asyncio.Event, is_over: asyncio.Event) -> None:
-        """Wait until it is due, kill, wait, start; once the load is over, it does not wait any more."""
+        """Kill the leader when ``is_due`` is set, and restart it; once ``is_over`` is set, do not wait any longer."""
         await is_due.wait()
         self.killed = await self._leader()
-        # Told first: the kill returns only when the process is gone, and users notice before.
+        # Report the kill before it: the call returns when the process is gone, and users notice earlier.
         self.on_incident(f"killed node {self.killed.node_id}, a leader, with -9")
         self.killed.process.kill()
         with contextlib.suppress(TimeoutError):

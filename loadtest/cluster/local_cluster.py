@@ -1,4 +1,4 @@
-"""A cluster of real node processes on loopback, for the demo and for tests."""
+"""Run a cluster of real node processes on loopback, for the demo and for tests."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ STOPPED_TIMEOUT_S = 20.0
 
 
 class ClusterError(Exception):
-    """A node did not do what the cluster needs; the message names it and its log."""
+    """A node failed to start or to become ready; the message names the node and its log."""
 
 
 class LocalNode:
@@ -47,17 +47,17 @@ class LocalNode:
 
     @property
     def peer(self) -> str:
-        """This node as a part of ``--peers``."""
+        """Return this node's item for ``--peers``."""
         return f"{self.node_id}=127.0.0.1:{self.peer_port}"
 
     @property
     def process(self) -> NodeProcess:
-        """The node's process, once the cluster prepared it."""
+        """Return the node's process; ``prepare`` must have been called."""
         assert self._process is not None, "the cluster prepares processes"
         return self._process
 
     def prepare(self, peers: str, environment: Mapping[str, str]) -> None:
-        """Fix the command line."""
+        """Set the command line and the environment of the process."""
         if "MILENA_TLS_CERT_FILE" in environment:
             self.scheme = "https"
         command = (
@@ -71,15 +71,15 @@ class LocalNode:
         self._process = NodeProcess(command, environment=environment, log_path=self.log_path)
 
     async def stop(self) -> bool:
-        """Graceful stop, off the loop; True when the node obeyed."""
+        """Stop gracefully, without blocking the loop; return whether the node ended by itself."""
         return await asyncio.to_thread(self.process.stop, STOPPED_TIMEOUT_S)
 
 
 class LocalCluster:
     """Nodes 1..n in a directory, which must not hold another cluster's data.
 
-    An asynchronous context manager: it starts the nodes, waits until all are ready, and kills what is left at the
-    end. Data and logs stay.
+    An asynchronous context manager. Entering starts the nodes and waits until all are ready; leaving kills those that
+    still run. Data and logs stay.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class LocalCluster:
         environment: Mapping[str, str] | None = None,
         credentials: Credentials = ANONYMOUS,
     ) -> None:
-        """``credentials``: of a cluster that asks for some, so that it can be watched."""
+        """``credentials`` are for the readiness checks of a cluster with access control."""
         self._credentials = credentials
         directory.mkdir(parents=True, exist_ok=True)
         ports = free_ports(2 * node_count)
@@ -117,28 +117,28 @@ class LocalCluster:
         self.kill()
 
     def start(self) -> None:
-        """Start every node that is down."""
+        """Start each node that does not run."""
         for node in self.nodes:
             node.process.start()
 
     def kill(self) -> None:
-        """Kill -9 every node."""
+        """Kill all nodes with SIGKILL."""
         for node in self.nodes:
             node.process.kill()
 
     async def stop(self) -> None:
-        """Stop every node gracefully, at once."""
+        """Stop all nodes gracefully, at the same time."""
         await asyncio.gather(*(node.stop() for node in self.nodes))
 
     def node(self, node_id: int) -> LocalNode:
-        """The node of this id."""
+        """Return the node of this id."""
         return self.nodes[node_id - 1]
 
     async def wait_ready(self, *nodes: LocalNode, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until these nodes (default: all) are ready, and know of every other node that runs.
+        """Wait until these nodes (default: all) are ready, and each of them knows all other running nodes.
 
-        Readiness is a node's own affair: one that is ready a moment before the others would refuse a topic with as
-        many replicas as there are nodes.
+        A node that is ready before the others may not know them yet. It would refuse a topic with as many replicas as
+        there are nodes.
 
         Raises:
             ClusterError: a node exited, or was not ready in time.
@@ -165,7 +165,7 @@ class LocalCluster:
 
 
 async def live_nodes(session: aiohttp.ClientSession, url: str) -> set[int]:
-    """Ids of the nodes that the one at ``url`` takes to be up."""
+    """Return the ids of the nodes that the node at ``url`` considers alive."""
     try:
         async with session.get(f"{url}/metadata") as response:
             view = cluster_view(await response.json())
@@ -175,7 +175,7 @@ async def live_nodes(session: aiohttp.ClientSession, url: str) -> set[int]:
 
 
 async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
-    """The node at ``url`` says that it should get traffic."""
+    """Return whether the node at ``url`` reports that it can serve clients."""
     try:
         async with session.get(f"{url}/readyz") as response:
             return response.status == 200
@@ -202,23 +202,24 @@ def free_ports(count: int) -> list[int]:
 
 
 def _hold(port: int) -> bool:
-    """Bind the port until the process ends; False when somebody has it."""
+    """Bind the port until the process ends; return False if another socket has it."""
     with socket.socket() as holder:
         try:
             holder.bind(("127.0.0.1", port))
         except OSError:
             return False
         if sys.platform == "linux":
-            # Set after the bind, which so met everybody. Sockets that say this may share a port of which one listens;
-            # elsewhere they may not, and the port is only free by now.
+            # SO_REUSEADDR is set after the bind, so the bind itself fails if any socket has the port. With it, a node
+            # may bind and listen on the port although this socket is bound. Systems other than Linux may refuse that;
+            # there the port is not held, and was only free at this moment.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            # A bare descriptor, which the kernel closes with the process.
+            # Detach the descriptor from its Python object. The kernel closes it when the process ends.
             holder.detach()
     return True
 
 
 def _candidates() -> Iterator[int]:
-    """Every port of the range, from a place that differs between processes that run at the same time."""
+    """Yield every port of the range, from a start that differs between processes that run at the same time."""
     span = LAST_PORT - FIRST_PORT
     start = os.getpid() * 37 % span
     for step in range(span):

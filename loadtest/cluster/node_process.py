@@ -1,7 +1,7 @@
-"""One operating-system process that is started, killed, paused and started again with the same command.
+"""An operating-system process that is started, killed, paused and restarted with the same command.
 
-Signals go to the process id that this object started, to nothing else. On Linux the process dies with the one that
-started it, so that a killed test leaves no node behind.
+Signals go only to the process id that this object started. On Linux the process ends with its parent, so a killed test
+leaves no node running.
 """
 
 import contextlib
@@ -15,19 +15,19 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 20.0
-"""A graceful stop hands leadership over and syncs; far less is normal."""
+"""The time for a graceful stop, in s. The node hands leadership over and syncs; normally that takes far less."""
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def die_with_parent() -> None:
-    """Have this process killed when the one that started it ends, on Linux."""
+    """Make the kernel kill this process when its parent ends (Linux only)."""
     if _LIBC is not None:
         _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class NodeProcess:
-    """A command with its environment and log file; at most one process of it at a time."""
+    """A command with its environment and log file; at most one process of it runs at a time."""
 
     def __init__(
         self, command: Sequence[str], *, environment: Mapping[str, str], log_path: Path
@@ -40,7 +40,7 @@ class NodeProcess:
 
     @property
     def is_running(self) -> bool:
-        """The process exists; it may be paused."""
+        """Return whether the process exists; it may be paused."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -54,7 +54,7 @@ class NodeProcess:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it; does nothing when it runs."""
+        """Start the process, if it does not run."""
         if self.is_running:
             return
         with self.log_path.open("ab") as log:
@@ -64,21 +64,21 @@ class NodeProcess:
                 stdout=log,
                 stderr=log,
                 env=self._environment,
-                # A session of its own: Ctrl-C reaches the parent alone, which then stops nodes in its own order.
+                # Start a new session: Ctrl-C reaches only the parent, which then stops nodes in its own order.
                 start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - one prctl call, no lock is taken
             )
         self.is_paused = False
 
     def kill(self) -> None:
-        """Kill -9, and wait until it is gone."""
+        """Kill the process with SIGKILL, and wait until it is gone."""
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
         self.is_paused = False
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Graceful stop; True when the process obeyed in time, else it is killed."""
+        """Stop gracefully, and kill the process after the timeout; return whether it ended by itself."""
         self._signal(signal.SIGTERM)
         if self._process is None:
             return True
@@ -90,30 +90,30 @@ class NodeProcess:
         return True
 
     def interrupt(self) -> None:
-        """SIGINT, as Ctrl-C sends it."""
+        """Send SIGINT, like Ctrl-C."""
         self._signal(signal.SIGINT)
 
     def kill_all(self) -> None:
         """Kill -9 the process and the children that it started, and wait until it is gone."""
         if self._process is not None:
-            # It leads a session and so a group of its own; the group may outlive its leader.
+            # The process is the leader of a session and of a process group. The group may outlive it.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self.is_paused = False
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Pause the process with SIGSTOP."""
         self._signal(signal.SIGSTOP)
         self.is_paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Resume the process with SIGCONT."""
         self._signal(signal.SIGCONT)
         self.is_paused = False
 
     def log_tail(self, size: int = 2000) -> str:
-        """The end of the log, for messages about a node that will not start."""
+        """Return the end of the log, for messages about a node that does not start."""
         with contextlib.suppress(FileNotFoundError), self.log_path.open("rb") as log:
             log.seek(max(0, log.seek(0, os.SEEK_END) - size))
             return log.read().decode(errors="replace")

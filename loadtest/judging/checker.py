@@ -1,14 +1,15 @@
-"""Is what was acknowledged what the cluster holds? A judge of ledgers and of one read-back (pure).
+"""Compare ledgers with the contents of the topic: all acknowledged records must be there, and no others (pure).
 
-It is fed in three rounds: the ledger's writes (``note_write``), every record that the cluster holds now (``read``, in
-the order of each partition, then ``end_partition``), and the ledger's pages (``note_poll``). What is read back is the
-truth; acknowledgements and pages must agree with it.
+The checker gets its input in three steps. First the ledger's writes (``note_write``). Then all records of the topic
+(``read``, in the order of each partition, then ``end_partition``). Then the ledger's pages, which are what readers saw
+during the load (``note_poll``). The records of the topic are the reference for acknowledgements and pages.
 
-With ``acks`` 1 or 0 an acknowledgement promises less: what is lost or moved then is counted, and no fault, and with 0
-what is out of order, because the writer does not wait for its record to have a place. What a reader saw must stay all
-the same. Writes of unknown fate may be there or not; where they are, they count as writes.
+With ``acks`` 1 or 0, an acknowledged record may be lost or get another offset. With 0 it may also be out of order,
+because the writer does not wait until the record has an offset. Such records are counted and are no faults. A record
+that a reader saw must stay in any case. A write of unknown fate may be in the topic or not; if it is, it is checked
+like any other.
 
-About 35 bytes are kept for each record, in arrays.
+Each record takes about 35 bytes of memory, in arrays.
 """
 
 from array import array
@@ -26,24 +27,24 @@ from loadtest.records.workload import DamagedValueError, ForeignValueError, Reco
 OFFSET_BITS = 44
 NOWHERE = -1
 ABSENT = 0
-"""Stands for an offset that holds nothing; a fingerprint is that once in 10^19."""
+"""The mark of an offset without a record. A record's fingerprint has this value once in 10^19."""
 
 
 @dataclass(slots=True)
 class _WriterRecords:
-    """One writer's records, by sequence. A place is partition and offset in one number."""
+    """The records of one writer, by sequence. A place is a partition and an offset in one number."""
 
     fingerprints: "array[int]" = field(default_factory=lambda: array("Q"))
     fates: bytearray = field(default_factory=bytearray)
     acknowledged: "array[int]" = field(default_factory=lambda: array("q"))
     found: "array[int]" = field(default_factory=lambda: array("q"))
     last_in: dict[int, int] = field(default_factory=dict)
-    """Partition → the highest sequence that was acknowledged and read so far."""
+    """The highest acknowledged sequence that was read so far, by partition."""
 
 
 @dataclass(slots=True)
 class _Log:
-    """Records read of a partition: fingerprints by offset from ``start``."""
+    """The records read from a partition: their fingerprints by offset, from ``start`` on."""
 
     start: int
     records: "array[int]" = field(default_factory=lambda: array("Q"))
@@ -51,17 +52,17 @@ class _Log:
 
     @property
     def end(self) -> int:
-        """The offset after the last."""
+        """Return the offset after the last record."""
         return self.start + len(self.records)
 
     def at(self, offset: int) -> int:
-        """The fingerprint there; ABSENT when there is none."""
+        """Return the fingerprint at an offset; ``ABSENT`` if there is no record."""
         index = offset - self.start
         return self.records[index] if 0 <= index < len(self.records) else ABSENT
 
 
 class Checker:
-    """Judges one run."""
+    """Judges one run. Call ``note_write``, ``read`` and ``note_poll`` in this order, then ``verdict``."""
 
     def __init__(self) -> None:
         self.topic = ""
@@ -79,13 +80,16 @@ class Checker:
 
     @property
     def starts(self) -> Mapping[int, int]:
-        """Partition → the first offset to read back."""
+        """Return the first offset to read back, by partition."""
         return self._starts
 
     # -- the ledger's writes -----------------------------------------------------------------------
 
     def note_write(self, event: Event) -> None:
-        """Take in an event of the ledger; those that are no writes are left to others.
+        """Note a write event of the ledger; other events are ignored.
+
+        Raises:
+            LedgerError: the event contradicts earlier ones.
 
         Raises:
             LedgerError: it contradicts earlier ones.
@@ -137,7 +141,7 @@ class Checker:
     # -- what the cluster holds --------------------------------------------------------------------
 
     def read(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """A record was read back, after those before it."""
+        """Check a record of the topic; call this in the order of each partition's offsets."""
         mark = _number(fingerprint(key, value or b""))
         if not self._append(partition, offset, mark):
             return
@@ -152,23 +156,23 @@ class Checker:
             self._judge_record(record, partition, offset, mark)
 
     def cannot_read(self, partition: int, reason: str) -> None:
-        """The partition cannot be read on: nothing is said about what follows."""
+        """Note that a partition cannot be read further; its remaining records are not judged."""
         self._unread.append(f"partition {partition}: {reason}")
 
     def found_corrupt(self, partition: int, reason: str) -> None:
-        """The cluster gave out bytes that are no records."""
+        """Note that the cluster returned bytes that are no records."""
         self._findings.add(Anomaly.CORRUPT_RECORD, f"partition {partition}: {reason}")
         self.cannot_read(partition, reason)
 
     def end_partition(self, partition: int) -> None:
-        """The partition was read to its end."""
+        """Note that the partition was read to its end."""
         self._log(partition).is_complete = True
 
     def _log(self, partition: int) -> _Log:
         return self._logs.setdefault(partition, _Log(self._starts.get(partition, 0)))
 
     def _append(self, partition: int, offset: int, mark: int) -> bool:
-        """Add to the truth; False for an offset that has a record already."""
+        """Add a record to its log; return False if its offset already has a record."""
         log = self._log(partition)
         if offset < log.end:
             if log.at(offset) != mark:
@@ -219,7 +223,7 @@ class Checker:
                     self._findings.add(anomaly, text)
                 self._judge_order(writer, record, partition, where)
             case Fate.UNKNOWN:
-                # It may have been written late, after its writer went on.
+                # The write may have taken effect late, so the order of this record proves nothing.
                 pass
 
     def _judge_order(
@@ -235,7 +239,7 @@ class Checker:
     # -- the ledger's pages ------------------------------------------------------------------------
 
     def note_poll(self, event: Event) -> None:
-        """Compare a page with what was read back; other events are left to others."""
+        """Compare a page of a reader with the topic; other events are ignored."""
         if not isinstance(event, Polled):
             return
         log = self._log(event.partition)
@@ -266,7 +270,7 @@ class Checker:
     # -- the judgement -----------------------------------------------------------------------------
 
     def verdict(self) -> Verdict:
-        """After all three rounds; once."""
+        """Return the verdict; call this once, after all three steps."""
         fates: Counter[int] = Counter()
         unknown_found = 0
         for number, writer in self._writers.items():
@@ -304,7 +308,7 @@ class Checker:
             )
 
     def _is_judged(self, partition: int, offset: int) -> bool:
-        """The place was read, or would have been."""
+        """Return whether this offset was read, or would have been if it had a record."""
         log = self._logs.get(partition)
         return log is not None and (log.is_complete or log.start <= offset < log.end)
 
@@ -318,7 +322,7 @@ class Checker:
 
 
 def _numbers(joined: bytes) -> "array[int]":
-    """Joined fingerprints as numbers, in this machine's byte order."""
+    """Return joined fingerprints as numbers, in this machine's byte order."""
     numbers = array("Q")
     numbers.frombytes(joined)
     return numbers

@@ -1,4 +1,4 @@
-"""Reads a topic back and has the checker compare it with the ledgers of a run."""
+"""Read a topic back, and have the checker compare it with the ledgers of a run."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,14 +27,14 @@ async def judge(
     credentials: Credentials = ANONYMOUS,
     is_quiet: bool = False,
 ) -> Verdict:
-    """Judge what became of the records that the ledgers of a run name.
+    """Judge the fate of all records in the ledgers of a run.
 
     Raises:
         LedgerError: a ledger cannot be read.
-        BadCredentialsError: a file that the credentials name cannot be used.
+        BadCredentialsError: a file in the credentials cannot be used.
     """
     checker = Checker()
-    # The rounds over the ledgers are long loops over bytes; nothing else runs in this process meanwhile.
+    # These loops over ledgers block the event loop. Nothing else runs in this process meanwhile.
     for event in read_all(ledgers):
         checker.note_write(event)
     limits = aiohttp.ClientTimeout(total=READ_TIMEOUT_S, sock_connect=2)
@@ -43,7 +43,7 @@ async def judge(
         with tqdm(desc="reading back", unit=" records", disable=is_quiet, mininterval=0.5) as bar:
             async with asyncio.TaskGroup() as tasks:
                 for partition in sorted(checker.starts):
-                    # Each partition through another node: any of them must tell the truth.
+                    # Read each partition through a different node: any node must return the correct records.
                     reader = readers[partition % len(readers)]
                     tasks.create_task(_read_partition(checker, reader, partition, planter, bar))
     for event in read_all(ledgers):

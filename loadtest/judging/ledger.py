@@ -30,18 +30,18 @@ SUFFIX = ".ledger"
 CLOSED_SUFFIX = ".closed"
 """The name of an empty file beside a complete ledger."""
 FRAME_BYTES_MAX = 1 << 28
-"""A length above this is no length."""
+"""The largest payload, in bytes; a larger length field means a damaged frame."""
 
 _FRAME = Struct(">II")
 
 
 class LedgerError(Exception):
-    """A ledger is damaged elsewhere than at its end, or says what cannot be; the message names the place."""
+    """A ledger is damaged before its end, or contradicts itself; the message says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The process began. ``starts``: partition → first offset that this run may have written."""
+    """The process started. ``starts`` has, by partition, the first offset that a record of this run may have."""
 
     at_s: float
     topic: str
@@ -51,7 +51,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """Records before their first send. A writer's sequences are dense from 0."""
+    """Records that are about to be sent for the first time. A writer's sequences count from 0 without gaps."""
 
     at_s: float
     writer: int
@@ -62,9 +62,9 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """All that will be known of some records of one request; one frame for each run of equal fate.
+    """The final knowledge about consecutive records of a request that have the same fate.
 
-    ``partitions`` and ``offsets`` have an item for each record that was acknowledged, else they are empty.
+    ``partitions`` and ``offsets`` have an item for each record if the records were acknowledged, else they are empty.
     """
 
     at_s: float
@@ -91,7 +91,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """One page of records. ``is_seek``: the reader chose this place, so it need not follow its last page."""
+    """One page that a reader got. If ``is_seek``, the reader chose a new offset for it."""
 
     at_s: float
     sent_s: float
@@ -107,7 +107,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """Something was done to the cluster."""
+    """A fault that the test injected into the cluster, such as a kill."""
 
     at_s: float
     text: str
@@ -115,14 +115,14 @@ class Incident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stopping:
-    """The process's users were told to end what they are doing, and to begin nothing more."""
+    """The users of the process were told to finish their requests and to send no more."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """CPU time of the process while its users had work to do. They share a thread, so a core is all they can take."""
+    """The CPU time of the process while its users had work to do; they share a thread and can use at most one core."""
 
     since_s: float
     at_s: float
@@ -130,7 +130,7 @@ class Spent:
 
 
 Event = Opened | Sent | Settled | Failed | Polled | Incident | Stopping | Spent
-# A kind's place is its tag in the file: new ones go to the end.
+# A class's index is its tag in the file, so append new classes at the end.
 _KINDS: tuple[type[Event], ...] = (
     Opened,
     Sent,
@@ -145,7 +145,7 @@ _KINDS: tuple[type[Event], ...] = (
 
 def _getter(names: tuple[str, ...]) -> Callable[[Event], tuple[object, ...]]:
     get = attrgetter(*names)
-    # Of one name, attrgetter gives the value itself.
+    # With one name, attrgetter returns the value itself and no tuple.
     return get if len(names) > 1 else lambda event: (get(event),)
 
 
@@ -159,14 +159,17 @@ T = TypeVar("T")
 
 
 def encode_frame(event: Event) -> bytes:
-    """The event as a frame."""
+    """Return an event as a frame."""
     kind = type(event)
     payload = msgpack.packb((_TAGS[kind], *_GETTERS[kind](event)))
     return _FRAME.pack(len(payload), crc32c(payload)) + bytes(payload)
 
 
 def decode_payload(payload: bytes) -> Event:
-    """The event of a frame whose checksum holds.
+    """Return the event of a frame's payload; the checksum has been verified.
+
+    Raises:
+        LedgerError: another version wrote the frame.
 
     Raises:
         LedgerError: it is of another version.
@@ -184,12 +187,12 @@ def decode_payload(payload: bytes) -> Event:
 
 
 class LedgerWriter:
-    """Appends to a new file; one process, one object."""
+    """Appends events to a new file. Each process has one."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        # Unbuffered: what was added is the kernel's at once and outlives this process.
+        # Unbuffered: the kernel has each added event at once, so the event outlives this process.
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         self._is_open = True
 
@@ -205,7 +208,10 @@ class LedgerWriter:
         self.close()
 
     def add(self, event: Event) -> None:
-        """Append an event; does nothing after ``close``, when what is still under way comes too late.
+        """Append an event. After ``close`` nothing is appended, because requests that end then are too late to count.
+
+        Raises:
+            OSError: the disk is full or fails; the file then ends with a torn frame.
 
         Raises:
             OSError: the disk is full or fails; the file then ends with a torn frame.
@@ -226,7 +232,10 @@ class LedgerWriter:
 
 
 def read_ledger(path: Path) -> Iterator[Event]:
-    """The events of one file, in order. A torn last frame is left out: its event was not acted upon.
+    """Yield the events of one file, in order. A torn last frame is skipped: the process did not act on its event.
+
+    Raises:
+        LedgerError: a frame before the last one is damaged.
 
     Raises:
         LedgerError: a frame is damaged that is not the last.
@@ -248,12 +257,15 @@ def read_ledger(path: Path) -> Iterator[Event]:
 
 
 def ledger_files(directory: Path) -> list[Path]:
-    """The ledgers of a run, one for each process."""
+    """Return the ledger files of a run, one per process."""
     return sorted(directory.glob(f"*{SUFFIX}"))
 
 
 def read_all(directory: Path) -> Iterator[Event]:
-    """The events of all ledgers of a run, file after file.
+    """Yield the events of all ledgers of a run, file after file.
+
+    Raises:
+        LedgerError: a ledger is damaged, or there is none.
 
     Raises:
         LedgerError: one is damaged, or there is none.
@@ -266,6 +278,6 @@ def read_all(directory: Path) -> Iterator[Event]:
 
 
 def is_complete(directory: Path) -> bool:
-    """Every process of the run closed its ledger."""
+    """Return whether every process of the run closed its ledger."""
     files = ledger_files(directory)
     return bool(files) and all(path.with_suffix(CLOSED_SUFFIX).exists() for path in files)

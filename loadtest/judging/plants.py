@@ -1,4 +1,4 @@
-"""Faults that are planted between the cluster and the judge, so that one sees the judge find them (pure)."""
+"""Plant faults into the records that the judge gets, to show that the judge finds them (pure)."""
 
 from collections.abc import Sequence
 from enum import StrEnum, unique
@@ -9,7 +9,7 @@ from loadtest.records.workload import DamagedValueError, ForeignValueError, Reco
 
 @unique
 class Plant(StrEnum):
-    """Faults to plant, once in a run."""
+    """The kinds of faults; one fault is planted per run."""
 
     LOSS = "loss"
     """A record is missing."""
@@ -18,11 +18,11 @@ class Plant(StrEnum):
     CORRUPT = "corrupt"
     """A bit of a record is flipped."""
     REORDER = "reorder"
-    """Two records of a writer have changed places."""
+    """Two records of one writer are swapped."""
 
 
 class Planter:
-    """Alters what is read back, at the first place that is fit for it."""
+    """Alters the read-back records at the first suitable place."""
 
     def __init__(self, plant: Plant | None) -> None:
         self._plant = plant
@@ -32,11 +32,11 @@ class Planter:
 
     @property
     def is_missing(self) -> bool:
-        """Something was to be planted and was not: the run proves nothing."""
+        """Return whether a fault was requested and not planted, so that the run proves nothing."""
         return self._plant is not None and not self.planted
 
     def alter(self, partition: int, records: Sequence[StoredRecord]) -> Sequence[StoredRecord]:
-        """The records of a page as the judge is to see them."""
+        """Return the records of a page, altered if the fault is planted here."""
         if self._plant is None or self.planted or self._copied or not records:
             return records
         middle = len(records) // 2
@@ -54,7 +54,7 @@ class Planter:
                 return self._reorder(partition, records)
 
     def at_end(self, partition: int, end_offset: int) -> Sequence[StoredRecord]:
-        """Records at the end of the partition beyond what is there."""
+        """Return the records to add after the end of the partition: the duplicate, if it belongs here."""
         if self.planted or self._copied is None or self._copied[0] != partition:
             return ()
         record = self._copied[1]

@@ -1,9 +1,8 @@
-"""Every record that was written, and the judgement of what was read back (pure).
+"""Count the written records, and compare them with the records that were read back (pure).
 
-Values are remembered by a hash of 64 bits with a new key in each process. Two different values of a key collide once
-in 10^19.
-A keyed record must come back in the order of its key and from one partition; of a record without a key only the
-number of copies is known.
+A value is remembered by a 64-bit hash, whose key is new in each process. Two different values of a record key collide
+once in 10^19. Records with a key must come back in the order of that key, and from one partition. For records without a
+key, only the number of copies is compared.
 """
 
 from collections import Counter, defaultdict
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TallyVerdict:
-    """Faults of what was read back, in records or keys."""
+    """The faults in the records that were read back; counts of records, or of keys."""
 
     written: int
     read: int
@@ -24,7 +23,7 @@ class TallyVerdict:
     keys_out_of_order: int
     keys_in_two_partitions: int
     offset_gaps: int
-    """Places where offsets within a partition do not follow each other."""
+    """Offsets of a partition that do not follow their predecessor."""
 
     @property
     def is_good(self) -> bool:
@@ -39,7 +38,7 @@ class TallyVerdict:
         )
 
     def problems(self) -> Iterator[str]:
-        """A sentence for each."""
+        """Yield a sentence for each kind of fault."""
         for count, text in (
             (self.missing, "records are missing"),
             (self.doubled, "records came back more often than they were written"),
@@ -53,9 +52,9 @@ class TallyVerdict:
 
 
 class Tally:
-    """Counts of what was written and of what was read back.
+    """Counts of written records and of records that were read back.
 
-    ``wrote`` is called in the order of each key, ``read`` in the order of each partition's offsets.
+    ``wrote`` must be called in the order of each key, ``read`` in the order of each partition's offsets.
     """
 
     def __init__(self) -> None:
@@ -66,11 +65,11 @@ class Tally:
         self._offset_gaps = 0
 
     def wrote(self, key: bytes | None, value: bytes) -> None:
-        """A record was handed to the writer, after all earlier ones of its key."""
+        """Note that a record was passed to the writer, after all earlier records of its key."""
         self._written[key].append(hash(value))
 
     def read(self, partition: int, offset: int, key: bytes | None, value: bytes | None) -> None:
-        """A record was read back."""
+        """Note that a record was read back."""
         if offset != self._next_offsets.get(partition, 0):
             self._offset_gaps += 1
         self._next_offsets[partition] = offset + 1
@@ -79,7 +78,7 @@ class Tally:
             self._homes[key].add(partition)
 
     def verdict(self) -> TallyVerdict:
-        """Compare the two."""
+        """Compare the records read back with the written ones."""
         missing = doubled = foreign = out_of_order = 0
         for key in self._written.keys() | self._read.keys():
             written, read = self._written.get(key, []), self._read.get(key, [])

@@ -1,1 +1,1 @@
-"""The records of a load: how they are made, sent and read back."""
+"""The records of a load: make them, send them, and read them back."""

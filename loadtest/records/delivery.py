@@ -1,8 +1,8 @@
-"""One request until its fate is known: which answers ask for another attempt, and what is known at the end (pure).
+"""Deliver one request until its fate is known: which responses need another attempt, and the final fates (pure).
 
-A request is repeated with the same body and idempotency key, so a repetition writes nothing twice. What is known of a
-record only grows: an acknowledgement is final, a fate unknown once stays so until it is acknowledged, and a record
-counts as refused only if every attempt was refused.
+A request is repeated with the same body and idempotency key, so a repetition writes nothing twice. Knowledge about a
+record only grows. An acknowledgement is final. After one unknown attempt, the fate stays unknown until the record is
+acknowledged. A record counts as refused only if every attempt was refused.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ BACKOFF_S_MIN, BACKOFF_S_MAX = 0.02, 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRun:
-    """Consecutive records of a request that have one fate; ``first`` counts from the request's first record."""
+    """Consecutive records of a request with the same fate; ``first`` is the index of their first record."""
 
     first: int
     receipts: tuple[RecordReceipt, ...]
@@ -43,7 +43,7 @@ class RequestDelivery:
         self._receipts = [None] * self.count
 
     def next_attempt_in(self, answer: ProduceAnswer, now_s: float) -> float | None:
-        """Take in an answer: seconds to wait before the next attempt, or None when there is to be none."""
+        """Note a response; return the seconds to wait before the next attempt, or None if the request is finished."""
         for at, receipt in enumerate(answer.receipts):
             self._receipts[at] = _merged(self._receipts[at], receipt)
         self.attempts += 1
@@ -59,7 +59,7 @@ class RequestDelivery:
         return not self.is_patient and not answer.is_unsent and fates == {Fate.REFUSED}
 
     def runs(self) -> list[RecordRun]:
-        """Fates known so far, by runs of equal ones."""
+        """Return the fates known so far; consecutive records with the same fate are one run."""
         known = [RecordReceipt(Fate.UNKNOWN) if r is None else r for r in self._receipts]
         runs: list[RecordRun] = []
         at = 0
@@ -72,7 +72,7 @@ class RequestDelivery:
 
 def _merged(old: RecordReceipt | None, new: RecordReceipt) -> RecordReceipt:
     if old is None or new.fate is Fate.ACKNOWLEDGED:
-        # A second acknowledgement must name the same place; the first stands, and the judge looks there.
+        # A second acknowledgement must name the same offset. Keep the first; the judge compares it with the topic.
         return old if old is not None and old.fate is Fate.ACKNOWLEDGED else new
     if old.fate is Fate.REFUSED:
         return new

@@ -1,7 +1,7 @@
-"""Fingerprint of a record: eight bytes of its key and value (pure).
+"""Fingerprint of a record: eight bytes of a hash of its key and value (pure).
 
-Two different records have the same fingerprint once in 10^19, so a record that is compared with its fingerprint is the
-one that was written.
+Two different records have the same fingerprint once in 10^19. So a record with an equal fingerprint is taken for the
+same record.
 """
 
 from hashlib import blake2b

@@ -1,4 +1,4 @@
-"""A page of records as a fetch returns it, in either form, and the rules that it must keep by itself (pure)."""
+"""A page of records from a fetch, in either format, and the rules that any page must keep (pure)."""
 
 import json
 from base64 import b64decode
@@ -28,7 +28,7 @@ class PageFormat(Enum):
 
 
 class StoredRecord(NamedTuple):
-    """One record as the log has it."""
+    """A record as it is in the log."""
 
     offset: int
     key: bytes | None
@@ -43,7 +43,7 @@ class Page:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where the records stand, in the order they came."""
+        """Return the offsets of the records, in the order of the response."""
         return tuple(record.offset for record in self.records)
 
     @property
@@ -53,11 +53,11 @@ class Page:
 
     @property
     def value_bytes(self) -> int:
-        """Size of all values."""
+        """Return the size of all values."""
         return sum(len(record.value or b"") for record in self.records)
 
     def before(self, end: int) -> "Page":
-        """Its records below an offset."""
+        """Return a page with only the records below an offset."""
         if not self.records or self.records[-1].offset < end:
             return self
         return Page(records=tuple(record for record in self.records if record.offset < end))
@@ -73,14 +73,17 @@ class Page:
             try:
                 identify(record.key, record.value)
             except ForeignValueError:
-                # What others wrote before the test began is none of a reader's business.
+                # Records from before the test are not checked: other programs wrote them.
                 continue
             except DamagedValueError as error:
                 yield f"corrupt-record: offset {record.offset}: {error}"
 
 
 def parse_page(page_format: PageFormat, body: bytes, asked: int) -> Page:
-    """The records of an answer.
+    """Return the records of a response.
+
+    Raises:
+        PageError: the response is damaged.
 
     Raises:
         PageError: it is damaged.

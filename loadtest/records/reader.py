@@ -1,4 +1,4 @@
-"""Reads a whole topic back, page by page, as any client can with curl."""
+"""Read a whole topic back, page by page, as any HTTP client can."""
 
 import asyncio
 import json
@@ -13,10 +13,10 @@ PAGE_BYTES = 2 << 20
 WAIT_MS = 500
 ATTEMPTS = 40
 RETRY_AFTER_S = 0.25
-"""Ten seconds in all: longer than any failover that may be in progress."""
+"""The pauses between attempts, ten seconds in all: longer than a failover that may be in progress."""
 
 OnPage = Callable[[int, Page], None]
-"""partition, and its next records"""
+"""A function that gets a partition and its next records."""
 
 
 class ReadError(Exception):
@@ -24,7 +24,7 @@ class ReadError(Exception):
 
 
 class Reader:
-    """Reads through the first of ``urls``, and through the next while that one gives no answer."""
+    """Reads through the first of ``urls``; if that node does not respond, through the next one."""
 
     def __init__(self, session: aiohttp.ClientSession, urls: Sequence[str], topic: str) -> None:
         self._session = session
@@ -32,7 +32,10 @@ class Reader:
         self._path = f"/topics/{quote(topic, safe='')}/partitions"
 
     async def read_all(self, on_page: OnPage) -> None:
-        """Read every partition from its first offset to its end; partitions at once, each in order.
+        """Read every partition from its first offset to its end; partitions in parallel, each in order.
+
+        Raises:
+            ReadError: a page could not be read.
 
         Raises:
             ReadError: a page could not be read.
@@ -47,7 +50,10 @@ class Reader:
             raise group.exceptions[0] from None
 
     async def offsets(self, partition: int) -> tuple[int, int]:
-        """The first offset of a partition, and the one after its last.
+        """Return the first offset of a partition, and the offset after its last record.
+
+        Raises:
+            ReadError: no node responded.
 
         Raises:
             ReadError: no node told.
@@ -56,7 +62,11 @@ class Reader:
         return answer["beginning_offset"], answer["end_offset"]
 
     async def pages(self, partition: int, start: int, end: int) -> AsyncIterator[Page]:
-        """The records of [start, end) as they are stored, checksums verified.
+        """Yield the stored records of [start, end), after their checksums were verified.
+
+        Raises:
+            ReadError: a page could not be read, or the partition ends before ``end``.
+            PageError: a response is no page of records.
 
         Raises:
             ReadError: a page could not be read, or the partition ends before ``end``.

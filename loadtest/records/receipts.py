@@ -21,7 +21,7 @@ class Fate(IntEnum):
 
 
 class RecordReceipt(NamedTuple):
-    """One record. ``offset`` is -1 where the answer names none: a fate that is no acknowledgement, or ``acks=0``."""
+    """The fate of one record. ``offset`` is -1 if the record is not acknowledged, or with ``acks=0``."""
 
     fate: Fate
     partition: int = -1
@@ -30,14 +30,14 @@ class RecordReceipt(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceAnswer:
-    """An answer as a whole. ``trouble`` is empty when every record was acknowledged."""
+    """The response to a request. ``trouble`` is empty if every record was acknowledged."""
 
     receipts: tuple[RecordReceipt, ...]
     trouble: str = ""
     is_final: bool = False
-    """The request is wrong: a repetition would fail as well."""
+    """Whether the request itself is wrong, so that a repetition would fail as well."""
     is_unsent: bool = False
-    """The request reached no node."""
+    """Whether the request reached no node."""
 
 
 def unanswered(count: int, reason: str, *, is_sent: bool) -> ProduceAnswer:
@@ -49,7 +49,7 @@ def unanswered(count: int, reason: str, *, is_sent: bool) -> ProduceAnswer:
 
 
 def parse_answer(status: int, body: bytes, count: int) -> ProduceAnswer:
-    """The answer to a request of ``count`` records."""
+    """Return the fates in the response to a request of ``count`` records."""
     if status != 200:
         trouble = f"HTTP {status} {body[:200].decode(errors='replace')}"
         return ProduceAnswer(
@@ -85,12 +85,12 @@ def _receipt(item: dict[str, int | None]) -> RecordReceipt:
 
 
 def _status_of(code: int) -> int:
-    """The HTTP status that an error code belongs to: its first three digits."""
+    """Return the HTTP status of an error code: its first three digits."""
     return int(str(code)[:3])
 
 
 def _fate_of(status: int) -> Fate:
-    """503 and everything that blames the request promise that nothing was written."""
+    """Return the fate: status 503 and all that blame the request promise that nothing was written."""
     return Fate.REFUSED if 400 <= status < 500 or status == 503 else Fate.UNKNOWN
 
 

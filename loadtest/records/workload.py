@@ -1,7 +1,7 @@
-"""Load: records that name themselves, and the bodies of requests (pure).
+"""Make the records of a load, which identify themselves, and the bodies of requests (pure).
 
-Every record has its writer's id, its sequence number, and a checksum of both, of its key and of its padding. So a
-reader can tell at once whether it is intact, and the judge knows its writer. One form is JSON, the other is binary; a
+Every record has its writer's id, its sequence number, and a checksum over both, its key and its padding. So a reader
+can tell at once whether a record is intact, and the judge knows its writer. One format is JSON, the other is binary; a
 topic may have both.
 
     JSON    {"w":<writer>,"s":<sequence>,"c":<checksum>,"p":"<padding>"}
@@ -21,16 +21,16 @@ from loadtest.records.fingerprints import fingerprint
 from loadtest.records.source import BINARY_TYPE, JSON_TYPE, Record, request_body
 
 MAGIC = b"\xc3LT1"
-"""Not UTF-8: a binary record that passed through text would show it."""
+"""The magic bytes are not UTF-8, so a conversion to text would damage a binary record visibly."""
 
 _BINARY = Struct(">4sQQI")
 _IDS = Struct(">QQ")
 _PADDING_BYTES = 1 << 16
-"""Padding is cut from a block of this size, each record's at another place."""
+"""The size of the block from which padding is cut, at another place for each record."""
 _STRIDE = 7919
 
 WRITER_BITS = 52
-"""Writer ids are exact in JSON, where a number may have 53 bits."""
+"""The bits of a writer's id, so that it is exact as a JSON number, which has 53 bits."""
 
 
 class ForeignValueError(Exception):
@@ -42,7 +42,7 @@ class DamagedValueError(Exception):
 
 
 class RecordId(NamedTuple):
-    """Whose record, and which; sequences of a writer are dense from 0."""
+    """The writer of a record and the record's sequence; a writer's sequences count from 0 without gaps."""
 
     writer: int
     sequence: int
@@ -58,7 +58,7 @@ class Dialect(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
-    """One request of consecutive records of a writer."""
+    """One request with consecutive records of a writer."""
 
     first_sequence: int
     body: bytes
@@ -84,7 +84,7 @@ class RecordMaker:
         self._padding = rng.randbytes(_PADDING_BYTES // 2).hex()
 
     def request(self, record_count: int) -> WriteRequest:
-        """The writer's next records."""
+        """Return a request with the writer's next records."""
         first = self._next_sequence
         self._next_sequence += record_count
         stored = [self._record(sequence) for sequence in range(first, self._next_sequence)]
@@ -131,7 +131,11 @@ class RecordMaker:
 
 
 def identify(key: bytes | None, value: bytes | None) -> RecordId:
-    """Whose record it is, once it is known to be whole.
+    """Return the writer and sequence of a record, after a check that it is intact.
+
+    Raises:
+        ForeignValueError: no load test wrote the record.
+        DamagedValueError: a load test wrote the record, and its bytes have changed.
 
     Raises:
         ForeignValueError: no load test wrote it.

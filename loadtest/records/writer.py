@@ -9,14 +9,14 @@ from milena.producing.deliveries import Deliveries
 from milena.producing.producer import Producer
 
 RECORDS_PER_CALL = 1000
-"""Enough that a record costs what the loops in C cost, few enough that the bar moves."""
+"""The records of one call: enough to spread the cost of the call, and few enough that the progress bar moves."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Records acknowledged so far, and the longest time without one.
+    """The number of records acknowledged so far, and the longest time without an acknowledgement.
 
-    ``on_acknowledged`` is called with the number of records of each call.
+    ``on_acknowledged`` gets the number of records of each call that was acknowledged.
     """
 
     clock: Callable[[], float]
@@ -28,11 +28,11 @@ class Progress:
     longest_gap_s: float = 0.0
 
     def begin(self) -> None:
-        """The first record is about to be sent."""
+        """Note the time before the first record is sent."""
         self.started_s = self.ended_s = self.clock()
 
     def acknowledged(self, records: int, value_bytes: int) -> None:
-        """These are on every replica in sync."""
+        """Note records that every in-sync replica has."""
         now = self.clock()
         self.longest_gap_s = max(self.longest_gap_s, now - self.ended_s)
         self.records += records
@@ -42,7 +42,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """From the first record to the last acknowledgement."""
+        """Return the seconds from the first record to the last acknowledgement."""
         return self.ended_s - self.started_s
 
 
@@ -53,9 +53,9 @@ async def write_all(
     progress: Progress,
     on_record: Callable[[Record], None],
 ) -> None:
-    """Write everything; returns once it is all acknowledged.
+    """Write the whole source; return when every record is acknowledged.
 
-    ``on_record`` sees every record before it is sent, in the order of its key.
+    ``on_record`` gets every record before it is sent, in the order of its key.
 
     Raises:
         ClientError: a record could not be written.

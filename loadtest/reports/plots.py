@@ -1,4 +1,4 @@
-"""Pictures of a run: its rates and latencies over time, and the longest gaps."""
+"""Plot a run: its rates and latencies over time, and the longest gaps."""
 
 from pathlib import Path
 from textwrap import fill
@@ -16,14 +16,14 @@ DPI = 120
 COLOURS = {Direction.PRODUCE: "#1f6fb4", Direction.FETCH: "#2a9d5c"}
 PERCENTILE_COLOURS = {50.0: "#9ecae1", 95.0: "#4292c6", 99.0: "#08519c", 100.0: "#b2182b"}
 POINTS: dict[str, Any] = {"markersize": 3.5}
-"""A value between two gaps, and the only one of a short run, have no line."""
+"""The style of points. A value between two gaps has no line, so only its marker shows it."""
 TITLE_COLUMNS = 100
-"""Characters of a title's line; a picture is as wide."""
+"""The most characters of a title's line; they are as wide as the plot."""
 FAILED_COLOUR, INCIDENT_COLOUR = "#b2182b", "#555555"
 
 
 def draw(timeline: Timeline, directory: Path, *, title: str) -> list[str]:
-    """Draw everything; the names of the files."""
+    """Draw all plots; return the names of the files."""
     title = "\n".join(fill(line, TITLE_COLUMNS) for line in title.splitlines())
     with mpl.rc_context(
         {
@@ -112,7 +112,7 @@ def _draw_latency(axis: Axes, timeline: Timeline) -> None:
 
 
 def _legend(axis: Axes) -> None:
-    """Above the plot, at its right: curves may be anywhere in it."""
+    """Draw the legend outside of the plot, at its upper right, because curves may be anywhere inside."""
     if axis.get_legend_handles_labels()[0]:
         axis.legend(
             loc="lower right",
@@ -147,7 +147,7 @@ def _mark_incidents(axis: Axes, timeline: Timeline, end_s: float, *, is_named: b
                 text,
                 (at_s, 1.0),
                 xycoords=("data", "axes fraction"),
-                # Neighbours take turns in two rows, so that they do not cover each other.
+                # The labels of neighbouring incidents use two rows in turn, so that they do not overlap.
                 xytext=(-4 if is_late else 4, -2 - 11 * (number % 2)),
                 textcoords="offset points",
                 ha="right" if is_late else "left",

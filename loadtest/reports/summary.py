@@ -1,4 +1,4 @@
-"""Summary of a run, as a table for people and as JSON for programs (pure)."""
+"""Summarize a run, as a table for people and as JSON for programs (pure)."""
 
 import json
 import math
@@ -10,7 +10,8 @@ from loadtest.reports.timeline import Direction, EndpointReport, Gap, Timeline
 
 REASONS_MAX = 8
 CLIENT_BUSY = 0.8
-"""Share of their cores above which the users' processes, and not the cluster, are what latencies and rates tell of."""
+"""If users use more than this share of their cores, they are the limit, and rates and latencies are not the cluster's.
+"""
 MEASURES = (
     "A write takes from its first attempt to its acknowledgement, repetitions included; a long poll waits for records. "
     "Users wait for each answer, so a pause of the cluster shows as a gap and not as many slow requests."
@@ -19,7 +20,7 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One run: what was asked for, what was seen, what is wrong."""
+    """The summary of a run: its settings, its figures, and its faults."""
 
     settings: Mapping[str, str | int | float]
     verdict: Verdict
@@ -29,7 +30,7 @@ class Summary:
 
     @property
     def headline(self) -> str:
-        """The judgement in a sentence."""
+        """Return the verdict in one sentence."""
         verdict = self.verdict
         if verdict.faults:
             return f"FAILED: {verdict.faults:,} faults among {verdict.acknowledged:,} acknowledged records."
@@ -47,13 +48,13 @@ class Summary:
 
     @property
     def gap_after_kill(self) -> tuple[int, Gap] | None:
-        """The partition that waited longest for its new leader; None when nothing was killed."""
+        """Return the partition that waited longest for a new leader, and its gap; None if no node was killed."""
         incidents = self.timeline.incidents()
         return self.timeline.gap_after(incidents[0][0]) if incidents else None
 
     @property
     def warning(self) -> str:
-        """Why the figures are not the cluster's; empty where nothing speaks against them."""
+        """Return why the figures do not describe the cluster; empty if nothing suggests that."""
         cores = self.timeline.cores_of_users()
         if not cores or sum(cores) <= CLIENT_BUSY * len(cores):
             return ""
@@ -64,7 +65,7 @@ class Summary:
         )
 
     def lines(self) -> list[str]:
-        """A short table for a terminal."""
+        """Return a short table for a terminal."""
         lines = [f"  {name:<28} {text}" for name, text in self._rows()] + [
             f"  FAULT {anomaly}: {count:,}, as {self.verdict.examples[anomaly][0]}"
             for anomaly, count in self._faults()
@@ -125,7 +126,7 @@ class Summary:
         ]
 
     def markdown(self, plots: Sequence[str]) -> str:
-        """The whole report; ``plots``: file names of pictures beside it."""
+        """Return the whole report; ``plots`` has the names of the plots' files beside it."""
         parts = ["# Load test", self.headline]
         parts += [self.warning] if self.warning else []
         parts += [f"![{name}]({name})" for name in plots]
@@ -177,7 +178,7 @@ class Summary:
             yield "Not judged:\n\n" + "\n".join(f"- {text}" for text in verdict.unread)
 
     def as_json(self) -> str:
-        """Everything that the report holds, for programs."""
+        """Return the contents of the report as JSON."""
         verdict, after = asdict(self.verdict), self.gap_after_kill
         document = {
             "headline": self.headline,
@@ -218,7 +219,7 @@ def _table(header: Sequence[str], rows: "Iterator[Sequence[str]] | Sequence[Sequ
 
 
 def _number(value: float) -> str:
-    """Three figures of a number; a dash for none."""
+    """Return a number with three significant digits; a dash for NaN."""
     return "-" if math.isnan(value) else f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 

@@ -1,8 +1,8 @@
-"""When the load did what: rates, latencies and gaps, from the events of ledgers (pure).
+"""Compute rates, latencies and gaps over time from the events of ledgers (pure).
 
-A write takes from its first attempt to its acknowledgement, repetitions included; a page from its request to its last
-byte, the wait of a long poll included. The users are a closed loop: while a cluster stands still they wait with it and
-send nothing, so a pause shows as a gap and as one long latency for each user, and not as many.
+The latency of a write is from its first attempt to its acknowledgement, and includes repetitions. The latency of a page
+is from its request to its last byte, and includes the wait of a long poll. The users are a closed loop: while the
+cluster does not respond, they send nothing. So a pause shows as one gap, and as one long latency per user.
 """
 
 import math
@@ -28,7 +28,7 @@ from loadtest.records.receipts import Fate
 
 BUCKET_S = 0.5
 SOON_S = 1.0
-"""A gap that begins later after a fault has another cause."""
+"""The longest time from a fault to the start of a gap, in s. A later gap has another cause."""
 PERCENTILES = (50.0, 95.0, 99.0, 100.0)
 
 
@@ -42,7 +42,7 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """The longest time without a success; ``at_s``: when it began, from the start of the run."""
+    """The longest time without a success; ``at_s`` is its start, in s from the start of the run."""
 
     seconds: float
     at_s: float
@@ -50,7 +50,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointReport:
-    """One kind of request over the whole run."""
+    """The figures of one kind of request over the whole run."""
 
     name: str
     direction: Direction
@@ -59,7 +59,7 @@ class EndpointReport:
     value_bytes: int
     failed_attempts: int
     latency_ms: Mapping[float, float]
-    """Percentile → milliseconds; 100 is the longest."""
+    """The latencies in ms by percentile; 100 is the longest."""
     gap: Gap
 
 
@@ -81,7 +81,7 @@ class _Endpoint:
 
 
 class Timeline:
-    """Collects events, in any order of time."""
+    """Collects events, in any order."""
 
     def __init__(self, bucket_s: float = BUCKET_S) -> None:
         self.bucket_s = bucket_s
@@ -95,7 +95,7 @@ class Timeline:
         self._cores: list[float] = []
 
     def note(self, event: Event) -> None:
-        """Take in an event."""
+        """Add an event."""
         match event:
             case Opened():
                 self._begin(event.at_s)
@@ -126,7 +126,7 @@ class Timeline:
         return endpoint
 
     def _bucket(self, endpoint: _Endpoint, at_s: float) -> _Bucket:
-        # By whole buckets of the clock: the start of the run is not known before all ledgers are read.
+        # Buckets are aligned to the clock, because the start of the run is known only after all ledgers were read.
         return endpoint.buckets.setdefault(int(at_s // self.bucket_s), _Bucket())
 
     def _settled(self, event: Settled) -> None:
@@ -163,7 +163,7 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """From the start to the last success."""
+        """Return the seconds from the start to the last success."""
         return max(self._ended_s - self._start_s, 0.0)
 
     @property
@@ -171,7 +171,7 @@ class Timeline:
         return 0.0 if self._began_s is None else self._began_s
 
     def incidents(self) -> list[tuple[float, str]]:
-        """Seconds from the start, and what was done."""
+        """Return each incident: its seconds from the start, and its text."""
         every = sorted(self._incidents, key=lambda incident: incident.at_s)
         return [(incident.at_s - self._start_s, incident.text) for incident in every]
 
@@ -180,12 +180,12 @@ class Timeline:
         return sorted(self._cores)
 
     def failures(self) -> list[tuple[int, str, str]]:
-        """How often, endpoint, reason; the most frequent first."""
+        """Return count, endpoint and reason of the failures, the most frequent first."""
         found = ((count, *what) for what, count in self._failures.items())
         return sorted(found, key=lambda item: (-item[0], *item[1:]))
 
     def endpoints(self) -> list[EndpointReport]:
-        """One report for each, by name."""
+        """Return one report per endpoint, by name."""
         return [self._report(name) for name in sorted(self._endpoints)]
 
     def _report(self, name: str) -> EndpointReport:
@@ -204,7 +204,7 @@ class Timeline:
         )
 
     def partition_gaps(self) -> dict[int, Gap]:
-        """The longest time in which a partition acknowledged nothing."""
+        """Return the longest time without an acknowledgement, by partition."""
         began_s = min(
             (e.first_sent_s for e in self._endpoints.values() if e.direction is Direction.PRODUCE),
             default=self._start_s,
@@ -212,7 +212,7 @@ class Timeline:
         return {p: self._gap(times, began_s) for p, times in sorted(self._partitions.items())}
 
     def gap_after(self, at_s: float) -> tuple[int, Gap] | None:
-        """The partition that had to wait longest soon after ``at_s``, and how long; None when none was written to."""
+        """Return the partition with the longest gap soon after ``at_s``, and that gap; None without any write."""
         since = self._start_s + at_s
         worst: tuple[int, Gap] | None = None
         for partition, times_s in self._partitions.items():
@@ -231,34 +231,34 @@ class Timeline:
         return Gap(seconds=longest, at_s=at_s - self._start_s)
 
     def _until_stopped(self, times_s: Iterable[float]) -> list[float]:
-        """Sorted, and ended by the time when users were told to stop: what comes later is no gap of the cluster."""
+        """Return the sorted times before users were told to stop, and the time of that: what follows is no gap."""
         end_s = min(self._ended_s, self._stopping_s)
         return [*sorted(time_s for time_s in times_s if time_s < end_s), end_s]
 
     # -- series to draw ----------------------------------------------------------------------------
 
     def times_s(self) -> list[float]:
-        """The middle of each bucket, from the start of the run."""
+        """Return the middle of each bucket, in s from the start of the run."""
         first, last = self._range()
         return [(n + 0.5) * self.bucket_s - self._start_s for n in range(first, last + 1)]
 
     def requests_per_s(self, endpoint: str) -> list[float]:
-        """Successes of one endpoint, for each of ``times_s``."""
+        """Return the successes of one endpoint, for each of ``times_s``."""
         return [bucket.requests / self.bucket_s for bucket in self._series(endpoint)]
 
     def records_per_s(self, direction: Direction) -> list[float]:
-        """Records acknowledged or fetched, for each of ``times_s``."""
+        """Return the acknowledged or fetched records, for each of ``times_s``."""
         names = self._names(direction)
         columns = zip(*(self._series(name) for name in names), strict=True)
         return [sum(b.records for b in column) / self.bucket_s for column in columns]
 
     def failed_per_s(self) -> list[float]:
-        """Failed attempts of all endpoints, for each of ``times_s``."""
+        """Return the failed attempts of all endpoints, for each of ``times_s``."""
         columns = zip(*(self._series(name) for name in self._endpoints), strict=True)
         return [sum(b.failed for b in column) / self.bucket_s for column in columns]
 
     def latency_ms(self, direction: Direction, percent: float) -> list[float]:
-        """A percentile over all endpoints of a direction, for each of ``times_s``; NaN where there was no success."""
+        """Return a percentile over all endpoints of a direction, for each of ``times_s``; NaN without a success."""
         columns = zip(*(self._series(name) for name in self._names(direction)), strict=True)
         return [
             percentile(sorted(ms for bucket in column for ms in bucket.latencies_ms), percent)
@@ -286,7 +286,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 def timeline_of(events: Iterable[Event]) -> Timeline:
-    """All events of a run."""
+    """Return the timeline of all events of a run."""
     timeline = Timeline()
     for event in events:
         timeline.note(event)

@@ -1,1 +1,1 @@
-"""Clients for benchmarks: loads that cost little, and clients of other programs."""
+"""Clients for benchmarks: load generators that use little CPU, and clients of other programs."""

@@ -1,13 +1,13 @@
-"""Readers of an old log that is not in memory, in a process of their own.
+"""Read an old log that is not in the page cache, in a separate process.
 
     python -m loadtest.bench.clients.cold_readers URL TOPIC FOLDER RECORDS STEP CLIENTS
 
-Each client fetches 1 MB after the other, from the log's beginning to its end and again, as fast as it is answered.
-Before every request what the page cache holds of the segments in FOLDER is dropped, so that no client finds there what
-another one has read. It says ``ready`` once all have been answered, reads until its input ends, and says then how many
-bytes it was given.
+Each client repeatedly fetches the log from start to end, 1 MB per request, without a pause. Before each request it
+drops the segments in FOLDER from the page cache, so that no client profits from what another one has read. The process
+prints ``ready`` when all clients have got a response. It reads until its standard input ends, and then prints the
+number of bytes that it got.
 
-A process of its own: what it takes in must not delay the clocks of those who measure.
+The process is separate because receiving this data would delay the timers of the process that measures.
 """
 
 import asyncio
@@ -27,18 +27,18 @@ SECONDS_MAX = 120.0
 
 
 def segments_in(folder: Path) -> list[Path]:
-    """The files of a partition's log."""
+    """Return the segment files of a partition."""
     return sorted(folder.glob("*.log"))
 
 
 def drop_from_cache(descriptors: Iterable[int]) -> None:
-    """Forget every page of these files that needs no writing."""
+    """Drop all clean pages of these files from the page cache."""
     for descriptor in descriptors:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def make_cold(folder: Path) -> None:
-    """Have what is written of a log on the disk, and in memory no more."""
+    """Sync the segments of a partition, and drop them from the page cache."""
     for path in segments_in(folder):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -49,14 +49,14 @@ def make_cold(folder: Path) -> None:
 
 
 class ColdLoad(HttpLoad):
-    """One client, which finds nothing in memory."""
+    """A client that drops the log from the page cache before each request."""
 
     def __init__(self, url: str, ask: Ask, descriptors: Sequence[int]) -> None:
         super().__init__(url, ask, connections=1)
         self._descriptors = descriptors
 
     def next_request(self) -> bytes:
-        """The next piece of the log."""
+        """Drop the log from the page cache; return the next request."""
         drop_from_cache(self._descriptors)
         return super().next_request()
 
@@ -78,7 +78,7 @@ async def _read(url: str, ask: Ask, descriptors: Sequence[int], clients: int) ->
             load.stop()
 
     before = sum(load.answer_bytes for load in loads)
-    # Nothing is ever written to it: that it can be read means that it has ended.
+    # The parent never writes to standard input. So it becomes readable only when it ends.
     loop.add_reader(sys.stdin, stop)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -89,7 +89,7 @@ async def _read(url: str, ask: Ask, descriptors: Sequence[int], clients: int) ->
 
 
 def main() -> None:
-    """Read until the input ends."""
+    """Read until standard input ends."""
     die_with_parent()
     url, topic, folder, *numbers = sys.argv[1:]
     records, step, clients = map(int, numbers)

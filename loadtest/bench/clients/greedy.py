@@ -1,7 +1,8 @@
-"""A greedy client: waits for records at the end of a topic over as many connections as it likes, until it is killed.
+"""A greedy client: it waits for records at the end of a topic over many connections, until it is killed.
 
-``URL TOKEN TOPIC CONNECTIONS``. Each connection asks again as soon as it has its answer, or, where it is told that
-there is no room, once it has waited as long as it was told: it takes what it is given, and all that it is given.
+Arguments: ``URL TOKEN TOPIC CONNECTIONS``. Each connection sends the next request as soon as it has a response. If the
+node refuses a request because it is full, the connection first waits for the time in Retry-After. So the client obeys
+the node, and takes everything that the node lets it have.
 """
 
 import asyncio
@@ -14,13 +15,13 @@ from loadtest.bench.clients.http_load import encode_request
 from loadtest.cluster.node_process import die_with_parent
 
 WAIT_MS = 1_000
-"""Each place is held for so long at a time."""
+"""How long each request waits for records, in ms."""
 SPREAD_S = 1.0
-"""Between its first connection and its last."""
+"""The time from the first connection to the last, in s."""
 
 
 async def wait_for_records(url: str, request: bytes, delay_s: float) -> None:
-    """Run one connection that starts after a delay: all at once would be a burst, which is not measured here."""
+    """Run one connection that starts after a delay: a burst of connections is not what is measured."""
     await asyncio.sleep(delay_s)
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
@@ -48,7 +49,7 @@ async def wait_on_all(url: str, token: str, topic: str, connections: int) -> Non
 
 
 def main() -> None:
-    """Take what there is until killed."""
+    """Run until killed."""
     die_with_parent()
     url, token, topic, connections = sys.argv[1:]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,12 +1,12 @@
-"""A closed loop of HTTP clients that costs as little as Python can make it cost.
+"""A closed loop of HTTP clients that uses as little CPU as Python allows.
 
-The client shares the machine's cores with the servers that it measures: what it spends, they lack. So a request is a
-string of bytes made beforehand, an answer is read into a buffer that is there already, its head is searched for two
-things (status and length), and the body is looked at by one search in C, if at all. There is no pipelining and no
-chunked coding; a server that answers with either is reported as an error.
+The client shares the machine's cores with the servers that it measures: CPU that it uses is not left for them. So all
+requests are encoded beforehand. A response is read into an existing buffer. The client searches its head for the status
+and the length, and searches the body at most once, in C. There is no pipelining. A response with chunked coding is
+reported as an error.
 
-All connections live in this process and on its one loop. More processes would not help: they would be taken from the
-same cores, and each sample says how much of a core the client took, so that one sees where it is the limit itself.
+All connections belong to one event loop of one process. More processes would take their CPU from the same cores. Each
+sample has the client's share of a core, so a reader can see when the client is the limit.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 HEAD_BYTES_MAX = 64 << 10
 PIECE_BYTES_MAX = 1 << 20
 _DRAIN_S = 30.0
-"""How long requests in flight at the end may take: a server that is stuck is an error, not a pause."""
+"""How long requests in flight at the end may take, in s. A server that is stuck longer is reported as an error."""
 
 
 class HttpLoadError(Exception):
@@ -31,10 +31,11 @@ class HttpLoadError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Requests to send, one after the other and again from the first, and how a good answer is told.
+    """Requests to send repeatedly, and how to recognize a good response.
 
-    ``fresh`` stands in them for what no two may share, an idempotency key say. ``proof`` must be in the body
-    ``proof_count`` times; empty: the status is enough. ``units`` is what one answer counts for.
+    ``fresh`` is a placeholder in a request; each sent request has another value there, for example an idempotency key.
+    A good response has ``proof`` in its body ``proof_count`` times. If ``proof`` is empty, the status is enough. One
+    response counts as ``units``.
     """
 
     requests: Sequence[bytes]
@@ -45,7 +46,7 @@ class Ask:
 
 
 def encode_request(url: str, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
-    """A request as it goes over the wire; ``Content_Type`` and the like become headers."""
+    """Return the bytes of a request; keyword arguments such as ``Content_Type`` become headers."""
     lines = [f"{method} {path} HTTP/1.1", f"Host: {urlsplit(url).netloc}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     if body or method != "GET":
@@ -59,7 +60,7 @@ class HttpLoad:
     def __init__(
         self, url: str, ask: Ask, *, connections: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        """``tls``: whom to believe, and what to show, at an https URL."""
+        """Take a URL and its requests; ``tls`` is required for an https URL."""
         self.latencies_s: list[float] = []
         self.answer_bytes = 0
         """The bytes of all response bodies."""
@@ -76,7 +77,7 @@ class HttpLoad:
         self._connections: list[_ClientConnection] = []
 
     async def open(self) -> None:
-        """Connect them all."""
+        """Open all connections."""
         loop = asyncio.get_running_loop()
         host, port = self._url.hostname, self._url.port
         assert host is not None, "URLs here name their host"
@@ -88,12 +89,15 @@ class HttpLoad:
             self._connections.append(connection)
 
     def close(self) -> None:
-        """Drop them all."""
+        """Close all connections."""
         for connection in self._connections:
             connection.close()
 
     async def run(self, seconds: float) -> float:
-        """Send and receive for so long; how long it took until the last answer was there.
+        """Send requests for ``seconds``; return the seconds until the last response.
+
+        Raises:
+            HttpLoadError: a response is wrong, or did not arrive.
 
         Raises:
             HttpLoadError: an answer is not what it should be, or does not come.
@@ -112,7 +116,7 @@ class HttpLoad:
         return perf_counter() - began_s
 
     def next_request(self) -> bytes:
-        """Requests take turns."""
+        """Return the next request; the requests take turns."""
         requests = self._ask.requests
         self._next = (self._next + 1) % len(requests)
         request = requests[self._next]
@@ -122,7 +126,7 @@ class HttpLoad:
         return request.replace(self._ask.fresh, mark)
 
     def on_answer(self, connection: "_ClientConnection", seconds: float, body_bytes: int) -> None:
-        """A good answer is there."""
+        """Count a good response of this many body bytes; send the next request until the time is over."""
         self.latencies_s.append(seconds)
         self.answer_bytes += body_bytes
         if perf_counter() < self._ends_s:
@@ -133,12 +137,12 @@ class HttpLoad:
             self._done.set_result(None)
 
     def on_error(self, message: str) -> None:
-        """A connection cannot go on; the load is over."""
+        """End the load with an error, because a connection cannot continue."""
         if self._done is not None and not self._done.done():
             self._done.set_exception(HttpLoadError(message))
 
     def is_good(self, body: bytes | bytearray) -> bool:
-        """Return whether a response body is a good one."""
+        """Return whether a response body has the proof."""
         ask = self._ask
         return not ask.proof or body.count(ask.proof) == ask.proof_count
 
@@ -149,7 +153,7 @@ class HttpLoad:
 
 
 class _ClientConnection(asyncio.BufferedProtocol):
-    """One client. A body that need not be looked at is counted and overwritten by the next piece."""
+    """One connection. A body without a proof to look for is counted and overwritten."""
 
     def __init__(self, load: HttpLoad) -> None:
         self._load = load
@@ -165,10 +169,10 @@ class _ClientConnection(asyncio.BufferedProtocol):
         self._head_bytes = 0
         self._body_bytes = 0
         self._left = -1
-        """Bytes of the body that have not arrived; -1: its head has not arrived yet."""
+        """The bytes of the body that have not arrived; -1 before the head has arrived."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports act like asyncio's without being any.
+        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -224,7 +228,7 @@ class _ClientConnection(asyncio.BufferedProtocol):
             self._make_room(length)
 
     def _make_room(self, length: int) -> None:
-        """For the whole body where it is looked at, else for pieces as large as they come."""
+        """Enlarge the buffer: for the whole body if it is searched, else up to ``PIECE_BYTES_MAX``."""
         wanted = self._head_bytes + length
         if not self._load.has_proof:
             wanted = min(wanted, PIECE_BYTES_MAX)
@@ -244,7 +248,7 @@ class _ClientConnection(asyncio.BufferedProtocol):
                 self._fail(f"it answered {bytes(body[:600])!r}")
                 return
         body_bytes = self._body_bytes
-        # A full buffer with no request to follow would leave the loop nothing to read into.
+        # Reset before the response is counted: with a full buffer and no next request, asyncio could not read on.
         self._reset()
         load.on_answer(self, seconds, body_bytes)
 

@@ -1,10 +1,10 @@
-"""A locust user that does nothing but send what was made before, and a meter of what users cost.
+"""A locust user that sends one prepared request, and a meter of the CPU that users take.
 
-    locust -f loadtest/bench/clients/locust_users.py BareUser                           # the ceiling of locust's users
-    locust -f loadtest/locustfile.py,loadtest/bench/clients/locust_users.py JsonOne    # ours, metered
+    locust -f loadtest/bench/clients/locust_users.py BareUser                           # the most that locust can send
+    locust -f loadtest/locustfile.py,loadtest/bench/clients/locust_users.py JsonOne    # our users, with the meter
 
-With ``LOCUST_METER`` in the environment the meter writes ``{"requests": …, "cpu_s": …}`` to the file that it names:
-from the start of the test to its end, without what loading locust costs.
+If the environment has ``LOCUST_METER``, the meter writes ``{"requests": …, "cpu_s": …}`` to the file of that name. The
+figures are from the start of the test to its end, without the time in which locust starts.
 """
 
 import json
@@ -22,15 +22,15 @@ HEADERS = {"Content-Type": "application/vnd.kafka.json.v2+json", "Accept-Encodin
 
 
 class BareUser(FastHttpUser):
-    """Writes the same record again and again, and looks at the status alone."""
+    """Writes the same record repeatedly, and checks only the status."""
 
     def on_start(self) -> None:
-        """Locust's hook."""
+        """Build the path; locust calls this."""
         self.path = f"/topics/{os.environ[TOPIC]}?acks=all"
 
     @task
     def produce(self) -> None:
-        """One request."""
+        """Send one request."""
         self.client.post(self.path, data=BODY, headers=HEADERS, name="bare")  # type: ignore[arg-type]
 
 

@@ -1,13 +1,13 @@
-r"""NATS JetStream over its own wire protocol, with the least that a client can do.
+r"""NATS JetStream over its own wire protocol, with the least work that a client can do.
 
-A compiled client is what is compared with; this one sends buffers of hundreds of messages made beforehand, counts
-acknowledgements by one search in C for each read, and never looks at a message by itself, so that it takes less of the
-machine than a compiled client that does. Text protocol, one connection:
+The comparison is fair only if this client uses no more CPU than NATS's compiled clients. So it sends prepared buffers
+of hundreds of messages, counts acknowledgements by one search in C per read, and never parses a message. The protocol
+is text, on one connection:
 
-    PUB subject reply length\r\npayload\r\n      to the server
-    MSG subject sid [reply] length\r\npayload\r\n   from it: acknowledgements and messages alike
+    PUB subject reply length\r\npayload\r\n        to the server
+    MSG subject sid [reply] length\r\npayload\r\n  from the server: acknowledgements and messages
 
-JetStream's own calls are requests of JSON to ``$JS.API.…``.
+JetStream's own calls are JSON requests to ``$JS.API.…``.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from loadtest.bench.measuring.rounds import Turn
 STREAM = "bench"
 SUBJECT = "bench.a"
 IN_FLIGHT_MAX = 4096
-"""Publications without an acknowledgement: what JetStream's own clients allow themselves."""
+"""The most messages without an acknowledgement; JetStream's own clients have the same limit."""
 _CHUNK = 256
 _PULL = 2_000
 _PULLS_AT_ONCE = 2
@@ -32,16 +32,16 @@ _CALL_S = 20.0
 _OPTIONS = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
 _HELLO = f"CONNECT {json.dumps(_OPTIONS)}\r\nSUB {_INBOX}.> 1\r\n".encode()
 _MARK = b"#bench-message#"
-"""Begins each payload: messages are counted by it."""
+"""The start of each payload, by which messages are counted."""
 
 
 def payload_of(size: int) -> bytes:
-    """A message of so many bytes."""
+    """Return a message of this many bytes."""
     return _MARK + b"x" * (size - len(_MARK))
 
 
 class Counter:
-    """Counts a mark in a stream of bytes, even if reads cut it. The mark cannot overlap itself."""
+    """Counts a mark in a stream of bytes, even if two reads split the mark. The mark cannot overlap itself."""
 
     def __init__(self, mark: bytes) -> None:
         self._mark = mark
@@ -50,7 +50,7 @@ class Counter:
     def feed(self, data: bytes) -> int:
         """Return how many marks end in ``data``."""
         whole = self._rest + data
-        # One byte less than the mark: what is kept holds no whole one.
+        # Keep one byte less than the mark, so that no complete mark is counted again.
         self._rest = whole[-(len(self._mark) - 1) :]
         return whole.count(self._mark)
 
@@ -81,7 +81,7 @@ class NatsLoad(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; asyncio calls this. The window, not the transport, bounds the data in flight."""
-        # uvloop's transports act like asyncio's without being any.
+        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -94,12 +94,12 @@ class NatsLoad(asyncio.Protocol):
             self._transport.abort()
 
     def write(self, data: bytes) -> None:
-        """Send."""
+        """Send bytes."""
         assert self._transport is not None, "it is connected"
         self._transport.write(data)
 
     def data_received(self, data: bytes) -> None:
-        """Handle an event; asyncio calls this."""
+        """Count marks, or find the response of a call; asyncio calls this."""
         if self._count is not None:
             if b'"error"' in data:
                 self._fail(HttpLoadError(f"NATS refused: {data[:300]!r}"))
@@ -116,7 +116,7 @@ class NatsLoad(asyncio.Protocol):
         self._find_answer()
 
     def _find_answer(self) -> None:
-        """The answer to the call under way: ``MSG inbox.tag 1 length``, and that many bytes."""
+        """Complete the pending call when its response has arrived: ``MSG inbox.tag 1 length``, and that many bytes."""
         at = self._answer.find(self._tag) if self._tag else -1
         end = self._answer.find(b"\r\n", at)
         if at < 0 or end < 0 or self._answered is None or self._answered.done():
@@ -138,7 +138,7 @@ class NatsLoad(asyncio.Protocol):
                 future.set_exception(error)
 
     async def _until(self, count: int) -> None:
-        """Wait until so many marks have arrived."""
+        """Wait until ``count`` marks have arrived since ``_begin``."""
         if self._error is not None:
             raise self._error
         if self._counted < count:
@@ -151,7 +151,10 @@ class NatsLoad(asyncio.Protocol):
                 raise HttpLoadError(f"NATS: {self._counted} of {count} came") from None
 
     async def call(self, subject: str, body: dict[str, object]) -> dict[str, object]:
-        """One of JetStream's own calls.
+        """Make one of JetStream's own calls; return its JSON.
+
+        Raises:
+            HttpLoadError: the server refused the call, or did not respond.
 
         Raises:
             HttpLoadError: it was refused, or not answered.
@@ -177,7 +180,10 @@ class NatsLoad(asyncio.Protocol):
     # -- what is measured --------------------------------------------------------------------------
 
     async def create_stream(self, *, replicas: int) -> str:
-        """An empty stream, on disk; one that was there is deleted. The name of the server that leads it.
+        """Create an empty stream on disk, after deleting an old one; return the name of the server that leads it.
+
+        Raises:
+            HttpLoadError: the stream cannot be created, for example while the cluster has no leader.
 
         Raises:
             HttpLoadError: it cannot be made, as long as the cluster has no leader.
@@ -203,7 +209,7 @@ class NatsLoad(asyncio.Protocol):
                 raise HttpLoadError("NATS: the stream has no leader")
 
     async def publish_many(self, size: int, *, seconds: float | None, count: int | None) -> int:
-        """Publish for so long, or so many in whole buffers; how many were acknowledged, which is all."""
+        """Publish for ``seconds``, or at least ``count`` messages; return how many, when all are acknowledged."""
         payload = payload_of(size)
         message = f"PUB {SUBJECT} {_INBOX}.ack {size}\r\n".encode() + payload + b"\r\n"
         chunk = message * _CHUNK
@@ -222,7 +228,10 @@ class NatsLoad(asyncio.Protocol):
         return sent
 
     async def create_consumer(self) -> str:
-        """A consumer that begins at the start of the stream and acknowledges nothing; its name.
+        """Create a consumer that starts at the first message and acknowledges nothing; return its name.
+
+        Raises:
+            HttpLoadError: the server did not create it.
 
         Raises:
             HttpLoadError: it cannot be made.
@@ -238,7 +247,7 @@ class NatsLoad(asyncio.Protocol):
                 raise HttpLoadError(f"NATS makes no consumer: {answer}")
 
     async def pull(self, consumer: str, count: int) -> int:
-        """Take so many messages from a consumer; return how many arrived."""
+        """Get ``count`` messages from a consumer; return ``count``."""
         body = json.dumps({"batch": _PULL, "expires": 30_000_000_000}).encode()
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.{consumer}"
         request = f"PUB {subject} {_INBOX}.pull {len(body)}\r\n".encode() + body + b"\r\n"
@@ -257,7 +266,10 @@ class NatsLoad(asyncio.Protocol):
 
 
 def publish_each(port: int, size: int, seconds: float) -> Turn:
-    """Publish one message after the other to a server on this machine; blocks.
+    """Publish messages one after the other for ``seconds`` to a server on this machine; this blocks.
+
+    Raises:
+        LoadError, OSError: NATS refused a message, or closed the connection.
 
     Raises:
         LoadError, OSError: NATS refused one, or hung up.
@@ -276,5 +288,5 @@ def _is_acknowledged(answer: bytes) -> bool:
     if b'"error"' in answer or b"-ERR" in answer:
         raise HttpLoadError(f"NATS refused: {answer[:300]!r}")
     at = answer.find(_ACK)
-    # Something else may stand behind it: a server asks for a sign of life when it likes.
+    # The server may send a PING at any time, so the acknowledgement need not be the last thing in the response.
     return at >= 0 and answer.find(b"}\r\n", at) >= 0

@@ -1,7 +1,7 @@
-"""One client that waits for each answer, on a blocking socket.
+"""One client that waits for each response, on a blocking socket.
 
-An event loop takes several turns and system calls for one exchange. That is nothing where many are under way, and as
-much as a fast server's whole answer where there is one: half of what would be measured would be the client.
+An event loop needs several turns and system calls for one exchange. With many exchanges in flight that cost is small.
+With one, it equals the response time of a fast server, and half of the measured time would be the client's.
 """
 
 import socket
@@ -29,7 +29,7 @@ class OneClient:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     @classmethod
@@ -41,7 +41,10 @@ class OneClient:
         return cls(place.hostname, place.port)
 
     def exchange(self, request: bytes, is_whole: IsWhole) -> bytes:
-        """Send, and receive the answer.
+        """Send a request; return its response.
+
+        Raises:
+            HttpLoadError: the response is bad, or the server closed the connection.
 
         Raises:
             HttpLoadError: it is no good one, or the server hung up.
@@ -57,7 +60,7 @@ class OneClient:
 
 
 def http_is_whole(ask: Ask) -> IsWhole:
-    """For answers of HTTP with a length, or without content."""
+    """Return the function that recognizes a complete HTTP response: one with a Content-Length, or without content."""
 
     def is_whole(answer: bytes) -> bool:
         head, end, body = answer.partition(b"\r\n\r\n")
@@ -78,7 +81,10 @@ def http_is_whole(ask: Ask) -> IsWhole:
 
 
 def http_turn(url: str, ask: Ask, seconds: float) -> Turn:
-    """Ask one after the other for so long.
+    """Send the requests one after the other for ``seconds``.
+
+    Raises:
+        LoadError, OSError: the server did not do the work.
 
     Raises:
         LoadError, OSError: the server did not do what was asked.
@@ -93,7 +99,7 @@ def http_turn(url: str, ask: Ask, seconds: float) -> Turn:
 
 
 def repeat(work: Callable[[], object], seconds: float) -> tuple[list[float], float]:
-    """Do it again and again, at least once; how long each took, and all together."""
+    """Call ``work`` repeatedly for ``seconds``, at least once; return the seconds of each call, and the total."""
     latencies_s: list[float] = []
     began_s = now_s = perf_counter()
     while True:

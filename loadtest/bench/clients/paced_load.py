@@ -1,8 +1,9 @@
-"""Producers of small records at a fixed rate, and a reader that waits at the end of the log for them.
+"""Producers of small records at a fixed rate, and a reader that waits at the end of the log for these records.
 
-A closed loop asks less of a server that became slow, and so hides what it was asked for: here requests become due by
-the clock, and one whose connection still waits for its answer is sent behind it and counts from when it was due.
-Values carry the time at which they became due, so that a reader in the same process knows how old a record is.
+A closed loop sends fewer requests to a server that became slow, and so hides the delay of the requests that it did not
+send. Here requests become due by the clock. If a connection still waits for a response, its next request waits, and its
+latency counts from when it was due. Each value has the time at which it became due, so a reader in the same process
+knows the age of the record.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from loadtest.bench.servers.subject import BATCH_TYPE, JSON_TYPE
 _STAMP_DIGITS = 16
 _STAMP = re.compile(rb"@(\d{16})@")
 _LATE_S_MAX = 10.0
-"""An answer that takes longer is an error: the cluster does not do what is measured."""
+"""The longest time for a response, in s. A longer one is an error: the cluster does not do the measured work."""
 _WAIT_MS = 1_000
 _RETRY_S = 0.05
 _HEAD_BYTES_MAX = 64 << 10
@@ -26,9 +27,9 @@ _NS = 1e9
 
 
 class Pace:
-    """Which requests of one connection are due, and since when (pure).
+    """The due times of the requests of one connection (pure).
 
-    One is under way at a time; those that become due meanwhile wait in order.
+    One request is in flight at a time. Requests that become due meanwhile wait in order.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class Pace:
         return len(self._due_s) == 1
 
     def on_answer(self, now_s: float) -> tuple[float, float | None]:
-        """How long the request under way took from when it was due, and since when the next one is; None: none is."""
+        """Return the seconds since the answered request was due, and the due time of the next; None if none waits."""
         due_s = self._due_s.popleft()
         return now_s - due_s, self._due_s[0] if self._due_s else None
 
@@ -55,12 +56,12 @@ class Pace:
 
 
 def encode_stamp(due_s: float) -> bytes:
-    """A time as a value carries it, always of the same length."""
+    """Return a time as text for a value; the length is always the same."""
     return b"@%0*d@" % (_STAMP_DIGITS, int(due_s * _NS))
 
 
 def delays_s(stored: bytes, now_s: float) -> list[float]:
-    """The ages of all stamped values in stored, uncompressed batches."""
+    """Return the ages of all stamped values in stored, uncompressed batches."""
     return [now_s - int(stamp) / _NS for stamp in _STAMP.findall(stored)]
 
 
@@ -78,7 +79,7 @@ class _Producer(asyncio.Protocol):
         self._answer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's is one in all but its ancestry.
+        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -86,12 +87,12 @@ class _Producer(asyncio.Protocol):
             self._load.on_error(f"the server closed a connection: {exc or 'no reason given'}")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._transport is not None:
             self._transport.abort()
 
     def on_due(self) -> None:
-        """One more record is to be written."""
+        """Count a record as due, and send it if no request is in flight."""
         now_s = perf_counter()
         if self.pace.on_due(now_s):
             self._send(now_s)
@@ -123,10 +124,10 @@ class _Producer(asyncio.Protocol):
 
 
 class PacedLoad:
-    """So many connections that write together ``rate`` records a second, and one reader at the end.
+    """Connections that together write ``rate`` records a second, and one reader at the end of the log.
 
     An asynchronous context manager. ``acknowledged_s`` and ``delivered_s`` grow while it is open; ``forget`` empties
-    them where a turn begins.
+    both at the start of a turn.
     """
 
     def __init__(
@@ -170,16 +171,19 @@ class PacedLoad:
             producer.close()
 
     def on_error(self, message: str) -> None:
-        """The load is not what it should be."""
+        """Store the first error, for ``check`` to raise."""
         self._error = self._error or message
 
     def forget(self) -> None:
-        """Leave out of account all that happened so far."""
+        """Drop all measured times."""
         self.acknowledged_s, self.delivered_s = [], []
         self._error = ""
 
     def check(self) -> None:
-        """Make sure that all goes as it should.
+        """Check that writers and reader still work.
+
+        Raises:
+            HttpLoadError: one of them failed; the message has the response.
 
         Raises:
             HttpLoadError: it does not; the message says what was answered.
@@ -196,7 +200,7 @@ class PacedLoad:
             raise HttpLoadError(self._error)
 
     async def _produce(self) -> None:
-        """Connections take turns, evenly spread over time."""
+        """Make records due, evenly spread over time; the connections take turns."""
         began_s = perf_counter()
         number = 0
         while True:

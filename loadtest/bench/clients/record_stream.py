@@ -1,7 +1,7 @@
-"""One long request of records, each an object of its own, and a receipt for each while it is open: v3's produce.
+"""Produce with the v3 API: one long request with one JSON object per record, and a receipt for each record.
 
-The client is spoken of in ``nats_wire``: buffers of hundreds of records made beforehand, and receipts counted by one
-search in C for each read, so that both sides of the comparison cost their servers equally little.
+As in ``nats_wire``, the client sends prepared buffers of hundreds of records and counts receipts by one search in C per
+read. So both clients of the comparison leave the servers the same CPU.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ _WAIT_S = 30.0
 
 
 def record_of(size: int) -> bytes:
-    """A record whose value has so many bytes, on a line of its own."""
+    """Return a record whose value has this many bytes, on one line."""
     return b'{"value":{"type":"STRING","data":"' + b"x" * size + b'"}}\n'
 
 
 def chunk_of(records: bytes) -> bytes:
-    """A piece of a body of unknown length (RFC 9112, section 7.1)."""
+    """Return records as a chunk of a body of unknown length (RFC 9112, section 7.1)."""
     return b"%x\r\n%b\r\n" % (len(records), records)
 
 
 class RecordStream(asyncio.Protocol):
-    """One request that lasts as long as records are sent; at most ``IN_FLIGHT_MAX`` have no receipt yet."""
+    """One request to which records are added until it is closed; at most ``IN_FLIGHT_MAX`` records lack a receipt."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -41,7 +41,7 @@ class RecordStream(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, url: str, path: str) -> "RecordStream":
-        """Connect, and begin the request."""
+        """Connect, and send the head of the request."""
         parts = urlsplit(url)
         assert parts.hostname is not None, "URLs here name their host"
         assert parts.port is not None, "and port"
@@ -58,7 +58,7 @@ class RecordStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport; asyncio calls this. The window, not the transport, bounds the data in flight."""
-        # uvloop's transports act like asyncio's without being any.
+        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -66,7 +66,7 @@ class RecordStream(asyncio.Protocol):
         self._fail(f"the server closed the connection: {exc or 'no reason given'}")
 
     def data_received(self, data: bytes) -> None:
-        """Handle an event; asyncio calls this."""
+        """Count receipts; asyncio calls this."""
         if _REFUSAL in data:
             self._fail(f"a record was refused: {data[:600]!r}")
             return
@@ -80,7 +80,10 @@ class RecordStream(asyncio.Protocol):
             self._transport.abort()
 
     async def send_for(self, seconds: float, size: int) -> int:
-        """Send records of so many bytes for so long; how many got a receipt, which is all.
+        """Send records of ``size`` bytes for ``seconds``; return how many, when each has a receipt.
+
+        Raises:
+            HttpLoadError: a record got no receipt, or none came for half a minute.
 
         Raises:
             HttpLoadError: one did not, or none came for half a minute.

@@ -22,14 +22,14 @@ from loadtest.bench.clients.http_load import HttpLoadError, encode_request
 from loadtest.cluster.node_process import die_with_parent
 
 CONNECTIONS = 800
-"""A node lets each wait for half a second, and up to 64 for the passwords before theirs."""
+"""The number of clients. A node delays each guess by half a second, and up to 64 passwords are checked before it."""
 HOSTS = 200
 """The number of loopback addresses to send from, so that a node sees as many clients."""
 LAG_S_MAX = 0.5
 """The largest delay behind the schedule, in s; with more, the rate is not the requested one."""
 GUESSES, PROBES = "guesses", "probes"
 READY = "ready"
-"""Said once all are connected."""
+"""The line that the program prints when all clients are connected."""
 _STEP_S = 0.005
 _HEAD_END = b"\r\n\r\n"
 _LENGTH = b"\r\ncontent-length: "
@@ -45,18 +45,18 @@ class Stranger(asyncio.Protocol):
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The node is there."""
-        # uvloop's transports act like asyncio's without being any.
+        """Keep the transport; asyncio calls this."""
+        # uvloop's transports have the methods of ``asyncio.Transport`` and are no subclass.
         self._transport = cast("asyncio.Transport", transport)
         self._idle.append(self)
 
     def ask(self, request: bytes) -> None:
-        """Send it."""
+        """Send a request."""
         assert self._transport is not None, "it is connected"
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        """An answer, or a piece of one."""
+        """Count the bytes of a response; a complete response makes the client idle. asyncio calls this."""
         self._got += data
         end = self._got.find(_HEAD_END)
         if end < 0:
@@ -68,7 +68,7 @@ class Stranger(asyncio.Protocol):
             self._idle.append(self)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The node closed it."""
+        """Handle the end of the connection; asyncio calls this."""
         self.is_lost = True
 
 
@@ -88,7 +88,10 @@ async def connect(url: str) -> "deque[Stranger]":
 
 
 async def knock(idle: "deque[Stranger]", url: str, rate: float, *, is_guessing: bool) -> None:
-    """All of them together so many times a second.
+    """Send ``rate`` requests a second through all clients together.
+
+    Raises:
+        HttpLoadError: the rate cannot be kept.
 
     Raises:
         HttpLoadError: it cannot be kept.
@@ -117,13 +120,13 @@ def _guess(url: str, password: str) -> bytes:
 
 async def _knock_all(url: str, rate: float, *, is_guessing: bool) -> None:
     idle = await connect(url)
-    # The measurement starts after this line.
+    # The parent starts to measure after this line.
     print(READY, flush=True)
     await knock(idle, url, rate, is_guessing=is_guessing)
 
 
 def main() -> None:
-    """Knock until killed."""
+    """Send requests until killed."""
     die_with_parent()
     url, rate, what = sys.argv[1:]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

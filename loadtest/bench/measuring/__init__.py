@@ -1,1 +1,1 @@
-"""Rounds, and what is measured in each."""
+"""Let contenders take turns in rounds, and measure each turn."""

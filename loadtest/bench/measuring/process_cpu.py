@@ -1,14 +1,14 @@
-"""CPU time of this process and all that it started, from /proc."""
+"""Measure the CPU time of this process and of all processes that it started, from /proc."""
 
 import os
 from pathlib import Path
 
 _UTIME, _CSTIME = 11, 14
-"""Fields of /proc/*/stat behind the command: user, system, and the same of children that have ended."""
+"""The indexes of four fields of /proc/*/stat after the command: user and system time, and those of ended children."""
 
 
 def tree_cpu_s(root: int | None = None) -> float:
-    """CPU seconds of a process (this one) and its descendants, those that have ended included."""
+    """Return the CPU seconds of a process and its descendants, including ended ones; ``root`` None is this process."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
@@ -17,9 +17,9 @@ def tree_cpu_s(root: int | None = None) -> float:
         try:
             text = (folder / "stat").read_text()
         except OSError:
-            # It ended meanwhile; its parent has its time now.
+            # The process ended meanwhile, so its time is now in its parent's figures.
             continue
-        # The command stands in parentheses and may hold anything.
+        # The command is in parentheses, and may itself contain spaces and parentheses.
         fields = text[text.rindex(")") + 2 :].split()
         process = int(folder.name)
         parents[process] = int(fields[1])

@@ -1,9 +1,9 @@
-"""Free memory that the machine really has, before somebody fills it.
+"""Make free memory resident before a turn writes into it.
 
-A virtual machine's host may take back what the machine has freed, and give it again a page at a time when it is
-touched (free page reporting): a core then copies 0.4 GB/s into new pages instead of several. Turns that write gigabytes
-into the page cache would measure that, and the more the faster a contender writes. A server that has run for a while
-has no memory that was never touched: its page cache has grown into it.
+The host of a virtual machine may take back memory that the machine has freed. When the machine touches that memory
+again, the host returns it page by page (free page reporting). A core then writes 0.4 GB/s into new pages, instead of
+several. Turns that write gigabytes into the page cache would measure this effect, most of all those of the fastest
+contender. On a server that has run for a while the effect is absent, because its page cache has touched all memory.
 """
 
 import mmap
@@ -17,7 +17,9 @@ _USED = Path("/sys/fs/cgroup/memory.current")
 
 
 def make_resident(byte_count: int = RESIDENT_BYTES) -> int:
-    """Touch so much free memory, a quarter of what is available at most, and free it; returns the bytes.
+    """Touch and free this much memory, at most a quarter of what is available; return the bytes.
+
+    The kernel hands out the most recently freed pages first, so the next writes get these pages.
 
     The kernel hands out first what was freed last, so what is written next finds these pages.
     """

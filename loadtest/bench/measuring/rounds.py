@@ -1,6 +1,6 @@
-"""Contenders take turns: a short turn of each, round by round, in an order that turns round itself.
+"""Let contenders take short turns, round by round; the order is reversed in every other round.
 
-What goes on beside the measurement falls on all of them alike, as long as turns are short and rounds are many.
+Other load on the machine affects all contenders alike if turns are short and rounds are many.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One turn: how long each call took, and what all carried."""
+    """The result of one turn: the latency of each call, and the units of all calls together."""
 
     latencies_s: Sequence[float]
     units: float
@@ -31,7 +31,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """``turn`` is given seconds, and takes about as many. ``pids`` are its servers."""
+    """A measured program. ``turn`` takes about the given seconds; ``pids`` are the program's server processes."""
 
     name: str
     turn: Callable[[float], Awaitable[Turn]]
@@ -63,7 +63,7 @@ class Watch:
 
     @property
     def foreign_cpu(self) -> float:
-        """CPU of other processes, in cores; servers of contenders whose turn it is not are others, too."""
+        """Return the CPU use of other processes, in cores; they include the servers of other contenders."""
         seconds = perf_counter() - self._began_s
         spent = machine_cpu_s() - self._all_s - self.client_cpu_s - self.servers_cpu_s
         return max(0.0, spent / seconds)
@@ -97,7 +97,7 @@ async def alternate(
         for contender in order:
             if contender.name in rounds.failures:
                 continue
-            # What the turns before have left in the page cache is written out first: it is not this one's affair.
+            # Write out what earlier turns left in the page cache: writing it later would cost this turn.
             await asyncio.to_thread(os.sync)
             make_resident(resident_bytes)
             sample, others = await _take(contender, WARM_UP_S if number < 0 else seconds, rounds)

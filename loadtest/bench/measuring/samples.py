@@ -1,9 +1,9 @@
-"""Figures of one round, and of many together (pure).
+"""The figures of one turn, and statistics over many rounds (pure).
 
-Where other programs share the machine, a figure of one moment says little, and so do the medians of two figures that
-were taken at different times. What says something is the ratio of two figures taken one right after the other. So
-contenders take turns, each round gives one ratio, and the median of the rounds' ratios is the result; its spread is
-that from the least to the greatest.
+On a machine that other programs also use, a single figure says little. So do the medians of two figures that were taken
+at different times. The ratio of two figures that were taken right after each other says something. So contenders take
+turns. Each round gives one ratio, and the result is the median of the ratios. The spread goes from the least ratio to
+the greatest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ class Quantity(StrEnum):
     """Quantities that a figure may count."""
 
     RATE = "units/s"
-    """Records, requests or megabytes, as the contender says."""
+    """Records, requests or megabytes per second; each contender defines its unit."""
     P50 = "p50 ms"
     P99 = "p99 ms"
     CPU = "CPU %"
@@ -28,15 +28,15 @@ class Quantity(StrEnum):
 
 
 PERCENTS = (1, 5, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9)
-"""Where a distribution of latencies is told: as densely at its ends as a picture of them needs."""
+"""The percentiles of a latency curve, densest at both ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One turn of one contender.
+    """The figures of one turn of one contender.
 
-    ``client_cpu`` is the part of a core that the client took, ``servers_cpu`` what all servers took together.
-    ``percentiles``: ms within which so many percent of the calls were answered.
+    ``client_cpu`` is the client's CPU use in cores, ``servers_cpu`` that of all servers together. ``percentiles`` has
+    latencies in ms by percentile.
     """
 
     figures: Mapping[Quantity, float]
@@ -47,7 +47,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """The middle of several values, and how far they lie apart."""
+    """The median of several values, and the least and the greatest."""
 
     median: float
     least: float
@@ -64,23 +64,23 @@ class Spread:
 
 @dataclass(slots=True)
 class Rounds:
-    """The samples of contenders that took turns; None where a turn failed, and why it did."""
+    """The samples of contenders that took turns. A failed turn is None, and ``failures`` has its reason."""
 
     samples: dict[str, list[Sample | None]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     reduced: dict[str, str] = field(default_factory=dict)
-    """Contenders that had less to do than their rows say, and how much."""
+    """Contenders that did less work than their rows say, and how much less."""
     foreign_cpu: float = 0.0
     """The CPU use of unmeasured programs in the worst turn, in cores."""
     facts: dict[str, str] = field(default_factory=dict)
     """Other facts that a reader of the figures should know."""
 
     def note(self, contender: str, sample: Sample | None) -> None:
-        """Add a turn."""
+        """Add the sample of a turn; None if the turn failed."""
         self.samples.setdefault(contender, []).append(sample)
 
     def figures(self, contender: str, quantity: Quantity) -> list[float]:
-        """A contender's figures, failed turns left out."""
+        """Return a contender's figures of one quantity, without failed turns."""
         return [
             sample.figures[quantity]
             for sample in self.samples.get(contender, [])
@@ -88,7 +88,7 @@ class Rounds:
         ]
 
     def ratios(self, subject: str, reference: str, quantity: Quantity) -> list[float]:
-        """One ratio a round in which both had a figure."""
+        """Return the subject's figure over the reference's, for each round in which both have one."""
         pairs = zip(self.samples.get(subject, []), self.samples.get(reference, []), strict=False)
         return [
             ours.figures[quantity] / theirs.figures[quantity]
@@ -101,7 +101,7 @@ class Rounds:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The least value that so many percent of all do not exceed (nearest rank)."""
+    """Return the least value that is not below ``percent`` percent of all values (nearest rank)."""
     ranked = sorted(values)
     place = -(-len(ranked) * percent // 100)
     return ranked[max(0, int(place) - 1)]
@@ -115,7 +115,7 @@ def sample_of(
     client_cpu_s: float,
     servers_cpu_s: float,
 ) -> Sample:
-    """A sample of calls that took so long each, and carried so many units together."""
+    """Return the sample of a turn whose calls had these latencies and carried ``units`` together."""
     ranked = sorted(latencies_s)
     return Sample(
         figures={
@@ -126,7 +126,7 @@ def sample_of(
         percentiles={
             percent: 1000 * percentile(ranked, percent)
             for percent in PERCENTS
-            # One that no call exceeds is the slowest call by another name: p99.9 needs a thousand of them.
+            # Skip a percentile that no call exceeds, because it equals the slowest call: p99.9 needs a thousand calls.
             if round(len(ranked) * (100 - percent) / 100, 6) >= 1
         },
         client_cpu=client_cpu_s / seconds,

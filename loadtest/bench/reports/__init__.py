@@ -1,1 +1,1 @@
-"""Findings: tables, pictures, verdicts."""
+"""Report a run: tables, plots, and verdicts."""

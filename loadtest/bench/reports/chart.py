@@ -1,4 +1,4 @@
-"""A picture of a run: how far each row is from its floor, and from its ambition."""
+"""Plot a run: each row's figure in relation to its floor and its ambition."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ COLOURS = {
 }
 _MARK = "#222222"
 _TITLE_COLUMNS = 110
-"""Characters of a title's line; the picture is as wide."""
+"""The most characters of a title's line; they are as wide as the plot."""
 _LABEL_COLUMNS = 80
 """The width of a row's name, beside which two lines fit."""
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -30,7 +30,7 @@ _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Panel:
-    """Rows on one scale, on which 1 is the ``unit`` of each and further right is better."""
+    """Rows on one scale. On it, 1 is the floor or ambition of each row, and further right is better."""
 
     rows: Sequence[TargetOutcome]
     unit: Callable[[Target], float | None]
@@ -39,7 +39,7 @@ class _Panel:
 
 
 def draw(outcomes: Sequence[TargetOutcome], path: Path, *, title: str) -> None:
-    """Rows that have a floor beside it; below them those whose floor another has, beside their ambition."""
+    """Draw rows with a floor in relation to it; below them, rows without a floor in relation to their ambition."""
     measured = [o for o in outcomes if o.spread is not None]
     panels = [
         _Panel(
@@ -62,7 +62,7 @@ def draw(outcomes: Sequence[TargetOutcome], path: Path, *, title: str) -> None:
         axes = figure.subplots(len(shown), squeeze=False, height_ratios=heights)[:, 0]
         for axis, panel in zip(axes, shown, strict=True):
             _draw_panel(axis, panel)
-        # Of the figure and not of an axis, whose left edge the rows' names push far to the right.
+        # Set the title of the figure, not of the axes: long row names move the left edge of the axes far to the right.
         figure.suptitle(
             fill(title, _TITLE_COLUMNS), x=0.01, ha="left", fontsize=10, fontweight="bold"
         )
@@ -91,7 +91,7 @@ def _draw_panel(axis: Axes, panel: _Panel) -> None:
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} x"))
     axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_yticks(range(len(panel.rows)), [_label(outcome.target) for outcome in panel.rows])
-    # The first row on top, and no more room above and below than between two rows.
+    # The first row is at the top. The space above and below equals the space between two rows.
     axis.set_ylim(max(1, len(panel.rows)) - 0.4, -0.6)
     axis.grid(visible=True, axis="x", color="#dddddd", linewidth=0.6)
     axis.set_axisbelow(True)
@@ -104,6 +104,6 @@ def _label(target: Target) -> str:
 
 
 def _times_as_good(target: Target, value: float, unit: float) -> float:
-    # A node that takes nothing at all is infinitely good, which no scale shows.
+    # A node that takes nothing at all is infinitely better, and no scale shows that.
     value = max(value, unit / 1000)
     return min(unit / value if target.is_less_better else value / unit, 100.0)

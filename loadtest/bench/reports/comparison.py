@@ -64,7 +64,7 @@ def base_name(contender: str) -> str:
 
 
 def compare(target: Target, rounds: Rounds, tolerance: float = TOLERANCE) -> ComparedRow:
-    """Judge one row."""
+    """Return the verdict on one row, from the ratios of its rounds."""
     name, quantity = target.subject, target.quantity
     ratios = rounds.ratios(name, base_name(name), quantity)
     if not ratios:
@@ -81,7 +81,7 @@ def compare(target: Target, rounds: Rounds, tolerance: float = TOLERANCE) -> Com
 
 
 def interval_of(ratios: Sequence[float]) -> Spread:
-    """The narrowest interval of their order statistics that has the confidence; the widest where none has."""
+    """Return the narrowest interval between order statistics that has ``CONFIDENCE``; else the widest."""
     ranked = sorted(ratios)
     count = len(ranked)
     left_out = 0
@@ -96,12 +96,12 @@ def interval_of(ratios: Sequence[float]) -> Spread:
 
 
 def _miss(count: int, left_out: int) -> float:
-    """The probability that the true median lies outside, with so many ratios left out at either end."""
+    """Return the probability that the true median is outside the interval without ``left_out`` ratios at each end."""
     return sum(comb(count, heads) for heads in range(left_out + 1)) / (1 << count - 1)
 
 
 def change_of(interval: Spread, tolerance: float, *, is_less_better: bool) -> RowVerdict:
-    """The rule above."""
+    """Return the verdict by the rule in the module's docstring."""
     if interval.median > 1 + tolerance and interval.least > 1:
         return RowVerdict.WORSE if is_less_better else RowVerdict.BETTER
     if interval.median < 1 - tolerance and interval.greatest < 1:
@@ -110,7 +110,7 @@ def change_of(interval: Spread, tolerance: float, *, is_less_better: bool) -> Ro
 
 
 def exit_code(comparisons: Sequence[ComparedRow]) -> int:
-    """0: no row is worse; 1: one is; 2: nothing was measured at all."""
+    """Return 1 if a row is worse, 2 if nothing was measured, else 0."""
     changes = {comparison.change for comparison in comparisons}
     if RowVerdict.WORSE in changes:
         return 1
@@ -118,7 +118,7 @@ def exit_code(comparisons: Sequence[ComparedRow]) -> int:
 
 
 def table(comparisons: Sequence[ComparedRow]) -> str:
-    """A line a row; which ratios are better ones is in it."""
+    """Return a table with one line per row; the line says whether higher or lower ratios are better."""
     lines = []
     for row in comparisons:
         ratio, ends, both = "-", "-", ""
@@ -137,7 +137,7 @@ def table(comparisons: Sequence[ComparedRow]) -> str:
 def figures(
     comparisons: Sequence[ComparedRow], stages: Mapping[str, Rounds], machine: Machine
 ) -> dict[str, Tree]:
-    """Everything, for JSON."""
+    """Return all results for JSON."""
     return {
         "machine": asdict(machine),
         "rows": [asdict(comparison) for comparison in comparisons],

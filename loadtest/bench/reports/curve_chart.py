@@ -1,4 +1,4 @@
-"""A picture of a run's curves, small and side by side: rates over a number, latencies over their percentiles."""
+"""Plot the curves of a run in small panels: rates over a number, and latencies over their percentiles."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -82,7 +82,7 @@ _PERCENT_TICKS = (1, 10, 50, 90, 99, 99.9)
 
 
 def draw_curves(stages: Mapping[str, Rounds], path: Path, *, title: str) -> None:
-    """Panels that have something to show; where none has, there is no picture, nor one of a run before."""
+    """Draw the panels that have data. If none has, remove the plot of an earlier run."""
     drawn = [(p, found) for p in PANELS if (found := _measured(p, stages.get(p.stage, Rounds())))]
     path.unlink(missing_ok=True)
     if not drawn:
@@ -90,7 +90,7 @@ def draw_curves(stages: Mapping[str, Rounds], path: Path, *, title: str) -> None
     columns = min(_COLUMNS, len(drawn))
     rows = -(-len(drawn) // columns)
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
-        # As wide as the title, however few the panels are.
+        # The plot is as wide as its title, even with few panels.
         figure = Figure(figsize=(10.5, 0.5 + 2.9 * rows), layout="constrained")
         axes = figure.subplots(rows, columns, squeeze=False).flatten()
         for axis, (panel, found) in zip(axes, drawn, strict=False):
@@ -150,7 +150,7 @@ def _rate_axes(axis: Axes, panel: RatePanel) -> None:
 
 
 def _latency_axes(axis: Axes) -> None:
-    # Equal steps for each nine: the slowest call in a thousand has as much room as one in ten.
+    # The axis gives each further nine the same space: p99 to p99.9 is as wide as p90 to p99.
     axis.set_xscale("logit")
     axis.xaxis.set_major_locator(FixedLocator([percent / 100 for percent in _PERCENT_TICKS]))
     axis.xaxis.set_minor_locator(NullLocator())
@@ -164,7 +164,7 @@ def _latency_axes(axis: Axes) -> None:
 
 
 def _short(value: float, _: int | None) -> str:
-    """Three digits and a unit: 1.5 k, 2 M."""
+    """Return a number with three digits and a unit prefix: 1.5 k, 2 M."""
     for size, unit in ((1e6, " M"), (1e3, " k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{unit}"

@@ -1,7 +1,7 @@
-"""Curves of a run: contenders that differ in one number only, and distributions of latencies (pure).
+"""Curves of a run: rates of contenders that differ in one number, and distributions of latencies (pure).
 
-A point of a curve is a contender. The stage that measures them and the picture that shows them have their names from
-here.
+A point of a curve is a contender. The stage that measures the contenders and the plot that shows them both take their
+names from this module.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from loadtest.bench.measuring.samples import Quantity, Rounds, Spread
 
 TURNS = "curves of rates"
-"""A fact of the stage: it takes fewer and shorter turns than the others."""
+"""The name of the fact that the stage has fewer and shorter turns than others."""
 
 Curve = Mapping[int, str]
-"""Contenders by the number in which they differ."""
+"""The name of each contender, by the number in which the contenders differ."""
 
 _RECORDS = (1, 10, 100, 1_000, 10_000)
 JSON: Curve = {count: f"curve: JSON {count} x 100 B" for count in _RECORDS}
@@ -29,7 +29,7 @@ READERS: Curve = {count: f"curve: readers: {count}" for count in (1, 2, 4)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatePanel:
-    """Units a second, ``unit``, over the number in which contenders differ. ``curves``: by their labels."""
+    """A panel of rates, in ``unit`` per second, over the number in which contenders differ. ``curves`` is by label."""
 
     stage: str
     title: str
@@ -42,7 +42,7 @@ class RatePanel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyPanel:
-    """How long calls took, percentile by percentile. ``contenders``: by their labels."""
+    """A panel of latencies over percentiles. ``contenders`` has the contender of each label."""
 
     stage: str
     title: str
@@ -50,13 +50,16 @@ class LatencyPanel:
 
 
 def points(rounds: Rounds, curve: Curve) -> dict[float, Spread]:
-    """Rates of the contenders that were measured."""
+    """Return the rates of the curve's contenders that were measured, by their number."""
     rates = {count: rounds.figures(name, Quantity.RATE) for count, name in curve.items()}
     return {count: Spread.of(values) for count, values in rates.items() if values}
 
 
 def distribution(rounds: Rounds, contender: str) -> dict[float, Spread]:
-    """By percentile, in ms; of those that every round could tell, without which medians of a tail could fall."""
+    """Return the latencies in ms by percentile, only for percentiles that every round has.
+
+    With others, the median of p99.9 could be below that of p99, because it would be from fewer rounds.
+    """
     samples = [s for s in rounds.samples.get(contender, []) if s is not None]
     told = [set(sample.percentiles) for sample in samples]
     return {

@@ -1,4 +1,4 @@
-"""Findings of a run, for people and for programs (pure)."""
+"""Report a run as tables for people, and as JSON for programs (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -66,14 +66,14 @@ def _both(outcome: TargetOutcome) -> str:
 
 
 def span(spread: Spread | None) -> str:
-    """From the least to the greatest."""
+    """Return "least .. greatest", or "-"."""
     if spread is None:
         return "-"
     return f"{number(spread.least)} .. {number(spread.greatest)}"
 
 
 def number(value: float | None) -> str:
-    """Three digits that count."""
+    """Return a number with three significant digits, or "-"."""
     if value is None:
         return "-"
     if abs(value) >= 100:
@@ -82,7 +82,7 @@ def number(value: float | None) -> str:
 
 
 def contender_table(stages: Mapping[str, Rounds]) -> str:
-    """Work of each contender, and its cost: where the client takes most of a core, it is what is measured."""
+    """Return a table of each contender's figures and CPU. A client that uses most of a core is the limit."""
     lines = []
     for stage, rounds in stages.items():
         for name in rounds.samples:
@@ -114,7 +114,7 @@ def beside(stages: Mapping[str, Rounds]) -> str:
 
 
 def _per_cpu_s(samples: Sequence[Sample]) -> float | None:
-    """Units for a second of the servers' CPU: what other programs on the machine hardly move."""
+    """Return the units per CPU second of the servers; other programs on the machine hardly affect this figure."""
     values = [
         sample.figures[Quantity.RATE] / sample.servers_cpu
         for sample in samples
@@ -124,7 +124,7 @@ def _per_cpu_s(samples: Sequence[Sample]) -> float | None:
 
 
 def exit_code(outcomes: Sequence[TargetOutcome]) -> int:
-    """0: no row is below its floor; 1: one is; 2: nothing was measured at all."""
+    """Return 1 if a row is below its floor, 2 if nothing was measured, else 0."""
     if any(outcome.verdict is TargetVerdict.BELOW for outcome in outcomes):
         return 1
     return 2 if all(outcome.verdict is TargetVerdict.ABSENT for outcome in outcomes) else 0
@@ -133,7 +133,7 @@ def exit_code(outcomes: Sequence[TargetOutcome]) -> int:
 def figures(
     outcomes: Sequence[TargetOutcome], stages: Mapping[str, Rounds], machine: Machine
 ) -> dict[str, Tree]:
-    """Everything, for JSON."""
+    """Return all results for JSON."""
     return {
         "machine": asdict(machine),
         "rows": [
@@ -172,7 +172,7 @@ def _spread(spread: Spread | None) -> Tree:
 
 
 def stage_figures(rounds: Rounds) -> Tree:
-    """Every sample of a stage, for JSON."""
+    """Return every sample of a stage, for JSON."""
     return {
         "samples": {
             name: [

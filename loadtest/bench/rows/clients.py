@@ -1,4 +1,4 @@
-"""Rows of programs in front: the Python producer, the command, the demonstration, the load test's users."""
+"""Rows for the programs that use a cluster: Python producer, command line, demonstration, load test."""
 
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target

@@ -1,4 +1,4 @@
-"""Rows of the cluster by itself: metadata commits, rest, many partitions, recovery, memory."""
+"""Rows for a cluster without clients' records: metadata commits, idle nodes, many partitions, recovery, memory."""
 
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.rows.produce import BARE, BARE_SYNCED_ONE

@@ -1,4 +1,4 @@
-"""Rows of curves: the end of each over its beginning."""
+"""Rows for curves: the last point of each in relation to its first."""
 
 from loadtest.bench.reports.curves import BATCHES, JSON, ONE_REPLICA, PARTITIONS, READERS
 from loadtest.bench.targets import Durability, Target

@@ -1,4 +1,4 @@
-"""Rows of writes: small ones and batches, at full load and of one client that waits."""
+"""Rows for writes: small records and batches, at full load and by one client that waits for each response."""
 
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target
@@ -26,7 +26,7 @@ SINGLE_ALL = "JSON 1 x 100 B, acks=all, one client"
 SINGLE_LEADER = "JSON 1 x 100 B, acks=1, one client"
 SINGLE_ALL_AWAKE = f"{SINGLE_ALL}, processors awake"
 SINGLE_LEADER_AWAKE = f"{SINGLE_LEADER}, processors awake"
-"""Nodes with ``cpu_awake_ms``."""
+"""The suffix of contenders whose nodes run with ``cpu_awake_ms``."""
 NATS_SYNC_SYNCED = "NATS JetStream R3, synced, one client"
 SINGLE_ALL_DURABLE = f"{SINGLE_ALL}, durable"
 SINGLE_LEADER_DURABLE = f"{SINGLE_LEADER}, durable"

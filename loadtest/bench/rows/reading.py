@@ -1,4 +1,4 @@
-"""Rows of reading: stored batches, consumers, and the end of a log while others read what is cold."""
+"""Rows for reads: stored batches, consumers, and the end of a log while other clients read old records from disk."""
 
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target

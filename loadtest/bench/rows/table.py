@@ -1,4 +1,4 @@
-"""The whole table, in the order in which it is shown."""
+"""All rows, in the order in which the table shows them."""
 
 from loadtest.bench.rows import access, clients, cluster, curves, produce, reading, transactions
 from loadtest.bench.targets import Target

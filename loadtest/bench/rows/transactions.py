@@ -1,4 +1,4 @@
-"""Rows of transactions, beside the same writes without."""
+"""Rows for transactions, compared with the same writes outside of transactions."""
 
 from loadtest.bench.measuring.samples import Quantity
 from loadtest.bench.targets import Durability, Target

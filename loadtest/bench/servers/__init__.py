@@ -1,1 +1,1 @@
-"""Servers for benchmarks: nodes, and the programs that they are compared with."""
+"""Start the servers of benchmarks: Milena's nodes, and the programs that they are compared with."""

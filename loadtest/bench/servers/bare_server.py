@@ -1,13 +1,13 @@
-"""The ceiling of the stack: aiohttp's bare server on uvloop, which reads a body and answers a little JSON.
+"""A minimal server on the same stack: aiohttp on uvloop reads a body and sends a little JSON.
 
     python -m loadtest.bench.servers.bare_server PORT DIRECTORY
 
-Large blocks are kept after use, as in a node. There is no routing, no check and no replica. Three requests show the
-costs on this host that every server of this stack has:
+It shows the most that a server on this stack can reach. It keeps freed memory for reuse, like a node. It has no
+routing, no checks and no replicas. Three requests show costs that every such server has on this host:
 
-    POST    answered at once: a round trip and its wakes
-    PUT     its body is appended to the directory's file ``log`` and synced first: the same, and the disk
-    GET     answered with the directory's file ``content``, read again each time: copies
+    POST    responds at once: the cost of a round trip and of its wake-ups
+    PUT     first appends the body to the directory's file ``log``, and syncs it: a round trip and the disk
+    GET     responds with the directory's file ``content``, and reads it each time: the cost of copying
 """
 
 import asyncio
@@ -36,7 +36,10 @@ class SharedSyncs:
         """The sync that will include the data that has arrived; it has not started."""
 
     async def append(self, data: bytes) -> None:
-        """Return when it is on the disk.
+        """Append the data, and return when they are on the disk.
+
+        Raises:
+            OSError: the data may not be on the disk.
 
         Raises:
             OSError: it may not be.

@@ -1,6 +1,6 @@
-"""The tree of another commit, built as the present one is, for nodes to run from.
+"""Check out the tree of another commit, and build it like the present one, so that nodes can run from it.
 
-Nothing of it is imported here: what it says of itself, its own programs are asked, which have its layout.
+No module of that tree is imported here. Facts about it come from its own programs, which know its layout.
 """
 
 import os
@@ -11,16 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 TREES = Path("build") / "compare"
-"""One for each commit. A compiled copy of it is in its own ``build/``, so that it is made once."""
+"""The folder with a tree per commit. The compiled copy of a tree is in its ``build/``, and is built once."""
 _NOT_INHERITED = {"PYTHONPATH", "PYTHONSAFEPATH"}
 
 
 class BaseTreeError(Exception):
-    """There is no such tree, or it is not of this tree's kind; the message says why."""
+    """The tree does not exist, or cannot be built in this way; the message says why."""
 
 
 def check_out(commit: str) -> Path:
-    """The files of a commit of the repository around the working directory.
+    """Check out a commit of the repository of the working directory; return its folder.
+
+    Raises:
+        BaseTreeError: git does not know the commit.
 
     Raises:
         BaseTreeError: git knows no such commit.
@@ -39,7 +42,10 @@ def check_out(commit: str) -> Path:
 
 
 def environment_of(tree: Path, kind: str) -> dict[str, str]:
-    """Variables under which nodes run from a checked-out tree of this kind, ``compiled`` or ``pure``.
+    """Return the environment variables with which nodes run from a tree; ``kind`` is ``compiled`` or ``pure``.
+
+    Raises:
+        BaseTreeError: the tree cannot be built in this kind.
 
     Raises:
         BaseTreeError: it cannot be had in this kind.
@@ -50,7 +56,7 @@ def environment_of(tree: Path, kind: str) -> dict[str, str]:
         build = [sys.executable, str(tree / "build_support.py")]
         refused = "the base cannot be compiled as this tree is; MILENA_PURE=1 compares the sources"
         places.insert(0, _done(build, refused, plain).splitlines()[-1])
-    # As build_support.py has it: without PYTHONSAFEPATH the working directory would come first.
+    # As in build_support.py: without PYTHONSAFEPATH, Python would search the working directory first.
     environment = {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
     ask = [sys.executable, "-m", "milena", "--version"]
     told = _done(ask, "the base does not start", plain | environment)

@@ -1,4 +1,4 @@
-"""Identities for clusters that live for minutes: authorities with their certificates, and an issuer of tokens."""
+"""Create identities for test clusters: certificate authorities, certificates, and an issuer of tokens."""
 
 import ipaddress
 import json
@@ -25,13 +25,13 @@ LOCAL: tuple[x509.GeneralName, ...] = (
 
 @dataclass(frozen=True)
 class CertificateFiles:
-    """A certificate and its key, where they lie."""
+    """The paths of a certificate and of its key."""
 
     certificate: Path
     key: Path
 
     def copy_to(self, other: "CertificateFiles") -> None:
-        """Take the place of others, as a renewal does."""
+        """Overwrite other files with this certificate and key, like a renewal."""
         other.certificate.write_bytes(self.certificate.read_bytes())
         other.key.write_bytes(self.key.read_bytes())
 
@@ -41,7 +41,7 @@ def _subject(names: Sequence[str]) -> x509.Name:
 
 
 class Authority:
-    """Signs certificates; ``file`` holds its own. All are kept in ``folder``."""
+    """A certificate authority. ``file`` has its certificate; all files are in ``folder``."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder
@@ -65,9 +65,9 @@ class Authority:
         others: Sequence[x509.GeneralName] = LOCAL,
         usages: Sequence[x509.ObjectIdentifier] = (),
     ) -> CertificateFiles:
-        """A certificate with these common names and alternative names, for these usages or any."""
+        """Issue a certificate with these common and alternative names, for these usages; by default for any usage."""
         key = ec.generate_private_key(ec.SECP256R1())
-        # By it one tells authorities of the same name apart (RFC 5280, 4.2.1.1).
+        # The key identifier distinguishes authorities of the same name (RFC 5280, 4.2.1.1).
         whose = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = self._builder(_subject(common_names), key).add_extension(whose, critical=False)
         if others:
@@ -87,7 +87,7 @@ class Authority:
         return files
 
     def client(self, shown: CertificateFiles | None = None) -> ssl.SSLContext:
-        """Return credentials that trust this authority and have a certificate."""
+        """Return a TLS context that trusts this authority and, if ``shown`` is given, presents that certificate."""
         context = ssl.create_default_context(cafile=str(self.file))
         if shown is not None:
             context.load_cert_chain(shown.certificate, shown.key)
@@ -108,7 +108,7 @@ class Authority:
 
 
 class Issuer:
-    """Signs tokens of OpenID Connect; ``file`` has its key for nodes that verify them."""
+    """Signs OpenID Connect tokens; ``file`` has the public key with which nodes verify them."""
 
     NAME, AUDIENCE = "https://issuer.example.org", "milena"
     _KEY_ID = "one"

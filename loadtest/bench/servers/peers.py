@@ -1,7 +1,7 @@
-"""The programs that Milena is measured beside: started here, on this machine, on disks and ports of their own.
+"""Start the programs that Milena is compared with, on this machine, with their own directories and ports.
 
-None of them is needed to use Milena, nor installed with it. A peer that is not there is named, with how to get it, and
-the rows that need it are left out.
+Milena needs none of them, and does not install them. If one is missing, the report says how to get it, and leaves out
+the rows that need it.
 """
 
 import asyncio
@@ -29,7 +29,10 @@ class PeerMissingError(Exception):
 
 
 def executable(name: str) -> str:
-    """Where a peer's program is: on PATH, or beside this Python.
+    """Return the path of a peer's program, from PATH or from the folder of this Python.
+
+    Raises:
+        PeerMissingError: the program is in neither.
 
     Raises:
         PeerMissingError: nowhere.
@@ -44,7 +47,7 @@ def executable(name: str) -> str:
 def processes(
     commands: Sequence[Sequence[str]], *, name: str, directory: Path
 ) -> Iterator[tuple[int, ...]]:
-    """Run programs, and kill them at the end; their process ids."""
+    """Run programs, yield their process ids, and kill them at the end."""
     directory.mkdir(parents=True, exist_ok=True)
     started = []
     try:
@@ -62,6 +65,9 @@ def processes(
 
 async def listening(port: int, what: str) -> None:
     """Wait until a server listens on the port.
+
+    Raises:
+        HttpLoadError: no server listens in time.
 
     Raises:
         HttpLoadError: no server does.
@@ -88,7 +94,10 @@ class NatsCluster:
         self._leader = 0
 
     async def stream(self) -> NatsLoad:
-        """An empty stream of three replicas, and a connection to the server that leads it.
+        """Create an empty stream of three replicas; return a connection to the server that leads it.
+
+        Raises:
+            LoadError, OSError: the cluster is not ready in time.
 
         Raises:
             LoadError, OSError: the cluster is not ready in time.
@@ -102,7 +111,7 @@ class NatsCluster:
                     raise
                 await asyncio.sleep(4 * _POLL_S)
                 continue
-            # Its replicas come up one after the other.
+            # The replicas of the stream start one after the other; wait for them.
             await asyncio.sleep(4 * _POLL_S)
             self._leader = int(leader.removeprefix("n"))
             return await self.reconnect()
@@ -120,13 +129,13 @@ class NatsCluster:
             load.close()
 
     async def reconnect(self) -> NatsLoad:
-        """A connection to the server that leads the stream."""
+        """Return a new connection to the server that leads the stream."""
         return await NatsLoad.connect(self.leader_port)
 
 
 @contextmanager
 def nats_cluster(directory: Path, *, is_synced: bool) -> Iterator[NatsCluster]:
-    """Start one; ``is_synced``: every write is synced before it is acknowledged, else every two minutes."""
+    """Start a cluster. If ``is_synced``, each write is synced before its acknowledgement, else every two minutes."""
     program = executable("nats-server")
     ports = free_ports(2 * _REPLICAS)
     api, cluster = ports[:_REPLICAS], ports[_REPLICAS:]
@@ -147,14 +156,17 @@ def nats_cluster(directory: Path, *, is_synced: bool) -> Iterator[NatsCluster]:
 
 
 class EtcdCluster:
-    """Three members; each put is synced by a majority before it is answered."""
+    """Three members; a put is synced by a majority before the response."""
 
     def __init__(self, ports: Sequence[int], pids: tuple[int, ...]) -> None:
         self.pids = pids
         self._ports = ports
 
     async def leader_url(self) -> str:
-        """Where the leader is; puts need no hop there.
+        """Return the URL of the leader, where a put needs no forwarding.
+
+        Raises:
+            HttpLoadError: no member is the leader in time.
 
         Raises:
             HttpLoadError: there is none in time.
@@ -181,7 +193,7 @@ def _leads(url: str) -> bool:
 
 @contextmanager
 def etcd_cluster(directory: Path) -> Iterator[EtcdCluster]:
-    """Start one."""
+    """Start a cluster, and kill it at the end."""
     program = executable("etcd")
     ports = free_ports(2 * _REPLICAS)
     api, cluster = ports[:_REPLICAS], ports[_REPLICAS:]
@@ -204,7 +216,7 @@ def etcd_cluster(directory: Path) -> Iterator[EtcdCluster]:
 
 @contextmanager
 def nginx(directory: Path, content: bytes) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Serve ``content`` with sendfile, by one worker; its URL and process ids."""
+    """Serve ``content`` by one nginx worker with sendfile; yield the URL and the process ids."""
     program = executable("nginx")
     (port,) = free_ports(1)
     (directory / "html").mkdir(parents=True)
@@ -226,7 +238,7 @@ def nginx(directory: Path, content: bytes) -> Iterator[tuple[str, tuple[int, ...
 
 @contextmanager
 def bare_server(directory: Path, content: bytes = b"") -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The bare server with nothing behind it but ``content`` in a file, and a log; its URL and process ids."""
+    """Start the bare server with this content and an empty log; yield the URL and the process ids."""
     (port,) = free_ports(1)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "content").write_bytes(content)

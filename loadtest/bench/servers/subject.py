@@ -1,4 +1,4 @@
-"""Milena as a contender: a cluster of real nodes, its topics, and the requests that are sent to them."""
+"""Milena as a contender: a cluster of real nodes, its topics, and the requests that clients send."""
 
 import ssl
 import time
@@ -28,7 +28,7 @@ _ADMIN_S = 30.0
 
 
 class Subject:
-    """Nodes of this machine; an asynchronous context manager that starts and kills them."""
+    """The nodes under test; an asynchronous context manager that starts and kills them."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Subject:
         settings: Mapping[str, str] | None = None,
         credentials: Credentials = ANONYMOUS,
     ) -> None:
-        """``settings``: more variables of the nodes' environment; ``credentials``: those of the watching client."""
+        """``settings`` are more environment variables of the nodes; ``credentials`` are for readiness checks."""
         self._credentials = credentials
         environment = {"MILENA_RETENTION_CHECK_MS": str(_RETENTION_CHECK_MS), **(settings or {})}
         self.cluster = LocalCluster(
@@ -59,7 +59,7 @@ class Subject:
 
     @property
     def nodes(self) -> tuple[LocalNode, ...]:
-        """All of them."""
+        """Return all nodes."""
         return self.cluster.nodes
 
     @property
@@ -80,7 +80,7 @@ class Subject:
         partitions: int = 1,
         replicas: int | None = None,
     ) -> str:
-        """A topic; the URL of the node that leads its first partition. ``replicas``: None is one on every node."""
+        """Create a topic; return the URL of its first partition's leader. ``replicas`` None means one on every node."""
         configs = {} if is_durable else {"flush.messages": _NEVER}
         if is_bounded:
             configs["retention.bytes"] = str(_KEPT_BYTES)
@@ -97,19 +97,19 @@ class Subject:
         return self.cluster.node(leader).url
 
     async def leader_urls(self, name: str) -> list[str]:
-        """The URL of the node that leads each partition of a topic."""
+        """Return the URL of the leader of each partition of a topic."""
         async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
             topic = await admin.topic(name)
         leaders = [partition.leader for partition in topic.partitions]
         return [self.cluster.node(leader).url for leader in leaders if leader is not None]
 
     async def cluster_id(self) -> str:
-        """Id with which v3's paths begin."""
+        """Return the cluster's id, with which v3's paths start."""
         async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
             return await admin.cluster_id()
 
     async def place_topic(self, name: str, *nodes: LocalNode) -> Path:
-        """A topic of one partition with replicas on these nodes, the first of which leads it; its folder in theirs."""
+        """Create a topic of one partition on these nodes, led by the first; return the partition's folder on it."""
         async with HttpSession(self.nodes[0].url, timeout_s=_ADMIN_S) as http:
             admin = AdminClient.over(http)
             await http.post(
@@ -125,7 +125,7 @@ class Subject:
         return Path("topics") / topic_id / "0"
 
     async def controller_url(self) -> str:
-        """The node whose member leads the metadata quorum."""
+        """Return the URL of the node that leads the metadata quorum."""
         async with AdminClient(self.nodes[0].url, credentials=self._credentials) as admin:
             view = await admin.cluster()
         assert view.controller_id is not None, "the cluster is ready"
@@ -133,7 +133,7 @@ class Subject:
 
 
 def json_ask(url: str, topic: str, *, records: int, size: int, acks: str) -> Ask:
-    """Records as JSON strings, each of so many bytes with its quotes."""
+    """Return requests with JSON strings, each of ``size`` bytes including its quotes."""
     record = b'{"value":"' + b"x" * (size - 2) + b'"}'
     body = b'{"records":[' + b",".join([record] * records) + b"]}"
     request = encode_request(
@@ -143,7 +143,7 @@ def json_ask(url: str, topic: str, *, records: int, size: int, acks: str) -> Ask
 
 
 def batch_of(records: int, size: int) -> bytes:
-    """One encoded batch of equal records."""
+    """Return an encoded batch of equal records."""
     columns = RecordColumns(
         offset_deltas=None,
         timestamp_deltas=None,
@@ -157,7 +157,7 @@ def batch_of(records: int, size: int) -> bytes:
 def batch_ask(
     url: str, topic: str, *, records: int, size: int, acks: str, partition: int = 0
 ) -> Ask:
-    """One encoded batch of equal records a request."""
+    """Return requests with one encoded batch of equal records each."""
     batch = batch_of(records, size)
     return encoded_ask(url, topic, batch, records=records, acks=acks, partition=partition)
 
@@ -165,7 +165,7 @@ def batch_ask(
 def encoded_ask(
     url: str, topic: str, batch: bytes, *, records: int, acks: str, partition: int
 ) -> Ask:
-    """This batch, which has so many records, again and again."""
+    """Return requests with this batch, which has ``records`` records."""
     path = f"/topics/{topic}/partitions/{partition}/records?acks={acks}"
     request = encode_request(url, "POST", path, batch, Content_Type=BATCH_TYPE)
     return Ask(requests=[request], units=records, proof=_APPENDED)
@@ -179,7 +179,7 @@ def fetch_ask(
     max_bytes: int,
     units: float,
 ) -> Ask:
-    """Stored batches from these offsets on, in turn."""
+    """Return fetches of stored batches, each from the next of these offsets."""
     return Ask(
         requests=[
             encode_request(
@@ -197,7 +197,10 @@ def fetch_ask(
 async def http_turn(
     url: str, ask: Ask, *, connections: int, seconds: float, tls: ssl.SSLContext | None = None
 ) -> Turn:
-    """Load a server for so long.
+    """Load a server for ``seconds``; return the turn.
+
+    Raises:
+        HttpLoadError: the server did not do the work.
 
     Raises:
         HttpLoadError: it did not do what was asked.

@@ -35,7 +35,7 @@ from loadtest.bench.spark.ways import (
 
 TOPIC = "spark-read"
 BATCH_TARGET = 1 / 1.2
-"""A small micro-batch may take 1.2 times as long as one of a Python source that does nothing: what Spark charges."""
+"""The target: a small micro-batch takes at most 1.2 times as long as one of a Python source that does nothing."""
 
 
 @click.command(context_settings={"show_default": True})
@@ -69,7 +69,7 @@ def main(
                 SinkWays(spark, url, folder, records=sink_records).operation(),
             ]
             measured = take_turns(operations, rounds)
-            # Of these a turn is long, and a few of them tell.
+            # A turn of these streams is long, so three are enough.
             turns = min(rounds, 3)
             batches = batches_ms(spark, url, folder, turns=turns, seconds=seconds / turns)
             delays = delays_ms(spark, url, folder, seconds=seconds)

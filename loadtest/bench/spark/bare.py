@@ -1,7 +1,7 @@
 """A Python data source that does nothing: it shows the cost of any Python data source in Spark.
 
-Its reader yields one ready Arrow batch repeatedly, and its writer drops rows. The difference between this source and
-another way is Spark's cost. The difference between this source and ours is our cost.
+Its reader yields one prepared Arrow batch repeatedly, and its writer drops rows. A way without Python is faster than
+this source by what Spark charges for Python. This source is faster than ours by what our own code costs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,19 +25,19 @@ from spark_ext.rows.read_schema import Column, project, row_schema
 
 FORMAT = "bare_python"
 TASK_RECORDS = 1_000_000
-"""As many as a task of ours has."""
+"""The records of a task, as many as in a task of ours."""
 
 
 class BareDataSource(DataSource):
-    """Rows like a topic's. The option ``records``: of a table, or of each micro-batch; ``valueBytes``: of a value."""
+    """Rows like a topic's. Option ``records``: their number in a table or a micro-batch; ``valueBytes``: their size."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format``."""
+        """Return the name for ``format``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """As ours."""
+        """Return the schema of Milena's source."""
         return row_schema(include_headers=False)
 
     def reader(self, schema: StructType) -> "BareReader":
@@ -49,11 +49,11 @@ class BareDataSource(DataSource):
         return BareStreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BareWriter":
-        """For a table."""
+        """Return a writer that drops the rows of a table."""
         return BareWriter()
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "BareStreamWriter":  # noqa: N802  (Spark's name)
-        """For a stream."""
+        """Return a writer that drops the rows of a stream."""
         return BareStreamWriter()
 
 
@@ -64,13 +64,13 @@ class _BareRows:
         self._schema = schema
 
     def tasks(self) -> list[InputPartition]:
-        """About as many as ours has."""
+        """Return about as many tasks as our source plans."""
         count = max(1, round(self._records / TASK_RECORDS))
         return [InputPartition(self._records * (n + 1) // count - self._records * n // count)
                 for n in range(count)]  # fmt: skip
 
     def rows(self, count: int) -> Iterator[pa.RecordBatch]:
-        """So many, of which all batches are alike."""
+        """Yield this many rows, in equal batches."""
         batch = self._batch(min(count, RECORDS_PER_ARROW_BATCH))
         for first in range(0, count, RECORDS_PER_ARROW_BATCH):
             yield batch.slice(0, min(count - first, RECORDS_PER_ARROW_BATCH))
@@ -93,42 +93,42 @@ class _BareRows:
 
 
 class BareReader(DataSourceReader):
-    """Plans and reads without asking anybody."""
+    """Plans and reads a table without any request."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._rows = _BareRows(options, schema)
 
     def partitions(self) -> list[InputPartition]:
-        """A task for each million."""
+        """Return a task for each million records."""
         return self._rows.tasks()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         yield from self._rows.rows(partition.value)
 
 
 class BareStreamReader(DataSourceStreamReader):
-    """The same, batch after batch."""
+    """Reads a stream that always has one more micro-batch."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._rows = _BareRows(options, schema)
         self._batches = 0
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802  (Spark's name)
-        """Before the first batch."""
+        """Return the offset before the first micro-batch."""
         return {"batches": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802  (Spark's name)
-        """One more."""
+        """Return the offset after one more micro-batch."""
         self._batches += 1
         return {"batches": self._batches}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """A task for each million."""
+        """Return a task for each million records."""
         return self._rows.tasks()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one task."""
+        """Yield the rows of one task."""
         yield from self._rows.rows(partition.value)
 
     def commit(self, end: dict[str, int]) -> None:
@@ -136,18 +136,18 @@ class BareStreamReader(DataSourceStreamReader):
 
 
 class BareWriter(DataSourceArrowWriter):
-    """Lets the rows of a table go by."""
+    """Drops the rows of a table."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Handle the rows of one task."""
+        """Drop the rows of one task."""
         return _let_go(iterator)
 
 
 class BareStreamWriter(DataSourceStreamArrowWriter):
-    """Lets the rows of a micro-batch go by."""
+    """Drops the rows of a micro-batch."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Handle the rows of one task."""
+        """Drop the rows of one task."""
         return _let_go(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  (Spark's name)

@@ -1,4 +1,4 @@
-"""A picture of a run: how many times faster than other ways, beside the targets; and the delays of records."""
+"""Plot a run: how many times faster ours is than other ways, the targets, and the delays of records."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ _TITLE_COLUMNS = 110
 def draw_spark(
     comparisons: Sequence[SparkComparison], delays_ms: Sequence[float], path: Path, *, title: str
 ) -> None:
-    """Ratios above, delays below."""
+    """Draw the ratios above, and the delays below."""
     with mpl.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}):
         figure = Figure(figsize=(10, 3.6 + 0.34 * len(comparisons)), layout="constrained")
         ratios = [0.34 * len(comparisons) + 0.6, 2.4]

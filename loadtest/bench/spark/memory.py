@@ -1,10 +1,11 @@
-"""Memory of a stream from topic to topic: many records, batch after batch, and what each kind of process keeps.
+"""Measure the memory of a stream from topic to topic over many micro-batches, for each kind of process.
 
     python -m loadtest.bench.spark.memory [--records 10000000]
 
-Flat is what does not grow between the second third and the last one: the first third is of caches that fill. A JVM
-takes what it may before it looks for what is free, and gives little back: of it counts the heap that is in use after a
-collection. The exit code is 1 where something grows by more than ``--growth-max``, or records are missing.
+Growth is the difference between the second third of the run and the last third. The first third does not count, because
+caches fill in it. A JVM takes all the memory that it may before it collects garbage, and gives little back. So for the
+JVM the heap that is in use after a collection counts. The exit code is 1 if something grows by more than
+``--growth-max``, or records are missing.
 """
 
 import json
@@ -30,7 +31,7 @@ SOURCE, TARGET = "memory-from", "memory-to"
 VALUE = f"rpad(concat('{{\"id\": ', id, '}}'), {VALUE_BYTES}, ' ') as value"
 SAMPLE_S = 0.5
 HEAP_SAMPLES = 4
-"""The heap is looked at once in so many samples: a collection halts the JVM."""
+"""Measure the heap only at each fourth sample, because the collection before it halts the JVM."""
 
 JVM, HEAP, WORKERS, NODE = "JVM", "JVM's heap", "Python workers", "node"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -38,7 +39,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindMemory:
-    """Megabytes of a kind of process in the thirds of a run: the median of each, and the most of all."""
+    """The memory of a kind of process, in MB: the median in each third of a run, and the maximum."""
 
     kind: str
     thirds: tuple[float, ...]
@@ -51,14 +52,14 @@ class KindMemory:
 
     @property
     def is_judged(self) -> bool:
-        """Its growth counts."""
+        """Return whether the growth of this kind counts; the JVM's heap counts in the place of the JVM."""
         return self.kind != JVM
 
 
 class MemoryWatch:
-    """Looks at everything that this process has started, until it is told to end.
+    """Samples the memory of all processes that this process started, until ``watching`` ends.
 
-    ``heap_mb``: what the JVM's heap holds after a collection.
+    ``heap_mb`` returns the memory in use in the JVM's heap after a collection.
     """
 
     def __init__(self, heap_mb: Callable[[], float]) -> None:
@@ -68,7 +69,7 @@ class MemoryWatch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While something runs."""
+        """Take samples during the block."""
         with ThreadPoolExecutor(1) as pool:
             looking = pool.submit(self._look)
             try:
@@ -113,7 +114,7 @@ def resident_mb() -> dict[str, float]:
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
-        # It may end while it is looked at.
+        # The process may end while it is measured.
         with suppress(OSError, ValueError, IndexError):
             text = (entry / "stat").read_text()
             line = (entry / "cmdline").read_bytes().decode(errors="replace")

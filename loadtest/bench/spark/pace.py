@@ -1,8 +1,8 @@
-"""Streams that keep up: how long a small micro-batch takes, beside ``rate``; and how long a record takes to a topic.
+"""Measure streams at a fixed rate: the duration of small micro-batches, and the delay of a record to its target topic.
 
-The delay is from before a record is sent to when a reader of committed records has it from the target: through a
-producer, the source's watch, a micro-batch at the shortest trigger, its transaction and a fetch. Both clocks are this
-process' own.
+The duration is compared with that of Spark's source ``rate``. The delay starts before a record is sent, and ends when a
+reader of committed records has the record from the target topic. In between are a producer, the source's watch, a
+micro-batch at the shortest trigger, its transaction, and a fetch. Both times are by this process's clock.
 """
 
 import statistics
@@ -95,7 +95,7 @@ def _settle(query: StreamingQuery) -> None:
 
 
 def delays_ms(spark: SparkSession, url: str, folder: Path, *, seconds: float) -> list[float]:
-    """Return the delay in ms of each record that went from a topic to a topic in that time."""
+    """Return the delay in ms of each record that a stream copied from topic to topic within ``seconds``."""
     with sync.Client(url) as client:
         for name in ("delay-from", "delay-to"):
             client.admin.create_topic(name, partitions=1, replication_factor=1)

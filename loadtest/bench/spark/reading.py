@@ -1,4 +1,4 @@
-"""Reads of a topic, as tables and as streams, beside as many rows of JSON lines files, Parquet, tuples, or nothing."""
+"""Measure reads of a topic as table and stream, and of as many rows from JSON files, Parquet, tuples, or nothing."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -64,8 +64,9 @@ def read_operations(
         frame.write.mode("overwrite").parquet(str(folder / "archive"))
         return spark.read.parquet(str(folder / "archive")).count()
 
-    # A count is what Spark charges for any Python source, and little else: it is held against that. What is ours, from
-    # the node's disk to the Arrow batch, may take as long once more; in a stream, which is charged more, half of it.
+    # A count has almost only the cost that Spark has for any Python source, so the bare source is its reference. Our
+    # own part, from the node's disk to the Arrow batch, may take as long again (0.5). A stream has a higher cost in
+    # Spark, so there our part may take half of that (0.7).
     return [
         table("count", count, {BARE: 0.5, TUPLES_WAY: 2.5}),
         table("aggregate", aggregate, {JSON_LINES: 1.1}),
@@ -76,12 +77,12 @@ def read_operations(
 
 
 def count(frame: DataFrame) -> int:
-    """All rows."""
+    """Return the number of rows."""
     return frame.count()
 
 
 def aggregate(frame: DataFrame) -> int:
-    """By partition, with something of every column."""
+    """Group by partition, with an aggregate of each column; return the number of rows."""
     grouped = frame.groupBy("partition").agg(
         sf.count("*").alias("records"),
         sf.max("offset"),
@@ -92,7 +93,7 @@ def aggregate(frame: DataFrame) -> int:
 
 
 def _streamed(frame: DataFrame, action: Action) -> int:
-    """The action on each micro-batch of all that is there; the checkpoint is a new one, which Spark removes."""
+    """Apply the action to each micro-batch of all current rows. Spark makes a temporary checkpoint, and removes it."""
     found = []
     query = (
         frame.writeStream.foreachBatch(lambda batch, _: found.append(action(batch)))

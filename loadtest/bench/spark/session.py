@@ -1,4 +1,4 @@
-"""A node, a topic and a Spark for measurements."""
+"""Start a node, fill a topic, and start a Spark session for measurements."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[3]
 
 @contextmanager
 def one_node(folder: Path) -> Iterator[LocalCluster]:
-    """A cluster of one node that is ready."""
+    """Start a cluster of one node, and wait until it is ready."""
     cluster = LocalCluster(folder / "nodes", node_count=1)
     cluster.start()
     try:
@@ -33,7 +33,7 @@ def one_node(folder: Path) -> Iterator[LocalCluster]:
 
 @contextmanager
 def warm_session(folder: Path, cores: int) -> Iterator[SparkSession]:
-    """A session that knows the source, and those that it is measured beside."""
+    """Return a session that knows our source and the sources that are compared with it."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join(
         filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
@@ -45,7 +45,7 @@ def warm_session(folder: Path, cores: int) -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(folder / "spark"),
-        # Queries that are stopped in the middle of a batch would tell of it as an error.
+        # A query that is stopped within a batch would log an error.
         "spark.log.level": "FATAL",
         "spark.sql.shuffle.partitions": str(cores),
     }
@@ -62,7 +62,7 @@ def warm_session(folder: Path, cores: int) -> Iterator[SparkSession]:
 
 
 def fill(url: str, topic: str, records: int, partitions: int) -> None:
-    """Values are JSON objects, as most topics hold them."""
+    """Fill a topic with values that are JSON objects, like those of most topics."""
     with sync.Client(url) as client:
         client.admin.create_topic(topic, partitions=partitions, replication_factor=1)
         with client.producer() as producer:

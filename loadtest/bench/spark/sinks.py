@@ -1,4 +1,4 @@
-"""A stream of files to a topic, exactly once, beside ones to Parquet, nothing and bare Python, and a plain write."""
+"""Measure an exactly-once stream from files to a topic, the same stream to other sinks, and a plain write."""
 
 from pathlib import Path
 from tempfile import mkdtemp
@@ -11,11 +11,11 @@ from milena import sync
 
 NOTHING, PLAIN = "no sink", "plain write"
 FILES = 4
-"""Each is a micro-batch."""
+"""The number of files; each is a micro-batch."""
 
 
 class SinkWays:
-    """The ways; each run writes to a topic or a folder of its own."""
+    """The ways to write; each run writes to its own topic or folder."""
 
     def __init__(self, spark: SparkSession, url: str, folder: Path, *, records: int) -> None:
         self._spark, self._url, self._folder = spark, url, folder
@@ -29,7 +29,7 @@ class SinkWays:
         self._records = records
 
     def operation(self) -> MeasuredOperation:
-        """Return the sinks' figures; targets: at most twice the time of no sink, and 0.7 of a plain write's rate."""
+        """Return the operation. Targets: at most twice the time of no sink, at least 0.7 of a plain write's rate."""
         return MeasuredOperation(
             name="sink",
             ways={

@@ -1,4 +1,4 @@
-"""The reader that the Arrow source is measured against: the same fetches, but a Python tuple a record."""
+"""A reader with the same fetches that yields one Python tuple per record; the Arrow source is compared with it."""
 
 import datetime as dt
 from collections.abc import Iterator
@@ -21,23 +21,23 @@ class TupleDataSource(MilenaDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format``."""
+        """Return the name for ``format``."""
         return FORMAT
 
     def reader(self, schema: StructType) -> MilenaReader:
-        """Plans as the Arrow source does."""
+        """Return a reader that plans like the Arrow source."""
         planned = super().reader(schema)
         return TupleReader(planned)
 
 
 class TupleReader(MilenaReader):
-    """Yields what most Python data sources yield."""
+    """Yields tuples, like most Python data sources."""
 
     def __init__(self, planned: MilenaReader) -> None:
         self.__dict__.update(planned.__dict__)
 
     def read(self, partition: InputPartition) -> Iterator[Row]:
-        """The records of one task."""
+        """Yield the records of one task."""
         with closing(chunks_of(partition.value)) as chunks:
             for chunk in chunks:
                 for offset, timestamp_ms, key, value, _ in records_in(

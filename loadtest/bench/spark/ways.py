@@ -1,7 +1,7 @@
-"""Ways of doing the same, which take turns in one warm session, and what their figures say about each other.
+"""Run several ways of doing the same operation in turns, in one warm session, and compare their times.
 
-What else the machine does meets all ways alike: ratios are taken round by round, and their median counts. CPU is that
-of everything that was started here, the node included.
+Other load on the machine affects all ways alike. So the ratio of two ways is taken in each round, and the median of the
+ratios counts. CPU is that of all processes started here, including the node.
 """
 
 import statistics
@@ -16,17 +16,17 @@ from loadtest.bench.measuring.process_cpu import tree_cpu_s
 MILENA, JSON_LINES, PARQUET, RATE = "milena", "json lines", "parquet", "rate"
 TUPLES_WAY = "tuples"
 BARE = "bare python"
-"""A Python data source that does nothing: no other can be faster."""
+"""The name of a Python data source that does nothing: no other Python source can be faster."""
 
 Way = Callable[[], int]
-"""Does it once; how many records it met."""
+"""A function that does the operation once, and returns how many records it processed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredOperation:
-    """One thing that is done in several ways, ``ours`` among them; each has to meet ``records``.
+    """An operation that can be done in several ways; each must process ``records``. ``ours`` names our way.
 
-    ``targets``: how many times faster ours has to be than another way.
+    ``targets`` has, for other ways, how many times faster ours must be.
     """
 
     name: str
@@ -48,7 +48,7 @@ class TimedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkComparison:
-    """Ours against another way: medians of the ratios of the rounds, above 1 when ours is faster."""
+    """Ours compared with another way: medians of the ratios of all rounds, above 1 if ours is faster."""
 
     operation: str
     other: str
@@ -58,12 +58,15 @@ class SparkComparison:
 
     @property
     def is_met(self) -> bool:
-        """The target, if there is one."""
+        """Return whether the target is met, or there is none."""
         return self.target is None or self.wall >= self.target
 
 
 def take_turns(operations: Sequence[MeasuredOperation], rounds: int) -> list[TimedRun]:
-    """All ways of all operations, round by round; the first round warms the JVM up and is thrown away.
+    """Run all ways of all operations, round by round. The first round warms the JVM up and does not count.
+
+    Raises:
+        click.ClickException: a way did not process exactly the expected records.
 
     Raises:
         click.ClickException: a way did not meet the records that it should have.
@@ -88,7 +91,7 @@ def take_turns(operations: Sequence[MeasuredOperation], rounds: int) -> list[Tim
 def compare(
     operations: Sequence[MeasuredOperation], measured: Sequence[TimedRun]
 ) -> list[SparkComparison]:
-    """Ours beside each other way."""
+    """Compare ours with each other way."""
     by_key: dict[tuple[str, str], list[TimedRun]] = {}
     for run in measured:
         by_key.setdefault((run.operation, run.way), []).append(run)
@@ -112,7 +115,7 @@ def compare(
 
 
 def runs_text(operations: Sequence[MeasuredOperation], measured: Sequence[TimedRun]) -> str:
-    """A line an operation and way."""
+    """Return a table with a line per operation and way."""
     lines = [f"{'':18}{'':15}{'wall s':>8}{'CPU s':>8}{'k rec/s':>9}{'k rec/CPU s':>13}"]
     for operation in operations:
         for way in operation.ways:
@@ -126,7 +129,7 @@ def runs_text(operations: Sequence[MeasuredOperation], measured: Sequence[TimedR
 
 
 def comparisons_text(comparisons: Sequence[SparkComparison]) -> str:
-    """A line a comparison, with its target and whether it is met."""
+    """Return a table with a line per comparison, with its target and whether it is met."""
     lines = [f"{'times faster':18}{'than':15}{'wall':>8}{'CPU':>8}{'target':>9}"]
     for each in comparisons:
         cpu = "" if each.cpu is None else f"{each.cpu:.2f}"

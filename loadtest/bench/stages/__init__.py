@@ -1,4 +1,4 @@
-"""The stages of a run; each starts what it measures, lets it take turns, and kills it."""
+"""The stages of a run. Each starts what it measures, lets it take turns, and kills it."""
 
 from loadtest.bench.measuring.resident import RESIDENT_BYTES
 from loadtest.bench.plan import InTurns, Stage

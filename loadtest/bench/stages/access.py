@@ -31,12 +31,12 @@ _ENTRIES_AT_ONCE = 1_000
 STRANGERS_PER_S = 1_000
 TOPIC = "plain"
 SOMEBODY = "ann"
-"""Whom the issuer knows."""
+"""The user in the tokens of the issuer."""
 PASSWORD = "a password of the bench"  # noqa: S105 (of nodes that live for a minute)
 ADMIN = Credentials(user="admin", password=Secret(PASSWORD))
 _SETTLE_S = 0.5
 _QUEUE_S = 3.5
-"""In which a node looks at the passwords that still wait: the next turn is not to pay for them."""
+"""How long a node needs to check the passwords that still wait, in s; the next turn starts after that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Way:
 
 
 async def access(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """Small writes, batches and looks at a partition, by each kind of credentials."""
+    """Compare small writes, batches and reads of a partition's state, for each kind of credentials."""
     del rounds
     file = plan.directory / "password"
     file.write_text(PASSWORD)
@@ -136,7 +136,7 @@ async def access(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list
 
 
 async def _tokens(url: str, credentials: Credentials) -> tuple[str, str]:
-    """One of a superuser, and one of a user whom thousands of entries name; whom the issuer knows may write."""
+    """Return a superuser's token, and a token of a user with thousands of access entries; let ``SOMEBODY`` write."""
     async with AdminClient(url, credentials=credentials) as admin:
         await admin.access.put_user("loaded", is_superuser=False)
         others = [f"other-{number}" for number in range(ENTRIES - 2)]

@@ -30,7 +30,7 @@ BATCH_RECORDS = 2_240
 LIST_RECORDS = 1_000
 """The number of records that a program passes to ``send_many`` at a time."""
 JSON_CONNECTIONS = 2
-"""To each leader: six in all, as many as there are partitions."""
+"""Connections to each leader: six in all, as many as there are partitions."""
 _VALUE = b"x" * SMALL
 
 LOCUST_USERS = 8
@@ -39,11 +39,11 @@ _METERED = _BENCH / "clients" / "locust_users.py"
 _LOCUSTFILE = _BENCH.with_name("locustfile.py")
 
 Sending = Callable[[str, float], Awaitable[int]]
-"""Sends to a node's URL for so many seconds; how many records."""
+"""A function that sends records to a node's URL for some seconds, and returns how many."""
 
 
 async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """Records of 100 B into six partitions, and out of them."""
+    """Compare the ways to write records of 100 B into six partitions, and to read them."""
     subject = await start_milena(plan, stack)
     await subject.create_topic("plain", is_durable=False, is_bounded=True, partitions=PARTITIONS)
     urls = await subject.leader_urls("plain")
@@ -86,7 +86,7 @@ async def clients(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
 
 
 async def spread(asks: Sequence[tuple[str, Ask]], *, connections: int, seconds: float) -> Turn:
-    """Load several servers at once."""
+    """Load several servers at the same time; return one turn for all."""
     turns = await asyncio.gather(
         *(http_turn(url, ask, connections=connections, seconds=seconds) for url, ask in asks)
     )
@@ -119,7 +119,7 @@ def _json(urls: Sequence[str], topic: str) -> list[tuple[str, Ask]]:
 def bare_client(
     name: str, asks: Sequence[tuple[str, Ask]], connections: int, pids: tuple[int, ...]
 ) -> Contender:
-    """Requests to several servers at once. ``connections``: to each of them."""
+    """Return a contender that sends requests to several servers, over ``connections`` connections to each."""
 
     async def turn(seconds: float) -> Turn:
         return await spread(asks, connections=connections, seconds=seconds)
@@ -198,7 +198,7 @@ def _locust(
     directory: Path,
     pids: tuple[int, ...],
 ) -> Contender:
-    """Users of one kind; the rate is of a second of processor that they took, as they take all that they get."""
+    """Return a contender with users of one kind. Its rate is per CPU second of the users, which use a whole core."""
     meter = directory / "meter.json"
     root = str(_LOCUSTFILE.parents[1])
     environment = {

@@ -23,12 +23,12 @@ STORED = "stored"
 _VALUE = b"x" * SMALL
 _LIST_RECORDS = 1_000
 _RUN = "RUN"
-"""Stands for a number that no two runs share: each run of a group's member is of a group that has read nothing yet."""
+"""A placeholder for the number of the run: each run joins a new group, which has read nothing yet."""
 _runs = count()
 
 
 def producing(topic: str, url: str, directory: Path, pids: tuple[int, ...]) -> list[Contender]:
-    """``milena produce`` of a large file and of a small one."""
+    """Return contenders that run ``milena produce`` for a large file and for a small one."""
     found = []
     for name, lines in {
         clients_rows.PRODUCE_LINES: LINES,
@@ -41,7 +41,7 @@ def producing(topic: str, url: str, directory: Path, pids: tuple[int, ...]) -> l
 
 
 async def consuming(subject: Subject, url: str, *, partitions: int) -> list[Contender]:
-    """``milena consume`` of records with keys, in several forms and as a group's member; and a reader beside it."""
+    """Return contenders that run ``milena consume`` in several forms and in a group, and a reader for comparison."""
     await subject.create_topic(STORED, is_durable=False, is_bounded=False, partitions=partitions)
     await _fill(url)
     member = ("--group", f"lines-{_RUN}", "--from-beginning", "--max-records", str(LINES))
@@ -69,7 +69,7 @@ async def _fill(url: str) -> None:
 
 
 def reader(name: str, url: str, topic: str, partitions: int, pids: tuple[int, ...]) -> Contender:
-    """The Python client's reader, which takes all records, one partition after the other, and looks at none."""
+    """Return a contender with the Python client's reader, which reads all partitions and ignores the records."""
 
     async def turn(seconds: float) -> Turn:
         began_s = perf_counter()
@@ -89,7 +89,7 @@ def reader(name: str, url: str, topic: str, partitions: int, pids: tuple[int, ..
 def _command(
     name: str, url: str, words: Sequence[str], lines: int, pids: tuple[int, ...]
 ) -> Contender:
-    """A command that takes so many lines, start to end, again and again while there is time."""
+    """Return a contender that runs a command from start to end, repeatedly; each run processes ``lines`` records."""
 
     async def once() -> float:
         run = str(next(_runs))

@@ -27,18 +27,18 @@ from loadtest.bench.stages.produce import SMALL, start_milena
 from loadtest.bench.stages.reading import stored_topic
 
 ROUNDS_MAX, TURN_S_MAX = 3, 1.0
-"""Two dozen contenders: three rounds of a second take two minutes, and a curve needs no more."""
+"""The rounds and seconds of the two dozen contenders, which take two minutes: a curve needs no more."""
 BATCH_CLIENTS = 16
-"""Clients of the curve over records per request: the leader serves others while one waits for followers."""
+"""The clients of the curve over records per request: while one waits for followers, the leader serves others."""
 SPREAD_CLIENTS = 24
-"""A multiple of all numbers of partitions: each partition has as many of them."""
+"""The clients of the curve over partitions: a multiple of all its numbers, so each partition has as many."""
 SPREAD_PARTITIONS = 24
 """Partitions of the curve over nodes: each node leads the same number, except for one or two."""
 _SPREAD_RECORDS = 100
 
 
 async def curves(plan: BenchPlan) -> Rounds:
-    """All of them, in fewer and shorter turns than a row with a floor is given."""
+    """Measure all curves, in fewer and shorter turns than rows with a floor get."""
     short = replace(
         plan, rounds=min(plan.rounds, ROUNDS_MAX), seconds=min(plan.seconds, TURN_S_MAX)
     )
@@ -73,7 +73,7 @@ async def _over_records(subject: Subject) -> list[Contender]:
 async def _into(
     subject: Subject, name: str, partitions: int, *, replicas: int | None = None
 ) -> Contender:
-    """Encoded batches into a topic of its own. ``replicas``: as of ``create_topic``."""
+    """Return a contender that writes encoded batches into its own topic; ``replicas`` is that of ``create_topic``."""
     topic = f"spread-{partitions}-{replicas or 'all'}"
     await subject.create_topic(topic, is_durable=False, partitions=partitions, replicas=replicas)
     asks = [
@@ -89,7 +89,7 @@ async def _into(
 
 
 async def _over_nodes(plan: BenchPlan, stack: AsyncExitStack, three: Subject) -> list[Contender]:
-    """``three``: the nodes of the other curves, which need not run twice."""
+    """Return the contenders of the curve over nodes; ``three`` are the nodes of the other curves, used again here."""
     found = []
     for count in node_counts(os.cpu_count() or 1):
         subject = three
@@ -97,7 +97,7 @@ async def _over_nodes(plan: BenchPlan, stack: AsyncExitStack, three: Subject) ->
             directory = plan.directory / f"milena-{count}"
             subject = Subject(directory, node_count=count, settings=plan.settings)
             await stack.enter_async_context(subject)
-        # Of one node both curves have the same point.
+        # With one node, both curves have the same point.
         for name, replicas in {ONE_REPLICA[count]: 1, ALL_REPLICAS[count]: count}.items():
             found.append(await _into(subject, name, SPREAD_PARTITIONS, replicas=replicas))
     return found

@@ -36,7 +36,7 @@ WRITTEN, STORED = "written", "stored"
 
 
 async def demo(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """All flights in each turn, into six durable partitions and out of them."""
+    """Compare ways to write all flights into six durable partitions, and to read them back."""
     try:
         source = flights()
     except SourceError as error:
@@ -59,7 +59,7 @@ async def demo(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[C
 
 
 def _finished(urls: list[str], source: Source) -> list[tuple[str, Ask]]:
-    """Batches as large as the demonstration's, of the first flights, to each partition's leader."""
+    """Return requests for each partition's leader with encoded batches of flights, as large as the demo's."""
     records: list[Record] = []
     size = 0
     for record in source.open():
@@ -85,7 +85,7 @@ def _finished(urls: list[str], source: Source) -> list[tuple[str, Ask]]:
 
 
 async def _write(urls: list[str], topic: str, source: Source) -> Tally:
-    """As the demonstration writes; what was written."""
+    """Write all records like the demo; return the tally of what was written."""
     tally = Tally()
     progress = Progress(perf_counter, lambda _: None)
     async with Client(urls) as client, client.producer(batch_bytes=BATCH_BYTES) as producer:
@@ -103,7 +103,7 @@ def _writer(subject: Subject, urls: list[str], source: Source) -> Contender:
 
 
 def _checker(subject: Subject, urls: list[str], source: Source, written: Tally) -> Contender:
-    """``written``: what is stored, and nothing of it read yet."""
+    """Return a contender that reads back and checks; ``written`` is the tally before anything was read."""
 
     async def once() -> float:
         tally = deepcopy(written)
@@ -130,7 +130,7 @@ def _checker(subject: Subject, urls: list[str], source: Source, written: Tally) 
 def _over_and_over(
     name: str, once: Callable[[], Awaitable[float]], count: int, pids: tuple[int, ...]
 ) -> Contender:
-    """``once`` takes ``count`` records, and says how long that took."""
+    """Return a contender that repeats ``once``, which processes ``count`` records and returns its seconds."""
 
     async def turn(seconds: float) -> Turn:
         latencies_s = [await once()]

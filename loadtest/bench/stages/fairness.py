@@ -22,7 +22,7 @@ from milena.model.access import Operation, ResourceType
 
 MODEST = 20
 PLACES = 256
-"""Requests in flight that the node takes."""
+"""The requests in flight that the node accepts."""
 GREEDY_CONNECTIONS = 2 * PLACES
 TOPIC, QUIET = "plain", "quiet"
 _SETTLE_S = 0.5
@@ -105,7 +105,7 @@ async def _beside_greedy(url: str, token: str, modest: Sequence[Ask], seconds: f
 
 
 async def _all_of(url: str, modest: Sequence[Ask], seconds: float) -> Turn:
-    """Each user on a connection of its own."""
+    """Load the node with each user on its own connection."""
     turns = await asyncio.gather(
         *(http_turn(url, ask, connections=1, seconds=seconds) for ask in modest)
     )
@@ -117,7 +117,7 @@ async def _all_of(url: str, modest: Sequence[Ask], seconds: float) -> Turn:
 
 
 async def _until(url: str, request: bytes, status: bytes) -> None:
-    """Send a request until it is answered so."""
+    """Repeat a request until the response has this status."""
     place = urlsplit(url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     try:

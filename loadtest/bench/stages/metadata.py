@@ -1,4 +1,4 @@
-"""Commits of the metadata quorum, beside etcd and a bare server: one config of one topic is changed, one key is put."""
+"""Compare commits of the metadata quorum with etcd and a bare server: a change of one config, a put of one key."""
 
 import json
 from base64 import b64encode
@@ -22,13 +22,13 @@ _FIRST_MS = 86_400_000
 
 
 async def commits(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """One client that waits for each, and 64 of them."""
+    """Compare one client that waits for each commit, and 64 such clients."""
     subject = await start_milena(plan, stack)
     await subject.create_topic(ALTERED, is_durable=True)
     url = await subject.controller_url()
     ask = await config_ask(url)
     contenders = await _etcd(plan, stack, rounds)
-    # One client waits for the disk; 64 share so many syncs that what they wait for is the interpreter.
+    # One client waits for the disk. With 64 clients, many commits share a sync, and the interpreter is the limit.
     contenders += await bare(plan, stack, "PUT", {produce_rows.BARE_SYNCED_ONE: 1})
     contenders += await bare(plan, stack, "POST", {produce_rows.BARE: CLIENTS})
     for name, connections in ((cluster_rows.COMMIT_ONE, 1), (cluster_rows.COMMIT_MANY, CLIENTS)):
@@ -39,7 +39,7 @@ async def commits(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> lis
 
 
 async def config_ask(url: str) -> Ask:
-    """Changes of one topic's config, sent to the node that leads the quorum."""
+    """Return changes of one topic's config, to be sent to the node that leads the quorum."""
     async with AdminClient(url) as admin:
         cluster = await admin.cluster_id()
     path = f"/v3/clusters/{cluster}/topics/{ALTERED}/configs/delete.retention.ms"

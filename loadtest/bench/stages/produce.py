@@ -1,4 +1,4 @@
-"""Writing: one record a request, many records a request, and one client that waits for each."""
+"""Compare writes: one record per request, many records per request, and one client that waits for each response."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ from loadtest.bench.servers.subject import Subject, batch_ask, http_turn, json_a
 
 CLIENTS = 64
 BATCH_CLIENTS = 4
-"""Enough that the leader never waits for a client, few enough that it is not the queue that is measured."""
+"""Connections of the producers: enough that the leader always has work, and few enough to keep its queue short."""
 SMALL, LARGE = 100, 1024
 BATCH_BYTES = 1 << 20
 _AWAKE_DEVICE = "/dev/cpu_dma_latency"
@@ -42,7 +42,7 @@ def http_contender(
     pids: tuple[int, ...],
     tls: ssl.SSLContext | None = None,
 ) -> Contender:
-    """A server and what it is asked."""
+    """Return a contender that sends requests to a server."""
 
     async def turn(seconds: float) -> Turn:
         if connections == 1:
@@ -53,13 +53,13 @@ def http_contender(
 
 
 async def start_milena(plan: BenchPlan, stack: AsyncExitStack) -> Subject:
-    """Three nodes, until the stack is left."""
+    """Start three nodes; leaving the stack kills them."""
     subject = Subject(plan.directory / "milena", settings=plan.settings)
     return await stack.enter_async_context(subject)
 
 
 async def requests(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """One record of 100 B a request, from 64 clients."""
+    """Compare requests with one record of 100 B, from 64 clients."""
     contenders = await bare(plan, stack, "POST", {produce_rows.BARE: CLIENTS})
     subject = await start_milena(plan, stack)
     plain = await subject.create_topic("plain", is_durable=False)
@@ -78,7 +78,7 @@ async def requests(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
 async def bare(
     plan: BenchPlan, stack: AsyncExitStack, method: str, clients: Mapping[str, int]
 ) -> list[Contender]:
-    """The bare server and 100 B; ``clients``: how many of them ask, by the contender's name."""
+    """Return contenders that send 100 B to the bare server; ``clients`` has the number of clients of each."""
     if not plan.has_peers:
         return []
     url, pids = stack.enter_context(bare_server(plan.directory / f"bare-{method}"))
@@ -91,7 +91,7 @@ async def bare(
 
 
 async def batches(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """Many records a request."""
+    """Compare requests with many records."""
     subject = await start_milena(plan, stack)
     plain = await subject.create_topic("plain", is_durable=False)
     synced = await subject.create_topic("synced", is_durable=True)
@@ -156,7 +156,7 @@ def _nats_async(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
 def start_nats(
     plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds, *contenders: str, is_synced: bool
 ) -> NatsCluster | None:
-    """A cluster, until the stack is left; None, and the reason noted for those contenders, where there is none."""
+    """Start a NATS cluster, which leaving the stack kills. If NATS is missing, note that and return None."""
     if not plan.has_peers:
         return None
     try:
@@ -204,7 +204,7 @@ async def _latency(
     awake_names: dict[str, str] | None = None,
     is_durable: bool,
 ) -> list[Contender]:
-    """``names``: contenders and their acks; ``awake_names``: those whose nodes keep processors awake."""
+    """Return the contenders of a latency stage: ``names`` with their acks; ``awake_names`` use ``cpu_awake_ms``."""
     clusters = [(Subject(plan.directory / "milena", settings=plan.settings), names)]
     if awake_names and not os.access(_AWAKE_DEVICE, os.W_OK):
         why = f"{_AWAKE_DEVICE} cannot be written to, which cpu_awake_ms needs"

@@ -1,4 +1,4 @@
-"""Reading: stored batches as they are, beside a file by sendfile; and Python consumers beside NATS."""
+"""Compare reads: stored batches and a file sent by sendfile; Python consumers and NATS."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -34,7 +34,7 @@ _SETTLE_S = 0.2
 
 
 async def _fill(url: str, topic: str, *, records: int) -> int:
-    """Write batches of 100 B until there are so many; how many there are."""
+    """Write batches of records of 100 B until there are ``records``; return their number."""
     ask = batch_ask(url, topic, records=_BATCH_RECORDS, size=SMALL, acks="all")
     written = 0.0
     while written < records:
@@ -43,7 +43,7 @@ async def _fill(url: str, topic: str, *, records: int) -> int:
 
 
 async def fetch(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """1 MB of stored batches a request, from two clients, beside a file of the same size."""
+    """Compare fetches of 1 MB of stored batches by two clients with a file of the same size."""
     subject = await start_milena(plan, stack)
     url, ask, size = await stored_topic(subject)
     rounds.facts["a fetch"] = f"{size:,} bytes"
@@ -54,7 +54,7 @@ async def fetch(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[
 
 
 async def stored_topic(subject: Subject) -> tuple[str, Ask, int]:
-    """A topic to be fetched in pieces of 1 MB: its leader, the fetches in MB, and the bytes of one."""
+    """Fill a topic; return its leader's URL, fetches of 1 MB each, and the bytes of one response."""
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
     await _fill(url, "stored", records=4 * _FETCH_OFFSETS * _BATCH_RECORDS)
     offsets = [number * _BATCH_RECORDS for number in range(_FETCH_OFFSETS)]
@@ -88,7 +88,7 @@ async def _nginx(
 
 
 async def _body_bytes(url: str, ask: Ask) -> int:
-    """Size of the first answer; all are alike."""
+    """Return the size of the first response; all are equal."""
     load = HttpLoad(url, ask, connections=1)
     await load.open()
     try:
@@ -99,7 +99,7 @@ async def _body_bytes(url: str, ask: Ask) -> int:
 
 
 async def consumer(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """Records of 100 B, read from the first to the last by one consumer, with a group and without."""
+    """Compare ways in which one consumer reads records of 100 B from start to end, in a group and without one."""
     subject = await start_milena(plan, stack)
     url = await subject.create_topic("stored", is_durable=False, is_bounded=False)
     stored = await _fill(url, "stored", records=_STORED_RECORDS)
@@ -116,7 +116,7 @@ async def consumer(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> li
 
 def _reader(name: str, url: str, stored: int, pids: tuple[int, ...], *, is_each: bool) -> Contender:
     async def turn(seconds: float) -> Turn:
-        """Read through the log as often as the time allows, and to its end each time."""
+        """Read the whole log repeatedly until the time is over; the last pass is completed."""
         began_s = perf_counter()
         count = 0
         async with Client(url) as client:
@@ -136,7 +136,7 @@ def _reader(name: str, url: str, stored: int, pids: tuple[int, ...], *, is_each:
 
 def _member(url: str, stored: int, pids: tuple[int, ...]) -> Contender:
     async def turn(seconds: float) -> Turn:
-        """Read the log to its end as often as the time allows; joining the group is not counted."""
+        """Read the whole log repeatedly until the time is over; joining the group is not counted."""
         count, took_s = 0, 0.0
         async with (
             Client(url) as client,
@@ -166,13 +166,13 @@ async def _nats_pull(nats: NatsCluster) -> Contender:
         load.close()
 
     async def turn(seconds: float) -> Turn:
-        """Read through the stream as often as the time allows; creating a consumer is not counted."""
+        """Read the whole stream repeatedly until the time is over; creating a consumer is not counted."""
         count, took_s = 0, 0.0
         load = await nats.reconnect()
         try:
             while took_s < seconds:
                 name = await load.create_consumer()
-                # Servers tell each other where it is; a request that comes before that is lost.
+                # The servers tell each other of the new consumer. A request that arrives before that is lost.
                 await asyncio.sleep(_SETTLE_S)
                 began_s = perf_counter()
                 count += await load.pull(name, _NATS_MESSAGES)

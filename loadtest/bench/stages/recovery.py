@@ -1,7 +1,6 @@
-"""A node with a big log is killed while it is written to, and started again.
+"""Measure the recovery of a node with a large log that is killed during writes and restarted.
 
-What counts is the time until it is ready. That it has everything that was acknowledged, to the last record, is checked
-each time.
+The figure is the time until the node is ready. Each time, the stage checks that the node has every acknowledged record.
 """
 
 from time import perf_counter
@@ -22,7 +21,7 @@ _MORE_S = 1.0
 
 
 async def recover(plan: BenchPlan) -> Rounds:
-    """One node and one partition, of so many bytes; killed once a round."""
+    """Run one node with one partition of ``recovery_bytes``, and kill it once per round."""
     rounds = Rounds()
     records = BATCH_BYTES // LARGE
     async with Subject(plan.directory / "milena", node_count=1) as subject:

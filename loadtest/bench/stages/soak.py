@@ -1,7 +1,7 @@
-"""Nodes under load for a long time: their memory must not grow.
+"""Load nodes for a long time; their memory must not grow.
 
-Writers of single records and of thousands, and a reader that follows, all at once. A node's memory is looked at every
-second; the first third of the time is for caches and buffers to fill.
+Writers of single records, a writer of thousands at once, and a reader at the end of the log run at the same time. Each
+node's memory is measured once a second. The first third of the time does not count, because caches and buffers fill.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ _PIECE_S = 10.0
 
 
 async def soak(plan: BenchPlan) -> Rounds:
-    """Three nodes for as long as the plan says; nothing when it says 0."""
+    """Load three nodes for ``soak_s`` seconds; measure nothing if that is 0."""
     rounds = Rounds()
     if plan.soak_s <= 0:
         rounds.failures[cluster_rows.SOAK] = "a soak takes long; --soak-minutes 20 runs it"
@@ -73,7 +73,7 @@ def growth_of(values: Sequence[float]) -> float | None:
 
 
 def resident_mb(pid: int) -> float:
-    """Memory of a process that is its own, in MB."""
+    """Return the anonymous memory of a process, in MB: its own memory, without mapped files."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     (line,) = (line for line in status.splitlines() if line.startswith("RssAnon:"))
     return int(line.split()[1]) / 1024

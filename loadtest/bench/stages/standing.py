@@ -1,4 +1,4 @@
-"""Cost of nodes that have nothing to do, and of many partitions."""
+"""Measure the cost of nodes without work, and of many partitions."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ async def idle(plan: BenchPlan) -> Rounds:
 
 
 async def partitions(plan: BenchPlan) -> Rounds:
-    """A topic of many partitions: created, idle, and when the node that leads a third of them is killed."""
+    """Measure a topic of many partitions: its creation, its idle time, and the death of one of three leaders."""
     rounds = Rounds()
     async with LocalCluster(plan.directory / "milena", node_count=3) as cluster:
         phases = await measure(

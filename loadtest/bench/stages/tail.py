@@ -1,8 +1,8 @@
-"""The end of a log while others read what is old: clients of a log that is not in memory, a follower that was away.
+"""Measure the end of a log ("tail") while other clients read old records that are not in the page cache.
 
 Producers write small records with acks=all at a fixed rate, well below what the nodes can do, and a reader waits for
-them. In turns: they alone; with clients that fetch an old log of the same leader from its beginning; and while a
-follower, one of those whose word acks=all waits for, catches up with a log of the same leader.
+them at the end of the log. In turns they run alone; beside clients that fetch an old log of the same leader from its
+start; and while a follower, whose copy acks=all waits for, catches up with another log of the same leader.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _BEGUN_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Load beside the tail. ``turn`` is given seconds, and notes what was measured."""
+    """A situation of the tail. ``turn`` runs it for about some seconds, and notes latencies under both names."""
 
     acknowledged: str
     delivered: str
@@ -74,7 +74,7 @@ class _Stage:
     async def prepare(self) -> None:
         """Place the topics, and fill the old log."""
         controller = await self._subject.controller_url()
-        # The tail's leader and the follower that is to go away: neither takes the quorum's leader along.
+        # Place the leader of the tail, and the follower that is stopped, on nodes that do not lead the quorum.
         others = [node for node in self._subject.nodes if node.url != controller]
         self._leader, self._follower = others
         (third,) = (node for node in self._subject.nodes if node not in others)
@@ -84,7 +84,7 @@ class _Stage:
         make_cold(self._old)
 
     async def _fill(self, topic: str) -> int:
-        """Write so many bytes; how many records that are."""
+        """Write ``OLD_BYTES`` to a topic; return the number of records."""
         ask = batch_ask(self._leader.url, topic, records=_RECORDS, size=LARGE, acks="1")
         written = 0
         while written * LARGE < OLD_BYTES:
@@ -95,13 +95,13 @@ class _Stage:
         return written
 
     async def load(self, stack: AsyncExitStack) -> None:
-        """Begin to write and to read at the tail."""
+        """Start to write and to read at the tail."""
         self._load = await stack.enter_async_context(
             PacedLoad(self._leader.url, "tail", 0, connections=_PRODUCERS, rate=_RATE, size=SMALL)
         )
 
     def scenes(self) -> list[Scene]:
-        """In the order of the first round."""
+        """Return the three scenes, in the order of the first round."""
         return [
             Scene(
                 acknowledged=reading_rows.TAIL_ACK,
@@ -152,7 +152,7 @@ class _Stage:
         arguments = (self._leader.url, "old", str(self._old))
         numbers = map(str, (self._old_records, _RECORDS * 16, READERS))
         module = "loadtest.bench.clients.cold_readers"
-        # A session of its own: where the system shares processors by sessions, it takes none of our share.
+        # Start a new session: if the system divides CPU time among sessions, the readers take none of ours.
         readers = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", module, *arguments, *numbers),
             stdin=PIPE,
@@ -165,7 +165,7 @@ class _Stage:
         return readers
 
     async def _catch_up(self, seconds: float) -> None:
-        """As long as it takes, however many seconds a turn has."""
+        """Let a follower catch up, however long that takes."""
         del seconds
         if not self.is_counted:
             return
@@ -190,7 +190,7 @@ class _Stage:
         await self._wait(lambda: not theirs.exists(), "the follower keeps a deleted topic")
 
     async def _wait(self, is_so: Callable[[], bool], otherwise: str) -> None:
-        """Look again and again."""
+        """Check repeatedly until ``is_so`` returns true."""
         ends_s = perf_counter() + _PATIENCE_S
         while not is_so():
             if perf_counter() > ends_s:
@@ -199,7 +199,7 @@ class _Stage:
 
     @asynccontextmanager
     async def _measured(self, acknowledged: str, delivered: str) -> AsyncIterator[None]:
-        """Note what happens at the tail meanwhile."""
+        """Note the latencies at the tail during the block."""
         assert self._load is not None, "the load has started"
         self._load.forget()
         watch = Watch(self._subject.pids)
@@ -231,7 +231,7 @@ class _Stage:
 
 
 async def tail(plan: BenchPlan) -> Rounds:
-    """So many rounds of the three."""
+    """Measure the three scenes in rounds."""
     rounds = Rounds()
     async with AsyncExitStack() as stack:
         subject = await stack.enter_async_context(Subject(plan.directory / "milena"))
@@ -265,7 +265,7 @@ def stored_bytes(folder: Path) -> int:
 
 
 def disk_bytes(node: LocalNode) -> int:
-    """Bytes that a node has had read from the disk so far."""
+    """Return the bytes that a node has read from the disk so far."""
     text = Path(f"/proc/{node.process.pid}/io").read_text(encoding="ascii")
     fields = dict(line.split(": ") for line in text.splitlines())
     return int(fields["read_bytes"])

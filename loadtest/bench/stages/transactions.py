@@ -1,4 +1,4 @@
-"""Transactions, beside the same writes without: one request each, batches of a thousand, and the commit alone."""
+"""Compare transactions with the same writes outside of them: single requests, batches of a thousand, and the commit."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ _FIRST_COMMIT = b'"is_duplicate":false'
 
 
 async def transactions(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -> list[Contender]:
-    """All on one topic of six partitions, which syncs: others take no transactions."""
+    """Compare writes to one topic of six partitions that syncs: a topic that does not sync accepts no transactions."""
     del rounds
     subject = await start_milena(plan, stack)
     url = await subject.create_topic(TOPIC, is_durable=True, partitions=PARTITIONS)
@@ -67,14 +67,14 @@ async def transactions(plan: BenchPlan, stack: AsyncExitStack, rounds: Rounds) -
 
 
 def _transaction_ask(url: str, *, partitions: int, records: int = 1, **headers: str) -> Ask:
-    """So many records of ``SMALL`` bytes, with their quotes, for each of the first partitions."""
+    """Return requests with ``records`` records for each of the first ``partitions`` partitions."""
     written = [{"value": "x" * (SMALL - 2)}] * records
     writes = [
         {"topic": TOPIC, "partition": partition, "records": written}
         for partition in range(partitions)
     ]
     request = _post(url, "/transactions", {"writes": writes}, **headers)
-    # Of a batch every record counts, of others every request.
+    # For a request with a batch its records count, for others the request.
     units = partitions * records if records > 1 else 1
     return Ask(requests=[request], units=units, proof=_COMMITTED)
 
@@ -85,7 +85,10 @@ def _post(url: str, path: str, body: object, **headers: str) -> bytes:
 
 
 def _commits(url: str, pids: tuple[int, ...], *, is_read: bool) -> Contender:
-    """A program that begins, writes one record and commits; commits count, where wanted until the record is read."""
+    """Return a contender that writes one record and commits it, repeatedly; only commits are timed.
+
+    If ``is_read``, a commit ends when readers can see the record.
+    """
 
     async def turn(seconds: float) -> Turn:
         return await asyncio.to_thread(_commit_for, url, seconds, is_read=is_read)
