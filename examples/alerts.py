@@ -1,10 +1,10 @@
-"""The job ``alerts``: windows in which a web site answered too many requests with errors, from its access log.
+"""The job ``alerts``: find windows in which a web site answered too many requests with errors, from its access log.
 
     python -m examples.alerts --url http://node:8082 --topic access --to alerts --checkpoint DIR
     PYTHONPATH=. spark-submit examples/alerts.py --topic access --to alerts --checkpoint DIR --once
 
-Each record's value is one line (``weblog.access_log``). What raises an alert is told in ``weblog.error_rates``, which
-windows are over in ``events.watermark``, and how the job is run in ``events.job``.
+The value of each record is one line of the log (``weblog.access_log``). ``weblog.error_rates`` has the rule for alerts,
+``events.watermark`` says when a window ends, and ``events.job`` runs the job.
 """
 
 import sys

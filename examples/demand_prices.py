@@ -1,10 +1,10 @@
-"""The job ``demand_prices``: demand and supply of areas, as they occur, become surcharges.
+"""The job ``demand_prices``: compute surcharges from the demand and supply of areas, while they occur.
 
     python -m examples.demand_prices --url http://node:8082 --topic rides --to prices --checkpoint DIR
     PYTHONPATH=. spark-submit examples/demand_prices.py --topic rides --to prices --checkpoint DIR --once
 
-What an event is is told in ``market.market_events``, what a price is in ``market.surcharges``, which windows are over
-in ``events.watermark``, and how the job is run in ``events.job``.
+``market.market_events`` describes an event, ``market.surcharges`` a price. ``events.watermark`` says when a window
+ends, and ``events.job`` runs the job.
 """
 
 import sys

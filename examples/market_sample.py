@@ -1,9 +1,9 @@
-"""Made-up demand and supply for the job ``demand_prices``: lines of JSON on standard output.
+"""Generate demand and supply for the job ``demand_prices``, as JSON lines on standard output.
 
     python -m examples.market_sample --events 10000 | milena produce rides -
 
-The same seed makes the same events. Each area has its own tide of demand; events come a little out of order, and a few
-so late that their window is over.
+The same seed generates the same events. The demand of each area rises and falls with its own phase. Events come a
+little out of order, and a few come after their window has closed.
 """
 
 import json
@@ -57,7 +57,7 @@ def market_sample(count: int, *, seed: int, start: datetime, per_second: float) 
 @click.option("--per-second", type=click.FloatRange(0.001, 1e6), default=10, show_default=True,
               metavar="N", help="Events in a second of their own time.")  # fmt: skip
 def command(count: int, *, seed: int, start: datetime | None, per_second: float) -> None:
-    """Print made-up events of demand and supply, a JSON object a line."""
+    """Print generated events of demand and supply, one JSON object per line."""
     length = timedelta(seconds=count / per_second)
     begin = datetime.now(UTC) - length if start is None else start.replace(tzinfo=UTC)
     for line in market_sample(count, seed=seed, start=begin, per_second=per_second):

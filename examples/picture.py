@@ -1,6 +1,6 @@
-"""Pictures of a job's results: their look, and the command-line option for them.
+"""Save plots of a job's results, all in the same style, and the command-line option for them.
 
-A job draws on a ``Figure`` of its own; nothing of matplotlib that the whole process shares is touched.
+A job draws on its own ``Figure``, and changes no matplotlib state that other code in the process uses.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 DPI = 120
 WIDTH, PANEL_HEIGHT = 11.0, 3.2
-"""Inches."""
+"""The size of a figure, in inches."""
 TITLE_CHARS_MAX, NAME_CHARS_MAX = 100, 28
 """The most characters of a title, which fit the width, and of a name in a legend: a fifth of the width."""
 SPAN_DAYS_MIN = 1 / 24
-"""The shortest axis of time: an hour. On a shorter one no day and no hour would be named."""
+"""The shortest time axis: an hour. A shorter axis would have no tick with a day or an hour."""
 MARGIN = 0.04
 """The margin between the curves and the frame, as a share of the axis."""
 NAMES_MAX = 8
-"""Curves of one panel: more have no colours that an eye can tell apart."""
+"""The most curves of one panel: more colours cannot be told apart."""
 GOOD, BAD, QUIET = "#1f6fb4", "#b2182b", "#888888"
 COLOURS = (GOOD, "#d9822b", "#2a9d5c", BAD, "#7b5ea7", "#8c564b", "#e377c2", "#17a2b8")
 """The colours of names; as many as ``NAMES_MAX``."""
 GAP_DAYS = 0.5 / 86_400
-"""Times of windows are numbers with a fraction: from half a second on it is a gap."""
+"""Window ends are floats. Two windows that are less than half a second apart count as adjacent."""
 
 plot_option = click.option(
     "--plot", "picture", type=click.Path(dir_okay=False, writable=True), metavar="FILE",
@@ -43,7 +43,7 @@ plot_option = click.option(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One of the pictures below each other; ``draw`` gets its axes. A count has no fractions on its axis."""
+    """One of the plots below each other; ``draw`` gets its axes. The axis of a count has only whole numbers."""
 
     title: str
     unit: str
@@ -72,7 +72,8 @@ def save_picture(path: str, *, title: str, panels: tuple[Panel, ...]) -> None:
             "axes.titlesize": 11,
             "axes.titleweight": "bold",
             "axes.titlelocation": "left",
-            # matplotlib's own "05-17 12" and "31 08:15" do not say which number is the hour or the day.
+            # matplotlib's default labels, such as "05-17 12" and "31 08:15", do not say which number is the hour or the
+            # day.
             "date.autoformatter.hour": "%m-%d %H:%M",
             "date.autoformatter.minute": "%m-%d %H:%M",
             "legend.frameon": False,
@@ -103,7 +104,7 @@ def _figure(title: str, panels: tuple[Panel, ...]) -> "Figure":
         if panel.is_count:
             axis.yaxis.set_major_locator(MaxNLocator(integer=True))
         if axis.get_legend_handles_labels()[0]:
-            # Beside the plot: curves may be anywhere in it.
+            # The legend is beside the plot, because curves may be anywhere inside.
             axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     _limit_times(list(axes))
     figure.autofmt_xdate()
@@ -111,13 +112,13 @@ def _figure(title: str, panels: tuple[Panel, ...]) -> "Figure":
 
 
 def _limit_height(axis: "Axes") -> None:
-    """Leave room above. matplotlib leaves none above bars of which one ends where another one begins."""
+    """Leave room above the curves. matplotlib leaves none above adjacent bars."""
     top = axis.dataLim.y1
     axis.set_ylim(0, top * (1 + MARGIN) if isfinite(top) and top > 0 else 1)
 
 
 def _limit_times(axes: Sequence["Axes"]) -> None:
-    """Show the times that were drawn, and an hour at least. matplotlib shows four years around a single time."""
+    """Show the time range of the data, at least an hour. Around a single time matplotlib would show four years."""
     spans = [axis.dataLim for axis in axes if isfinite(axis.dataLim.width)]
     if not spans:
         for axis in axes:
@@ -130,7 +131,7 @@ def _limit_times(axes: Sequence["Axes"]) -> None:
     first, last = min(span.x0 for span in spans), max(span.x1 for span in spans)
     room = max(MARGIN * (last - first), (SPAN_DAYS_MIN - (last - first)) / 2)
     axes[-1].set_xlim(first - room, last + room)
-    # The names of hours and minutes have no year.
+    # The labels of hours and minutes have no year.
     days = sorted(
         {f"{datetime.fromtimestamp(day * 86_400, UTC):%Y-%m-%d}" for day in (first, last)}
     )
@@ -138,7 +139,7 @@ def _limit_times(axes: Sequence["Axes"]) -> None:
 
 
 def shortened(name: str, most: int) -> str:
-    """Return a name of at most so many characters: its middle is left out, its beginning and its end are there."""
+    """Return a name with at most ``most`` characters; the middle of a longer name is replaced."""
     if len(name) <= most:
         return name
     kept = most - 1
@@ -146,7 +147,7 @@ def shortened(name: str, most: int) -> str:
 
 
 def labels_of(names: Iterable[str]) -> dict[str, str]:
-    """Return a short name for a legend for each name. Names that would look the same get a number."""
+    """Return a short label for each name. Names with the same label get a number."""
     labels: dict[str, str] = {}
     for name in names:
         label = shortened(name, NAME_CHARS_MAX)
@@ -156,7 +157,7 @@ def labels_of(names: Iterable[str]) -> dict[str, str]:
 
 
 def day_number(at: "datetime") -> float:
-    """Days since 1970, as matplotlib counts them, of a time of Spark: of this machine's zone, unless it has its own."""
+    """Return a time as matplotlib's days since 1970. Spark's times are local, unless they have a time zone."""
     return at.timestamp() / 86_400
 
 
@@ -175,7 +176,7 @@ def window_of(row: "Row", value: float) -> Window:
 
 
 def draw_windows(axis: "Axes", windows: Iterable[Window], *, color: str, label: str = "") -> None:
-    """Draw values as steps, as long as their windows are, and nothing where there is no window."""
+    """Draw values as steps over their windows; between windows nothing is drawn."""
     times: list[float] = []
     values: list[float] = []
     end = inf
@@ -192,7 +193,7 @@ def draw_windows(axis: "Axes", windows: Iterable[Window], *, color: str, label: 
 def series_by_name(
     windows: Iterable[tuple[str, Window]],
 ) -> dict[str, list[Window]]:
-    """Return the windows of each name, by time: of the names with the greatest sums, the greatest first."""
+    """Return the windows of each name by time, only for the names with the greatest sums, greatest first."""
     sums: dict[str, float] = {}
     found: dict[str, list[Window]] = {}
     for name, window in sorted(windows, key=lambda each: each[1].start):

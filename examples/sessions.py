@@ -1,10 +1,10 @@
-"""The job ``sessions``: the visits to a web site (client, duration, requests), from its access log.
+"""The job ``sessions``: find the visits to a web site (client, duration, requests), from its access log.
 
     python -m examples.sessions --url http://node:8082 --topic access --to sessions --checkpoint DIR
     PYTHONPATH=. spark-submit examples/sessions.py --topic access --output DIR --batch
 
-Each record's value is one line (``weblog.access_log``). What a session is is told in ``weblog.visits``, when one is
-over in ``events.watermark``, and how the job is run in ``events.job``.
+The value of each record is one line of the log (``weblog.access_log``). ``weblog.visits`` describes a session.
+``events.watermark`` says when a session ends, and ``events.job`` runs the job.
 """
 
 import sys
@@ -24,7 +24,7 @@ from spark_ext.jobs.running.command import run_command
 @click.option("--gap", "gap_s", type=WINDOW, default="30m", show_default=True, metavar="SPAN",
               help="A client that asks nothing for so long has left.")  # fmt: skip
 def sessions(run: EventRun, *, gap_s: int, is_json: bool) -> None:
-    """Write a row for each visit of a client: from when to when, how many requests, where it came in and went out.
+    """Write a row for each visit of a client: its start and end, its number of requests, its first and last page.
 
     Exit codes: 0 done, however many lines could not be read; 1 records were deleted before they were read, 2 the
     cluster or Spark failed, 4 no such topic, 64 wrong options.

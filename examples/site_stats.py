@@ -4,10 +4,10 @@
     PYTHONPATH=. spark-submit examples/site_stats.py --archive ARCHIVE --output DIR --format csv
     PYTHONPATH=. spark-submit examples/site_stats.py --topic access --to hours --checkpoint DIR
 
-Each record's value is one line. What is counted, and by which hour, is told in ``weblog.site_report``; what is a line
-in ``weblog.access_log``. Lines that cannot be read are counted and written to ``DIR/quarantine.parquet``, with their
-place in the log and the reason. As a stream it writes the same hours, each when it is over (``weblog.hours``), and only
-counts such lines; how it is run then is told in ``events.job``.
+The value of each record is one line of the log (``weblog.access_log``). ``weblog.site_report`` says what is counted,
+and in which hour. Unreadable lines are counted and written to ``DIR/quarantine.parquet``, with their offset and the
+reason. As a stream, the job writes the same rows, each when its hour is over (``weblog.hours``); it only counts
+unreadable lines. ``events.job`` runs the stream.
 """
 
 import os
@@ -47,7 +47,7 @@ from spark_ext.jobs.running.session import job_session
 FORMATS = ("parquet", "csv", "json")
 TOP = 10
 HOURS_SHOWN = 168
-"""A week."""
+"""The default number of hours to print: a week."""
 
 QUARANTINE = ("topic", "partition", "offset", "timestamp", "reason", "value")
 
@@ -137,14 +137,15 @@ def run_site_stats(
     formats: Sequence[str] = FORMATS[:1],
     top: int = TOP,
 ) -> SiteReport:
-    """Count, and write the tables below ``directory`` if there is one."""
+    """Compute the statistics, and write the tables below ``directory`` if it is given."""
     lines = parsed(records).select(
         *("topic", "partition", "offset", "timestamp", "reason"),
-        # Lines that could be read are not needed any more, and are most of the bytes.
+        # Drop the text of readable lines: it has most of the bytes, and is not needed any more.
         sf.when(sf.col("reason").isNotNull(), sf.col("value")).alias("value"),
         *("client", "time", "path", "status", "bytes"),
     )
-    # The source is read once: a second reading costs more than the disk, and could see more.
+    # Keep the lines, so that the source is read once. A second read costs more than the disk, and could get more
+    # records.
     lines.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         report = site_report(lines, top=top)
@@ -164,7 +165,7 @@ def _write(spark: SparkSession, report: SiteReport, directory: str, formats: Seq
         for file_format in formats:
             whole = rows.coalesce(1)
             if file_format == "csv":
-                # A cell holds no list.
+                # CSV has no lists.
                 whole = whole.withColumns(
                     {c: sf.to_json(c) for c in ("top_paths", "top_error_paths")}
                 )

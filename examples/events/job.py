@@ -121,7 +121,8 @@ def _check_topics(run: EventRun) -> None:
 def read_records(spark: SparkSession, run: EventRun) -> DataFrame:
     """Return the topics' records from the first one on, as a stream or as a table."""
     if not spark.sparkContext.getConf().contains(_PARTITIONS):
-        # Spark's default of 200 means 200 states to keep, and 200 tasks per batch. A checkpoint keeps its first number.
+        # Spark keeps one state per shuffle partition, and runs a task for each in every batch. Its default is 200. A
+        # checkpoint keeps the number that it started with.
         spark.conf.set(_PARTITIONS, spark.sparkContext.defaultParallelism)
     reader = spark.read if run.checkpoint is None else spark.readStream
     options = {

@@ -1,1 +1,1 @@
-"""Demand and supply of areas, and prices by them."""
+"""Compute the demand, the supply and the prices of areas."""

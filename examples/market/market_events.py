@@ -1,10 +1,10 @@
-"""Demand and supply of areas as columns, from JSON records, in Spark's own functions.
+"""Parse JSON records about the demand and supply of areas into columns, with Spark's own functions.
 
     {"kind": "demand", "area": "north", "time": "2026-01-31T08:15:00Z", "count": 2}
     {"kind": "supply", "area": "north", "time": "2026-01-31T09:15:00.250+01:00"}
 
-``count`` is how many were asked for or are offered, 1 where it is missing; other fields do not matter. No record stops
-the job: one that cannot be read has a ``reason``.
+``count`` is the number of requests or offers; its default is 1. Other fields are ignored. An unreadable record does not
+stop the job, but gets a ``reason``.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -21,7 +21,9 @@ _COUNT_SHAPE = r"\A\d{1,10}\z"
 
 
 def market_events(records: DataFrame) -> DataFrame:
-    """Records with ``kind, area, time, count`` and ``reason``, which is null where the record could be read.
+    """Return the records with the columns ``kind, area, time, count`` and ``reason``; other columns stay.
+
+    ``reason`` is null if the record could be read.
 
     The columns of ``records`` stay.
     """

@@ -1,4 +1,4 @@
-"""Pictures of prices: surcharges, the demand and supply behind them, and their delays."""
+"""Plot prices: surcharges, the demand and supply behind them, and their delays."""
 
 from collections.abc import Sequence
 from statistics import quantiles

@@ -1,7 +1,8 @@
-"""Prices by demand and supply: what an area costs extra, from what was asked for and offered in a window of time.
+"""Compute the surcharge of an area from its demand and supply in a window of time.
 
-Both kinds of events come in one stream, and are summed in one pass: two streams that are summed apart and joined would
-keep each window twice, and take twice as long. Works on a stream of ``market.market_events`` as on a table.
+Demand and supply come in one stream and are summed in one pass. Two streams that are summed separately and then joined
+would keep each window twice, and take twice as long. The functions work on a stream or a table of
+``market.market_events``.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from pyspark.sql import functions as sf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceRule:
-    """A window's surcharge is by how many percent demand exceeds supply, whole percents, at most ``percent_max``.
+    """The surcharge of a window: the percentage by which demand exceeds supply, a whole number up to ``percent_max``.
+
+    It is 0 if demand does not exceed supply, and ``percent_max`` if there is demand and no supply.
 
     It is 0 where demand does not exceed supply, and ``percent_max`` where there is demand and no supply.
     """
@@ -22,10 +25,10 @@ class PriceRule:
 
 
 def surcharges_of(events: DataFrame, rule: PriceRule) -> DataFrame:
-    """A row an area and window with any event: the window is [window_start, window_end).
+    """Return a row per area and window [window_start, window_end) with any event.
 
     Columns: area string; window_start, window_end timestamp; demand, supply, surcharge_percent bigint; last_event_at,
-    priced_at timestamp; delay_ms bigint, from the latest event in it to the price, by this machine's clock.
+    priced_at timestamp; delay_ms bigint, from the latest event in the window to the price, by this machine's clock.
     """
     summed = events.groupBy(sf.window("time", f"{rule.window_s} seconds"), "area").agg(
         _sum_of("demand").alias("demand"),
@@ -51,7 +54,7 @@ def _sum_of(kind: str) -> Column:
 
 
 def _percent(rule: PriceRule) -> Column:
-    # Integers, so that a price is the same on every machine.
+    # Use integers, so that a price is the same on every machine.
     excess = sf.expr("(demand - supply) * 100 div nullif(supply, 0)")
     without_supply = sf.when(sf.col("demand") > 0, rule.percent_max).otherwise(0)
     bounded = sf.least(sf.coalesce(excess, without_supply), sf.lit(rule.percent_max))

@@ -1,1 +1,1 @@
-"""Lines of a web site's access log as columns, and statistics of them."""
+"""Parse the lines of a web site's access log into columns, and compute statistics."""

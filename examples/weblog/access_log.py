@@ -1,26 +1,26 @@
-r"""Lines of an Apache access log as columns, in Spark's own functions: no Python runs per record.
+r"""Parse lines of an Apache access log into columns with Spark's own functions: no Python runs per record.
 
-Both forms that servers write are read, the combined and the common one:
+Both common formats are accepted, with and without referrer and agent:
 
     1.2.3.4 - bob [17/May/2015:10:05:03 +0200] "GET /a?b HTTP/1.1" 200 2326 "http://from/" "agent \"x\""
     1.2.3.4 - bob [17/May/2015:10:05:03 +0200] "GET /a?b HTTP/1.1" 200 2326
 
-No line stops the job: one that cannot be read has a ``reason`` and nothing else. A request that is no HTTP request
-(a port scan, a timeout logged as ``"-"``) was still answered and counts; its ``path`` is null.
+An unreadable line does not stop the job, but gets a ``reason``. A request that is not HTTP (a port scan, a timeout
+logged as ``"-"``) was still answered: it counts, and its ``path`` is null.
 """
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 LINE_BYTES_MAX = 1 << 16
-"""A server cuts requests at 8 KB; what is longer is no line, and should not keep a regular expression busy."""
+"""The longest line, in bytes. A server limits requests to 8 KB; longer input would only cost time."""
 
 _TIME_FORMAT = "dd/MMM/yyyy:HH:mm:ss Z"
 _TIME_SHAPE = r"\A\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4}\z"
-"""The form of a time as servers write it: the format alone would also accept years before Christ."""
+"""The form of a time as servers write it. The date format alone would also accept years before Christ."""
 
-# Private-use characters stand for what a quoted field escapes, so that it ends at the next quote: an expression that
-# knows about escapes has to repeat a group, and Java's recurses with each repetition until its stack is full.
+# Private-use characters replace the escape sequences in quoted fields, so that a field ends at the next quote. A
+# regular expression with escapes has to repeat a group, and Java's recurses at each repetition until its stack is full.
 _BACKSLASH, _QUOTE, _BETWEEN = "\ue000", "\ue001", "\ue002"
 _RESERVED = _BACKSLASH + _QUOTE + _BETWEEN
 
@@ -36,18 +36,17 @@ _TARGET = r"\A[A-Za-z-]+ (\S.*?)(?: HTTP/[\d.]+)?\z"
 
 
 def parsed(records: DataFrame) -> DataFrame:
-    """Records whose values are lines, with ``client, time, method, path, status, bytes`` and ``reason``.
+    """Return the records with ``client, time, method, path, status, bytes`` and ``reason``; other columns stay.
 
-    ``reason`` is null where the line could be read, else it says why not, and the other new columns mean nothing. The
-    columns of ``records`` stay. The path is without its query. The session's time zone does not matter: lines have
-    their own.
+    ``reason`` is null if the line could be read; otherwise it says why not, and the other new columns are undefined.
+    The path has no query. The session's time zone has no effect, because lines have their own.
     """
     text = sf.make_valid_utf8(sf.col("value").cast("string"))
     plain = sf.translate(text, _RESERVED, "\ufffd" * len(_RESERVED))
     unescaped = sf.replace(
         sf.replace(plain, sf.lit("\\\\"), sf.lit(_BACKSLASH)), sf.lit('\\"'), sf.lit(_QUOTE)
     )
-    # One pass over the line for all fields, where extracting them one by one would take five.
+    # Extract all fields in one pass over the line; one by one, that would be five passes.
     fields = sf.split(sf.regexp_replace(unescaped, _LINE, _FIELDS), _BETWEEN)
     is_short = sf.octet_length("value") <= LINE_BYTES_MAX
     lines = records.withColumn("fields", sf.when(is_short, fields))
@@ -78,7 +77,7 @@ def _field(number: int) -> Column:
 
 
 def _escaped(text: Column) -> Column:
-    """Return the text with the server's escapes."""
+    """Return the text without the server's escapes."""
     backslashes = sf.replace(text, sf.lit(_BACKSLASH), sf.lit("\\\\"))
     return sf.replace(backslashes, sf.lit(_QUOTE), sf.lit('\\"'))
 

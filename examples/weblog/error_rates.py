@@ -1,7 +1,7 @@
-"""Alerts: windows of time in which a site, or a path of it, answered too many requests with errors.
+"""Find windows of time in which a site, or one of its paths, answered too many requests with errors.
 
-A site is a topic of access-log lines. Works on a stream of events (``events.watermark``), which have the columns
-``topic``, ``time``, ``path`` and ``status``, as on a table.
+A site is a topic of access-log lines. The functions work on a stream or a table of events (``events.watermark``) with
+the columns ``topic``, ``time``, ``path`` and ``status``.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ from pyspark.sql import functions as sf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertRule:
-    """When there is an alert: of ``requests_min`` requests or more in a window a share of ``rate_min`` (0 to 1) failed.
+    """The rule for an alert: ``requests_min`` requests or more in a window, of which a share of ``rate_min`` failed.
+
+    A response with ``status_min`` or above is an error. With ``is_by_path`` each path is judged separately. A request
+    that is not HTTP has no path, and does not count then.
 
     An answer with ``status_min`` or above is an error. With ``is_by_path`` each path is judged by itself; a request
     that is no HTTP request has none, and does not count then.
@@ -26,7 +29,7 @@ class AlertRule:
 
 
 def alerts_of(events: DataFrame, rule: AlertRule) -> DataFrame:
-    """A row an alert; the window is [window_start, window_end), ``path`` is null unless the rule is by path.
+    """Return a row per alert; the window is [window_start, window_end). ``path`` is null unless the rule is by path.
 
     Columns: site, path string; window_start, window_end timestamp; requests, errors bigint; rate double.
     """

@@ -1,11 +1,11 @@
-"""Statistics of a web site by the hour, of a stream: rows as ``site_report`` has them, each when its hour is over.
+"""Compute hourly statistics of a web site as a stream: rows like those of ``site_report``, each when its hour is over.
 
-Works on a stream of events (``events.watermark``), which have the columns ``time``, ``client``, ``path``, ``status``
-and ``bytes``, as on a table.
+The functions work on a stream or a table of events (``events.watermark``) with the columns ``time``, ``client``,
+``path``, ``status`` and ``bytes``.
 
-Two aggregates, one on the other: by hour and path, then by hour. A stream cannot count distinct values, nor rank; but
-what the first gives is only of hours that are over, and is few: a row a path, with the clients that asked for it. The
-second keeps an hour for no longer than a batch.
+A stream can neither count distinct values nor rank. So there are two aggregations: the first by hour and path, the
+second by hour. The first gives a row per path, with its distinct clients, only for hours that are over. These rows are
+few, and the second aggregation keeps an hour for one batch only.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -17,9 +17,9 @@ HOUR = "1 hour"
 
 
 def hours_of(events: DataFrame, *, top: int) -> DataFrame:
-    """A row of ``site_report.HOURLY_SCHEMA`` an hour; ``top`` is how many paths are named.
+    """Return a row of ``site_report.HOURLY_SCHEMA`` per hour; ``top`` is the number of paths to name.
 
-    The state holds for each open hour its paths, each with its distinct clients.
+    The state has, for each open hour, its paths and the distinct clients of each.
     """
     by_path = events.groupBy(sf.window("time", HOUR), "path").agg(
         sf.count("*").alias("requests"),
@@ -32,7 +32,7 @@ def hours_of(events: DataFrame, *, top: int) -> DataFrame:
     by_hour = by_path.groupBy("window").agg(
         *(sf.sum(name).alias(name) for name in sums),
         sf.collect_list("clients").alias("clients"),
-        # Requests that are no HTTP have no path: they count, and are in no ranking.
+        # Requests that are not HTTP have no path: they count, and are in no ranking.
         sf.collect_list(
             sf.when(sf.col("path").isNotNull(), sf.struct("path", "requests", "errors"))
         ).alias("paths"),

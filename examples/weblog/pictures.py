@@ -1,4 +1,4 @@
-"""Pictures of a web site: its hours, and its alerts."""
+"""Plot the hours and the alerts of a web site."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CLASS_COLOURS = ("#bbbbbb", "#2a9d5c", "#9ecae1", "#f4a261", BAD)
 HOUR_DAYS = 1 / 24
-"""Width of a bar: matplotlib's dates are days."""
+"""The width of a bar, an hour in matplotlib's days."""
 
 
 def hour_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
@@ -61,7 +61,7 @@ def hour_panels(rows: Sequence[Any]) -> tuple[Panel, ...]:
 
 
 def of_hour(start: float, value: float) -> Window:
-    """Return a value of an hour."""
+    """Return the window of an hour with this value."""
     return Window(start, start + HOUR_DAYS, value)
 
 
@@ -79,7 +79,7 @@ def alert_panels(rows: Sequence[Any], *, rate_min: float) -> tuple[Panel, ...]:
             values = [w.value for w in windows]
             middles = [(start + end) / 2 for start, end in zip(starts, ends, strict=True)]
             axis.hlines(values, starts, ends, color=colour, linewidth=2)
-            # In a picture of a month, the line of one window is too short to be seen.
+            # In a plot of a month, the line of one window is too short to be seen.
             axis.plot(middles, values, "o", color=colour, markersize=4, label=labels[name])
         if found:
             axis.axhline(100 * rate_min, color=QUIET, linestyle="--", linewidth=1,

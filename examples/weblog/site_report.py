@@ -1,9 +1,9 @@
-"""Statistics of a web site by the hour in which requests were made, and of the whole; what is shown of them.
+"""Compute statistics of a web site per hour and in total, and format them.
 
-Hours are UTC hours of the events, for any offset that their server wrote: a line that arrives late, or from a server
-in another zone, counts in its own hour. All lines are read before anything is counted, so none is too late.
+An hour is an hour of UTC, whatever offset the server wrote. So a line that arrives late, or from a server in another
+time zone, counts in its own hour. All lines are read before anything is counted, so no line is too late.
 
-Spark counts; the rows that come out, one an hour, are few, and are put together here.
+Spark counts. The result has one row per hour, so this module combines the rows on the driver.
 """
 
 from dataclasses import dataclass
@@ -32,12 +32,12 @@ HOURLY_COLUMNS = (
 )
 
 Ranking = tuple[tuple[str, int], ...]
-"""Paths with a count each, greatest first; equal ones by name."""
+"""Paths with their counts, greatest first; paths with equal counts are sorted by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """One hour, or the whole where ``hour`` is None. ``by_class`` is answers of status 1xx to 5xx."""
+    """The counts of one hour, or of all hours if ``hour`` is None. ``by_class`` counts responses 1xx to 5xx."""
 
     hour: datetime | None
     requests: int
@@ -49,13 +49,13 @@ class Counts:
 
     @property
     def errors(self) -> int:
-        """Answers of status 400 and above."""
+        """Return the number of responses with status 400 and above."""
         return self.by_class[3] + self.by_class[4]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteReport:
-    """Findings of a run; ``malformed`` is lines by reason, which are in none of the counts."""
+    """The result of a run. ``malformed`` counts unreadable lines by reason; the other counts do not include these."""
 
     overall: Counts
     hours: tuple[Counts, ...]
@@ -63,12 +63,14 @@ class SiteReport:
 
     @property
     def malformed_count(self) -> int:
-        """Lines that could not be read."""
+        """Return the number of unreadable lines."""
         return sum(count for _, count in self.malformed)
 
 
 def site_report(lines: DataFrame, *, top: int) -> SiteReport:
-    """Count the lines that ``access_log.parsed`` gave, which should be persisted: they are gone through three times.
+    """Count the lines from ``access_log.parsed``, which should be persisted, because they are read three times.
+
+    ``top`` is the number of paths to name per hour.
 
     ``top`` is how many paths are named an hour.
     """
@@ -118,17 +120,17 @@ NOTHING = Counts(
 
 
 def _epoch(column: str) -> Column:
-    """Seconds since 1970: collected timestamps would be in the zone of this machine."""
+    """Return the seconds since 1970. Collected timestamps would be in this machine's time zone."""
     return sf.unix_timestamp(column)
 
 
 def is_error() -> Column:
-    """Whether a request was answered with status 400 or above."""
+    """Return whether the response had status 400 or above."""
     return sf.col("status") >= 400
 
 
 def status_counts() -> list[Column]:
-    """Columns ``status_1xx`` and so on: answers by status class."""
+    """Return the columns ``status_1xx`` to ``status_5xx``: responses by status class."""
     return [
         sf.count_if(sf.floor(sf.col("status") / 100) == digit).alias(f"status_{digit}xx")
         for digit in STATUS_CLASSES
@@ -145,7 +147,7 @@ def _measures() -> list[Column]:
 
 
 def _rankings(paths: DataFrame, top: int) -> dict[tuple[int | None, str], Ranking]:
-    """By hour, None for the whole, and measure: the paths with the greatest counts."""
+    """Return the paths with the greatest counts, by hour (None for all hours) and measure."""
     measures = [
         sf.struct(sf.lit(name).alias("measure"), sf.col(name).alias("n"))
         for name in ("requests", "errors")
@@ -153,7 +155,7 @@ def _rankings(paths: DataFrame, top: int) -> dict[tuple[int | None, str], Rankin
     counted = paths.select(
         _epoch("hour").alias("epoch"), "path", sf.inline(sf.array(*measures))
     ).where(sf.col("n") > 0)
-    # Of the hours and of the whole at once: one more pass over the events costs more.
+    # Rank the paths of each hour and of all hours in one query, because another pass over the events costs more.
     sums = counted.rollup("measure", "path", "epoch").agg(sf.sum("n").alias("n"))
     keys = sums.where(sf.col("path").isNotNull())
     order = Window.partitionBy("measure", "epoch").orderBy(sf.desc("n"), "path")
@@ -166,7 +168,7 @@ def _rankings(paths: DataFrame, top: int) -> dict[tuple[int | None, str], Rankin
 
 
 def table_row(counts: Counts) -> tuple[object, ...]:
-    """A row of ``HOURLY_SCHEMA``."""
+    """Return a row of ``HOURLY_SCHEMA``."""
     return (
         counts.hour,
         counts.requests,
@@ -180,7 +182,7 @@ def table_row(counts: Counts) -> tuple[object, ...]:
 
 
 def report_text(report: SiteReport, *, hours_shown: int) -> str:
-    """A line an hour, the newest last, then the whole."""
+    """Return a line per hour, the latest hour last, and then the total."""
     shown = report.hours[-hours_shown:]
     classes = [f"{digit}XX" for digit in STATUS_CLASSES]
     headings = ("HOUR (UTC)", "REQUESTS", "BYTES", "CLIENTS", *classes, "ERRORS", "TOP PATH")

@@ -1,7 +1,7 @@
-"""Sessions: requests of one client to a site with no longer pause between two of them than a gap.
+"""Find sessions: requests of one client to a site without a pause longer than ``gap_s`` seconds.
 
-A site is a topic of access-log lines. Works on a stream of events (``events.watermark``), which have the columns
-``topic``, ``client``, ``time``, ``path``, ``status`` and ``bytes``, as on a table.
+A site is a topic of access-log lines. The functions work on a stream or a table of events (``events.watermark``) with
+the columns ``topic``, ``client``, ``time``, ``path``, ``status`` and ``bytes``.
 """
 
 from pyspark.sql import Column, DataFrame
@@ -9,9 +9,9 @@ from pyspark.sql import functions as sf
 
 
 def sessions_of(events: DataFrame, *, gap_s: int) -> DataFrame:
-    """A row a session, from its first request to its last; paths are null where no request had one.
+    """Return a row per session, from its first request to its last. Paths are null if no request has one.
 
-    Requests of one second have no order: of theirs the entry is the first path by its name, the exit the last.
+    Requests of the same second have no order. Of these the entry is the first path by name, and the exit the last.
 
     Columns: site, client string; session_start, session_end timestamp; duration_s, requests, errors, bytes bigint;
     entry_path, exit_path string.
@@ -26,7 +26,7 @@ def sessions_of(events: DataFrame, *, gap_s: int) -> DataFrame:
         sf.max(at)["path"].alias("exit_path"),
     )
     start: Column = sf.col("session.start")
-    # Spark's session ends where a request would no longer belong to it.
+    # Spark's session ends ``gap_s`` after its last request.
     end = sf.col("session.end") - sf.expr(f"interval {gap_s} seconds")
     return found.select(
         sf.col("topic").alias("site"),
