@@ -77,7 +77,7 @@ def _field(number: int) -> Column:
 
 
 def _escaped(text: Column) -> Column:
-    """Return the text without the server's escapes."""
+    """Turn the private-use characters back into the server's escape sequences."""
     backslashes = sf.replace(text, sf.lit(_BACKSLASH), sf.lit("\\\\"))
     return sf.replace(backslashes, sf.lit(_QUOTE), sf.lit('\\"'))
 

@@ -1,21 +1,21 @@
-"""Pictures that matplotlib draws, looked at before they are pixels."""
+"""Check the plots that matplotlib draws, before they become pixels."""
 
 import pytest
 from matplotlib.figure import Figure
 
 _TOLERANCE = 0.01
-"""Inches: less than two pixels of a picture."""
+"""The tolerance in inches: less than two pixels."""
 
 
 def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that are saved from now on, as a list that grows."""
+    """Return a list to which every figure is added that is saved from now on."""
     figures: list[Figure] = []
     save = Figure.savefig
 
     def saved(figure: Figure, path: str, *, dpi: float) -> None:
         figures.append(figure)
         save(figure, path, dpi=dpi)
-        # Letters are a little wider or narrower at another resolution than the one that was laid out.
+        # At another resolution than that of the layout, letters have slightly different widths.
         figure.set_dpi(dpi)
 
     monkeypatch.setattr(Figure, "savefig", saved)
@@ -23,7 +23,7 @@ def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def cut_off(figure: Figure) -> list[str]:
-    """The sides of a picture beyond which something was drawn."""
+    """Return the sides of a figure beyond which something was drawn."""
     drawn, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     beyond = {
         "left": -drawn.x0,

@@ -1,4 +1,4 @@
-"""A simulated cluster with a compacted topic ``t``, and what is done to it."""
+"""A simulated cluster with a compacted topic ``t``, and functions that write to the topic and compact it."""
 
 from milena.model.batch.encode import encode_batch
 from milena.model.columns import RecordColumns
@@ -14,7 +14,7 @@ CONFIGS = {
     "min.cleanable.dirty.ratio": "0.1",
     "delete_retention_ms": "5000",
 }
-"""Closed after a second, compacted when a tenth is new; tombstones stay for five seconds."""
+"""Segments close after a second. A log is compacted when a tenth of it is new. Tombstones stay for five seconds."""
 
 
 async def write(cluster: Cluster, *pairs: tuple[str, str | None]) -> None:
@@ -30,7 +30,7 @@ async def write(cluster: Cluster, *pairs: tuple[str, str | None]) -> None:
 
 
 async def update(cluster: Cluster, rounds: int) -> None:
-    """Write every one of four keys again and again, and wait until segments may be closed."""
+    """Write each of four keys ``rounds`` times, and wait until segments may be closed."""
     for number in range(rounds):
         await write(cluster, *((f"key-{n}", f"{number}") for n in range(4)))
     await LoopClock().sleep(1_100)

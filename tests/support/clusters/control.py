@@ -1,4 +1,4 @@
-"""Controllers of several nodes on one shared metadata log; brokers are played by hand."""
+"""The controllers of several nodes on one shared metadata log. Tests play the brokers."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ def registration(
 
 
 def store(log: SharedLog, node_id: int, clock: LoopClock | None = None) -> MetadataStore:
-    """A node's hold on the shared metadata."""
+    """Return a node's metadata store on the shared log."""
     machine = MetadataMachine()
     return MetadataStore(
         node_id=node_id,
@@ -66,7 +66,7 @@ def store(log: SharedLog, node_id: int, clock: LoopClock | None = None) -> Metad
 
 @dataclass(eq=False)
 class ControlledNode:
-    """One node's metadata and controller."""
+    """The metadata store and the controller of one node."""
 
     metadata: MetadataStore
     controller: Controller
@@ -76,7 +76,7 @@ class ControlledNode:
 
 @dataclass(eq=False)
 class Control:
-    """Nodes 1 to 3, of which 1 is the Raft leader once ``start`` was called; brokers register on demand."""
+    """Nodes 1 to 3; after ``start``, node 1 is the Raft leader. Brokers register when a test says so."""
 
     log: SharedLog = field(default_factory=SharedLog)
     clock: LoopClock = field(default_factory=LoopClock)
@@ -121,7 +121,7 @@ class Control:
         return self.probes.get(broker_id, ProbeResult.CONNECTED)
 
     async def start(self, *brokers: int) -> "Control":
-        """Node 1 becomes controller; these brokers register and are let in."""
+        """Make node 1 the controller; register and unfence these brokers."""
         self.log.elect(1)
         await settle()
         for broker_id in brokers:
@@ -177,7 +177,7 @@ class Control:
         epoch: int | None = None,
         index: int | None = None,
     ) -> BrokerHeartbeatAnswer | MilenaError:
-        """A heartbeat, and its answer or refusal."""
+        """Send a broker's heartbeat; return the response or the error."""
         report = BrokerHeartbeatRequest(
             broker_epoch=self.epochs[broker_id] if epoch is None else epoch,
             echo=self.echoes.get(broker_id, 0) if echo is None else echo,
@@ -193,7 +193,7 @@ class Control:
         return answer
 
     def hear_majority(self) -> None:
-        """The controller has just heard of the other voters."""
+        """Note that the controller has just heard from the other voters."""
         self.nodes[1].quorum.contacts.update({2: self.clock.now_ms(), 3: self.clock.now_ms()})
 
     def beat_all(self, *but: int) -> None:
@@ -202,7 +202,7 @@ class Control:
                 self.beat(broker_id)
 
     async def live(self, ms: float, *silent: int) -> None:
-        """Time passes; every broker but the silent ones sends heartbeats."""
+        """Let time pass; all brokers except the silent ones send heartbeats."""
         end = self.clock.now_ms() + ms
         while self.clock.now_ms() < end:
             self.beat_all(*silent)

@@ -1,7 +1,6 @@
-"""One scenario a guard of the consensus core: it goes well, and does not without that guard.
+"""A scenario per guard of the consensus core. It succeeds with the guard, and fails without it.
 
-``test_guards`` runs each twice: with the modules as they are, and with all of this imported again after the guard was
-taken out of the source.
+``test_guards`` runs each scenario twice: with the real modules, and with copies from which the guard was removed.
 """
 
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from tests.support.clusters.raft_bench import DIRECTORY, Bench, entries, entry, 
 
 Scenario = Callable[[], bool]
 SCENARIOS: dict[str, Scenario] = {}
-"""By the name of the guard's row in the list of mutations."""
+"""The scenarios, by the guard's name in the list of mutations."""
 
 
 def scenario(guard: str) -> Callable[[Scenario], Scenario]:
@@ -28,7 +27,7 @@ def scenario(guard: str) -> Callable[[Scenario], Scenario]:
 
 
 def goes_well(name: str) -> bool:
-    """Run a scenario."""
+    """Run a scenario; return whether it succeeded."""
     _Clock.now = 100.0
     with use_clock(lambda: _Clock.now):
         return SCENARIOS[name]()
@@ -52,7 +51,7 @@ def pass_time(made: Bench, seconds: float) -> None:
 
 
 def follower(last: int = 10, **options: object) -> Bench:
-    """A follower of node 1 in term 1 that holds entries up to ``last`` and was told of no commit."""
+    """Return a follower of node 1 in term 1 that has entries up to ``last`` and knows of no commit."""
     made = bench(**options)
     made.append(previous=entry(1), new=entries(2, last))
     made.core.tick()
@@ -135,7 +134,7 @@ def an_append_without_entries_truncates_nothing() -> bool:
 @scenario("cap")
 def an_unverified_tail_is_not_committed() -> bool:
     made = follower()
-    # The leader of term 2 matches up to 5 only, and has committed 10 of its own.
+    # The leader of term 2 shares this log only up to 5, and has committed its own entries up to 10.
     made.append(previous=entry(5), new=[], leader=2, term=2, commit=10)
     return made.core.library.commit_index <= 5
 
@@ -186,7 +185,7 @@ def a_repeated_vote_counts_once() -> bool:
 
 
 def forwarded(made: Bench) -> tuple[int, list[Failure | None]]:
-    """A command on its way to leader 1: its request id, and where the outcome goes."""
+    """Forward a command to leader 1; return its request id, and the list that gets its outcome."""
     outcome: list[Failure | None] = []
     made.core.propose(b"x", lambda _response, failure: outcome.append(failure))
     (message,) = made.take("apply_command")
@@ -249,7 +248,7 @@ def a_gap_between_pieces_ends_the_transfer() -> bool:
 
 
 def made_answer(next_index: int) -> Message:
-    """The answer to a piece so far: ``next_index - 1`` bytes were received."""
+    """Return the response to a snapshot piece after ``next_index - 1`` bytes were received."""
     return {
         "type": "next_node_idx",
         "term": 1,
@@ -270,7 +269,7 @@ def a_damaged_snapshot_is_not_acknowledged() -> bool:
 
 
 def leader_with_snapshot() -> Bench:
-    """Leads term 4 from a snapshot at 40; node 2 needs it, node 1 does not."""
+    """Return a leader of term 4 with a snapshot at 40; node 2 needs the snapshot, node 1 does not."""
     made = follower(last=40)
     made.append(previous=entry(40), new=[], commit=40)
     made.core.tick()
@@ -285,7 +284,7 @@ def leader_with_snapshot() -> Bench:
 
 
 def pieces(made: Bench) -> list[tuple[bool, int]]:
-    """(is first, offset) of the pieces sent to node 2."""
+    """Return (is first, offset) of each piece sent to node 2."""
     found = [
         message["serialized"]
         for node_id, message in made.sent

@@ -55,7 +55,10 @@ def leader(
     min_insync: int = 2,
     stored_end: int | None = None,
 ) -> PartitionLeader:
-    """Broker 1 (epoch 10) leads in epoch 5 from ``log_end``; replicas 1, 2, 3; partition epoch 7; lag bound 10 s."""
+    """Return a leader in epoch 5 on broker 1 (broker epoch 10) with replicas 1, 2 and 3, and partition epoch 7.
+
+    Its log ends at ``log_end``; a follower may lag for 10 s.
+    """
     return PartitionLeader(
         broker_id=1,
         broker_epoch=10,

@@ -1,7 +1,7 @@
-"""Real nodes for tests, driven as a client drives them: plain HTTP, one call at a time, no code of the node.
+"""Real nodes for tests, used like a client uses them: plain HTTP, one call at a time, without the node's code.
 
-``eventually`` is the only way to wait: it asks again until the answer is right or the deadline has passed. Deadlines
-are generous, because they cost time only when something is broken.
+Tests wait only with ``eventually``, which repeats a question until the answer is right or the deadline has passed.
+Deadlines are long, because they take time only if something is broken.
 """
 
 import asyncio
@@ -31,18 +31,21 @@ READY_S = 180.0
 POLL_S = 0.05
 ANSWER_S = 60.0
 SESSION_MS = 8_000
-"""The session of brokers. A machine that stalls for a second or two must not end it: writes would be refused until the
-next heartbeat, and leaders replaced. A killed node is still noticed at once. A paused one is noticed after it."""
+"""The session timeout of brokers, longer than the stall of a busy machine.
+
+A session that ends refuses writes until the next heartbeat, and its leaders are replaced. A killed node is noticed at
+once in any case, a paused node when its session ends.
+"""
 JSON = "application/json"
 NO_QUORUM = b'"error_code":50305'
-"""In a refusal: there is no Raft leader, or no majority; nothing was done."""
+"""The error code of a refusal because there is no Raft leader or no majority. Nothing was done."""
 UNREACHED = b'"error_code":50302'
-"""In a refusal: the leader did not answer. Nodes wait two seconds for each other's reads."""
+"""The error code of a refusal because the leader did not respond. A node waits two seconds for another node's reads."""
 ELECTION_S_MAX = 20.0
 SECRET = "local-cluster"
 BATCH = "application/vnd.milena.batch"
 BASE_TIMESTAMP_MS = (int(time.time()) - 3600) * 1000
-"""The base of encoded batches: an hour ago, a whole second. Much older, and retention would take them."""
+"""The base timestamp of encoded batches: an hour ago. Retention would delete much older records."""
 
 T = TypeVar("T")
 
@@ -60,12 +63,12 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body, which must be JSON."""
+        """Return the body, which must be JSON."""
         return json.loads(self.body)
 
     @property
     def refusal(self) -> tuple[int, int]:
-        """Status and error code of an answer that is none."""
+        """Return the status and the error code of an error response."""
         assert self.status >= 400, self
         return self.status, self.json["error_code"]
 
@@ -105,8 +108,9 @@ def call_with(
 ) -> Answer:
     """Send a request. A body that is not bytes is sent as JSON.
 
-    A patient call repeats a request that was refused because there is no Raft leader: a machine that stalls may cost
-    an election, and a node waits three seconds for its end. It also repeats a read that did not reach its leader.
+    A patient call repeats a request that was refused because there is no Raft leader. A machine that stalls may cause
+    an election, and a node waits only three seconds for its end. A patient call also repeats a read that did not reach
+    the leader.
     """
     method, path = line.split(" ")
     if query:
@@ -141,13 +145,13 @@ def _ask(
 
 
 def ok(answer: Answer) -> Any:
-    """The JSON of an answer that must be a success."""
+    """Return the JSON of a response, which must be a success."""
     assert 200 <= answer.status < 300, answer
     return json.loads(answer.body) if answer.body else None
 
 
 def eventually(check: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
-    """Return the result of ``check`` once it is true, with neither a failed assertion nor a broken connection."""
+    """Repeat ``check`` until it returns a true value without a failed assertion or connection; return that value."""
     end = time.monotonic() + deadline_s
     while True:
         try:
@@ -163,7 +167,7 @@ def eventually(check: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
 
 @contextmanager
 def in_background(work: Callable[[], T]) -> Iterator["Future[T]"]:
-    """``work`` on a thread of its own, which has ended when the block is left."""
+    """Run ``work`` on its own thread; leaving the block waits for its end."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(work)
 
@@ -176,11 +180,11 @@ def running_cluster(
     credentials: Credentials = ANONYMOUS,
     **options: object,
 ) -> Iterator[LocalCluster]:
-    """Nodes that are ready; ``options`` are settings of every node, ``credentials`` who watches them."""
+    """Start nodes and wait until they are ready. ``options`` are settings of all nodes, ``credentials`` for waiting."""
     environment = {f"MILENA_{name.upper()}": str(value) for name, value in options.items()}
     environment.setdefault("MILENA_CLUSTER_SECRET", SECRET)
     environment.setdefault("MILENA_BROKER_SESSION_MS", str(SESSION_MS))
-    # A test that looks for a leader and then does something to it must not be overtaken.
+    # Disable leader balancing: it could move a leader between the moment a test finds it and the moment it acts on it.
     environment.setdefault("MILENA_LEADER_BALANCE_INTERVAL_MS", "0")
     cluster = LocalCluster(
         directory, node_count=node_count, environment=environment, credentials=credentials
@@ -194,7 +198,7 @@ def running_cluster(
 
 
 def start_command(*options: str, log_path: Path, **settings: object) -> NodeProcess:
-    """``milena start`` with these options and settings, not started yet; it has the secret of ``running_cluster``."""
+    """Return a process for ``milena start``, not yet started, with the cluster secret of ``running_cluster``."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
     given = {f"MILENA_{name.upper()}": str(value) for name, value in settings.items()}
     return NodeProcess(
@@ -210,7 +214,7 @@ def wait_ready(cluster: LocalCluster, *nodes: LocalNode) -> None:
 
 
 def restart(cluster: LocalCluster, *nodes: LocalNode) -> None:
-    """Start what is down and wait until it serves again."""
+    """Start the nodes that do not run, and wait until all are ready."""
     for node in nodes:
         node.process.start()
     wait_ready(cluster, *nodes)
@@ -241,7 +245,7 @@ def create_topic(
 
 
 def cluster_id(node: LocalNode) -> str:
-    """Under which v3 knows the cluster."""
+    """Return the cluster's id, which v3's paths contain."""
     return str(ok(call(node, "GET /v3/clusters"))["data"][0]["cluster_id"])
 
 
@@ -256,26 +260,26 @@ def metadata(node: LocalNode, **query: object) -> Any:
 
 
 def partition_state(node: LocalNode, topic: str, partition: int = 0) -> Any:
-    """Leader, leader epoch, replicas and in-sync replicas, as this node knows them."""
+    """Return the leader, leader epoch, replicas and in-sync replicas, as this node knows them."""
     topics = {t["name"]: t for t in metadata(node)["topics"]}
     assert topic in topics, sorted(topics)
     return topics[topic]["partitions"][partition]
 
 
 def leader_of(cluster: LocalCluster, topic: str, partition: int = 0) -> LocalNode:
-    """The node that leads a partition, as a node that runs says."""
+    """Return the node that leads a partition, as a running node reports it."""
     asked = next(node for node in cluster.nodes if node.process.is_running)
     leader = eventually(lambda: partition_state(asked, topic, partition)["leader"])
     return cluster.node(leader)
 
 
 def others(cluster: LocalCluster, *nodes: LocalNode) -> list[LocalNode]:
-    """All nodes but these."""
+    """Return all nodes except these."""
     return [node for node in cluster.nodes if node not in nodes]
 
 
 def wait_in_sync(cluster: LocalCluster, topic: str, partition: int = 0) -> None:
-    """Wait until every replica is in sync again, as all nodes see it."""
+    """Wait until all nodes report every replica as in sync."""
 
     def is_whole() -> bool:
         states = [partition_state(node, topic, partition) for node in cluster.nodes]
@@ -295,7 +299,7 @@ def write(
     key: str | None = None,
     **query: object,
 ) -> Answer:
-    """Produce JSON values; ``key`` is the Idempotency-Key."""
+    """Produce JSON values; ``key`` is the Idempotency-Key header."""
     path = f"/topics/{topic}" + ("" if partition is None else f"/partitions/{partition}")
     headers = {} if key is None else {"Idempotency-Key": key}
     body = {"records": [{"value": value} for value in values]}
@@ -303,29 +307,29 @@ def write(
 
 
 def offsets_of(answer: Answer) -> list[tuple[int, int]]:
-    """Partition and offset of each record that was written."""
+    """Return the partition and offset of each written record."""
     receipts = ok(answer)["offsets"]
     assert all(receipt["error_code"] is None for receipt in receipts), receipts
     return [(receipt["partition"], receipt["offset"]) for receipt in receipts]
 
 
 def read(node: LocalNode, topic: str, partition: int = 0, **query: object) -> Answer:
-    """Fetch records, from the first on when nothing is said."""
+    """Fetch records, by default from the first one."""
     return call_with(node, f"GET /topics/{topic}/partitions/{partition}/records", None, query)
 
 
 def values(node: LocalNode, topic: str, partition: int = 0, **query: object) -> list[Any]:
-    """The values that a fetch gives."""
+    """Return the values of a fetch."""
     return [record["value"] for record in ok(read(node, topic, partition, **query))]
 
 
 def end_offset(node: LocalNode, topic: str, partition: int = 0) -> int:
-    """The high watermark, as the leader knows it."""
+    """Return the high watermark, as the leader knows it."""
     return int(ok(call(node, f"GET /topics/{topic}/partitions/{partition}/offsets"))["end_offset"])
 
 
 def last_stable_offset(node: LocalNode, topic: str, partition: int = 0) -> int:
-    """Where committed records end, as the leader knows it."""
+    """Return the end of the committed records, as the leader knows it."""
     told = ok(call(node, f"GET /topics/{topic}/partitions/{partition}/offsets"))
     return int(told["last_stable_offset"])
 
@@ -336,7 +340,7 @@ def encoded(
     keys: Sequence[bytes | None] | None = None,
     codec: Codec = Codec.NONE,
 ) -> bytes:
-    """A record batch as a client encodes it; ``producer`` is id, epoch and first sequence."""
+    """Return a record batch as a client encodes it; ``producer`` is id, epoch and first sequence."""
     columns = RecordColumns(
         offset_deltas=None,
         timestamp_deltas=None,
@@ -357,7 +361,7 @@ def write_batch(
 
 
 def metric(node: LocalNode, name: str, **labels: object) -> float:
-    """A value that the node reports of itself; ``name`` without the prefix."""
+    """Return the value of one of the node's metrics; ``name`` has no prefix."""
     wanted = {f'{label}="{value}"' for label, value in labels.items()}
     for line in call(node, "GET /metrics").body.decode().splitlines():
         series, _, value = line.rpartition(" ")

@@ -1,7 +1,7 @@
-"""Whole nodes in one process, on virtual time: real shells, memory disks, a network and a quorum that tests control.
+"""Whole nodes in one process, on virtual time: real code, memory disks, and a network and a quorum that tests control.
 
 The nodes are those of ``node.assembly``, without the sockets, HTTP and Raft of ``node.wiring``. A cluster of three
-starts within a few virtual milliseconds; everything random comes from one seed.
+starts within a few virtual milliseconds. All random choices come from one seed.
 """
 
 import asyncio
@@ -43,11 +43,11 @@ ROOT = "/data"
 ELECTION_MS = 300
 SESSION_MS = 1_500
 BY_HAND = ("compactor", "scrubber", "doubts")
-"""Parts that a test starts itself: they would change the files that other tests look at."""
+"""Parts that are not started with a node, because they change files that other tests inspect."""
 
 
 class SimNode(Assembly):
-    """One process. ``fatal`` holds what a real one would have died of; it is dead then."""
+    """One simulated process. ``fatal`` is the error that would end a real process; with it this one counts as dead."""
 
     def __init__(self, cluster: "Cluster", node_id: int) -> None:
         self.cluster = cluster
@@ -136,7 +136,7 @@ class SimNode(Assembly):
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def end(self) -> None:
-        """No task of this process goes on. What runs a moment longer, on "threads", does no harm."""
+        """End all tasks of this process. A job on a simulated thread may run a little longer, without effect."""
         self.is_over = True
         self.quorum.stop_now()
         await self._end_tasks()
@@ -148,7 +148,7 @@ class SimNode(Assembly):
         self.fetch_server.close()
 
     async def stop(self) -> None:
-        """A graceful stop, in the order of the wiring."""
+        """Stop gracefully, in the order of ``node.wiring``."""
         await self.membership.drain(timeout_ms=5_000)
         self.controller.close()
         await self.quorum.transfer_leadership(timeout_ms=1_000)
@@ -197,7 +197,7 @@ class SimNode(Assembly):
         return await self.deletions.delete_records(topic, partition, before, timeout_ms=timeout_ms)
 
     async def read(self, topic: str, partition: int = 0, *, is_local: bool = False) -> list[str]:
-        """All committed values."""
+        """Return all committed values."""
         found: list[str] = []
         offset: int | str = "earliest"
         while True:
@@ -210,7 +210,7 @@ class SimNode(Assembly):
 
 @dataclass(eq=False)
 class Cluster:
-    """Nodes, their disks and what joins them."""
+    """Nodes, their disks, and the network and quorum between them."""
 
     node_ids: tuple[int, ...] = (1, 2, 3)
     seed: int = 0
@@ -220,13 +220,13 @@ class Cluster:
     throttle_bytes_per_s: int = 0
     offsets_retention_minutes: int = 60
     is_broken: bool = False
-    """A test plants errors: nodes may contain some."""
+    """Whether the test injects errors, so that the nodes may contain exceptions."""
     idle_ms: int = 300_000
-    """The time after which a REST consumer without calls is forgotten."""
+    """The idle time in ms after which a REST consumer is deleted."""
     feature_max: int = FEATURE_LEVEL_MAX
-    """The feature level up to which the nodes' release goes."""
+    """The highest feature level that the nodes' release supports."""
     skews_ms: dict[int, int] = field(default_factory=dict)
-    """How far clocks are ahead when nodes start."""
+    """How far clocks are ahead when nodes start, in ms."""
     network: Network = field(default_factory=Network)
     log: SharedLog = field(default_factory=SharedLog)
     files: dict[int, MemoryFiles] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class Cluster:
             node_id=node_id,
             data_dir=Path(ROOT),
             auto_create_topics=True,
-            # Shorter than a round of housekeeping: retention is looked after in each.
+            # Check retention often: the period is shorter than a round of housekeeping, so each round checks it.
             retention_check_ms=500,
             broker_session_ms=SESSION_MS,
             heartbeat_ms=200,
@@ -269,7 +269,7 @@ class Cluster:
     # Who reaches whom.
 
     def reaches(self, node_id: int) -> set[int]:
-        """The running nodes that this one talks to, itself included."""
+        """Return the running nodes that this node can reach, including itself."""
         return {
             other
             for other in self.nodes
@@ -277,7 +277,7 @@ class Cluster:
         }
 
     def has_quorum(self, node_id: int) -> bool:
-        """Whether the node hears of a Raft leader that a majority follows."""
+        """Return whether the node can reach a Raft leader that has a majority."""
         leader = self.log.leader_id
         if node_id not in self.nodes or leader not in self.nodes:
             return False
@@ -285,7 +285,7 @@ class Cluster:
         return is_led and len(self.reaches(leader)) * 2 > len(self.node_ids)
 
     def topology_changed(self) -> None:
-        """Raft elects another leader a while after the present one was lost."""
+        """Let the quorum elect another leader, some time after the present one lost its majority."""
         for node in list(self.nodes.values()):
             node.quorum.hear()
         if self._election is None:
@@ -312,7 +312,7 @@ class Cluster:
         for node_id in self.node_ids:
             await self.restart(node_id)
         await self.until(lambda: all(n.membership.is_unfenced for n in self.nodes.values()))
-        # They take writes once the clocks were compared.
+        # Nodes accept writes only after they have compared their clocks and have a lease.
         await self.until(lambda: all(n.membership.has_lease for n in self.nodes.values()))
         return self
 
@@ -323,7 +323,7 @@ class Cluster:
         return node
 
     async def kill(self, node_id: int, *, power: bool = False, keep: Keep = "none") -> None:
-        """The process dies; with ``power``, its unsynced writes are lost too."""
+        """Kill the process; with ``power``, its unsynced writes are lost too."""
         node = self.nodes.pop(node_id)
         self.dead.append(node)
         self.network.kill(node_id)
@@ -353,7 +353,7 @@ class Cluster:
         self.topology_changed()
 
     async def close(self) -> None:
-        """End everything; no process may have died by itself."""
+        """End all nodes; fail if a process died by itself."""
         for node_id in list(self.nodes):
             node = self.nodes.pop(node_id)
             self.dead.append(node)
@@ -389,7 +389,7 @@ class Cluster:
         return max((n.metadata.image for n in self.nodes.values()), key=lambda image: image.index)
 
     async def create(self, topic: str, *placement: tuple[int, ...], **configs: str) -> None:
-        """A topic that is led and in sync everywhere."""
+        """Create a topic; return when every partition has a leader and all replicas are in sync."""
         named = tuple(sorted((k.replace("_", "."), v) for k, v in configs.items()))
         topic_id = self.new_topic_id()
         await self.any.metadata.propose(
@@ -399,7 +399,7 @@ class Cluster:
         await self.until(lambda: self.is_led(topic))
 
     def is_led(self, topic: str) -> bool:
-        """Whether every partition's leader has taken over."""
+        """Return whether every partition's leader has taken over."""
         found = self.image.topic(topic)
         if found is None:
             return False
@@ -433,7 +433,7 @@ class Cluster:
 
 
 async def outcome(work: Awaitable[list[ProduceReceipt]]) -> "list[int | None] | MilenaError":
-    """Offsets of a write, or its error."""
+    """Return the offsets of a write, or its error."""
     try:
         receipts = await work
     except MilenaError as error:
@@ -446,7 +446,7 @@ async def outcome(work: Awaitable[list[ProduceReceipt]]) -> "list[int | None] | 
 
 @contextlib.asynccontextmanager
 async def cluster_of(cluster: Cluster | None = None) -> AsyncIterator[Cluster]:
-    """A started cluster that is closed in the end."""
+    """Start a cluster, and close it at the end."""
     found = cluster or Cluster()
     try:
         yield await found.start()

@@ -1,4 +1,4 @@
-"""A planned change of leader of which the former leader has not heard: it has its lease, and believes that it leads."""
+"""A leader that does not know of a planned change of leader: it has its lease, and still acts as the leader."""
 
 from raft_meta.machine.commands import ElectLeaders, LeaderChange
 from tests.support.clusters.nodes import Cluster
@@ -7,7 +7,7 @@ from tests.support.time.virtual_time import after
 
 
 async def written(cluster: Cluster, *values: str) -> None:
-    """A topic led by node 2 with a copy on node 1 and none on node 3."""
+    """Create a topic led by node 2, with a replica on node 1 and none on node 3, and write these values."""
     await cluster.create("t", (2, 1))
     for value in values:
         await cluster.nodes[2].write("t", value)
@@ -21,7 +21,7 @@ def quorum_of(cluster: Cluster, node_id: int) -> FakeQuorum:
 
 
 async def overtaken(cluster: Cluster, deaf: tuple[int, ...] = (2,)) -> None:
-    """Node 1 leads by plan and has acknowledged "c" behind "a" and "b"; the deaf ones have not applied that yet."""
+    """Make node 1 the leader, which acknowledges "c" after "a" and "b". The deaf nodes have not applied the change."""
     await written(cluster, "a", "b")
     quorums = [quorum_of(cluster, node_id) for node_id in deaf]
     heard = [quorum._is_reachable for quorum in quorums]

@@ -1,4 +1,4 @@
-"""Calls between nodes as they were packed at first (``tests/data/peer/calls.json``): what messages are held to."""
+"""Compare the encoding of calls between nodes with the first release's (``tests/data/peer/calls.json``)."""
 
 import json
 from pathlib import Path
@@ -13,12 +13,12 @@ _SAMPLES = json.loads(
 
 
 def names_of_samples() -> frozenset[str]:
-    """The calls that there are samples of."""
+    """Return the names of calls that have samples."""
     return frozenset(_SAMPLES)
 
 
 def samples_of(name: str, side: str) -> list[tuple[bytes, bytes]]:
-    """Headers and bodies of the frames; ``side`` is "request" or "answer"."""
+    """Return the headers and bodies of the frames; ``side`` is "request" or "answer"."""
     return [
         (bytes.fromhex(sample["header"]), bytes.fromhex(sample.get("body", "")))
         for sample in _SAMPLES[name][side]
@@ -26,7 +26,7 @@ def samples_of(name: str, side: str) -> list[tuple[bytes, bytes]]:
 
 
 def calls_of(module: object) -> dict[str, CallType[Message, Message]]:
-    """The rows of a room's table of calls, by name."""
+    """Return the rows of a module's table of calls, by name."""
     return {call.name: call for call in vars(module).values() if isinstance(call, CallType)}
 
 
@@ -37,7 +37,7 @@ def fields_of(header: bytes) -> Fields:
 
 
 def check_samples(call: CallType[RequestT, AnswerT], side: str, messages: list[Message]) -> None:
-    """These messages, in this order, are what the samples say, and are packed as those are: keys, values and size."""
+    """Check that the samples decode to these messages, and that the messages encode with the same keys and sizes."""
     samples = samples_of(call.name, side)
     kind = call.request if side == "request" else call.answer
     assert [unpack(kind, fields_of(header), body) for header, body in samples] == messages

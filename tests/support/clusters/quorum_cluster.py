@@ -1,4 +1,4 @@
-"""Several ``RaftQuorum``s in one process over loopback, each behind a listener of its own."""
+"""Several ``RaftQuorum`` objects in one process over loopback, each with its own listener."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ class ListMachine:
         self.commands: list[tuple[int, bytes]] = []
 
     def apply(self, index: int, command: bytes) -> bytes:
-        """Remember."""
+        """Remember the command."""
         self.commands.append((index, command))
         return b"%d:%s" % (index, command)
 
@@ -29,12 +29,12 @@ class ListMachine:
         """Do nothing: there are no readers."""
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """A frozen view."""
+        """Return a function that returns the present state."""
         view = list(self.commands)
         return lambda: [b"%d:%s" % item for item in view]
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        """Replace all."""
+        """Replace the state."""
         pairs = [chunk.partition(b":") for chunk in chunks]
         self.commands = [(int(index), command) for index, _, command in pairs]
 
@@ -51,7 +51,7 @@ async def _read_preface(connection: socket.socket) -> bytes:
 
 
 class PeerListener:
-    """Accepts peers, reads the preface and hands the socket to the running quorum."""
+    """Accepts connections of peers, reads the preface, and gives the socket to the running quorum."""
 
     def __init__(self, listening: socket.socket | None = None) -> None:
         self.socket = listening or socket.create_server(("127.0.0.1", 0))
@@ -61,11 +61,11 @@ class PeerListener:
         self._admitting: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         asyncio.get_running_loop().add_reader(self.socket, self._accept)
 
     def _accept(self) -> None:
-        """Not by ``loop.sock_accept``: cancelled at the moment at which somebody comes, it loses the socket."""
+        """Accept without ``loop.sock_accept``: if it is cancelled while a peer connects, the socket is lost."""
         try:
             connection, _ = self.socket.accept()
         except BlockingIOError:
@@ -89,7 +89,7 @@ class PeerListener:
             connection.close()
 
     async def close(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         asyncio.get_running_loop().remove_reader(self.socket)
         self.socket.close()
         for task in self._admitting:
@@ -98,7 +98,7 @@ class PeerListener:
 
 
 class Member:
-    """One node: its listener stays, its quorum comes and goes."""
+    """One node. Its listener stays open while its quorum is stopped and restarted."""
 
     def __init__(self, cluster: "QuorumCluster", node_id: int) -> None:
         self.cluster = cluster
@@ -112,7 +112,7 @@ class Member:
         self.incarnation = 0
 
     async def start(self) -> RaftQuorum:
-        """Start (again) from what is on disk."""
+        """Start the quorum from the state on disk."""
         self.incarnation += 1
         self.machine = ListMachine()
         self.quorum = RaftQuorum(
@@ -136,14 +136,14 @@ class Member:
         return self.quorum
 
     async def stop(self) -> None:
-        """Stop; the directory stays."""
+        """Stop the quorum; its directory stays."""
         quorum, self.quorum = self.quorum, None
         self.listener.quorum = None
         if quorum is not None:
             await quorum.stop()
 
     def wipe(self) -> None:
-        """Lose the directory."""
+        """Delete the directory."""
         shutil.rmtree(self.directory)
 
 
@@ -164,7 +164,7 @@ class QuorumCluster:
         }
 
     def addresses(self) -> dict[int, tuple[str, int]]:
-        """Where the voters listen."""
+        """Return the addresses of the voters."""
         return {voter: self.members[voter].listener.address for voter in self.voter_ids}
 
     async def __aenter__(self) -> "QuorumCluster":
@@ -179,11 +179,11 @@ class QuorumCluster:
             await member.listener.close()
 
     def running(self) -> list[Member]:
-        """Members whose quorum is up."""
+        """Return the members whose quorum runs."""
         return [member for member in self.members.values() if member.quorum is not None]
 
     async def leader(self, timeout: float = 10.0) -> Member:
-        """The member that leads and that a majority agrees on."""
+        """Return the member that leads, and that a majority follows."""
         async with asyncio.timeout(timeout):
             while True:
                 for member in self.running():
@@ -196,5 +196,5 @@ class QuorumCluster:
                 await asyncio.sleep(0.01)
 
     def followers(self, leader: Member) -> list[Member]:
-        """The other running voters."""
+        """Return the other running voters."""
         return [m for m in self.running() if m is not leader and m.node_id in self.voter_ids]

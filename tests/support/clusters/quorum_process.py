@@ -1,10 +1,10 @@
-"""One voter as a process of its own, for tests that kill it.
+"""A voter in its own process, for tests that kill it.
 
     python -m tests.support.clusters.quorum_process NODE_ID LISTENING_FD DIRECTORY INCARNATION ID=HOST:PORT...
 
-It proposes one command after the other and prints ``ack INDEX COMMAND`` for each that was acknowledged. ``stop`` on
-its standard input ends that; it then waits for a barrier and prints ``log INDEX:COMMAND ...``, and goes on as a voter
-until the next line, since the others need it for theirs.
+The process proposes commands one after the other, and prints ``ack INDEX COMMAND`` for each acknowledged command. The
+line ``stop`` on standard input ends the proposals. The process then waits for a barrier and prints ``log INDEX:COMMAND
+...``. It remains a voter until the next line, because other voters need it for their barriers.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One ``RaftCore`` on a bench: memory files, a clock that stands still, and every message it sends."""
+"""A test bench for one ``RaftCore``: memory files, a manual clock, and a list of all messages that it sends."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -14,24 +14,24 @@ PIECE_BYTES = 64
 
 
 def entry(index: int, term: int = 1) -> Entry:
-    """A command at an index; index 1 is the no-op that every log begins with."""
+    """Return a command at an index; index 1 is the no-op at the start of every log."""
     return (b"\0%d" % index, index, term) if index > 1 else (b"\1", 1, 0)
 
 
 def entries(first: int, last: int, term: int = 1) -> list[Entry]:
-    """Commands at a run of indexes, both ends included."""
+    """Return commands at the indexes ``first`` to ``last``, both inclusive."""
     return [entry(index, term) for index in range(first, last + 1)]
 
 
 class BenchMachine:
-    """Remembers what was applied; the state is the list."""
+    """Remembers the applied commands; its state is the list of them."""
 
     def __init__(self) -> None:
         self.applied: list[bytes] = []
         self.on_apply: Callable[[], None] = lambda: None
 
     def apply(self, index: int, command: bytes) -> bytes:
-        """Remember."""
+        """Remember the command."""
         self.on_apply()
         self.applied.append(command)
         return command
@@ -40,17 +40,17 @@ class BenchMachine:
         """Do nothing: there are no readers."""
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """A frozen view."""
+        """Return a function that returns the present state."""
         view = list(self.applied)
         return lambda: view
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        """Replace."""
+        """Replace the state."""
         self.applied = list(chunks)
 
 
 class Bench:
-    """Node 0 of ``voters``; the others exist only as messages. ``sent``: (node id, message)."""
+    """Runs node 0 of ``voters``; the other nodes exist only as messages. ``sent`` has (node id, message)."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Bench:
         self.boot(is_learner=is_learner)
 
     def boot(self, *, is_learner: bool = False) -> None:
-        """Build the core from what is on disk."""
+        """Create the core from the state on disk."""
         self.machine = BenchMachine()
         self.wal = Wal(self.files, f"{DIRECTORY}/wal", room_step_bytes=4096, reserve_bytes=1024)
         self.snapshots = SnapshotStore(self.files, DIRECTORY, piece_bytes=PIECE_BYTES)
@@ -104,12 +104,12 @@ class Bench:
         self.became_member = True
 
     def send(self, node_id: int, message: Message) -> None:
-        """See ``MessageSender``."""
+        """Note a message; part of ``MessageSender``."""
         self.on_send(message)
         self.sent.append((node_id, message))
 
     def is_congested(self, _node_id: int) -> bool:
-        """See ``MessageSender``."""
+        """Return False; part of ``MessageSender``."""
         return self.is_blocked
 
     # -- inputs
@@ -123,7 +123,7 @@ class Bench:
         term: int = 1,
         commit: int = 1,
     ) -> None:
-        """An append from a leader."""
+        """Deliver an append from a leader."""
         self.core.receive(
             leader,
             {
@@ -147,7 +147,7 @@ class Bench:
         term: int = 1,
         commit: int = 1,
     ) -> None:
-        """A snapshot piece from a leader."""
+        """Deliver a snapshot piece from a leader."""
         chunk = None if data is None else (data, offset == 0, is_last, (1, serial), offset)
         self.core.receive(
             leader,
@@ -162,7 +162,7 @@ class Bench:
     def acknowledge(
         self, node_id: int, next_index: int, *, term: int, success: bool = True, reset: bool = False
     ) -> None:
-        """A follower's answer."""
+        """Deliver a follower's response to an append."""
         self.core.receive(
             node_id,
             {
@@ -176,20 +176,20 @@ class Bench:
         )
 
     def lead(self, term: int = 4) -> None:
-        """Make the core the leader of a term, and let it say so."""
+        """Make the core the leader of a term, and let it announce that."""
         self.core.library.set_term(term, self.node_id)
         self.core.library.campaign_as_leader()
         self.core.tick()
 
     def pass_time(self, seconds: float, step: float = 0.05) -> None:
-        """Tick as time goes by."""
+        """Let time pass, with a tick each ``step`` seconds."""
         end = self.now + seconds
         while self.now < end:
             self.now += step
             self.core.tick()
 
     def finish_jobs(self) -> None:
-        """Run what waits in the background."""
+        """Run the jobs that wait in the background."""
         jobs, self.jobs = self.jobs, []
         for job, done in jobs:
             job()
@@ -198,7 +198,7 @@ class Bench:
     # -- outputs
 
     def take(self, kind: str) -> list[Message]:
-        """Tick, then the messages of a type that were sent; they are forgotten."""
+        """Tick; return and forget the sent messages of a type."""
         self.core.tick()
         found = [message for _, message in self.sent if message["type"] == kind]
         self.sent.clear()
@@ -206,12 +206,12 @@ class Bench:
 
     @property
     def last_index(self) -> int:
-        """End of the log."""
+        """Return the index of the last entry."""
         return self.wal.entries[-1][1]
 
 
 def snapshot_bytes(index: int, term: int = 1) -> bytes:
-    """The file of a snapshot that holds the entries up to ``index``."""
+    """Return the file of a snapshot with the entries up to ``index``."""
     files = MemoryFiles()
     meta = SnapshotMeta(last=entry(index, term), previous=entry(index - 1, term))
     state = [command[1:] for command, _, _ in entries(2, index, term)]

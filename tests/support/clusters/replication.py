@@ -1,4 +1,4 @@
-"""Two brokers' replicas of partitions, joined by the real fetcher and fetch server over a network in memory."""
+"""Two brokers' replicas of partitions, connected by the real fetcher and fetch server over a memory network."""
 
 import itertools
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ LEADER, FOLLOWER = 1, 2
 
 @dataclass(eq=False)
 class Replicated:
-    """Broker 1 leads ``count`` partitions in epoch 5, broker 2 follows them; both are in sync."""
+    """Broker 1 leads ``count`` partitions in epoch 5. Broker 2 follows them; both are in sync."""
 
     count: int = 1
     wait_ms: int = 500
     network: Network = field(default_factory=Network)
     configs: dict[str, str] = field(default_factory=dict)
     counts: NodeCounts = field(default_factory=NodeCounts)
-    """Fetches of other logs of the follower's node."""
+    """The counters of the follower's node."""
 
     def __post_init__(self) -> None:
         self.brokers: dict[int, Broker] = leaders.brokers(1, 2)
@@ -55,7 +55,7 @@ class Replicated:
         return Bench(broker_id=broker_id, settings=settings(**self.configs))
 
     def serve(self) -> None:
-        """A fresh fetch server at the leader's node."""
+        """Give the leader's node a new fetch server."""
         self.server = FetchServer(find_runner=self._find, brokers=lambda: self.brokers)
         self.network.handlers[LEADER] = {
             FETCH: self.server.on_fetch,
@@ -95,7 +95,7 @@ class Replicated:
         return self
 
     def requests(self) -> list[dict[str, object]]:
-        """Every fetch so far."""
+        """Return every fetch request so far."""
         return [fields for _, _, kind, fields in self.network.calls if kind == FETCH]
 
     async def stop(self) -> None:

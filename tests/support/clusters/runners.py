@@ -1,4 +1,4 @@
-"""One partition runner on a memory disk, and everything that it tells others."""
+"""One partition runner on a memory disk, with a record of everything that it reports to other parts."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ def settings(**configs: str) -> TopicSettings:
 
 
 def batch(*values: str, producer: ProducerStamp | None = None, key: bytes | None = None) -> bytes:
-    """A batch of these values. ``key``: 16 bytes of an idempotency key; its body is the values'."""
+    """Return a batch of these values. ``key`` has the 16 bytes of an idempotency key for them."""
     idempotency = None
     if key is not None:
         body = repr(values).encode()[:8].ljust(8, b".")
@@ -62,7 +62,7 @@ def batch(*values: str, producer: ProducerStamp | None = None, key: bytes | None
 
 
 def values_of(data: bytes) -> list[str]:
-    """The values of every record in a piece of log."""
+    """Return the values of all records in log bytes."""
     found: list[str] = []
     for position, header in iterate_batches(data):
         columns = decode_columns(data, header, position, bytes_max=1 << 20)
@@ -72,7 +72,7 @@ def values_of(data: bytes) -> list[str]:
 
 @dataclass(eq=False)
 class Bench:
-    """Broker ``broker_id``'s replica of a partition with replicas 1, 2, 3."""
+    """Broker ``broker_id``'s replica of a partition with replicas 1, 2 and 3."""
 
     broker_id: int = 1
     files: MemoryFiles = field(default_factory=MemoryFiles)
@@ -85,7 +85,7 @@ class Bench:
     doubts: list[int | None] = field(default_factory=list)
     counts: NodeCounts = field(default_factory=NodeCounts)
     appends: int = 0
-    """Times that the runner told of one."""
+    """How often the runner reported an append."""
     brokers: dict[int, Broker] = field(default_factory=lambda: leaders.brokers(1, 2, 3))
 
     def __post_init__(self) -> None:
@@ -132,7 +132,7 @@ class Bench:
         return self.runner.log
 
     def image(self, state: Partition) -> None:
-        """The image says so."""
+        """Publish an image with this state of the partition."""
         self.runner.on_image(
             state,
             settings=self.settings,
@@ -158,7 +158,7 @@ class Bench:
         *,
         expected_end: int | None = None,
     ) -> "asyncio.Task[BatchReceipt]":
-        """A writer."""
+        """Start an append as a writer would; return its task."""
 
         async def append() -> BatchReceipt:
             return await self.runner.append(
@@ -172,13 +172,13 @@ class Bench:
         return asyncio.get_running_loop().create_task(append())
 
     async def sent(self, *values: str, acks: Acks = Acks.LEADER) -> BatchReceipt:
-        """Append and wait for the answer."""
+        """Append, and wait for the response."""
         task = self.send(batch(*values), acks)
         await settle()
         return await task
 
     def ack(self, follower: int, offset: int | None = None, last_epoch: int | None = None) -> str:
-        """A follower tells its position (our end by default); the verdict's name."""
+        """Report a follower's position, by default the log's end; return the name of the verdict."""
         runner = self.runner
         return runner.on_replica_fetch(
             follower=follower,
@@ -190,7 +190,7 @@ class Bench:
         ).name
 
     def content(self) -> list[str]:
-        """All that is in the log."""
+        """Return all values in the log."""
         data = b"".join(self.log.read_span(offset, max_bytes=1) for offset in self._bases())
         return values_of(data)
 
@@ -210,7 +210,7 @@ def leading(isr: tuple[int, ...] = (1,), **configs: str) -> Bench:
 
 
 def following(*values: str, hw: int = 0) -> Bench:
-    """Replica 1 follows broker 2 in epoch 6 and holds these values of epoch 5."""
+    """Return replica 1 as a follower of broker 2 in epoch 6, with these values of epoch 5."""
     bench = Bench()
     source = leading()
     bench.follow(2, epoch=5, version=7)

@@ -1,4 +1,4 @@
-"""Transactions on a cluster in memory: whole ones, steps of a session, and reads of the outcome."""
+"""Transactions on a simulated cluster: whole transactions, single steps, and reads of their results."""
 
 from milena.model.batch.decode import iterate_headers
 from milena.model.requests import (
@@ -58,7 +58,7 @@ async def read(
     *,
     is_uncommitted: bool = False,
 ) -> list[str]:
-    """All values that a reader gets, one answer after the other; a replica may hear a moment later than its leader."""
+    """Return all values that a reader gets, response by response. A follower may get records later than its leader."""
     found: list[str] = []
     offset = 0
     while True:
@@ -84,7 +84,7 @@ async def read(
 async def send(
     cluster: Cluster, node_id: int, transaction: ProducerTransaction, topic: str, *values: str
 ) -> int:
-    """Write within a session; returns the end of what was written."""
+    """Write in an open transaction; return the end offset of the write."""
     receipts = await cluster.nodes[node_id].produce.produce(
         ProduceRequest(
             topic=topic,

@@ -1,4 +1,4 @@
-"""A compacted log beside a plain dict: the last value of each key, whatever happens to the log."""
+"""A compacted log, and a dict with the expected last value of each key."""
 
 from collections.abc import Sequence
 from random import Random
@@ -30,7 +30,7 @@ COMPACTED = LogConfig(
     min_cleanable_dirty_ratio=0.0,
     delete_retention_ms=1000,
 )
-"""Always worth compacting; a tombstone stays for a second."""
+"""The settings of a log that is always due for compaction; a tombstone stays for a second."""
 
 Pair = tuple[bytes | None, bytes | None]
 
@@ -43,7 +43,7 @@ def keyed_batch(
     key: IdempotencyExtension | None = None,
     kafka: int | None = None,
 ) -> bytes:
-    """A batch of keys and values, as a client would send it; ``kafka`` is the codec of a Kafka client's."""
+    """Return a batch of keys and values, as a client would send it; ``kafka`` is the codec of a Kafka client's."""
     if kafka is not None:
         rows = [KafkaRecord(value, key) for key, value in pairs]
         return wrapped_kafka(rows, codec=kafka, timestamp_ms=timestamp_ms, producer=producer)
@@ -57,7 +57,7 @@ def keyed_batch(
 
 
 def append(log: PartitionLog, *batches: bytes, epoch: int = 0, now_ms: int = NOW_MS) -> list[int]:
-    """Append, sync and checkpoint; the batches' base offsets."""
+    """Append, sync and checkpoint; return the batches' base offsets."""
     offsets = [
         log.append_as_leader([batch], leader_epoch=epoch, now_ms=now_ms)[0] for batch in batches
     ]
@@ -67,13 +67,13 @@ def append(log: PartitionLog, *batches: bytes, epoch: int = 0, now_ms: int = NOW
 
 
 def roll(log: PartitionLog) -> None:
-    """Close the active segment, and let a checkpoint seal it: only such segments are compacted."""
+    """Close the active segment, and let a checkpoint seal it: only sealed segments are compacted."""
     log.rolling.close_segment(log.log_end_offset)
     log.checkpointing.run(log.log_end_offset)
 
 
 def compact(log: PartitionLog, *, now_ms: int = NOW_MS, tombstone_end: int | None = None) -> bool:
-    """Run a compaction to its end; False when none is due."""
+    """Run a compaction to its end; return False if none is due."""
     end = log.log_end_offset
     run = log.compaction.begin(
         now_ms, end, tombstone_end=end if tombstone_end is None else tombstone_end
@@ -85,14 +85,14 @@ def compact(log: PartitionLog, *, now_ms: int = NOW_MS, tombstone_end: int | Non
 
 
 def finish(log: PartitionLog, run: CompactionRun) -> None:
-    """Step a run to its end."""
+    """Run the steps of a compaction to its end."""
     while not run.is_done:
         run.step()
         log.compaction.note(run)
 
 
 def records_of(log: PartitionLog) -> dict[int, Pair]:
-    """Offset → key and value of what is left; the batches follow each other without a gap, up to the log end."""
+    """Return the remaining keys and values by offset, after a check that the batches have no gap to the log end."""
     found: dict[int, Pair] = {}
     next_offset = None
     batches = read_all(log)
@@ -121,7 +121,7 @@ def values_of(log: PartitionLog) -> dict[bytes | None, bytes]:
 def filled_log(
     files: MemoryFiles, *, batches: int = 60, seed: int = 1, config: LogConfig = COMPACTED
 ) -> tuple[PartitionLog, dict[bytes | None, bytes]]:
-    """A log of many updates of few keys in several epochs and segments, all closed, and the values it stands for."""
+    """Return a log with many updates of few keys, in several epochs and closed segments, and the expected values."""
     log = open_log(files, config=config, is_listed=False)
     rng = Random(seed)
     wanted: dict[bytes | None, bytes] = {}

@@ -1,4 +1,4 @@
-"""A partition log beside a plain list that says what it must hold, also after a crash in the middle of anything."""
+"""A partition log, and a plain list with its expected content, also after a crash within any change."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ SMALL = LogConfig(
     preallocate_bytes=1000,
     checkpoint_bytes=1500,
 )
-"""Small enough that a few batches roll a segment and make several index entries."""
+"""Limits so small that a few batches roll a segment and make several index entries."""
 
 
 def make_batch(
@@ -52,7 +52,7 @@ def make_batch(
     key: IdempotencyExtension | None = None,
     kafka: int | None = None,
 ) -> bytes:
-    """A batch as a client would send it; ``kafka`` is the codec of a Kafka client's."""
+    """Return a batch as a client would send it; ``kafka`` is the codec of a Kafka client's."""
     if kafka is not None:
         deltas = timestamp_deltas or [0] * records
         rows = [KafkaRecord(b"v" * value_bytes, time=delta) for delta in deltas]
@@ -100,7 +100,7 @@ def check_kafka_batches(batches: Iterable[bytes]) -> None:
 
 
 def stamped(batch: bytes, *, base_offset: int, leader_epoch: int, append_time_ms: int) -> bytes:
-    """The batch as a leader stores it."""
+    """Return the batch as a leader stores it."""
     stamp = stamp_batch(
         batch, base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=append_time_ms
     )
@@ -117,7 +117,7 @@ def open_log(
     directory: str = DIRECTORY,
     memory: UncommittedMemory | None = None,
 ) -> PartitionLog:
-    """The log of partition 3."""
+    """Open the log of partition 3."""
     return PartitionLog.open(
         files,
         directory,
@@ -133,7 +133,7 @@ def open_log(
 
 
 def split_span(span: bytes) -> list[bytes]:
-    """The batches of a span, one by one."""
+    """Return the batches of a span, one by one."""
     return [span[at : at + header.batch_bytes] for at, header in iterate_headers(span)]
 
 
@@ -145,7 +145,7 @@ def read_batches(
 
 
 def read_all(log: PartitionLog, *, max_bytes: int = 700) -> list[bytes]:
-    """Every batch of the log, read piece by piece."""
+    """Return every batch of the log, read in small pieces."""
     batches: list[bytes] = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -160,8 +160,8 @@ def read_all(log: PartitionLog, *, max_bytes: int = 700) -> list[bytes]:
 class Expected:
     """The required content of a log.
 
-    ``batches`` are all that were appended since the log was created or restarted, those below ``log_start`` included;
-    ``durable_end`` is what was synced: no crash takes it.
+    ``batches`` has all batches that were appended since the log was created or restarted, including those below
+    ``log_start``. ``durable_end`` is the end of the synced batches, which no crash may remove.
     """
 
     batches: tuple[bytes, ...] = field(default=(), repr=False)
@@ -171,7 +171,7 @@ class Expected:
 
     @property
     def kept(self) -> list[bytes]:
-        """The batches that can be read, also in part."""
+        """Return the batches that can still be read, at least in part."""
         return [b for b in self.batches if decode_header(b).next_offset > self.log_start]
 
     def truncated_to(self, offset: int) -> "Expected":
@@ -186,10 +186,10 @@ class Expected:
 
 
 class LogModel:
-    """Does everything to both, and compares.
+    """Applies each change to both the log and the list, and compares them.
 
-    ``crash_in`` runs a change, stops the world somewhere in it, and then accepts either outcome, or any prefix that
-    holds what was durable.
+    ``crash_in`` runs a change and simulates a crash within it. After that it accepts the state before or after the
+    change, or any prefix that has all durable batches.
     """
 
     def __init__(self, *, config: LogConfig = SMALL, files: MemoryFiles | None = None) -> None:
@@ -200,7 +200,7 @@ class LogModel:
         self.high_watermark = 0
         self.expected = self._planned = Expected()
         self.is_state_exact = True
-        """Whether the writers' state must equal a replay: not once state was lost with an unclean truncation."""
+        """Whether the producer state must equal a replay of the log: until an unclean truncation loses state."""
         self.log = open_log(self.files, config=config, is_listed=False, now_ms=self.now_ms)
 
     # Changes.
@@ -269,7 +269,7 @@ class LogModel:
         self.change(planned, lambda: self.log.cutting.restart_at(offset))
 
     def change(self, planned: Expected, run: Callable[[], object]) -> None:
-        """Run a change, after which the log must hold ``planned``; a crash may cut it short."""
+        """Run a change, after which the log must have ``planned``; a crash may interrupt the change."""
         self._planned = planned
         run()
         self.expected = planned
@@ -296,14 +296,14 @@ class LogModel:
             assert self.log.recovery.health is ReplicaHealth.SOUND, self.log.recovery
 
     def kill(self) -> None:
-        """Kill the process; the page cache lives on."""
+        """Kill the process; the page cache survives."""
         self.files.kill()
         self._recover([self.expected])
         assert self.log.recovery.health is ReplicaHealth.SOUND, self.log.recovery
         assert self.log.log_end_offset == self.log.flushing.synced_end
 
     def crash_in(self, number: int, change: Callable[[], None], rng: Random, keep: Keep) -> bool:
-        """Cut the power before the ``number``-th disk operation of a change; False when it has fewer."""
+        """Cut the power before the ``number``-th disk operation of a change; return False if it has fewer."""
         before = self._planned = self.expected
         self.files.crash_before(number)
         try:
@@ -331,7 +331,7 @@ class LogModel:
             self.log.recovery,
         )
         end = self.log.log_end_offset
-        # What recovery shows it has also synced.
+        # Recovery has synced what it accepted.
         self.expected = replace(fitting[0].truncated_to(end), durable_end=end)
         assert self.expected.log_end == end
         if self.log.health is not ReplicaHealth.SOUND:
@@ -341,7 +341,7 @@ class LogModel:
         self.check()
 
     def _fits(self, candidate: Expected) -> bool:
-        """Whether the log holds a prefix of it that has all that was durable."""
+        """Return whether the log has a prefix of the candidate that includes all durable batches."""
         log = self.log
         if (
             log.log_start_offset != candidate.log_start
@@ -349,7 +349,7 @@ class LogModel:
         ):
             return False
         found = read_all(log)
-        # Compared apart from the assertion, which would print them.
+        # Compare outside of an assertion, which would print both lists.
         return found == candidate.kept[: len(found)]
 
     # Comparison.
@@ -391,7 +391,7 @@ class LogModel:
         assert state.idempotency.freeze() == replayed.idempotency.freeze()
 
     def check_read(self, offset: int, max_bytes: int, end_offset: int) -> None:
-        """A read of the log against a walk along the list."""
+        """Compare a read of the log with a search of the list."""
         wanted: list[bytes] = []
         for batch in self.expected.kept:
             header = decode_header(batch)
@@ -407,14 +407,14 @@ class LogModel:
         assert found == wanted[: len(found)]
         assert found or not wanted
         if len(found) < len(wanted):
-            # Only the end of a segment may cut a read short.
+            # Only the end of a segment may make a read shorter than requested.
             next_offset = decode_header(found[-1]).next_offset
             assert next_offset in self.log.state.table.bases
         cached = self.log.read_span_cached(offset, max_bytes=max_bytes, end_offset=end_offset)
         assert cached in (None, b"".join(found))
 
     def check_search(self, timestamp_ms: int) -> None:
-        """A search by time against a walk along the list."""
+        """Compare a search by time with a search of the list."""
         found = self.log.offset_for_timestamp(timestamp_ms)
         for header, batch in ((decode_header(b), b) for b in self.expected.kept):
             columns = decode_columns(batch, header)
@@ -427,6 +427,6 @@ class LogModel:
         assert found is None
 
     def next_sequence(self, producer_id: int) -> int:
-        """The sequence that the producer must use next."""
+        """Return the next sequence of a producer."""
         state = self.log.state.writers.producers.get(producer_id)
         return 0 if state is None else (state.batches[-1].last_sequence + 1) % (1 << 31)

@@ -1,9 +1,9 @@
-"""A file system in memory that keeps the promises of ``milena.disk.files`` and not one more.
+"""A file system in memory that keeps exactly the promises of ``milena.disk.files``.
 
-It holds two states: what a process sees, and what is durable. ``crash`` makes a new present out of both, as a power
-cut would: each unsynced 512-byte sector and each unsynced name may or may not have made it. It also fills up
-(``capacity``), flips bits, fails writes and syncs, and can stop the world at the nth operation that a crash could
-fall before (``crash_before``). Paths are absolute or not, as the caller likes, with ``/`` between names.
+It has two states: the one that a process sees, and the durable one. ``crash`` mixes both like a power cut: each
+unsynced 512-byte sector and each unsynced name may be lost or kept. The file system can also be full (``capacity``),
+flip bits, fail writes and syncs, and simulate a crash before the nth operation (``crash_before``). Paths may be
+absolute or relative, with ``/`` between names.
 """
 
 import functools
@@ -22,7 +22,7 @@ SECTOR_BYTES = 512
 
 
 class SimulatedCrashError(BaseException):
-    """The machine stopped before this operation. Not an ``Exception``: no handler of ours may swallow it."""
+    """The machine stopped before this operation. It is no ``Exception``, so that tested code does not catch it."""
 
 
 class FileChange(NamedTuple):
@@ -88,10 +88,10 @@ class _Inode:
         self.has_failed = False
 
     def _tear(self, rng: Random) -> None:
-        """Each dirty sector from either state; the size is one of the two, or a point between."""
+        """Take each dirty sector from either state; the size is one of the two sizes, or between them."""
         sizes = (len(self.durable), len(self.live))
         size = rng.choice((*sizes, rng.randint(min(sizes), max(sizes))))
-        # Often the head of what was written is there and the rest is not; sometimes any mixture.
+        # Often the first sectors of a write are on the disk and the rest is not; sometimes any mixture.
         is_prefix = rng.random() < 0.5
         sectors = sorted(
             {
@@ -120,21 +120,20 @@ def _resize(content: bytearray, size: int) -> None:
 
 
 NameChange = tuple[tuple[str, _Inode | None], ...]
-"""Names that change together: one for a create or remove, two and more for a rename."""
+"""Names that change together: one name for a create or remove, two or more for a rename."""
 
 
 class FilePhoto(NamedTuple):
-    """One file at one moment: what the disk has, and what it may or may not have on top."""
+    """One file at a moment: its durable content, and its unsynced changes."""
 
     durable: bytes
     changes: tuple[FileChange, ...]
 
 
 class Photograph(NamedTuple):
-    """A whole file system at one moment. Files are known by number; None is a folder.
+    """A whole file system at a moment. Files are numbered; None is a folder.
 
-    ``pending`` are the changes of names, oldest first, that no folder was synced after; in each of them None is a name
-    that goes.
+    ``pending`` has the unsynced changes of names, oldest first. In a change, None is a removed name.
     """
 
     inodes: tuple[FilePhoto | None, ...]
@@ -166,10 +165,12 @@ class MemoryFiles:
         self._crash_at: int | None = None
         self._failures: list[tuple[str, str]] = []
 
-    # What a test does to it.
+    # Actions of a test.
 
     def crash(self, rng: Random | None = None, keep: Keep = "none") -> None:
-        """Power is cut: unsynced bytes and names are lost (none), torn (some) or there (all).
+        """Cut the power: unsynced bytes and names are lost ("none"), lost in part ("some") or kept ("all").
+
+        The result is durable. Handles and locks from before are void.
 
         What is left is durable. Handles and locks from before are void.
         """
@@ -185,7 +186,10 @@ class MemoryFiles:
         self.kill()
 
     def kill(self) -> None:
-        """The process dies, the machine does not (kill -9).
+        """Kill the process (kill -9); the machine keeps running.
+
+        All writes stay visible. Unsynced writes are still not durable: a later power cut may remove what the next
+        process has already read.
 
         Everything written is still to be seen, but what was not synced is still not durable: a power cut after
         it may take back what the next process has read.
@@ -196,45 +200,45 @@ class MemoryFiles:
         self._boot += 1
 
     def crash_before(self, number: int) -> None:
-        """Raise ``SimulatedCrashError`` before the ``number``-th operation from now (0: the next)."""
+        """Raise ``SimulatedCrashError`` before the ``number``-th operation from now; 0 is the next one."""
         self._crash_at = self.operation_count + number
 
     @property
     def operation_count(self) -> int:
-        """Operations that a crash could have fallen before."""
+        """Return the number of operations so far, each of which a crash can precede."""
         return self.operations.total()
 
     def fail_next_sync(self, path_part: str = "") -> None:
-        """The next sync of a file whose path holds ``path_part`` fails, and its unsynced bytes are lost."""
+        """Let the next sync of a file whose path contains ``path_part`` fail; its unsynced bytes are lost."""
         self._failures.append(("sync", path_part))
 
     def fail_next_write(self, path_part: str = "") -> None:
-        """The next write to such a file fails for another reason than a full disk."""
+        """Let the next write to such a file fail, for another reason than a full disk."""
         self._failures.append(("write", path_part))
 
     def fail_next_read(self, path_part: str = "") -> None:
-        """The next read of such a file hits a bad sector."""
+        """Let the next read of such a file fail like a bad sector."""
         self._failures.append(("read", path_part))
 
     def forget_failures(self) -> None:
-        """Cancel the failures that were ordered."""
+        """Cancel all planned failures."""
         self._failures.clear()
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Turn one bit of the byte at ``position`` over, on the disk and in the page cache."""
+        """Flip one bit of the byte at ``position``, on the disk and in the page cache."""
         inode = self._inode(path)
         inode.live[position] ^= 1 << bit
         if position < len(inode.durable):
             inode.durable[position] ^= 1 << bit
 
     def overwrite(self, path: str, position: int, content: bytes) -> None:
-        """Put other bytes there, on the disk and in the page cache."""
+        """Replace bytes at ``position``, on the disk and in the page cache."""
         inode = self._inode(path)
         inode.write(content, position)
         inode.sync()
 
     def photograph(self) -> Photograph:
-        """Everything that decides what a power cut at this moment may leave."""
+        """Return everything that determines the possible results of a power cut at this moment."""
         inodes: dict[int, tuple[int, _Inode]] = {}
 
         def number(inode: _Inode) -> int:
@@ -253,7 +257,7 @@ class MemoryFiles:
 
     @classmethod
     def developed(cls, photograph: Photograph) -> "MemoryFiles":
-        """The file system of a photograph: nothing that was unsynced then is lost, or synced."""
+        """Return a file system like the photographed one; unsynced changes are still unsynced."""
         files = cls()
         inodes = [_Inode(is_directory=photo is None) for photo in photograph.inodes]
         for inode, photo in zip(inodes, photograph.inodes, strict=True):
@@ -272,14 +276,14 @@ class MemoryFiles:
         return files
 
     def evict(self, path: str) -> None:
-        """Drop the file from the page cache: ``pread_cached`` answers None until the next ``pread``."""
+        """Drop a file from the page cache: ``pread_cached`` returns None until the next ``pread``."""
         self._inode(path).is_cold = True
 
     def paths(self) -> list[str]:
-        """Every file, sorted."""
+        """Return the paths of all files, sorted."""
         return sorted(path for path, inode in self._live.items() if not inode.is_directory)
 
-    # What production code does with it.
+    # Methods of ``Files``, for the tested code.
 
     def open(self, path: str, *, create: bool = False) -> "MemoryFile":
         """Open for reading and writing."""
@@ -297,12 +301,12 @@ class MemoryFiles:
         return MemoryFile(self, path, inode, self._boot)
 
     def exists(self, path: str) -> bool:
-        """Whether a file or folder of this name is there."""
+        """Return whether a file or folder has this path."""
         path = _normal(path)
         return _is_root(path) or path in self._live
 
     def list_directory(self, path: str) -> list[str]:
-        """Names in the folder, sorted."""
+        """Return the names in a folder, sorted."""
         path = _normal(path)
         if not self.exists(path):
             raise FileNotFoundError(path)
@@ -313,7 +317,7 @@ class MemoryFiles:
         )
 
     def make_directory(self, path: str) -> None:
-        """Make the folder and its parents, durably."""
+        """Create a folder and its parents, durably."""
         path = _normal(path)
         if self.exists(path):
             return
@@ -323,14 +327,14 @@ class MemoryFiles:
         self.sync_directory(_parent(path))
 
     def remove(self, path: str) -> None:
-        """Remove a file; fine when it is missing."""
+        """Remove a file, if it exists."""
         path = _normal(path)
         if path in self._live:
             self.note("remove", path)
             self._change_names((path, None))
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all below it; fine when it is missing."""
+        """Remove a folder and everything below it, if it exists."""
         path = _normal(path)
         below = [name for name in self._live if name == path or name.startswith(path + "/")]
         for name in sorted(below, reverse=True):
@@ -338,7 +342,7 @@ class MemoryFiles:
             self._change_names((name, None))
 
     def rename_durably(self, source: str, target: str) -> None:
-        """Rename and sync the folders; a folder takes what is in it along, its unsynced names included."""
+        """Rename, and sync the folders; unsynced names in a renamed folder move with it and stay unsynced."""
         source, target = _normal(source), _normal(target)
         if source not in self._live:
             raise FileNotFoundError(source)
@@ -367,7 +371,7 @@ class MemoryFiles:
         )
 
     def read_bytes(self, path: str) -> bytes:
-        """A whole file."""
+        """Return the content of a file."""
         file = self.open(path)
         return file.pread(file.size(), 0)
 
@@ -385,15 +389,15 @@ class MemoryFiles:
         self.rename_durably(temporary, path)
 
     def free_bytes(self, path: str) -> int:
-        """Space left."""
+        """Return the free space in bytes."""
         return (1 << 40) if self.capacity is None else max(self.capacity - self.used_bytes(), 0)
 
     def total_bytes(self, path: str) -> int:
-        """Room of the disk."""
+        """Return the size of the disk in bytes."""
         return (1 << 40) if self.capacity is None else self.capacity
 
     def used_bytes(self) -> int:
-        """Size of all files together."""
+        """Return the size of all files together."""
         return sum(len(inode.live) for inode in self._live.values())
 
     def lock(self, path: str) -> "MemoryLock":
@@ -405,10 +409,10 @@ class MemoryFiles:
         self._locks[path] = MemoryLock(self._locks, path)
         return self._locks[path]
 
-    # What its files ask of it.
+    # Methods for ``MemoryFile``.
 
     def note(self, kind: str, path: str) -> None:
-        """Count an operation that is about to happen; a test may stop the world here."""
+        """Count an operation that is about to happen; a planned crash is raised here."""
         if self._crash_at is not None and self.operation_count >= self._crash_at:
             raise SimulatedCrashError(f"before {kind} of {path}")
         if self.on_operation is not None:
@@ -422,11 +426,11 @@ class MemoryFiles:
             raise DiskFullError(f"cannot write to {path}: No space left on device")
 
     def require_boot(self, path: str, boot: int) -> None:
-        """A handle of a process that is dead must not be used by the one after it."""
+        """Check that the handle was opened after the last crash or kill."""
         assert boot == self._boot, f"{path} was opened before the crash"
 
     def maybe_fail(self, kind: str, path: str) -> bool:
-        """Whether the test asked for this operation to fail."""
+        """Return whether the test planned a failure of this operation."""
         for failure in self._failures:
             if failure[0] == kind and failure[1] in path:
                 self._failures.remove(failure)
@@ -461,7 +465,7 @@ def _apply_names(names: dict[str, _Inode], change: NameChange) -> None:
         if inode is not None:
             names[name] = inode
         elif names.pop(name, _Inode()).is_directory:
-            # A removed folder takes its content with it, in any order of syncs.
+            # A removed folder also loses its content, whatever the order of syncs.
             for below in [other for other in names if other.startswith(name + "/")]:
                 del names[below]
 
@@ -481,7 +485,7 @@ def _is_root(path: str) -> bool:
 
 
 class MemoryFile:
-    """An open file; sees what every other handle of the same file writes."""
+    """An open file. All handles of a file see each other's writes."""
 
     def __init__(self, files: MemoryFiles, path: str, inode: _Inode, boot: int) -> None:
         self._files = files
@@ -492,20 +496,20 @@ class MemoryFile:
 
     @property
     def path(self) -> str:
-        """The path it was opened under."""
+        """Return the path that the file was opened with."""
         return self._path
 
     def fileno(self) -> int:
-        """None there is."""
+        """Return -1: a memory file has no descriptor."""
         return -1
 
     def size(self) -> int:
-        """Size in bytes."""
+        """Return the size in bytes."""
         self._require_open()
         return len(self._inode.live)
 
     def pread(self, length: int, position: int) -> bytes:
-        """Up to ``length`` bytes."""
+        """Return up to ``length`` bytes."""
         self._require_open()
         if self._files.maybe_fail("read", self._path):
             raise CorruptLogError(f"cannot read {self._path}: Input/output error")
@@ -513,14 +517,14 @@ class MemoryFile:
         return bytes(self._inode.live[position : position + length])
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
-        """The same, or None after ``evict``."""
+        """Return the same as ``pread``, or None after ``evict``."""
         self._require_open()
         if self._inode.is_cold:
             return None
         return bytes(self._inode.live[position : position + length])
 
     def pread_once(self, length: int, position: int) -> bytes:
-        """``pread`` that warms nothing up."""
+        """Return the same as ``pread``, without a change of the page cache."""
         was_cold = self._inode.is_cold
         content = self.pread(length, position)
         self._inode.is_cold = was_cold
@@ -540,7 +544,7 @@ class MemoryFile:
         return len(content)
 
     def allocate(self, size: int) -> None:
-        """Grow the file by zeros."""
+        """Extend the file with zeros."""
         self._require_open()
         growth = size - len(self._inode.live)
         if growth > 0:
@@ -549,7 +553,7 @@ class MemoryFile:
             self._inode.resize(size)
 
     def truncate(self, size: int) -> None:
-        """Cut the file."""
+        """Shorten the file."""
         self._require_open()
         self._files.note("truncate", self._path)
         self._inode.resize(size)
@@ -566,7 +570,7 @@ class MemoryFile:
         self._inode.sync()
 
     def close(self) -> None:
-        """Close; fine when closed before."""
+        """Close the file; closing again does nothing."""
         self.is_closed = True
 
     def _require_open(self) -> None:
@@ -582,6 +586,6 @@ class MemoryLock:
         self._path = path
 
     def release(self) -> None:
-        """Give it up; fine when released before."""
+        """Release the lock; releasing again does nothing."""
         if self._locks.get(self._path) is self:
             del self._locks[self._path]

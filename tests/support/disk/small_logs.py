@@ -1,4 +1,4 @@
-"""Short words for tests of one small log: append, fill, and what is on its disk then."""
+"""Helpers for tests of a small log: append batches, fill it, and list its files."""
 
 from milena.model.batch.header import IdempotencyExtension, ProducerStamp
 from storage.log.partition_log import LogConfig, PartitionLog
@@ -25,7 +25,7 @@ def fill(
 
 
 def bases(files: MemoryFiles) -> list[int]:
-    """Base offsets of the segments on the disk."""
+    """Return the base offsets of the segments on the disk."""
     names = [name for name in files.list_directory(DIRECTORY) if name.endswith(LOG_SUFFIX)]
     return [int(name.removesuffix(LOG_SUFFIX)) for name in names]
 
@@ -38,14 +38,14 @@ def producer_batch(
 
 
 def key(number: int) -> IdempotencyExtension:
-    """An idempotency key."""
+    """Return an idempotency key."""
     return IdempotencyExtension(bytes([number]) * 16, b"body-abc", 6)
 
 
 def leaders_batches(
     count: int, *, base_offset: int = 0, leader_epoch: int = 0, records: int = 2
 ) -> list[bytes]:
-    """Batches as a leader sends them."""
+    """Return batches as a leader sends them."""
     return [
         stamped(
             make_batch(records),

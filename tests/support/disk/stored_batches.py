@@ -1,4 +1,4 @@
-"""Batches as they lie in a log, made without one."""
+"""Batches as a log stores them, created without a log."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ def stored(
     epoch: int = 7,
     is_control: bool = False,
 ) -> bytes:
-    """A batch as a leader stored it."""
+    """Return a batch as a leader stores it."""
     columns = RecordColumns(
         offset_deltas=None if deltas is None else list(deltas),
         timestamp_deltas=None,

@@ -1,4 +1,4 @@
-"""Topics filled batch by batch, so that a test knows what is where."""
+"""Fill topics batch by batch, so that a test knows the offset of each record."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def put(
     headers: Sequence[Headers | None] | None = None,
     timestamp_ms: int = BASE_TIMESTAMP_MS,
 ) -> int:
-    """Append one batch, whose record ``n`` is of ``timestamp_ms + n``; the offset of its first record."""
+    """Append one batch, whose record ``n`` has time ``timestamp_ms + n``; return the offset of its first record."""
     columns = RecordColumns(
         offset_deltas=None,
         timestamp_deltas=list(range(len(values))),
@@ -36,9 +36,9 @@ def put(
 def fill(
     node: LocalNode, topic: str, counts: Sequence[int], *, batch_records: int = 100, size: int = 0
 ) -> list[Row]:
-    """Write ``counts[p]`` records to partition ``p`` in batches; all that is there then, in order.
+    """Write ``counts[p]`` records to partition ``p`` in batches; return all records, in order.
 
-    ``size`` is the least number of bytes of a value.
+    ``size`` is the minimum number of bytes of a value.
     """
     rows: list[Row] = []
     for partition, count in enumerate(counts):

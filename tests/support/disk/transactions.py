@@ -26,7 +26,7 @@ def transactional(
     owner: int = -1,
     timestamp_ms: int = NOW_MS,
 ) -> bytes:
-    """A batch of records, each a key and a value, of the transaction (producer_id, producer_epoch)."""
+    """Return a batch of records (key, value) of the transaction (producer_id, producer_epoch)."""
     return encode_batch(
         RecordColumns(None, None, [k for k, _ in pairs], [v for _, v in pairs], None),
         base_timestamp_ms=timestamp_ms,
@@ -44,7 +44,7 @@ def marker(
     commit: int | None = None,
     extents: Sequence[Extent] = (),
 ) -> bytes:
-    """The end of a transaction: committed below ``commit``, or aborted."""
+    """Return a transaction's marker: committed below the offset ``commit``, or aborted."""
     return encode_marker(
         Marker(commit is not None, first_offset, commit or 0, tuple(extents)),
         producer_id=producer_id,

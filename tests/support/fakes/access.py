@@ -1,4 +1,4 @@
-"""Access as a node keeps it, over the image of a node in memory: the real services, and commands applied at once."""
+"""Access control as in a node: the real services over the image of a ``FakeNode``; commands are applied at once."""
 
 import random
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class HandClock:
 
 
 class ImageStore:
-    """The store of a node in memory: who proposes has it applied."""
+    """A metadata store for a ``FakeNode``: a proposed command is applied at once."""
 
     def __init__(self, node: "FakeNode", clock: HandClock) -> None:
         self._node = node
@@ -75,13 +75,13 @@ class ImageStore:
 
 
 class NodeAccess:
-    """Access control of a node in memory; ``heard_ms`` is when it last heard of the quorum."""
+    """The access control of a ``FakeNode``; ``heard_ms`` is the time at which it last heard from the quorum."""
 
     def __init__(self, node: "FakeNode") -> None:
         self.clock = HandClock()
         self.heard_ms: int | None = self.clock.ms
         self.store = ImageStore(node, self.clock)
-        # A store without a quorum: it has the part of a MetadataStore that access uses.
+        # ``ImageStore`` has only the part of a ``MetadataStore`` that access control uses.
         metadata = cast("MetadataStore", self.store)
         rng = random.Random(1)
         self.pool = LoopExecutor()

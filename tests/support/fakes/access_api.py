@@ -1,4 +1,4 @@
-"""Access control of a node's HTTP surface as the client sees it, over plain dictionaries."""
+"""The access-control endpoints of a node, as the client sees them, over plain dictionaries."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -7,13 +7,13 @@ from typing import Any
 from aiohttp import web
 
 OfUser = Callable[[web.Request, str, Any], web.Response]
-"""A handler of a request about a user who exists: the request, the name and the JSON body."""
+"""A handler of a request about an existing user: it gets the request, the name and the JSON body."""
 
 TOKEN_SECRET = "mln_canary0f0f0f"
 
 
 class FakeAccessApi:
-    """Users, tokens and entries on paper; ``me`` is whom every caller is taken for, ``asked`` what came."""
+    """Users, tokens and entries in dictionaries. ``me`` is the user of every caller; ``asked`` has the requests."""
 
     def __init__(self) -> None:
         self.mode = "off"
@@ -25,7 +25,7 @@ class FakeAccessApi:
             "is_superuser": False,
         }
         self.passwords: dict[str, list[str]] = {}
-        """Passwords by user, the newest first."""
+        """The passwords of each user, the newest first."""
         self.superusers: set[str] = set()
         self.tokens: dict[str, list[dict[str, Any]]] = {}
         self.entries: list[dict[str, Any]] = []
@@ -33,7 +33,7 @@ class FakeAccessApi:
         self.asked: list[tuple[str, str, Any]] = []
 
     def be(self, user: str, **more: object) -> None:
-        """Take every caller for this user."""
+        """Treat every caller as this user."""
         self.me = {**self.me, "principal": f"User:{user}", "user": user, **more}
 
     def add_user(self, name: str, *passwords: str, is_superuser: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""A node's HTTP surface as the client sees it, over plain dictionaries; for tests of the client."""
+"""The HTTP endpoints of a node as the client sees them, over plain dictionaries; for tests of the client."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from tests.support.fakes.group_api import FakeGroupApi
 
 
 class FakeApi:
-    """Three nodes on paper. Tests change ``brokers`` and ``topics`` and read ``requests``."""
+    """Three nodes in dictionaries. Tests change ``brokers`` and ``topics``, and read ``requests``."""
 
     def __init__(self) -> None:
         self.brokers = [self.broker(i) for i in (1, 2, 3)]
@@ -23,14 +23,14 @@ class FakeApi:
         self.requests: list[tuple[str, str, str]] = []
         self.planned: list[dict[str, Any]] = []
         self.moves: list[list[dict[str, Any]]] = []
-        """Responses about moves, one list after the other; the last one repeats."""
+        """The responses about moves, one list after the other; the last one repeats."""
         self.is_current = True
         self.is_metrics_denied = False
         self.metrics: str | None = None
-        """The text of ``GET /metrics``; None: there is no such path."""
+        """The text of ``GET /metrics``; None if the path does not exist."""
         self.ready: tuple[int, dict[str, str]] = (200, {"status": "ok", "reason": ""})
         self.answer: tuple[int, Any] | None = None
-        """(status, body) given to every request instead of the real one."""
+        """The (status, body) that every request gets instead of the real response."""
         self.request_id: str | None = None
         """The value that this response has in ``X-Request-Id``."""
 

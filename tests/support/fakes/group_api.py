@@ -1,4 +1,4 @@
-"""Consumer groups of a node's HTTP surface as the client sees it, over a ``FakeGroup`` and plain dictionaries."""
+"""The consumer-group endpoints of a node as the client sees them, over a ``FakeGroup`` and plain dictionaries."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,13 @@ KINDS = {MemberUnknownError: "member_not_found", StaleMemberError: "stale_member
 
 
 class FakeGroupApi:
-    """``described`` holds what is told of each group; heartbeats and commits of any go to ``group``."""
+    """``described`` has the description of each group. Heartbeats and commits of every group go to ``group``."""
 
     def __init__(self, **topics: int) -> None:
         self.group = FakeGroup(**topics)
         self.described: dict[str, dict[str, Any]] = {}
         self.ends = {"t": 42}
-        """By topic, of each of its partitions."""
+        """The end offset of each partition, by topic."""
         self.bodies: list[tuple[str, Any]] = []
 
     def describe(
@@ -33,7 +33,7 @@ class FakeGroupApi:
         offsets: Mapping[str, Mapping[int, int]] | None = None,
         state: str = "EMPTY",
     ) -> None:
-        """Let there be a group; ``offsets`` is {topic: {partition: offset}}."""
+        """Add a group; ``offsets`` is {topic: {partition: offset}}."""
         self.described[group_id] = {
             "group_id": group_id,
             "state": state,

@@ -1,8 +1,9 @@
-"""Consumer groups in memory, as members meet them: joins, rebalances, sessions, commits, on the loop's own clock.
+"""Consumer groups in memory, as members see them: joins, rebalances, sessions and commits, on the loop's clock.
 
-A coordinator without a cluster: partitions are dealt out round robin, a partition goes to its next owner only after the
-former let go of it, sessions and rebalances time out, and what a member may not commit is refused. ``failures`` are
-raised first, one a call; ``lost_answers`` calls are carried out, and their answers lost.
+This is a coordinator without a cluster. It assigns partitions round robin. A partition goes to its next owner after the
+previous owner has released it. Sessions and rebalances time out, and a commit of a partition that a member does not own
+is refused. ``failures`` are raised first, one per call. The next ``lost_answers`` calls take effect, but their
+responses are lost.
 """
 
 import asyncio
@@ -114,11 +115,11 @@ class FakeGroup:
         return self.members[member_id].held & self.members[member_id].target
 
     def kick(self, member_id: str) -> None:
-        """Give a member up, as when its session ended."""
+        """Remove a member, as if its session had ended."""
         self._remove(member_id)
 
     def rebalance(self) -> None:
-        """Assign again: what is held stays where the deal allows."""
+        """Assign all partitions again; a member keeps as many as the new assignment allows."""
         everything = [
             TopicPartition(t, p) for t, n in sorted(self.topics.items()) for p in range(n)
         ]
@@ -178,7 +179,7 @@ class FakeGroup:
             ),
             None,
         )
-        # A beat that joins says both.
+        # The heartbeat that joins has both timeouts.
         assert beat.session_timeout_ms is not None
         assert beat.rebalance_timeout_ms is not None
         member = Member(

@@ -1,4 +1,4 @@
-"""Items that a node in memory lists: commits of groups, open transactions."""
+"""Items that a fake node lists: commits of groups, and open transactions."""
 
 from http_api.ports.groups import OffsetToCommit
 from milena.model.requests import OpenTransaction

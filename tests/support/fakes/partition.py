@@ -1,4 +1,4 @@
-"""One partition as a reader meets it, without a network: stored batches, bounds, and failures by script."""
+"""One partition as a reader sees it, without a network: stored batches, bounds, and planned failures."""
 
 import asyncio
 from collections import deque
@@ -44,7 +44,7 @@ def stored(
     timestamp_type: TimestampType = TimestampType.CREATE,
     is_control: bool = False,
 ) -> bytes:
-    """A batch as a log stores it; ``keep``: the deltas that compaction left."""
+    """Return a batch as a log stores it; ``keep`` has the offset deltas that compaction left."""
     found = columns(values, keys=keys, headers=headers, timestamp_deltas=timestamp_deltas)
     batch = encode_batch(
         found,
@@ -81,7 +81,7 @@ class Answer:
 
 
 class FakePartition:
-    """A leader that always knows its end. ``failures`` are raised first, one a request."""
+    """A leader that always knows its end offset. ``failures`` are raised first, one per request."""
 
     def __init__(self, *batches: bytes, log_start_offset: int = 0, per_answer: int = 1) -> None:
         self.batches = list(batches)
@@ -164,7 +164,7 @@ def no_leader() -> NotNowError:
 
 
 class InstantClock:
-    """Time passes by sleeping only, and at once."""
+    """A clock that only sleeping moves; a sleep takes no real time."""
 
     def __init__(self) -> None:
         self.ms = 0.0

@@ -1,7 +1,7 @@
-"""Calls between nodes of one process, over a network that a test may cut, slow down and break.
+"""Calls between nodes of one process, over a network that a test can cut, slow down and break.
 
-Fields and errors go through the real codec, so that what could not travel does not arrive here either. Requests of one
-channel arrive in order, as over a connection; answers in any.
+Fields and errors go through the real codec, so values that cannot be encoded do not arrive here either. Requests of one
+channel arrive in order, as over a connection; responses arrive in any order.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ DIAL_MS_MAX = 2_000
 
 @dataclass(eq=False)
 class _Exchange:
-    """A call under way. ``answer`` is what the caller waits for."""
+    """A call in flight. ``answer`` is the future that the caller awaits."""
 
     caller: int
     target: int
@@ -40,25 +40,25 @@ class _Exchange:
 
 @dataclass(eq=False)
 class Network:
-    """The network between nodes, with its cuts. Times are ms of the loop."""
+    """The network between nodes, with its cuts. Times are ms of the loop's clock."""
 
     delay_ms: Callable[[], float] = lambda: 0.0
     handlers: dict[int, dict[str, Handler]] = field(default_factory=dict)
     """Handlers of the running nodes."""
     cuts: set[tuple[int, int]] = field(default_factory=set)
-    """(from, to): what is sent that way is lost without a sign."""
+    """Pairs (from, to) whose messages are lost without a sign."""
     listeners: dict[int, Callable[[int], None]] = field(default_factory=dict)
-    """By node: told when a connection to another node broke."""
+    """By node: functions that are called when a connection to another node breaks."""
     failures: list[BaseException] = field(default_factory=list)
-    """Exceptions of handlers besides ``MilenaError``; a real node contains it."""
+    """Exceptions of handlers other than ``MilenaError``; a real node logs such an exception and goes on."""
     calls: list[tuple[int, int, str, Fields]] = field(default_factory=list)
     lose_answers_to: set[tuple[int, str]] = field(default_factory=set)
-    """(caller, request type): answers are lost, the connection stays."""
+    """Pairs (caller, request type) whose responses are lost, while the connection stays."""
     exchanges: dict[_Exchange, None] = field(default_factory=dict)
     links: set[tuple[int, int]] = field(default_factory=set)
-    """(caller, target): connections that are up. A cut breaks none, it only loses what is sent."""
+    """Pairs (caller, target) that are connected. A cut breaks no connection; it only loses what is sent."""
     disconnects: list[tuple[int, int]] = field(default_factory=list)
-    """(caller, target): links that their own caller gave up."""
+    """Pairs (caller, target) whose connection the caller closed."""
     arrivals: dict[tuple[int, int, PeerChannel], float] = field(default_factory=dict)
 
     def cut(self, one: int, other: int) -> None:
@@ -73,7 +73,7 @@ class Network:
         self.cuts.clear()
 
     def is_open(self, one: int, other: int) -> bool:
-        """Whether both hear each other."""
+        """Return whether messages pass in both directions."""
         return not {(one, other), (other, one)} & self.cuts
 
     def join(self, node_id: int, handlers: dict[str, Handler]) -> "FakePeer":
@@ -81,7 +81,7 @@ class Network:
         return FakePeer(self, node_id)
 
     def kill(self, node_id: int) -> None:
-        """The process is gone: its connections break."""
+        """Remove a node whose process ended; its connections break."""
         self.handlers.pop(node_id, None)
         self.listeners.pop(node_id, None)
         self.links = {link for link in self.links if node_id not in link}
@@ -109,7 +109,7 @@ class Network:
         return at
 
     def deliver(self, exchange: _Exchange, request_type: str, fields: Fields, body: bytes) -> None:
-        """The request arrives."""
+        """Deliver a request to its handler."""
         handlers = self.handlers.get(exchange.target)
         if exchange.answer.done():
             return
@@ -157,7 +157,7 @@ class Network:
 
 
 class FakePeer:
-    """Implements ``node.peers.port.Peers``."""
+    """An implementation of ``node.peers.port.Peers``."""
 
     def __init__(self, network: Network, node_id: int) -> None:
         self._network = network
@@ -264,7 +264,7 @@ class FakePeer:
 
 
 def travelled(fields: Fields) -> Fields:
-    """As they are read at the other end."""
+    """Return the fields as the receiver decodes them."""
     parts = peer_codec.decode_header(peer_codec.encode_answer(0, fields))
     arrived = parts[2]
     assert isinstance(arrived, dict)
@@ -272,6 +272,6 @@ def travelled(fields: Fields) -> Fields:
 
 
 def _as_seen(error: MilenaError) -> MilenaError:
-    """The error as the caller gets it."""
+    """Return the error as the caller gets it."""
     _, _, code, message, leader = peer_codec.decode_header(peer_codec.encode_refusal(0, error))
     return peer_codec.decode_error(code, message, leader)

@@ -1,7 +1,7 @@
-"""A node in memory behind the ports of the API: real batches, an image, and faults on request.
+"""A node in memory that implements the ports of the API, with real batches, an image, and errors on request.
 
-One process, one replica, everything committed at once; what it keeps is what ``milena.model.batch`` would write to
-disk.
+There is one process and one replica, and each write is committed at once. Its logs have the bytes that
+``milena.model.batch`` makes for a disk.
 """
 
 import asyncio
@@ -83,13 +83,13 @@ LEADER_EPOCH = 5
 
 @dataclass
 class FakeLog:
-    """One partition: whole stamped batches, and the idempotency keys that wrote them."""
+    """One partition: stored batches, and the idempotency keys with which they were written."""
 
     batches: list[bytes] = field(default_factory=list)
     log_start_offset: int = 0
     high_watermark: int = 0
     open_from: int | None = None
-    """Where an open transaction begins, in front of a batch; None: there is none."""
+    """The offset of the first batch of an open transaction; None if no transaction is open."""
     keys: dict[bytes, tuple[bytes, list[ProduceReceipt]]] = field(default_factory=dict)
 
     def append(self, batch: bytes) -> int:
@@ -115,7 +115,7 @@ class FakeLog:
         )
 
     def rot(self, index: int) -> None:
-        """Flip a bit of a batch's payload, or flip it back."""
+        """Flip a bit in a batch's payload; a second call flips it back."""
         batch = self.batches[index]
         self.batches[index] = batch[:-1] + bytes([batch[-1] ^ 1])
 
@@ -133,18 +133,18 @@ class FakeLog:
 
 
 class FakeNode:
-    """Implements all ports. Tests set ``errors``, ``is_ready`` and ``codec``, or call ``append``."""
+    """An implementation of all ports. Tests set ``errors``, ``is_ready`` and ``codec``, or call ``append``."""
 
     def __init__(self) -> None:
         self.node_id = NODE_ID
         self.logs: dict[tuple[str, int], FakeLog] = {}
         self.errors: dict[str, MilenaError | Exception] = {}
-        """By port method: raised instead of an answer."""
+        """The error to raise, by name of the port's method."""
         self.partition_errors: dict[int, MilenaError] = {}
-        """By partition: what produce answers for its records."""
+        """By partition: the receipt that ``produce`` returns for its records."""
         self.produce_requests: list[ProduceRequest] = []
         self.quick_requests: list[ProduceRequest] = []
-        """Requests to ``produce`` that the quick lane sent, without a task."""
+        """The requests that the API passed to ``produce`` directly, without a task."""
         self.holds_quick = False
         self.held: list[tuple[ProduceRequest, Pending[Sequence[ProduceReceipt]]]] = []
         self.batch_requests: list[tuple[str, int, bytes, Acks, int]] = []
@@ -170,7 +170,7 @@ class FakeNode:
         self._changed = asyncio.Event()
         self._round_robin = 0
         self.unheard: Image | None = None
-        """An image that ``current_image`` brings: what other nodes have answered meanwhile."""
+        """The image that ``current_image`` sets: changes that other nodes have already reported to clients."""
         self.image = Image(
             index=7,
             cluster_id=CLUSTER_ID,
@@ -219,7 +219,7 @@ class FakeNode:
         return topic
 
     def make_again(self, name: str) -> Topic:
-        """Delete the topic, and make another one of its name."""
+        """Delete the topic, and create another one with the same name."""
         old = self.image.topics[self.image.topic_ids[name]]
         topic = replace(old, topic_id=f"{'f' * 12}{old.topic_id[12:]}")
         for partition in range(topic.partition_count):
@@ -626,7 +626,7 @@ class FakeNode:
             await self.wait(timeout_ms)
         return self.image
 
-    # -- ReassignmentsPort: the plans and the state machine are the real ones, but nothing is carried out.
+    # ReassignmentsPort: the plans and the state machine are real, but no replica is moved.
 
     async def reassign(self, request: ReassignmentRequest) -> Sequence[PlannedReassignment]:
         self.fail("reassign")
@@ -656,7 +656,7 @@ class FakeNode:
     def _move(self, command: ReassignPartitions | StepReassignments) -> None:
         self._set_image(partitions=reassignments.apply(self.image, command).image.partitions)
 
-    # -- HistoryPort: each of two nodes tells the last minute, the other one nothing.
+    # HistoryPort: node 1 has the last minute's figures, and node 2 does not respond.
 
     async def of_nodes(self) -> HistoryView:
         self.fail("history")
@@ -681,7 +681,7 @@ class FakeNode:
     async def stored_bytes(
         self, topic_ids: Collection[str], *, by_partition: bool = False
     ) -> StoredBytes:
-        """Twice what this node has, since node 2 has as much; node 3 is silent."""
+        """Return twice the bytes of this node, because node 2 has as many; node 3 does not respond."""
         self.fail("sizes")
         known = {id_: 2 * self.here[id_].stored_bytes for id_ in topic_ids if id_ in self.here}
         if by_partition:

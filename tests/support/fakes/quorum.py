@@ -1,7 +1,7 @@
-"""A metadata quorum in one process: one shared log, applied by every node that can be reached.
+"""A metadata quorum in one process: one shared log, which every reachable node applies.
 
-What Raft guarantees is taken for granted (one order, nothing committed is lost); what it does not is up to the test:
-who leads, who is reachable, which answers get lost, how late a node applies.
+The fake keeps Raft's guarantees: one order of commands, and no committed command is lost. The test controls the rest:
+which node leads, which nodes are reachable, which responses are lost, and how late a node applies commands.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from tests.support.time.virtual_time import LoopClock
 
 @dataclass(eq=False)
 class SharedLog:
-    """The committed commands, and the machines that apply them."""
+    """The committed commands, and the state machines that apply them."""
 
     commands: list[bytes] = field(default_factory=list)
     members: list["FakeQuorum"] = field(default_factory=list)
     leader_id: int | None = None
     term: int = 0
     delay_ms: Callable[[], float] = lambda: 0.0
-    """How late another member applies a command than the one that proposed it."""
+    """The delay in ms after which nodes other than the proposer apply a command."""
 
     def elect(self, node_id: int | None) -> None:
-        """Another Raft leader; everybody who is reachable hears of it."""
+        """Elect another Raft leader; all reachable nodes learn of it."""
         self.term += 1
         self.leader_id = node_id
         for member in list(self.members):
@@ -40,7 +40,7 @@ class SharedLog:
 
 
 class FakeQuorum:
-    """One node's end. ``is_reachable``: whether it hears of the majority now."""
+    """One node's quorum. ``is_reachable`` returns whether it now reaches a majority."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class FakeQuorum:
         log.members.append(self)
 
     def stop_now(self) -> None:
-        """The process is gone."""
+        """Stop, as if the process had ended."""
         self.is_stopped = True
         if self in self._log.members:
             self._log.members.remove(self)
 
     def hear(self) -> None:
-        """Learn who leads, if anybody tells."""
+        """Learn which node leads, if this node reaches a majority."""
         known = (self._log.term, self._log.leader_id)
         if self._is_reachable() and known != self._known:
             self._known = known
@@ -83,13 +83,13 @@ class FakeQuorum:
         self.catch_up()
 
     def forget_leader(self) -> None:
-        """Nothing was heard for too long: this node knows of no leader."""
+        """Forget the leader, as after a timeout without a message."""
         self._known = (self._known[0], None)
         if self._on_role_change is not None:
             self._on_role_change(self.status())
 
     def catch_up(self) -> None:
-        """Apply what is committed."""
+        """Apply all committed commands."""
         if self.is_stopped or not self._is_reachable():
             return
         while self._applied < len(self._log.commands):
@@ -98,7 +98,7 @@ class FakeQuorum:
             self._responses[self._applied] = self.machine.apply(self._applied, command)
         self.machine.publish()
 
-    # The ``Quorum`` protocol.
+    # Methods of the protocol ``Quorum``.
 
     def status(self) -> QuorumStatus:
         term, leader_id = self._known
@@ -133,7 +133,7 @@ class FakeQuorum:
         return self._responses.pop(index)
 
     async def _reached(self, timeout_ms: int) -> bool:
-        """Whether a majority can be asked, now or later within the time."""
+        """Return whether a majority is reachable, now or within the timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         while self.is_stopped or not self._is_reachable() or self._log.leader_id is None:
@@ -163,7 +163,7 @@ class FakeQuorum:
         return ""
 
     def last_contact_ms(self, node_id: int) -> int | None:
-        """As the test says; else a quorum that works heard of everybody just now."""
+        """Return the time that the test sets; by default now, if this node reaches a majority."""
         if node_id in self.contacts or not self._is_reachable():
             return self.contacts.get(node_id)
         return LoopClock().now_ms()
@@ -173,7 +173,7 @@ class FakeQuorum:
 
 
 class RefusingQuorum(FakeQuorum):
-    """Every proposal ends with one error."""
+    """A quorum that refuses every proposal with the same error."""
 
     error: MilenaError
 

@@ -1,4 +1,4 @@
-"""Consumer groups and REST consumers in memory, behind the ports of the API: one node, decided at once."""
+"""Consumer groups and REST consumers in memory behind the ports of the API: one node, without rebalances."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ SESSION_MS = range(1000, 300_001)
 
 @dataclass
 class FakeGroup:
-    """Its members, in the order in which they joined, and what they committed."""
+    """The group's members, in the order in which they joined, and its committed offsets."""
 
     generation: int = 0
     members: dict[str, MemberDescription] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class FakeGroup:
 
 
 class FakeGroups:
-    """Implements ``GroupsPort``. Partitions are shared out at once: no member has to give anything back."""
+    """An implementation of ``GroupsPort``. Partitions are assigned at once: no member has to release any first."""
 
     def __init__(self, node: "FakeNode") -> None:
         self._node = node
@@ -242,7 +242,7 @@ class FakeGroups:
 
 
 def place_of(log: "FakeLog", target: ResetTarget | Seek) -> int:
-    """The offset that was meant."""
+    """Return the offset that a target or seek means."""
     if target.timestamp_ms is not None:
         headers = [decode_header(batch) for batch in log.batches]
         later = (h.base_offset for h in headers if h.max_timestamp_ms >= target.timestamp_ms)
@@ -260,7 +260,7 @@ def place_of(log: "FakeLog", target: ResetTarget | Seek) -> int:
 
 @dataclass
 class FakeConsumer:
-    """One consumer, and where it is."""
+    """One consumer, and its positions."""
 
     settings: NewConsumer
     topics: Sequence[str] = ()
@@ -275,16 +275,16 @@ class FakeConsumer:
 
 
 class FakeConsumers:
-    """Implements ``ConsumersPort``."""
+    """An implementation of ``ConsumersPort``."""
 
     def __init__(self, node: "FakeNode", groups: FakeGroups) -> None:
         self._node = node
         self._groups = groups
         self.known: dict[tuple[str, str], FakeConsumer] = {}
         self.calls: list[tuple[int | None, int | None]] = []
-        """Timeouts and bounds of records calls."""
+        """The timeouts and limits of the calls for records."""
         self.tokens: list[str] = []
-        """Tokens of the calls that may have one."""
+        """The tokens of the calls that may have one."""
         self.taken_back: list[tuple[str, str, Delivered]] = []
         self.refused: list[tuple[str, str, Delivered]] = []
 

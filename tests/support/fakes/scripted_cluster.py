@@ -1,7 +1,7 @@
-"""A cluster for the producer's tests: real logs' rules for sequences, in memory, with failures by script.
+"""A cluster for tests of the producer: a real log's rules for sequences, in memory, with planned failures.
 
-What it has of a real one: batches are validated as a node does it, sequences are judged by the node's own code, and a
-batch is appended or not, whatever the client is told about it.
+Batches are validated like in a node, and the node's own code checks sequences. A batch is either appended or not,
+whatever response the client gets.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ NOW_MS = 1_800_000_000_000
 
 
 class ScriptedClock:
-    """Time passes only when somebody sleeps, and then at once."""
+    """A clock that only sleeping moves; a sleep takes no real time."""
 
     def __init__(self) -> None:
         self.monotonic_ms = 1000.0
@@ -59,10 +59,10 @@ def unknown() -> UnknownResultError:
 
 @dataclass
 class ScriptedLog:
-    """One partition. ``script`` holds what happens to the next attempts; after that all goes well.
+    """One partition. ``script`` has the outcomes of the next attempts; later attempts succeed.
 
-    Words: ``ok``; ``lost answer``, appended and not told; ``lost request``, neither; ``hang``, appended, and the answer
-    never comes. An exception is raised before anything is appended.
+    Outcomes: ``ok``; ``lost answer``: the batch is appended, and the response is lost; ``lost request``: neither;
+    ``hang``: the batch is appended, and the response never comes. An exception is raised before the batch is appended.
     """
 
     script: list[str | Exception] = field(default_factory=list)
@@ -100,7 +100,7 @@ class ScriptedLog:
 
 
 class ScriptedCluster:
-    """Transport and metadata in one, for one topic ``t``."""
+    """The transport and the metadata of a cluster with one topic ``t``."""
 
     def __init__(self, partitions: int = 1, **configs: str) -> None:
         self.logs: defaultdict[int, ScriptedLog] = defaultdict(ScriptedLog)

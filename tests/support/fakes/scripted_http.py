@@ -1,4 +1,4 @@
-"""The client's HTTP session without a network: metadata from fields, failures by script."""
+"""The client's HTTP session without a network: metadata from its fields, and planned failures."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ A, B = "http://a:1", "http://b:1"
 
 
 class ScriptedHttp:
-    """Answers ``/metadata`` from its fields, or fails with ``failure``."""
+    """Responds to ``/metadata`` from its fields, or fails with ``failure``."""
 
     def __init__(self) -> None:
         self.routes = NodeRoutes(A)

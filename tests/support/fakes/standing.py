@@ -1,11 +1,11 @@
-"""A broker's standing as a test says."""
+"""A broker's lease state that a test sets."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class FixedStanding:
-    """Implements ``node.control.standing.Standing``."""
+    """An implementation of ``node.control.standing.Standing``."""
 
     broker_epoch: int
     has_lease: bool = True

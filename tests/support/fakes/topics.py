@@ -1,4 +1,4 @@
-"""Topics of several partitions as a consumer meets them, without a network: partitions on paper, side by side."""
+"""Topics with several partitions as a consumer sees them, without a network."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.support.fakes.partition import Answer, FakePartition
 
 
 class FakeTopics:
-    """``FakeTopics(t=2)`` has the partitions t-0 and t-1. Values tell where they are: ``b"t-0:3"``."""
+    """``FakeTopics(t=2)`` has the partitions t-0 and t-1. A value names its partition and offset: ``b"t-0:3"``."""
 
     def __init__(self, **counts: int) -> None:
         self.partitions: dict[tuple[str, int], FakePartition] = {}
@@ -19,14 +19,14 @@ class FakeTopics:
             self.grow(topic, count)
 
     def grow(self, topic: str, count: int) -> None:
-        """Let a topic have this many partitions, and tell those who listen."""
+        """Set a topic's number of partitions, and call the listeners."""
         for partition in range(count):
             self.partitions.setdefault((topic, partition), FakePartition(per_answer=100))
         for listener in list(self._listeners):
             listener(self._view())
 
     def write(self, topic: str, partition: int, count: int = 1) -> None:
-        """Append batches of one record each."""
+        """Append ``count`` batches of one record each."""
         found = self.partitions[topic, partition]
         for _ in range(count):
             found.append(value_at(topic, partition, found.end))

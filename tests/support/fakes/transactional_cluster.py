@@ -1,4 +1,4 @@
-"""A scripted cluster that knows transactions: what it was asked, and what it shall answer to begin and end them."""
+"""A scripted cluster with transactions: it notes its requests, and begins and ends transactions as planned."""
 
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
@@ -10,13 +10,13 @@ from milena.records import ProducerIdentity, TopicPartition
 from tests.support.fakes.scripted_cluster import ScriptedCluster
 
 EPOCHS_A_LIFE = 10
-"""Transactions of one holder of an id in a test, at most: the next holder's epoch is above them."""
+"""The most transactions of one holder of an id in a test: the next holder's epoch starts above them."""
 
 
 class TransactionalCluster(ScriptedCluster):
-    """It notes what it was asked. ``beginnings`` and ``ends`` hold the next ones' errors, None: it goes well.
+    """Notes its requests. ``beginnings`` and ``ends`` have the errors of the next calls; None means success.
 
-    ``groups`` has what was committed with offsets; ``first_epoch`` is that of the next who begins under an id.
+    ``groups`` has the offsets committed with transactions. ``first_epoch`` is the epoch of the next holder of an id.
     """
 
     def __init__(self, partitions: int = 1) -> None:
@@ -89,7 +89,7 @@ class TransactionalCluster(ScriptedCluster):
         return identity.producer_epoch + 1
 
     def make_again(self) -> None:
-        """The topic is deleted, and what groups had committed there with it; one of its name is made."""
+        """Delete the topic with the groups' offsets in it, and create another one with the same name."""
         self.groups.clear()
 
     async def group(self, group_id: str) -> SimpleNamespace:

@@ -1,6 +1,6 @@
-"""Transactions of a node in memory: what they write takes effect at once, and their ends are remembered.
+"""Transactions of a fake node: writes take effect at once, and the ends of transactions are remembered.
 
-It keeps no writes back: what readers see of a transaction before its end is not this fake's matter.
+Uncommitted writes are visible to readers, because no test of this fake reads them.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class FakeTransactions:
-    """Implements ``TransactionsPort``. Tests set ``open``, ``is_visible`` and the node's ``errors``."""
+    """An implementation of ``TransactionsPort``. Tests set ``open``, ``is_visible`` and the node's ``errors``."""
 
     def __init__(self, node: "FakeNode") -> None:
         self._node = node
@@ -49,7 +49,7 @@ class FakeTransactions:
         self._keys: dict[bytes, tuple[bytes, TransactionReceipt]] = {}
 
     def keep_open(self, producer_id: int, producer_epoch: int) -> None:
-        """A transaction is open."""
+        """Add an open transaction."""
         self._epochs[producer_id] = producer_epoch
 
     async def transact(self, request: TransactionRequest) -> TransactionReceipt:
@@ -109,7 +109,7 @@ class FakeTransactions:
         return self.open
 
     def _end(self, transaction: ProducerTransaction, *, is_commit: bool) -> bool:
-        """End it, unless it has ended; returns whether it is committed."""
+        """End a transaction, unless it has ended; return whether it is committed."""
         key = transaction.producer_id, transaction.producer_epoch
         if key in self._was_committed:
             return self._was_committed[key]

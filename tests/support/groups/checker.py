@@ -1,16 +1,15 @@
-"""Is what a consumer group promises true of this history? Pure; each finding is a name and a sentence.
+"""Check a history against the promises of a consumer group (pure). A finding is a name and a sentence.
 
-``lost-record``          never processed, yet the group's committed offset has passed it
-``starved-partition``    never processed, nor passed, although there was all the time in the world
-``starved-member``       lives, and got nothing, although there are partitions enough
-``owned-twice``          two members had a partition in the same generation
-``owned-at-once``        two members worked on a partition at the same time, both within their sessions
-``fenced-commit``        accepted from a member that did not own the partition any more
-``commit-went-back``     a committed offset is less than what was acknowledged, or seen, before
-``committed-unread``     a member committed what no member had processed
-``other-record``         two members read different records at one offset
+``lost-record``          never processed, although the group's committed offset is above it ``starved-partition``
+never processed and not below the committed offset, although there was enough time ``starved-member``       alive at the
+end without a partition, although there are enough partitions ``owned-twice``          two members were assigned a
+partition in the same generation ``owned-at-once``        two members worked on a partition at the same time, both
+within their sessions ``fenced-commit``        accepted from a member that did not own the partition any more
+``commit-went-back``     a committed offset is less than one that was acknowledged or seen earlier ``committed-unread``
+a member committed an offset up to which no member had processed ``other-record``         two members read different
+records at one offset
 
-``late-commit`` is no violation: an attempt whose sender never heard of its fate took place after later ones.
+``late-commit`` is no violation: an attempt whose sender got no response took effect after later attempts.
 """
 
 from collections import defaultdict
@@ -28,12 +27,12 @@ from tests.support.groups.history import (
 )
 
 Finding = tuple[str, str]
-"""Name of the anomaly, and a sentence."""
+"""The name of a finding, and a sentence."""
 NOTED_ONLY = frozenset({"late-commit"})
 NO_EPOCH = -1
-"""The epoch of consumers that do not learn theirs. Their right to commit is unknown from outside."""
+"""The epoch of consumers that do not learn their epoch: a test cannot know whether their commits are allowed."""
 CLOCK_SLACK_S = 0.01
-"""Sessions are measured on two clocks that drift."""
+"""The tolerance in s: the member's clock and the coordinator's, which both measure a session, drift."""
 
 
 def violations(history: GroupHistory) -> list[str]:
@@ -42,12 +41,12 @@ def violations(history: GroupHistory) -> list[str]:
 
 
 def findings(history: GroupHistory) -> list[Finding]:
-    """All that is worth a word."""
+    """Return all findings, including those that are no violations."""
     return [finding for check in CHECKS for finding in check(history)]
 
 
 def check_generations(history: GroupHistory) -> Iterator[Finding]:
-    """Targets of one generation do not meet."""
+    """Check that no partition is assigned to two members in one generation."""
     owners: dict[tuple[int, int], str] = {}
     for event in history.of(Answered):
         assert isinstance(event, Answered)
@@ -61,7 +60,7 @@ def check_generations(history: GroupHistory) -> Iterator[Finding]:
 
 
 def check_exclusion(history: GroupHistory) -> Iterator[Finding]:
-    """A member that keeps its session is alone with its partitions."""
+    """Check that a member within its session is the only one that works on its partitions."""
     holds: dict[int, dict[str, float]] = defaultdict(dict)
     for event in history.events:
         match event:
@@ -98,7 +97,7 @@ def _meetings(members: dict[str, float], partition: int, event: Answered) -> Ite
 
 
 def check_fencing(history: GroupHistory) -> Iterator[Finding]:
-    """Once another member has a partition, nothing is accepted from its former owner."""
+    """Check that no commit of a former owner is accepted after another member owns the partition."""
     answers = [event for event in history.of(Answered) if isinstance(event, Answered)]
     fenced: dict[str, list[Fenced]] = defaultdict(list)
     for told in history.of(Fenced):
@@ -116,7 +115,7 @@ def check_fencing(history: GroupHistory) -> Iterator[Finding]:
 
 
 def _later_owner(answers: list[Answered], commit: Commit, partition: int) -> Answered | None:
-    """Return who had the partition in a later generation before the commit was sent; None if it came back."""
+    """Return the owner of the partition in a later generation before the commit was sent; None if it came back."""
     known = [a for a in answers if partition in a.assignment and a.generation > commit.epoch]
     others = [a for a in known if a.member != commit.member and a.at_s < commit.sent_s]
     if not others:
@@ -167,7 +166,7 @@ def _went_back(
 
 
 def check_records(history: GroupHistory) -> Iterator[Finding]:
-    """Every record is processed by somebody, and is the same for all."""
+    """Check that every record is processed, and that all members read the same record at an offset."""
     values: dict[tuple[int, int], str] = {}
     for event in history.of(Processed):
         assert isinstance(event, Processed)
@@ -191,7 +190,7 @@ def check_records(history: GroupHistory) -> Iterator[Finding]:
 
 
 def check_reading_before_committing(history: GroupHistory) -> Iterator[Finding]:
-    """An attempt to commit comes after the work that it stands for: else the workload itself is wrong."""
+    """Check that members commit only what was processed; otherwise the test's members themselves are wrong."""
     done: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
     for event in history.of(Processed):
         assert isinstance(event, Processed)
@@ -211,7 +210,7 @@ def check_reading_before_committing(history: GroupHistory) -> Iterator[Finding]:
 
 
 def check_members(history: GroupHistory) -> Iterator[Finding]:
-    """In the end everybody who lives has work, as long as there is enough of it, and all of it is done."""
+    """Check that at the end every member has partitions, if there are enough, and that all work is done."""
     if not history.is_drained or not history.survivors:
         return
     last = {event.member: event for event in history.of(Answered) if isinstance(event, Answered)}

@@ -1,6 +1,6 @@
-"""Observations and actions of a consumer group's members, as one list of events in the order of their times.
+"""The events of a consumer group's members, as one list in the order of time.
 
-Times are seconds of one clock that all members share. ``group_checker`` judges; it needs no other knowledge.
+Times are seconds of one clock that all members share. ``checker`` judges the list, and needs nothing else.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -10,20 +10,20 @@ from enum import StrEnum, unique
 
 @unique
 class Fate(StrEnum):
-    """How a commit ended, as far as its sender knows."""
+    """The fate of a commit, as far as its sender knows."""
 
     OK = "ok"
     FENCED = "fenced"
     REFUSED = "refused"
-    """Certainly not committed, for another reason than fencing."""
+    """The commit certainly did not take effect, for another reason than fencing."""
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A heartbeat was answered: from now until ``valid_until_s`` at the latest the member works on ``assignment``.
+    """A heartbeat was answered. The member works on ``assignment`` from now until ``valid_until_s`` at the latest.
 
-    ``valid_until_s``: the time at which the heartbeat was sent, and a session from then on.
+    ``valid_until_s`` is the time at which the heartbeat was sent, plus the session timeout.
     """
 
     at_s: float
@@ -37,7 +37,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetGo:
-    """The member works on these no more: asked to give them back, or leaving, dying, fenced."""
+    """The member stopped working on these partitions, because it was asked to, or leaves, dies or is fenced."""
 
     at_s: float
     member: str
@@ -46,7 +46,7 @@ class LetGo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fenced:
-    """The member was told that it is none any more, under this epoch."""
+    """The member was told that it is not a member any more under this epoch."""
 
     at_s: float
     member: str
@@ -55,7 +55,7 @@ class Fenced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processed:
-    """The member got records [first, end) of a partition, and is done with them."""
+    """The member got the records [first, end) of a partition, and has processed them."""
 
     at_s: float
     member: str
@@ -65,26 +65,26 @@ class Processed:
 
     @property
     def end(self) -> int:
-        """Behind the last."""
+        """Return the offset after the last record."""
         return self.first + len(self.values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """An attempt to commit. ``at_s``: when it ended."""
+    """An attempt to commit; ``at_s`` is the time at which it ended."""
 
     sent_s: float
     at_s: float
     member: str
     epoch: int
     offsets: tuple[tuple[int, int], ...]
-    """(partition, offset of the next record)"""
+    """Pairs (partition, offset of the next record)."""
     fate: Fate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
-    """Somebody asked what is committed; partitions without a commit are left out."""
+    """A read of the committed offsets; partitions without a commit are left out."""
 
     sent_s: float
     at_s: float
@@ -96,28 +96,28 @@ Event = Answered | LetGo | Fenced | Processed | Commit | Looked
 
 @dataclass(slots=True)
 class GroupHistory:
-    """The history of one group and one topic. ``ends``: the topic's log ends after the last write."""
+    """The history of one group and one topic; ``ends`` has the topic's log ends after the last write."""
 
     events: list[Event] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
     is_drained: bool = False
-    """Everybody had all the time that they may need, without faults: what is not read now never will be."""
+    """Whether all members had enough time at the end, without faults, to read all records."""
     survivors: tuple[str, ...] = ()
-    """Members that live to the end."""
+    """The members that are alive at the end."""
 
     def add(self, event: Event) -> None:
-        """It happened now."""
+        """Add an event that happens now."""
         self.events.append(event)
 
     async def look(
         self, committed: Callable[[], Awaitable[dict[int, int]]], now_s: Callable[[], float]
     ) -> dict[int, int]:
-        """Ask what is committed, and note the answer with both its times."""
+        """Read the committed offsets; note them with the times before and after the read."""
         sent_s = now_s()
         found = await committed()
         self.add(Looked(sent_s=sent_s, at_s=now_s(), offsets=tuple(sorted(found.items()))))
         return found
 
     def of(self, kind: type) -> Iterable[Event]:
-        """Events of one kind."""
+        """Return the events of a class."""
         return (event for event in self.events if isinstance(event, kind))

@@ -1,4 +1,4 @@
-"""Consumer groups and REST consumers of real nodes, one HTTP call at a time, for tests."""
+"""Consumer groups and REST consumers on real nodes, one HTTP call at a time, for tests."""
 
 import itertools
 import time
@@ -12,16 +12,16 @@ from tests.support.clusters.live_cluster import DEADLINE_S, Answer, call, call_w
 NUMBERS = itertools.count(1)
 READ_MS = 20_000
 SHORT_SESSION_MS = 5_000
-"""The session of members that a test lets die. The others must survive a machine that stalls for a second or two."""
+"""The session timeout of members that a test lets die; others must survive a machine that stalls."""
 
 
 def parts(found: Iterable[dict[str, Any]]) -> set[tuple[str, int]]:
-    """(topic, partition) of what the API lists by topic."""
+    """Return (topic, partition) of all partitions in a list of the API, which is by topic."""
     return {(item["topic"], number) for item in found for number in item["partitions"]}
 
 
 def by_topic(places: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
-    """The other way round."""
+    """Return pairs (topic, partition) as a list by topic, like the API's."""
     found: dict[str, list[int]] = {}
     for topic, partition in sorted(places):
         found.setdefault(topic, []).append(partition)
@@ -30,7 +30,7 @@ def by_topic(places: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
 
 @dataclass
 class GroupMember:
-    """A member that beats when told to, on one node after the other. ``settings``: said when it joins."""
+    """A member that sends heartbeats when told to, to each node in turn; ``settings`` are sent when it joins."""
 
     nodes: Sequence[LocalNode]
     group: str
@@ -45,7 +45,7 @@ class GroupMember:
         self._round = itertools.cycle(self.nodes)
 
     def send(self, *, epoch: int | None = None, **query: object) -> Answer:
-        """One heartbeat, as it stands."""
+        """Send one heartbeat with the present state; return the response."""
         body: dict[str, Any] = {"member_epoch": self.epoch if epoch is None else epoch}
         if self.member_id is not None:
             body["member_id"] = self.member_id
@@ -58,7 +58,7 @@ class GroupMember:
         return call_with(node, f"POST /groups/{self.group}/heartbeat", body, query)
 
     def beat(self, *, epoch: int | None = None, **query: object) -> set[tuple[str, int]]:
-        """Beat, and take what is given; give back at once what is asked for."""
+        """Send a heartbeat, take the assigned partitions, and release at once those that are asked for."""
         found = ok(self.send(epoch=epoch, **query))
         self.member_id, self.epoch = found["member_id"], found["member_epoch"]
         self.generation = found["generation"]
@@ -66,12 +66,12 @@ class GroupMember:
         return self.owned
 
     def leave(self) -> None:
-        """Say goodbye."""
+        """Leave the group."""
         ok(self.send(epoch=-1))
         self.owned, self.epoch = set(), 0
 
     def commit(self, *offsets: tuple[str, int, int], node: LocalNode | None = None) -> Answer:
-        """(topic, partition, offset of the next record)."""
+        """Commit items of (topic, partition, offset of the next record)."""
         body = {
             "member_id": self.member_id,
             "member_epoch": self.epoch,
@@ -81,14 +81,14 @@ class GroupMember:
 
 
 def new_group(name: str) -> str:
-    """A name that no other test has."""
+    """Return a group name that no other test uses."""
     return f"{name}-{next(NUMBERS)}"
 
 
 def member_of(
     nodes: "LocalCluster | Sequence[LocalNode]", group: str, *topics: str, **settings: Any
 ) -> GroupMember:
-    """Not joined yet."""
+    """Return a member that has not joined yet."""
     given = nodes.nodes if isinstance(nodes, LocalCluster) else nodes
     return GroupMember(
         given, group, {"topics": list(topics), "session_timeout_ms": 30_000, **settings}
@@ -96,7 +96,7 @@ def member_of(
 
 
 def settle(*members: GroupMember, deadline_s: float = DEADLINE_S) -> list[set[tuple[str, int]]]:
-    """Everybody beats until all of them have what they shall have; returns who has what."""
+    """Let all members send heartbeats until each has its final assignment; return the assignments."""
 
     def all_beat() -> bool:
         before = [member.owned for member in members]
@@ -115,7 +115,7 @@ def description(node: LocalNode, group: str) -> Any:
 
 
 def committed(node: LocalNode, group: str, topic: str) -> dict[int, int]:
-    """partition → offset, as the quorum knows it."""
+    """Return the committed offset of each partition, as the quorum knows it."""
     answer = call(node, f"GET /groups/{group}/offsets", topic=topic)
     if answer.status == 404:
         return {}
@@ -124,14 +124,14 @@ def committed(node: LocalNode, group: str, topic: str) -> dict[int, int]:
 
 
 def coordinator_of(cluster: LocalCluster, group: str) -> LocalNode:
-    """The node that coordinates the group, once the asked one knows."""
+    """Return the node that coordinates the group, once it is known."""
     asked = next(node for node in cluster.nodes if node.process.is_running)
     return cluster.node(eventually(lambda: description(asked, group)["coordinator"]))
 
 
 @dataclass
 class RestConsumer:
-    """A REST consumer, each of whose calls goes to the next running node, or to a given one."""
+    """A REST consumer. Each call goes to the next running node, or to a given one."""
 
     nodes: Sequence[LocalNode]
     group: str
@@ -142,21 +142,21 @@ class RestConsumer:
         self._round = itertools.cycle(self.nodes)
 
     def next_node(self) -> LocalNode:
-        """The next one that runs."""
+        """Return the next running node."""
         return next(node for node in self._round if node.process.is_running)
 
     def ask(self, line: str, body: object = None, **query: object) -> Answer:
-        """``ask("GET /records", timeout=500)``"""
+        """Make a call on the next node: ``ask("GET /records", timeout=500)``."""
         return self.ask_on(self.next_node(), line, body, **query)
 
     def ask_on(self, node: LocalNode, line: str, body: object = None, **query: object) -> Answer:
-        """The same, on this node."""
+        """Make a call on this node."""
         method, _, path = line.partition(" ")
         at = f"/consumers/{self.group}/instances/{self.name}{path}"
         return call_with(node, f"{method} {at}", body, query)
 
     def create(self, **settings: object) -> "RestConsumer":
-        """With JSON, from the beginning, without automatic commits, unless said otherwise."""
+        """Create the consumer, by default for JSON, from the first record, without automatic commits."""
         body = {
             "name": self.name,
             "format": "json",
@@ -170,17 +170,17 @@ class RestConsumer:
         return self
 
     def subscribe(self, *topics: str) -> "RestConsumer":
-        """To these."""
+        """Subscribe to topics."""
         answer = self.ask("POST /subscription", {"topics": list(topics)})
         assert answer.status == 204, answer
         return self
 
     def read(self, **query: object) -> list[dict[str, Any]]:
-        """The next records, as soon as there are some; who expects none gives a shorter ``timeout``."""
+        """Return the next records, as soon as there are any; pass a short ``timeout`` if none is expected."""
         return list(ok(self.ask("GET /records", **{"timeout": READ_MS, **query})))
 
     def read_records(self, count: int, **query: object) -> list[dict[str, Any]]:
-        """So many records, by as many calls as it takes."""
+        """Return this many records, with as many calls as necessary."""
         found: list[dict[str, Any]] = []
         deadline_s = time.monotonic() + DEADLINE_S
         while len(found) < count:
@@ -189,7 +189,7 @@ class RestConsumer:
         return found
 
     def read_values(self, count: int, **query: object) -> list[Any]:
-        """The values of so many records, by as many calls as it takes."""
+        """Return the values of this many records, with as many calls as necessary."""
         return [record["value"] for record in self.read_records(count, **query)]
 
     def commit(self) -> None:
@@ -203,7 +203,7 @@ class RestConsumer:
         return {(place["topic"], place["partition"]) for place in found}
 
     def delete(self) -> None:
-        """It goes."""
+        """Delete the consumer."""
         answer = self.ask("DELETE ")
         assert answer.status == 204, answer
 
@@ -211,6 +211,6 @@ class RestConsumer:
 def consumer_of(
     cluster: LocalCluster, group: str, name: str | None = None, **settings: object
 ) -> RestConsumer:
-    """Made on one node; each further call goes to the next."""
+    """Create a consumer on one node; each further call goes to the next node."""
     name = name or f"c{next(NUMBERS)}"
     return RestConsumer(cluster.nodes, group, name).create(**settings)

@@ -1,11 +1,12 @@
-"""A member of a consumer group that keeps to the rules, until it is told to break down: for simulated and real nodes.
+"""A member of a consumer group that follows the rules, with random breakdowns, for simulated and real nodes.
 
-It reads each record at least once: it processes, then commits; goes on where the group's commit stands; works on what
-its last heartbeat allowed, and no longer than its session lasts; gives back what it is asked to before it says so. Its
-breakdowns are those of real ones: it leaves, it dies without a word, it stands still and then goes on as if nothing had
-happened, it is cut off. All that it sees goes to a ``GroupHistory``.
+It reads each record at least once. It processes records and then commits them. It starts at the group's committed
+offsets. It works only on partitions that its last heartbeat assigned, and only within its session. It stops working on
+a partition before it reports that partition as released.
 
-How it reaches a cluster is a ``GroupApi``; time and chance are given.
+Its breakdowns are those of real members. It leaves; it dies without a message; it pauses and then continues as if
+nothing had happened; it is disconnected. It notes all events in a ``GroupHistory``. It reaches a cluster through a
+``GroupApi``, and gets its clock and its random numbers from the caller.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,20 +26,20 @@ from tests.support.groups.history import (
 
 
 class RefusedError(Exception):
-    """Certainly nothing happened."""
+    """The request certainly had no effect."""
 
 
 class FencedError(RefusedError):
-    """Not a member any more, under this id and epoch."""
+    """The sender is not a member any more, under this id and epoch."""
 
 
 class UnknownError(Exception):
-    """It may have happened, or may yet."""
+    """The request may have taken effect, or may still do so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beat:
-    """A heartbeat. ``topics`` and timeouts are said when joining."""
+    """A heartbeat; ``topics`` and the timeouts are sent when joining."""
 
     member: str
     epoch: int
@@ -48,7 +49,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assigned:
-    """Its answer."""
+    """The response to a heartbeat."""
 
     epoch: int
     generation: int
@@ -58,24 +59,24 @@ class Assigned:
 
 
 class GroupApi(Protocol):
-    """One group and one topic of a cluster; the implementation picks a node for each call."""
+    """One group and one topic of a cluster. The implementation chooses a node for each call."""
 
     async def heartbeat(self, beat: Beat) -> Assigned:
-        """Join (epoch 0), stay, or leave (-1)."""
+        """Join (epoch 0), stay, or leave (epoch -1)."""
 
     async def commit(self, member: str, epoch: int, offsets: dict[int, int]) -> None:
-        """Commit as a member."""
+        """Commit offsets as a member."""
 
     async def committed(self) -> dict[int, int]:
-        """All committed offsets."""
+        """Return all committed offsets."""
 
     async def fetch(self, partition: int, offset: int) -> list[str]:
-        """Records from an offset on, without gaps; empty at the end."""
+        """Return records from an offset on, without gaps; an empty list at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """How members live. Seconds; chances per turn of a member's loop."""
+    """The rates of a member's actions. Times are in s; chances are per turn of the member's loop."""
 
     session_s: float = 3.0
     turn_s: float = 0.05
@@ -88,7 +89,7 @@ class Habits:
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds since whenever, and a way to let some pass."""
+    """A clock in seconds, and a function that waits."""
 
     now_s: Callable[[], float]
     sleep: Callable[[float], Awaitable[None]]
@@ -96,7 +97,7 @@ class Clock:
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One member after another in the same place: each life has an id of its own."""
+    """A sequence of members with the same name, one after the other; each has its own id."""
 
     place: str
     api: GroupApi
@@ -105,7 +106,7 @@ class Member:
     rng: Random
     habits: Habits = field(default_factory=Habits)
     is_calm: bool = False
-    """No breakdowns of its own from now on."""
+    """If true, the member has no more breakdowns of its own."""
     is_over: bool = False
     harms: list[str] = field(default_factory=list)
     name: str = ""
@@ -119,7 +120,7 @@ class Member:
     _lives: int = 0
 
     async def run(self) -> None:
-        """Live until it is over."""
+        """Join, work, and break down, until the run is over."""
         self._be_born()
         while not self.is_over:
             await self.clock.sleep(self.habits.turn_s * self.rng.uniform(0.5, 1.5))
@@ -128,7 +129,7 @@ class Member:
             await self.turn()
 
     async def turn(self) -> None:
-        """One round of work."""
+        """Do one round of work."""
         now_s = self.clock.now_s()
         if self.owned and now_s >= self.valid_until_s:
             self._drop(self.owned)
@@ -148,7 +149,7 @@ class Member:
         self.next_beat_s = 0.0
 
     async def beat(self, wait_ms: int = 0) -> None:
-        """Say that it lives and what it owns; take what is given, give back what is asked for."""
+        """Send a heartbeat with the owned partitions; take new partitions, and release those that are asked for."""
         sent_s = self.clock.now_s()
         self.next_beat_s = sent_s + self.habits.session_s / 6
         beat = Beat(member=self.name, epoch=self.epoch, owned=self.owned, wait_ms=wait_ms)
@@ -165,14 +166,14 @@ class Member:
         await self._on_answer(answer, sent_s + self.habits.session_s)
 
     def _check_line(self) -> None:
-        """Neither requests nor answers pass while it is cut off."""
+        """Fail if the member is disconnected: neither requests nor responses pass then."""
         if self.clock.now_s() < self.cut_until_s:
             raise UnknownError("cut off")
 
     async def _on_answer(self, answer: Assigned, valid_until_s: float) -> None:
         now_s = self.clock.now_s()
         if now_s >= valid_until_s:
-            # Too late to rely on; the next heartbeat says what holds.
+            # The response is older than the session; wait for the next heartbeat.
             return
         asked_back = self.owned - answer.assignment
         if asked_back:
@@ -209,7 +210,7 @@ class Member:
     # Work.
 
     async def _work_on(self, partition: int) -> None:
-        """Read on, from the group's commit at first."""
+        """Read on, at first from the group's committed offset."""
         try:
             self._check_line()
             if partition not in self.positions:
@@ -240,7 +241,7 @@ class Member:
         return await self.history.look(self.api.committed, self.clock.now_s)
 
     async def commit(self, partitions: frozenset[int]) -> None:
-        """Commit how far it has come in these."""
+        """Commit the positions in these partitions."""
         offsets = {
             partition: self.positions[partition]
             for partition in sorted(partitions)
@@ -274,7 +275,7 @@ class Member:
         if fate is Fate.OK:
             self.committed.update(offsets)
         elif fate is Fate.FENCED:
-            # A heartbeat settles it: an epoch that has just risen is no reason to give up.
+            # Send a heartbeat next: after a refused epoch, it tells whether the epoch only has risen.
             self.next_beat_s = 0.0
 
     # Breakdowns.
@@ -295,14 +296,14 @@ class Member:
         self._be_born()
 
     async def _die(self) -> None:
-        """Somebody else starts in its place, later; the group is not told."""
+        """Die without a message; another member starts later."""
         self._note("dies")
         self._drop(self.owned)
         await self.clock.sleep(self.rng.uniform(*self.habits.away_s))
         self._be_born()
 
     async def _pause(self) -> None:
-        """It stands still, and does not know: the first thing it does then is to commit."""
+        """Pause without noticing; then first commit, as a process does after a long stop."""
         self._note("stands still")
         await self.clock.sleep(self.rng.uniform(*self.habits.pause_s))
         await self.commit(self.owned)

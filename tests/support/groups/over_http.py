@@ -1,4 +1,4 @@
-"""How members reach real nodes: over HTTP, each call to a random node."""
+"""Access of members to real nodes over HTTP; each call goes to a random node."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from tests.support.groups.rest_members import GoneError
 CONNECT_S = 1.0
 ANSWER_S = 8.0
 FENCED = frozenset({40411, 40925})
-"""Not a member any more; another speaks for it."""
+"""The error codes that mean that the sender is not a member any more."""
 GROUP_NOT_FOUND = 40405
 CONSUMER_NOT_FOUND = 40403
 CONSUMER_EXISTS = 40902
@@ -22,7 +22,7 @@ REST_WAIT_MS = 200
 
 
 class HttpCalls:
-    """Calls to one group and one topic of a cluster."""
+    """Calls about one group and one topic of a cluster."""
 
     def __init__(
         self,
@@ -47,10 +47,10 @@ class HttpCalls:
         *,
         answer_s: float = ANSWER_S,
     ) -> Any:
-        """The JSON of a success, None without a body.
+        """Return the JSON of a successful response; None without a body.
 
         Raises:
-            FencedError, GoneError, RefusedError: certainly nothing happened.
+            FencedError, GoneError, RefusedError: the request certainly had no effect.
             UnknownError: the result is unknown.
         """
         method, path = line.split(" ")
@@ -72,7 +72,7 @@ class HttpCalls:
         raise error_of(status, text)
 
     async def committed(self) -> dict[int, int]:
-        """By partition."""
+        """Return the committed offset of each partition."""
         try:
             found = await self._call(
                 f"GET /groups/{self.group}/offsets", query={"topic": self.topic}
@@ -105,13 +105,13 @@ def error_of(status: int, text: str) -> Exception:
 
 
 class HttpGroupApi(HttpCalls):
-    """A ``GroupApi``."""
+    """An implementation of ``GroupApi``."""
 
     assignor = "sticky"
     session_ms = 3_000
 
     async def heartbeat(self, beat: Beat) -> Assigned:
-        """Join, stay, leave."""
+        """Join, stay or leave."""
         body: dict[str, Any] = {
             "member_id": beat.member,
             "member_epoch": beat.epoch,
@@ -140,7 +140,7 @@ class HttpGroupApi(HttpCalls):
         return frozenset(number for item in found for number in item["partitions"])
 
     async def commit(self, member: str, epoch: int, offsets: dict[int, int]) -> None:
-        """As a member."""
+        """Commit offsets as a member."""
         body = {
             "member_id": member,
             "member_epoch": epoch,
@@ -152,7 +152,7 @@ class HttpGroupApi(HttpCalls):
         await self._call(f"POST /groups/{self.group}/offsets", body)
 
     async def fetch(self, partition: int, offset: int) -> list[str]:
-        """From any replica."""
+        """Return records from any replica."""
         query = {"offset": str(offset), "timeout": "0", "max_bytes": str(FETCH_BYTES)}
         page = await self._call(
             f"GET /topics/{self.topic}/partitions/{partition}/records", query=query
@@ -161,13 +161,13 @@ class HttpGroupApi(HttpCalls):
 
 
 class HttpRestApi(HttpCalls):
-    """A ``RestApi``."""
+    """An implementation of ``RestApi``."""
 
     def _at(self, name: str, what: str = "") -> str:
         return f"/consumers/{self.group}/instances/{name}{what}"
 
     async def create(self, name: str) -> None:
-        """Once."""
+        """Create the consumer, or accept an existing one."""
         body = {
             "name": name,
             "format": "json",
@@ -181,11 +181,11 @@ class HttpRestApi(HttpCalls):
                 raise
 
     async def subscribe(self, name: str) -> None:
-        """To the topic."""
+        """Subscribe to the topic."""
         await self._call(f"POST {self._at(name, '/subscription')}", {"topics": [self.topic]})
 
     async def delete(self, name: str) -> None:
-        """It goes."""
+        """Delete the consumer."""
         await self._call(f"DELETE {self._at(name)}")
 
     async def records(self, name: str) -> list[tuple[int, int, str]]:
@@ -200,7 +200,7 @@ class HttpRestApi(HttpCalls):
         return frozenset(place["partition"] for place in found["partitions"])
 
     async def seek(self, name: str, offsets: dict[int, int]) -> None:
-        """Go on from there."""
+        """Set the positions."""
         await self._call(f"POST {self._at(name, '/positions')}", {"offsets": self._places(offsets)})
 
     async def commit(self, name: str) -> None:

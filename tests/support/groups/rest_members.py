@@ -1,8 +1,9 @@
-"""A client of a REST consumer that keeps to the rules: for simulated and real nodes.
+"""A client of a REST consumer that follows the rules, for simulated and real nodes.
 
-It subscribes, reads, processes, and then commits what was delivered to it, all by calls that may go to any node. After
-a call for records whose answer it never got it cannot know what was delivered: it goes back to the group's commit. It
-never says which offsets to commit: a partition may have been somebody else's in between, who came further.
+It subscribes, reads, processes, and then commits what was delivered, with calls that may go to any node. If the
+response to a call for records is lost, it cannot know what was delivered. It then seeks to the group's committed
+offsets. It never commits explicit offsets: meanwhile another consumer may have owned the partition and committed higher
+ones.
 """
 
 from dataclasses import dataclass, field
@@ -14,40 +15,40 @@ from tests.support.groups.members import Clock, FencedError, Habits, RefusedErro
 
 
 class GoneError(RefusedError):
-    """There is no such consumer."""
+    """The consumer does not exist."""
 
 
 class RestApi(Protocol):
-    """REST consumers of one group and one topic; the implementation picks a node for each call."""
+    """REST consumers of one group and one topic. The implementation chooses a node for each call."""
 
     async def create(self, name: str) -> None:
-        """Make it; one that is there already is fine."""
+        """Create the consumer, or accept an existing one."""
 
     async def subscribe(self, name: str) -> None:
-        """To the topic."""
+        """Subscribe to the topic."""
 
     async def delete(self, name: str) -> None:
-        """It goes."""
+        """Delete the consumer."""
 
     async def records(self, name: str) -> list[tuple[int, int, str]]:
-        """(partition, offset, value) of what comes next."""
+        """Return (partition, offset, value) of the next records."""
 
     async def assignments(self, name: str) -> frozenset[int]:
         """Return the partitions that it reads from."""
 
     async def seek(self, name: str, offsets: dict[int, int]) -> None:
-        """Go on from there."""
+        """Set the positions."""
 
     async def commit(self, name: str) -> None:
-        """Commit what was delivered."""
+        """Commit the delivered records."""
 
     async def committed(self) -> dict[int, int]:
-        """All of the group."""
+        """Return all committed offsets of the group."""
 
 
 @dataclass(eq=False, slots=True)
 class RestMember:
-    """One consumer after another in the same place: each life has a name of its own."""
+    """A sequence of consumers, one after the other; each has its own name."""
 
     place: str
     api: RestApi
@@ -61,11 +62,11 @@ class RestMember:
     name: str = ""
     is_ready: bool = False
     is_lost: bool = False
-    """It does not know what was delivered last."""
+    """Whether a response was lost, so that the last delivered records are unknown."""
     _lives: int = 0
 
     async def run(self) -> None:
-        """Live until it is over."""
+        """Create a consumer, work, and break down, until the run is over."""
         self._be_born()
         while not self.is_over:
             await self.clock.sleep(self.habits.turn_s * self.rng.uniform(0.5, 1.5))
@@ -84,7 +85,7 @@ class RestMember:
         self.is_ready = self.is_lost = False
 
     async def turn(self) -> None:
-        """One round of work."""
+        """Do one round of work."""
         if not self.is_ready:
             await self.api.create(self.name)
             await self.api.subscribe(self.name)
@@ -96,7 +97,7 @@ class RestMember:
             await self._commit()
 
     async def _find_its_place(self) -> None:
-        """Back to what is committed, so that nothing is passed over."""
+        """Seek to the committed offsets, so that no record is skipped."""
         assigned = await self.api.assignments(self.name)
         committed = await self.look()
         if assigned:
@@ -108,7 +109,7 @@ class RestMember:
         try:
             records = await self.api.records(self.name)
         except RefusedError:
-            # Nothing was delivered.
+            # The request had no effect, so no delivery is lost.
             self.is_lost = False
             raise
         self.is_lost = False
@@ -162,7 +163,7 @@ class RestMember:
         try:
             await self.api.delete(self.name)
         except UnknownError:
-            # The group must not wait for it for ever.
+            # Continue as this consumer: if it still exists and is not used, its partitions are not read.
             self._note("may still be there")
             return
         except RefusedError:

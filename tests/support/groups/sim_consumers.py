@@ -1,4 +1,4 @@
-"""A REST consumer of a simulated cluster, as its client sees it: on any node."""
+"""A client of a REST consumer in a simulated cluster; each call may go to any node."""
 
 from http_api.ports.groups import Delivered, NewConsumer, OffsetToCommit
 from milena.model.batch.decode import records_in
@@ -35,7 +35,7 @@ def values(delivered: Delivered) -> list[str]:
 
 
 class Client:
-    """One consumer, on any node."""
+    """A client of one REST consumer."""
 
     def __init__(self, cluster: Cluster, instance: str = "c", group: str = GROUP) -> None:
         self.cluster = cluster

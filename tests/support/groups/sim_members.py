@@ -1,4 +1,4 @@
-"""Members of groups of a simulated cluster, as their clients see them: on any node."""
+"""Members of groups in a simulated cluster; each call may go to any node."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ ALL = (1, 2, 3)
 
 
 class Member:
-    """A client that does what it is told: it works on what it is assigned, and says so."""
+    """A member that a test controls: it works on its assignment, and reports it as owned."""
 
     def __init__(
         self, cluster: Cluster, name: str, *, group: str = "g", topics: Iterable[str] = ("t",)
@@ -66,7 +66,7 @@ class Member:
 
 async def started(partitions: int = 4, **settings: int) -> Cluster:
     cluster = await Cluster(**settings).start()  # type: ignore[arg-type]  # forwarded as they are
-    # The feature level rises once everybody is there.
+    # The feature level rises when all nodes have registered.
     await cluster.until(lambda: cluster.image.feature_level >= 3)
     await cluster.create("t", *[ALL] * partitions)
     return cluster

@@ -1,4 +1,4 @@
-"""The API over ports in memory, on a port of the system's choice, and a client for it."""
+"""The API over a fake node, on a free port, and a client for it."""
 
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -27,7 +27,7 @@ V3 = f"/v3/clusters/{CLUSTER_ID}"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole HTTP answer."""
+    """A whole HTTP response."""
 
     status: int
     headers: Mapping[str, str]
@@ -39,7 +39,7 @@ class Answer:
 
     @property
     def error(self) -> tuple[int, int]:
-        """Status and error_code; the envelope holds nothing else."""
+        """Return the status and the error code; check that the body is an error and nothing else."""
         envelope = self.json
         assert set(envelope) == {"error_code", "message"}, envelope
         assert envelope["message"], envelope
@@ -47,7 +47,7 @@ class Answer:
 
 
 class ApiClient:
-    """Talks to one API. ``node`` is what is behind it."""
+    """A client of one API; ``node`` is the fake node behind it."""
 
     def __init__(self, node: FakeNode, base_url: str, session: aiohttp.ClientSession) -> None:
         self.node = node
@@ -94,7 +94,7 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     **options: Any,
 ) -> AsyncIterator[ApiClient]:
-    """The API for as long as the block runs."""
+    """Serve the API during the block; yield a client for it."""
     node = node or FakeNode()
     runner = build_runner(node.ports(limits), **options)
     await runner.setup()

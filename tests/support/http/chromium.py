@@ -1,7 +1,7 @@
-"""A page in Debian's chromium, driven by the protocol of its developer tools.
+"""A page in Debian's Chromium, controlled through the protocol of its developer tools.
 
-It takes no library: the protocol is JSON over a websocket, and aiohttp speaks that. What a page asks for, what it is
-refused and what goes wrong in it are kept, so that a test can say that nothing did.
+This needs no library: the protocol is JSON over a websocket, which aiohttp supports. The page's requests, the requests
+that its policy refused, and its script errors are recorded, so that a test can assert that there were no errors.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ START_S = 60.0
 DEADLINE_S = 30.0
 ARGUMENTS = (
     "--headless=new",
-    # Chromium's own sandbox needs a user that is not root; what it shows here comes from loopback alone.
+    # Chromium's own sandbox does not run as root. The pages come only from loopback.
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -30,16 +30,16 @@ ARGUMENTS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--remote-debugging-port=0",
-    # Nothing but loopback has an address.
+    # Only loopback addresses resolve.
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 KEYS = {"Tab": 9, "Enter": 13, "Escape": 27}
-"""Windows' codes of keys that mean more than a character."""
+"""Windows' codes of keys that are not characters."""
 
 
 @dataclass
 class Chromium:
-    """The browser's end of the websocket: questions by number, events by session. ``downloads``: where files go."""
+    """The browser's end of the websocket: calls by number, events by session. ``downloads`` is the folder for files."""
 
     socket: aiohttp.ClientWebSocketResponse
     downloads: Path
@@ -48,7 +48,7 @@ class Chromium:
     count: int = 0
 
     async def call(self, method: str, session: str | None = None, **params: object) -> Any:
-        """One question and its answer."""
+        """Make a call; return its result."""
         self.count += 1
         sent: dict[str, object] = {"id": self.count, "method": method, "params": params}
         if session is not None:
@@ -60,7 +60,7 @@ class Chromium:
         return told["result"]
 
     async def listen(self) -> None:
-        """Hand out what the browser says, until it goes."""
+        """Pass on the browser's messages, until the connection closes."""
         async for message in self.socket:
             told = json.loads(message.data)
             if "id" in told:
@@ -69,7 +69,7 @@ class Chromium:
                 page.hear(told["method"], told["params"])
 
     async def open(self, url: str, *, width: int = 1280, is_dark: bool = False) -> "Page":
-        """A page of its own, with nothing of the others' in its storage."""
+        """Open a page in a new browser context, which shares no storage with other pages."""
         context = (await self.call("Target.createBrowserContext"))["browserContextId"]
         await self.call(
             "Browser.setDownloadBehavior",
@@ -92,7 +92,7 @@ class Chromium:
 
 @dataclass
 class Page:
-    """One tab. ``faults``: errors of scripts, and what the page's policy refused. ``requests``: method and URL."""
+    """One tab. ``faults``: script errors, and requests that the page's policy refused. ``requests``: (method, URL)."""
 
     browser: Chromium
     session: str
@@ -100,24 +100,24 @@ class Page:
     requests: list[tuple[str, str]] = field(default_factory=list)
 
     async def call(self, method: str, **params: object) -> Any:
-        """A question to this page."""
+        """Make a call about this page."""
         return await self.browser.call(method, self.session, **params)
 
     def hear(self, method: str, told: dict[str, Any]) -> None:
-        """Keep what tells of trouble."""
+        """Note events that show a fault."""
         if method == "Runtime.exceptionThrown":
             self.faults.append(json.dumps(told["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
             self.faults.append(json.dumps(told["args"]))
         elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            # That an answer was a 4xx or 5xx is the page's to show.
+            # A 4xx or 5xx response is no fault of the page, which has to show it.
             if told["entry"]["source"] != "network":
                 self.faults.append(told["entry"]["text"])
         elif method == "Network.requestWillBeSent":
             self.requests.append((told["request"]["method"], told["request"]["url"]))
 
     async def look(self, *, width: int, is_dark: bool = False) -> None:
-        """How wide the screen is, and which theme the reader likes."""
+        """Set the width of the screen, and the theme that the reader prefers."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -126,16 +126,16 @@ class Page:
             mobile=False,
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
-        # A colour on its way to another one is neither of both.
+        # Disable animations: a colour within a transition is neither the old nor the new one.
         still = {"name": "prefers-reduced-motion", "value": "reduce"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme, still])
 
     async def go(self, url: str) -> None:
-        """Follow a link, or an address of the page itself."""
+        """Open a URL, and wait until it is loaded."""
         await self.call("Page.navigate", url=url)
 
     async def run(self, script: str) -> Any:
-        """The value of an expression, or of its promise."""
+        """Return the value of an expression, or of its promise."""
         told = await self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
@@ -143,10 +143,10 @@ class Page:
         return told["result"].get("value")
 
     async def until(self, condition: str) -> Any:
-        """The value of an expression once it is true of what is shown."""
+        """Return the value of an expression once it is true."""
         end = asyncio.get_running_loop().time() + DEADLINE_S
         while True:
-            # A page that is on its way to another one loses the question.
+            # A call is lost if the page navigates meanwhile.
             with suppress(AssertionError):
                 if value := await self.run(f"(() => {condition})()"):
                     return value
@@ -156,11 +156,11 @@ class Page:
             await asyncio.sleep(0.05)
 
     async def until_shown(self, text: str) -> None:
-        """Wait for a text."""
+        """Wait until the page shows a text."""
         await self.until(f"document.body.innerText.includes({json.dumps(text)})")
 
     async def click(self, selector: str, text: str = "") -> None:
-        """Click the first element that has the text, once it is there."""
+        """Click the first element with the text, once it exists."""
         await self.until(
             f"{{ const found = [...document.querySelectorAll({json.dumps(selector)})]"
             f".find((e) => !e.disabled && e.textContent.includes({json.dumps(text)}));"
@@ -168,7 +168,7 @@ class Page:
         )
 
     async def fill(self, selector: str, text: str) -> None:
-        """Put the cursor into a field and type, in place of what it holds."""
+        """Replace the text of a field by typing."""
         await self.until(
             f"{{ const found = document.querySelector({json.dumps(selector)});"
             " found?.focus(); found?.select?.(); return found && document.activeElement === found; }"
@@ -176,7 +176,7 @@ class Page:
         await self.call("Input.insertText", text=text)
 
     async def choose(self, selector: str, value: str) -> None:
-        """Choose from a list."""
+        """Choose an option of a select element."""
         await self.until(
             f"{{ const found = document.querySelector({json.dumps(selector)});"
             f" if (!found) return false; found.value = {json.dumps(value)};"
@@ -184,15 +184,15 @@ class Page:
         )
 
     async def press(self, key: str) -> None:
-        """One key, as a keyboard sends it."""
+        """Press and release a key."""
         code = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
         text = {"text": "\r"} if key == "Enter" else {}
         await self.call("Input.dispatchKeyEvent", type="keyDown", **code, **text)
         await self.call("Input.dispatchKeyEvent", type="keyUp", **code)
 
     async def picture(self, path: Path) -> None:
-        """A screenshot of the whole page."""
-        # Else it would be as much narrower as they are wide.
+        """Save a screenshot of the whole page."""
+        # With scrollbars, the screenshot would be narrower by their width.
         await self.call("Emulation.setScrollbarsHidden", hidden=True)
         await self.run("new Promise((done) => requestAnimationFrame(() => setTimeout(done, 100)))")
         size = "[innerWidth, Math.max(innerHeight, document.documentElement.scrollHeight)]"
@@ -207,7 +207,7 @@ class Page:
 
 @asynccontextmanager
 async def chromium(profile: Path) -> AsyncIterator[Chromium]:
-    """The browser for as long as the block runs; it keeps what it must in the folder."""
+    """Start the browser, and stop it after the block; ``profile`` is the folder for its files."""
     process = await asyncio.create_subprocess_exec(
         PROGRAM,
         *ARGUMENTS,
@@ -232,7 +232,7 @@ async def chromium(profile: Path) -> AsyncIterator[Chromium]:
                 with suppress(asyncio.CancelledError):
                     await listening
     finally:
-        # Its helpers are in its group.
+        # The browser's helper processes are in its process group.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()

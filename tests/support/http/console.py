@@ -1,8 +1,8 @@
-"""Console blocks of documents, run as a reader would type them, on a cluster that they start.
+"""Run the ``console`` blocks of documents like a reader, on a cluster that the document's first command starts.
 
-A block in the language ``console`` holds commands and what they print: a command begins with ``$``, goes on in lines
-that begin with ``>``, and all of a document's commands share one shell. In what is printed, ``…`` stands for anything
-within a line, and a line with nothing else for any number of lines.
+A block in the language ``console`` has commands and their output. A command starts with ``$``; its further lines start
+with ``>``. All commands of a document run in one shell. In an output, ``…`` stands for any text within a line, and a
+line with only ``…`` for any number of lines.
 """
 
 import os
@@ -22,15 +22,15 @@ from loadtest.cluster.node_process import NodeProcess
 from tests.support.clusters.live_cluster import SESSION_MS, call, eventually, ok
 
 FIRST_PORT, FIRST_PEER_PORT, NODES = 8082, 7082, 3
-"""A document may add one more node."""
+"""The number of nodes for which ports are reserved; a document may add one to its three."""
 PEER_PORTS_FROM = 10
-"""How far above the API's ports: further than the most nodes that ``milena dev`` starts."""
+"""The distance from API ports to peer ports; it is larger than the most nodes that ``milena dev`` starts."""
 _MILENA = re.compile(r"^milena\b(?!:)|\.venv/bin/milena\b")
 RUN_S_MAX = 600
-"""For all of a document's commands: dozens of processes that start one after the other."""
+"""The timeout of all commands of a document, in s: dozens of processes start one after the other."""
 STEP_END = "=== end of step ==="
 END_JOBS = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n"
-"""The processes that a document starts end with its shell."""
+"""A command that ends the processes that the document started, at the end of its shell."""
 PATIENT = f"""
 from milena.cli import main
 from node.process import dev
@@ -44,8 +44,10 @@ patience = {{
 dev.plan_nodes = lambda *, options, **rest: plan(options={{**options, **patience}}, **rest)
 main()
 """
-"""``milena`` whose local cluster does not mind a machine that stalls for a second or two: curl does not repeat what is
-refused for a moment."""
+"""A ``milena`` command with a longer session timeout: a stall of the machine must not make requests fail.
+
+The documents' curl commands do not repeat a request that was refused for a moment.
+"""
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -55,7 +57,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 @dataclass
 class Step:
-    """A command and what it should print."""
+    """A command and its expected output."""
 
     command: str
     expected: str = ""
@@ -80,7 +82,7 @@ def _line(text: str) -> str:
 
 
 def steps(text: str) -> list[Step]:
-    """The commands of a document, in order."""
+    """Return the commands of a document, in order."""
     found: list[Step] = []
     for line in "".join(blocks(text, "console")).splitlines(keepends=True):
         if line.startswith("$ "):
@@ -93,7 +95,7 @@ def steps(text: str) -> list[Step]:
 
 
 def free_run(length: int) -> int:
-    """The first of so many free ports in a row."""
+    """Return the first of ``length`` consecutive free ports."""
     run = free_ports(1)
     while len(run) < length:
         (port,) = free_ports(1)
@@ -103,7 +105,7 @@ def free_run(length: int) -> int:
 
 @dataclass
 class Place:
-    """Where commands are run: those of the document with other ports, in another directory."""
+    """The environment for the commands: another directory and other ports than in the document."""
 
     first_port: int
     directory: Path
@@ -113,7 +115,7 @@ class Place:
         return [f"http://127.0.0.1:{self.first_port + n}" for n in range(NODES)]
 
     def adapt(self, text: str) -> str:
-        """A command, or what it should print, for this place."""
+        """Replace the document's ports in a command or an output."""
         text = re.sub(_MILENA, f"{sys.executable} -m milena", text)
         here = {
             **{FIRST_PORT + n: self.first_port + n for n in range(NODES + 1)},
@@ -130,7 +132,7 @@ class Place:
         own_bin = Path(sys.executable).parent
         done = subprocess.run(
             ["bash", "-u", "-c", script],
-            # A reader sees both on one screen.
+            # Merge standard error into the output, as on a reader's terminal.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -155,7 +157,7 @@ class Place:
 
 @dataclass
 class Node:
-    """A node, as ``call`` needs it."""
+    """A node with a URL, for ``call``."""
 
     url: str
 
@@ -164,7 +166,7 @@ class Node:
 def started(
     command: str, directory: Path, *, headers: Mapping[str, str] | None = None
 ) -> Iterator[Place]:
-    """The cluster of three that a document's command starts, ready for requests; ``headers``: credentials for it."""
+    """Start the cluster of a document's command, and wait until it is ready; ``headers`` are its credentials."""
     first_port = free_run(PEER_PORTS_FROM + NODES + 1)
     place = Place(first_port, directory)
     words = place.adapt(command).replace(" dev-data", f" {directory / 'dev-data'}").split()
@@ -172,7 +174,7 @@ def started(
     words[1:3] = ["-c", PATIENT]
     words += ["--base-peer-port", str(first_port + PEER_PORTS_FROM)]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MILENA_")}
-    # The document's cluster is that of the sources, as all that tests start.
+    # Run the nodes from the sources, like those of all other tests.
     environment["MILENA_PURE"] = "1"
     process = NodeProcess(words, environment=environment, log_path=directory / "dev.log")
     process.start()

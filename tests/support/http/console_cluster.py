@@ -1,4 +1,4 @@
-"""A cluster with something on every page of the console: records, a group that is behind, a transaction, a user."""
+"""A cluster with content for every page of the console: records, a lagging group, a transaction, a user."""
 
 import json
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ class Filled:
 
     node: LocalNode
     places: tuple[str, ...]
-    """Every page, and those of one of its things."""
+    """The paths of all pages, including those of single topics, groups and others."""
 
 
 def fill(node: LocalNode) -> Filled:
-    """Fill the cluster, and wait until its nodes have looked at it."""
+    """Fill the cluster, and wait until its nodes have measured it."""
     for topic, partitions in (("orders", 6), ("payments", 3), ("visits", 2)):
         create_topic(node, topic, partitions=partitions)
     for number in range(200):
@@ -30,7 +30,7 @@ def fill(node: LocalNode) -> Filled:
             "user": f"u{number % 9}",
         }
         records = [{"key": f"u{number % 9}", "value": event}]
-        # One of the partitions takes most.
+        # Make one partition much larger than the others.
         ok(
             call(
                 node,

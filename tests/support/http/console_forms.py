@@ -1,4 +1,4 @@
-"""Forms of the console, as a reader of the page finds them: by their titles."""
+"""Find the forms of the console by their titles, like a reader."""
 
 import json
 
@@ -6,7 +6,7 @@ from tests.support.http.chromium import Page
 
 
 async def open_form(page: Page, title: str) -> str:
-    """Open the form of this title; the selector of what is in it."""
+    """Open the form with this title; return the selector of its content."""
     await page.until(
         "{ document.querySelector('details[data-tested]')?.removeAttribute('data-tested');"
         " const found = [...document.querySelectorAll('details.action')]"
@@ -18,7 +18,7 @@ async def open_form(page: Page, title: str) -> str:
 
 
 async def until_enabled(page: Page, form: str, *, is_on: bool = True) -> None:
-    """Wait until the form can, or cannot, be sent."""
+    """Wait until the form's button is enabled, or disabled."""
     await page.until(
         f"document.querySelector('{form} form button').disabled === {json.dumps(not is_on)}"
     )

@@ -1,4 +1,4 @@
-"""One call of every operation that succeeds, in an order in which a fresh node answers all of them so."""
+"""A successful call of every operation, in an order in which all of them succeed on a fresh node."""
 
 from dataclasses import dataclass, field
 
@@ -21,12 +21,12 @@ JSON = "application/json"
 
 
 GONE_BROKER = 9
-"""A broker that is registered, down, and holds nothing."""
+"""The id of a broker that is registered, is down, and has no replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A request. In its path ``$C`` stands for the cluster, ``$T`` for the id of the token that was made last."""
+    """A request. In its path, ``$C`` stands for the cluster's id, and ``$T`` for the id of the latest token."""
 
     operation: str
     method: str
@@ -89,7 +89,7 @@ _CONFIG = "$C/topics/pages/configs/retention.ms"
 
 
 def asks(batch: bytes) -> list[Ask]:
-    """The calls; ``batch`` is an encoded one."""
+    """Return the calls; ``batch`` is an encoded batch."""
     records = "/topics/orders/partitions/0/records"
     partition = "/topics/orders/partitions/0"
     v3_partition = "$C/topics/pages/partitions/0"
@@ -150,7 +150,7 @@ def asks(batch: bytes) -> list[Ask]:
         post("produceBatch", records, _DECORATED, JSON_V2),
         post("produceBatch", f"{records}?timeout_ms=5000", batch, BATCH),
         post("produceBatch", f"{records}?acks=0", batch, BATCH, Accept=JSON),
-        # First of all that need a producer: its id is 1.
+        # This call is the first one that allocates a producer id, so the id is 1.
         post("beginTransaction", "/transactions:begin", {"transactional_id": "payer"}),
         post(
             "produceToPartition",
@@ -308,7 +308,7 @@ _PLACES = {"partitions": [_ORDERS_0]}
 
 
 def consumer_asks() -> list[Ask]:
-    """Return the calls about REST consumers: one that reads JSON, another bytes, a third one text."""
+    """Return the calls about REST consumers: one each for JSON, binary and text."""
     base = "/consumers/rest/instances"
     new = {"name": "c1", "format": "json", "auto.offset.reset": "earliest", "ext": {}}
     asked = [
@@ -392,7 +392,7 @@ def delete(operation: str, path: str, status: int = 204) -> Ask:
 
 
 def access_asks() -> list[Ask]:
-    """Return the calls about access in a cluster that asks for no credentials, before and after."""
+    """Return the calls about access control, which start and end in a cluster without it."""
     user, acls = "/users/alice", "$C/acls"
     grant = {"resource_type": "TOPIC", "name": "orders", "operations": ["READ"]}
     return [
@@ -468,7 +468,7 @@ def group_asks() -> list[Ask]:
 
 
 def token_id_of(answer: Answer) -> str | None:
-    """Return the id of the token that an answer shows."""
+    """Return the id of the token in a response."""
     if answer.status != 201 or b'"token_id"' not in answer.body:
         return None
     return str(answer.json["token_id"])
@@ -477,7 +477,7 @@ def token_id_of(answer: Answer) -> str | None:
 def check_all(
     description: Description, answers: list[tuple[Ask, str, Answer]]
 ) -> set[tuple[str, int, str]]:
-    """Check each (request, path, answer); which operations, statuses and types were seen."""
+    """Check each (request, path, response); return the operations, statuses and types that occurred."""
     seen = set()
     for ask, path, answer in answers:
         assert answer.status == ask.status, (ask, answer)
@@ -488,7 +488,7 @@ def check_all(
 
 
 def declared_successes(description: Description) -> set[tuple[str, int, str]]:
-    """Every operation with each type of each of its successes."""
+    """Return every operation with each type of each of its successful responses."""
     return {
         (operation["operationId"], int(status), type_)
         for path, methods in description.document["paths"].items()

@@ -1,4 +1,4 @@
-"""Credentials of a closed cluster in memory, each good or bad in one way."""
+"""Credentials of a fake node with access control: valid ones, and ones with a single fault."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -37,7 +37,7 @@ def bearer(token_id: str, secret: str = SECRET) -> Headers:
 
 
 class Allowed(NamedTuple):
-    """An entry about ``resource``, a type and a name."""
+    """A permission on ``resource``, which is a type and a name."""
 
     operation: str
     kind: str
@@ -63,7 +63,7 @@ def grant(
 
 
 class ClosedNode:
-    """A node that asks for credentials, with ``root``, a superuser, and users as tests make them."""
+    """A fake node with access control, a superuser ``root``, and further users that tests create."""
 
     def __init__(self, node: FakeNode, mode: AccessMode = AccessMode.REQUIRED) -> None:
         self.node = node
@@ -71,7 +71,7 @@ class ClosedNode:
         self.store.apply(InitAccess(name="root", verifier=VERIFIER, access_mode=mode))
 
     def user(self, name: str, *allowed: Allowed, is_superuser: bool = False) -> Headers:
-        """A user that may do this."""
+        """Create a user with these permissions; return its headers."""
         self.store.apply(
             PutUser(name=name, version=0, verifiers=(VERIFIER,), is_superuser=is_superuser)
         )
@@ -87,14 +87,14 @@ class ClosedNode:
         self.store.apply(AlterAcls(added=(denied,), removed=()))
 
     def take(self, name: str) -> None:
-        """Away with all entries of a user."""
+        """Delete all access entries of a user."""
         acls = self.node.image.acls.get(f"User:{name}", ())
         self.store.apply(AlterAcls(added=(), removed=tuple(acls)))
 
     def token(
         self, user: str, token_id: str = "token123", *grants: Grant, lifetime_ms: int = 0
     ) -> Headers:
-        """A token of a user."""
+        """Create a token of a user; return its headers."""
         now_ms = self.node.access.clock.wall_ms()
         self.store.apply(
             CreateToken(
@@ -113,7 +113,7 @@ class ClosedNode:
         self.store.apply(DeleteTokens(token_ids=(token_id,)))
 
     def refused(self) -> dict[str, Headers]:
-        """Ways to come that lead nowhere, by what is wrong with them."""
+        """Return credentials that must be refused, by their fault."""
         self.user("eve")
         expired = self.token("eve", "expired1", lifetime_ms=1)
         revoked = self.token("eve", "revoked1")

@@ -1,4 +1,4 @@
-"""The API of a simulated node, bytes in and bytes out: the real server on the test's own loop, without a socket."""
+"""Send bytes to the API of a simulated node and get its bytes, without a socket: the real server on the test's loop."""
 
 import asyncio
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ END = b"\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """The client's end: what the server wrote, and whether it hung up."""
+    """The client's end of a connection: what the server wrote, and whether it closed the connection."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)})
@@ -49,10 +49,10 @@ class Wire(asyncio.Transport):
         return 0
 
     def pause_reading(self) -> None:
-        """All is there at once."""
+        """Do nothing: the whole request arrives at once."""
 
     def resume_reading(self) -> None:
-        """All is there at once."""
+        """Do nothing: the whole request arrives at once."""
 
     def is_reading(self) -> bool:
         return True
@@ -60,7 +60,7 @@ class Wire(asyncio.Transport):
 
 @dataclass(frozen=True, slots=True)
 class RawAnswer:
-    """An answer as it came. ``status`` 0: none came in time, or the server hung up without one."""
+    """The bytes of a response. Status 0 means that none came in time, or that the server closed the connection."""
 
     status: int
     head: str
@@ -68,7 +68,7 @@ class RawAnswer:
 
 
 class DirectApi:
-    """Sends requests to one node, each over a connection of its own."""
+    """Sends requests to one node, each over its own connection."""
 
     def __init__(self, node: "SimNode", limits: ApiLimits | None = None) -> None:
         self.node = node
@@ -78,11 +78,11 @@ class DirectApi:
         self.server = ApiServer(self.dispatcher)
 
     async def ask(self, request: bytes, *, patience_s: float = 3.0) -> RawAnswer:
-        """Send the bytes, and hang up after the answer, or when the patience is over."""
+        """Send the bytes; close the connection after the response or the timeout."""
         wire = Wire()
         connection = self.server()
         connection.connection_made(wire)
-        # As on a socket: the connection is there before its first bytes.
+        # As with a socket, the connection is established before its first bytes arrive.
         await asyncio.sleep(0)
         try:
             return await self._exchange(wire, connection, request, patience_s)
@@ -90,7 +90,7 @@ class DirectApi:
             connection.connection_lost(None)
 
     async def ask_twice(self, request: bytes) -> tuple[RawAnswer, RawAnswer]:
-        """Send the same bytes twice on one connection: the second time its head may be known."""
+        """Send the same bytes twice on one connection, because the server caches the heads of requests."""
         wire = Wire()
         connection = self.server()
         connection.connection_made(wire)
@@ -118,7 +118,7 @@ class DirectApi:
 
 
 def ports_of(node: "SimNode", limits: ApiLimits | None = None) -> Ports:
-    """The ports that the wiring gives the API."""
+    """Return the ports that ``node.wiring`` gives to the API."""
     return Ports(
         produce=node.produce,
         transactions=node.transactions,
@@ -140,7 +140,7 @@ def ports_of(node: "SimNode", limits: ApiLimits | None = None) -> Ports:
 def request_bytes(
     method: str, target: str, headers: dict[str, str] | None = None, body: bytes | None = None
 ) -> bytes:
-    """A request in HTTP/1.1."""
+    """Return the bytes of an HTTP/1.1 request."""
     lines = [f"{method} {target} HTTP/1.1", "Host: node"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     if body is not None:

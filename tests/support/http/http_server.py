@@ -1,4 +1,4 @@
-"""A web application on a free port of loopback, closed to the last connection."""
+"""Serve a web application on a free loopback port; all connections are closed at the end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,12 +8,12 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 TURNS = 5
-"""A closed transport lets go of its socket on a later turn of the loop; a test must not end before."""
+"""The time in s that asyncio needs to close a socket after its transport is closed; the test waits for it."""
 
 
 @asynccontextmanager
 async def serving(app: web.Application) -> AsyncIterator[str]:
-    """Serve; gives the base URL, without a slash at its end."""
+    """Serve the application during the block; yield its base URL without a trailing slash."""
     try:
         async with TestServer(app) as server:
             yield str(server.make_url("/")).rstrip("/")

@@ -1,4 +1,4 @@
-"""An issuer of tokens in memory: keys of every kind, its document, and tokens as good or as forged as a test wants."""
+"""An issuer of tokens in memory: keys of every type, a key document, and valid or forged tokens."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ ALGORITHMS = {"rsa": "RS256", "p256": "ES256", "p384": "ES384", "ed25519": "EdDS
 
 @cache
 def private_key(name: str) -> PrivateKey:
-    """The key of this kind and number: the same one for all tests."""
+    """Return the key with this name; all tests share it."""
     match name.partition("/")[0]:
         case "rsa":
             return rsa.generate_private_key(65537, 2048)
@@ -51,7 +51,7 @@ def private_key(name: str) -> PrivateKey:
 
 
 def public_jwk(name: str, **members: object) -> dict[str, object]:
-    """The public key as it stands in a document; its kid is its name."""
+    """Return the public key as in a key document; its key id is its name."""
     public = private_key(name).public_key()
     match public:
         case rsa.RSAPublicKey():
@@ -76,7 +76,7 @@ def part(value: object) -> str:
 
 
 class MemoryIssuer:
-    """Signs with ``rsa`` unless told otherwise; ``asked_count`` is how often its keys were read."""
+    """Signs tokens, by default with ``rsa``; ``asked_count`` is the number of times that its keys were read."""
 
     def __init__(self, node: FakeNode, **settings: str) -> None:
         self.clock = node.access.clock
@@ -97,7 +97,7 @@ class MemoryIssuer:
         )
         access = node.access
         node.callers = Callers(
-            # As in NodeAccess: a store without a quorum.
+            # As in ``NodeAccess``, the store has no quorum.
             metadata=cast("MetadataStore", access.store),
             passwords=access.passwords,
             clock=access.clock,
@@ -115,7 +115,7 @@ class MemoryIssuer:
         return self.document
 
     def claims(self, **others: object) -> dict[str, object]:
-        """Good ones; None takes one away."""
+        """Return valid claims with changes; None removes a claim."""
         now_s = self.clock.wall_ms() // 1000
         found = {
             "iss": ISSUER,
@@ -130,7 +130,7 @@ class MemoryIssuer:
     def token(
         self, key: str = "rsa", *, header: Mapping[str, object] | None = None, **claims: object
     ) -> str:
-        """Signed by this key, under its own kid unless the header says another one."""
+        """Return a token signed by this key; its key id is the key's name, unless ``header`` has another."""
         return PyJWS().encode(
             json.dumps(self.claims(**claims)).encode(),
             private_key(key),
@@ -141,5 +141,5 @@ class MemoryIssuer:
     def unsigned(
         self, header: Mapping[str, object], signature: bytes = b"", **claims: object
     ) -> str:
-        """With whatever stands for a signature."""
+        """Return a token with any bytes instead of a signature."""
         return f"{part(header)}.{part(self.claims(**claims))}.{part(signature)}"

@@ -1,4 +1,4 @@
-"""Reading an OpenAPI document: what it declares for an operation, and whether an answer keeps to it."""
+"""Read an OpenAPI document: the responses that it declares, and whether a response agrees with them."""
 
 import re
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from tests.support.http.api_server import EVENTS, NDJSON
 
 ROOT = "urn:openapi"
 SOMETIMES = {"Milena-Error", "Milena-Record-Format"}
-"""Headers that not every answer of a kind has: a bug has no word, and a type that names its format needs none."""
+"""The declared headers that a response may lack: for an internal error, or a media type that names its format."""
 
 
 class Received(Protocol):
-    """An answer of any of the clients of tests."""
+    """A response of any of the tests' clients."""
 
     @property
     def status(self) -> int: ...
@@ -29,7 +29,7 @@ class Received(Protocol):
 
 
 class Description:
-    """One document. ``strict`` schemas refuse fields that are not described, so that none goes unmentioned."""
+    """One document. ``strict`` schemas refuse undeclared fields, so that the document cannot omit a field."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.document = document
@@ -45,7 +45,7 @@ class Description:
         return node
 
     def validator(self, pointer: str) -> Draft202012Validator:
-        """For what stands at a place in the document, such as ``/components/schemas/Topic``."""
+        """Return the validator of a place in the document, such as ``/components/schemas/Topic``."""
         return Draft202012Validator(
             {"$ref": f"{ROOT}#{pointer}"}, registry=self._registry, format_checker=FormatChecker()
         )
@@ -59,13 +59,13 @@ class Description:
 
     @staticmethod
     def error_codes(response: Any) -> list[int]:
-        """The codes that an answer may have when it is an error."""
+        """Return the error codes that a response may have."""
         schema = response.get("content", {}).get("application/json", {}).get("schema", {})
         codes: list[int] = schema.get("properties", {}).get("error_code", {}).get("enum", [])
         return codes
 
     def template(self, method: str, raw_path: str) -> str:
-        """The path of the document that a request's path belongs to; literal ones come first."""
+        """Return the document's path for a request's path; paths without parameters have precedence."""
         path = raw_path.partition("?")[0]
         found: list[str] = [
             template
@@ -77,7 +77,7 @@ class Description:
         return min(found, key=lambda template: template.count("{"))
 
     def check(self, method: str, raw_path: str, answer: Received) -> tuple[str, int, int | None]:
-        """Assert that an answer is one that the document declares; what it is: operation, status, error code."""
+        """Check that the document declares the response; return its operation, status and error code."""
         template = self.template(method, raw_path)
         responses = self.responses(method, template)
         what = f"{method} {raw_path} → {answer.status} {answer.body[:300]!r}"
@@ -117,7 +117,7 @@ class Description:
 
 
 def is_stream(answer: Received) -> bool:
-    """It has no end when its headers are sent, and no schema knows its parts."""
+    """Return whether the response is a stream: it has no end, and its parts have no schema."""
     return answer.headers.get("Content-Type") in (NDJSON, EVENTS)
 
 
@@ -126,7 +126,7 @@ def _resource(document: Any) -> Resource[Any]:
 
 
 def _closed(node: Any) -> Any:
-    """A copy in which objects have no other fields than those described."""
+    """Return a copy of the schema in which objects may have no undeclared fields."""
     if isinstance(node, list):
         return [_closed(inner) for inner in node]
     if not isinstance(node, dict):

@@ -1,14 +1,14 @@
-"""First steps that the REST proxies in use teach their users, as requests and what must come back.
+"""The introductory steps of other REST proxies, as requests with the expected responses.
 
-Each is a tour in our own words of what a proxy's introduction does, with its media types, names and types of values:
+Each quickstart follows a proxy's own introduction, with its media types, names and types of values:
 
-Confluent's REST proxy  https://docs.confluent.io/platform/current/kafka-rest/quickstart.html and its README
-Redpanda's HTTP proxy   https://docs.redpanda.com/current/develop/http-proxy/
-Karapace                https://github.com/Aiven-Open/karapace, README
-Strimzi's bridge        https://strimzi.io/docs/bridge/latest/, Kafka Bridge quickstart
+Confluent's REST proxy  https://docs.confluent.io/platform/current/kafka-rest/quickstart.html and its README Redpanda's
+HTTP proxy   https://docs.redpanda.com/current/develop/http-proxy/ Karapace
+https://github.com/Aiven-Open/karapace, README Strimzi's bridge        https://strimzi.io/docs/bridge/latest/, Kafka
+Bridge quickstart
 
-Where proxies differ, ours is the merged behaviour that docs/http-api.md describes. There is no schema registry: steps
-with Avro must be refused in words.
+If the proxies differ, Milena behaves as docs/http-api.md describes. Milena has no schema registry, so it must refuse
+steps with Avro, with an explanation.
 """
 
 import json
@@ -24,7 +24,7 @@ PLAIN = "application/json"
 
 
 class Anything:
-    """Equal to whatever comes, if ``is_fine`` says so."""
+    """Equal to every value for which ``is_fine`` returns true."""
 
     def __init__(self, is_fine: Callable[[Any], bool] = lambda found: True, what: str = "") -> None:
         self._is_fine = is_fine
@@ -45,7 +45,7 @@ NUMBER = Anything(lambda found: isinstance(found, int) and found >= 0, "a number
 
 
 class AtLeast(dict[str, Any]):
-    """An object that may have more fields."""
+    """Equal to an object with at least these fields."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, dict) and all(
@@ -56,7 +56,7 @@ class AtLeast(dict[str, Any]):
 
 
 class InAnyOrder(list[Any]):
-    """A list whose order says nothing."""
+    """Equal to a list with the same items in any order."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, list) or len(other) != len(self):
@@ -73,7 +73,7 @@ class InAnyOrder(list[Any]):
 
 
 class Holding(list[Any]):
-    """A list that holds these, among others."""
+    """Equal to a list that has at least these items."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, list) and all(any(w == o for o in other) for w in self)
@@ -83,18 +83,18 @@ class Holding(list[Any]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One request. ``path`` may begin with ``{base_uri}``, what the newest consumer's creation answered."""
+    """One request. ``path`` may start with ``{base_uri}``, the ``base_uri`` of the consumer that was created last."""
 
     method: str
     path: str
     body: Any = None
-    """A str is sent as it stands, anything else as JSON."""
+    """The body: a str is sent unchanged, any other value as JSON."""
     headers: dict[str, str] = field(default_factory=dict)
     status: int | tuple[int, ...] = 200
     answer: Any = ANY
-    """Compared with the answer's JSON; for 204 there must be no body."""
+    """The expected JSON of the response; a response 204 must have no body."""
     media: str | None = None
-    """The answer's media type, where it matters."""
+    """The expected media type of the response; None if any is accepted."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -102,7 +102,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quickstart:
-    """``names``: topics, groups and consumers, which each run of it calls otherwise."""
+    """The steps of one introduction. ``names`` are topics, groups and consumers, which get new names in each run."""
 
     title: str
     names: tuple[str, ...]
@@ -113,19 +113,19 @@ class Quickstart:
 
 
 def get(path: str, answer: Any = ANY, *, accept: str | None = None, **named: Any) -> Step:
-    """A question."""
+    """Return a step that reads."""
     headers = {} if accept is None else {"Accept": accept}
     return Step(method="GET", path=path, answer=answer, headers=headers, **named)
 
 
 def post(path: str, body: Any, *, sends: str | None = META_V2, **named: Any) -> Step:
-    """Something to do."""
+    """Return a step that changes something."""
     headers = {} if sends is None else {"Content-Type": sends}
     return Step(method="POST", path=path, body=body, headers=headers, **named)
 
 
 def delete(path: str, *, sends: str | None = META_V2) -> Step:
-    """It goes."""
+    """Return a step that deletes something."""
     headers = {} if sends is None else {"Content-Type": sends}
     return Step(method="DELETE", path=path, headers=headers, status=204)
 
@@ -139,7 +139,7 @@ REFUSED: dict[str, Any] = {
 
 
 def written(*places: tuple[Any, Any]) -> Any:
-    """The answer to a write: (partition, offset) of each record."""
+    """Return the response to a write: (partition, offset) of each record."""
     return AtLeast(
         offsets=[
             AtLeast(partition=partition, offset=offset, error_code=None, error=None)
@@ -151,12 +151,12 @@ def written(*places: tuple[Any, Any]) -> Any:
 
 
 def record(topic: str, key: Any, value: Any, partition: Any, offset: Any) -> Any:
-    """A record of an answer; ours tell the time, too."""
+    """Return a record of a response; Milena adds the record's time."""
     return AtLeast(topic=topic, key=key, value=value, partition=partition, offset=offset)
 
 
 def partition_of(number: Any) -> Any:
-    """A description of a partition, all of whose replicas are there."""
+    """Return a description of a partition whose replicas are all in sync."""
     replica = AtLeast(broker=NUMBER, leader=ANY, in_sync=True)
     replicas = Anything(
         lambda found: isinstance(found, list) and bool(found) and all(replica == r for r in found),
@@ -166,7 +166,7 @@ def partition_of(number: Any) -> Any:
 
 
 def created(name: str) -> Any:
-    """The answer to a new consumer."""
+    """Return the response to the creation of a consumer."""
     return {"instance_id": name, "base_uri": ANY}
 
 

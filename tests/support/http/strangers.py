@@ -1,4 +1,4 @@
-"""Servers and addresses that are no Milena node, each on a free port of loopback."""
+"""Servers and addresses that are not Milena nodes, each on a free loopback port."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ REFUSAL = '{"error_code":40101,"message":"The request has no credentials."}'
 
 
 def free_port() -> int:
-    """A port that was free just now."""
+    """Return a port that is free now."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]
@@ -58,7 +58,7 @@ class _Talker(asyncio.Protocol):
 async def bytes_server(
     greeting: bytes, *, closes: bool, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[str]:
-    """A server of another protocol: greets, takes the first bytes, and closes the connection or is silent."""
+    """Start a server of another protocol: it greets, reads the first bytes, and closes the connection or is silent."""
     opened: list[asyncio.Transport] = []
     server = await asyncio.get_running_loop().create_server(
         lambda: _Talker(greeting, opened, closes=closes), "127.0.0.1", 0, ssl=tls
@@ -74,7 +74,7 @@ async def bytes_server(
 
 
 def tls_in_plain() -> Place:
-    """The URL says http, the port speaks TLS."""
+    """Start a TLS server behind a URL with http."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "cluster.pem", TLS / "cluster.key")
     return bytes_server(b"", closes=True, tls=context)
@@ -84,7 +84,7 @@ def tls_in_plain() -> Place:
 async def web_server(
     status: int, body: str, *, scheme: str = "http", **headers: str
 ) -> AsyncIterator[str]:
-    """A server that has one answer to everything."""
+    """Start a web server with the same response to every request."""
 
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(status=status, text=body, headers=headers)
@@ -124,7 +124,7 @@ PLACES: dict[str, tuple[Callable[[], Place], str]] = {
         "HTTP 502",
     ),
 }
-"""Places by name: how to start them, and the text that an error must contain."""
+"""The ways to start a server, by name, with a text that the client's error must contain."""
 
 AT_ONCE = {"closed cluster", "web site", "web site without the page", "web site that redirects"}
-"""Places whose first answer says that another attempt cannot succeed."""
+"""The servers whose first response shows that another attempt cannot succeed."""

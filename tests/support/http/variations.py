@@ -1,4 +1,4 @@
-"""Requests that are valid but for one value: parameters, headers and fields of an operation at and beyond bounds."""
+"""Valid requests with one changed value: parameters, headers and fields of an operation at and beyond their limits."""
 
 import json
 import re
@@ -107,7 +107,7 @@ def _routes() -> Mapping[str, Route]:
 
 
 def requests_of(ask: Ask, target: str, *, has_headers: bool = True) -> Iterator[bytes]:
-    """Each with one value changed. ``target``: the ask's path and query, with its placeholders filled."""
+    """Yield the request with one value changed at a time; ``target`` is its path and query without placeholders."""
     route = _routes()[ask.operation]
     path, _, query = target.partition("?")
     headers = ask.sent_headers()
@@ -152,7 +152,7 @@ def _bodies(route: Route, ask: Ask) -> Iterator[bytes]:
     yield from WHOLE
     body = ask.data
     if body and not body.startswith(b"{"):
-        # An encoded batch: each byte of its head at its bounds.
+        # For an encoded batch, set each byte of the header to extreme values.
         for at in range(min(len(body), 80)):
             for value in (0x00, 0x7F, 0x80, 0xFF):
                 yield body[:at] + bytes((value,)) + body[at + 1 :]
@@ -169,7 +169,7 @@ def _bodies(route: Route, ask: Ask) -> Iterator[bytes]:
 
 
 def _places(part: Part | None, value: object) -> Iterator[tuple[str | int, ...]]:
-    """The paths to all fields of a value, and to those that its schema allows beside."""
+    """Yield the paths of all fields of a value, and of further fields that its schema allows."""
     schema = _schema(part)
     if isinstance(value, dict):
         properties = schema.get("properties", {})

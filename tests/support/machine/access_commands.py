@@ -1,4 +1,4 @@
-"""Random but mostly sensible commands about access and quotas."""
+"""Random, mostly valid commands about access control and quotas."""
 
 from dataclasses import dataclass
 from random import Random
@@ -17,7 +17,7 @@ OPERATIONS = ("READ", "WRITE", "DESCRIBE", "ALL", "DELETE")
 
 @dataclass
 class AccessSource:
-    """Draws the next command for an image."""
+    """Generates the next command for an image."""
 
     rng: Random
     tokens_made: int = 0
@@ -84,7 +84,7 @@ class AccessSource:
 
 
 def random_acl(rng: Random) -> Acl:
-    """An entry about one of a few names, so that many meet."""
+    """Return an entry about one of a few names, so that many entries affect each other."""
     return Acl(
         principal=rng.choice([words.USER_PREFIX + rng.choice(USERS), words.ANY_PRINCIPAL]),
         resource_type="TOPIC",
@@ -97,7 +97,7 @@ def random_acl(rng: Random) -> Acl:
 
 
 def random_grant(rng: Random) -> Grant:
-    """A part of what a token is good for."""
+    """Return a random grant of a token."""
     return Grant(
         resource_type="TOPIC",
         pattern_type=rng.choice(list(words.PatternType)),

@@ -1,13 +1,10 @@
 """Command lines of users, tokens, access control entries and quotas, for ``machine_scripts``.
 
-init-access root [mode=required]                     the first user
-mode required
-user ann [version=0] [passwords=p,q] [super]         made, or changed
-delete-user ann
-token tok00001 ann [of=7] [grants=TOPIC:orders*:READ+WRITE,..] [expires=5000]
-delete-tokens tok00001,..
-acls +User:ann:TOPIC:orders*:READ -User:ann:...:DENY:10.0.0.1      a star at the end makes a prefix of a name
-quota ann/app request_rate=5 producer_byte_rate=      /app and ann/ name one of both; nothing takes a bound away
+init-access root [mode=required]                     create the first user mode required user ann [version=0]
+[passwords=p,q] [super]         create or change a user delete-user ann token tok00001 ann [of=7]
+[grants=TOPIC:orders*:READ+WRITE,..] [expires=5000] delete-tokens tok00001,.. acls +User:ann:TOPIC:orders*:READ
+-User:ann:...:DENY:10.0.0.1      a star at the end makes a prefix of a name quota ann/app request_rate=5
+producer_byte_rate=      /app and ann/ name only one of both; an empty value removes a limit
 """
 
 from milena.model.types import WallMs
@@ -76,7 +73,7 @@ def _grant(text: str) -> Grant:
 
 
 def acl_of(text: str) -> Acl:
-    """``User:ann:TOPIC:orders*:READ``, then maybe ``ALLOW`` or ``DENY`` and a host."""
+    """Parse ``User:ann:TOPIC:orders*:READ``, with an optional ``ALLOW`` or ``DENY`` and an optional host."""
     prefix, user, kind, name, operation, *rest = text.split(":")
     pattern, name = _pattern(name)
     permission, host = (*rest, *("ALLOW", "*")[len(rest) :])
@@ -98,6 +95,6 @@ def acl_text(acl: Acl) -> str:
 
 
 def describe_acls(before: Image, now: Image) -> list[str]:
-    """``+`` and ``-`` of each entry that came and went."""
+    """Return a line per changed entry: ``+`` if it was added, ``-`` if it was removed."""
     old, new = ({a for found in image.acls.values() for a in found} for image in (before, now))
     return [f"acl {'+' if acl in new else '-'}{acl_text(acl)}" for acl in sorted(old ^ new)]

@@ -1,4 +1,4 @@
-"""Random but mostly sensible commands for the state machine: what a cluster of confused nodes might propose."""
+"""Random, mostly valid commands for the state machine, also such as confused nodes might propose."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ def sometimes(rng: Random, share: float) -> bool:
 
 @dataclass
 class CommandSource:
-    """Draws the next command for an image. ``directories`` is what the nodes' disks remember."""
+    """Generates the next command for an image. ``directories`` has the state of the nodes' disks."""
 
     rng: Random
     directories: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -173,7 +173,7 @@ class CommandSource:
         return c.ElectLeaders(controller_epoch=image.controller_epoch, changes=plan(image))
 
     def _lead(self, image: Image) -> c.Command:
-        """A change that no plan would make."""
+        """Return a change of leader that no plan would make."""
         if not image.partitions:
             return self.create(image)
         topic_id, partition = self.rng.choice(sorted(image.partitions))
@@ -253,7 +253,7 @@ class CommandSource:
         return c.StepReassignments(steps=(*plan.starts, *plan.finishes))
 
     def _step(self, image: Image) -> c.Command:
-        """A step that no plan would make."""
+        """Return a step of a move that no plan would make."""
         moving = [key for key, _ in reassignments.running(image)]
         keys = moving or sorted(image.partitions)
         if not keys:
@@ -331,7 +331,7 @@ class CommandSource:
 
 @dataclass
 class Proposals:
-    """Wraps commands in envelopes of three proposers, some of them twice, with clocks that disagree."""
+    """Wraps commands in envelopes of three proposers with different clocks; some commands are sent twice."""
 
     rng: Random
     sequences: dict[int, int] = field(default_factory=dict)
@@ -354,7 +354,7 @@ class Proposals:
 
 
 def random_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
-    """A log of that many commands after the cluster's birth, and what came of each."""
+    """Return a log with this many commands after the cluster's creation, and the result of each."""
     rng = Random(seed)
     source = CommandSource(rng)
     first: list[c.Command] = [
@@ -373,13 +373,13 @@ def random_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
 
 
 def random_group_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
-    """Mostly groups, in a cluster of three that is mostly well."""
+    """Return a log mostly about groups, in a cluster of three nodes that mostly works."""
     rng = Random(seed)
     return _history(rng, length, _well(rng, GroupSource(rng).next, level=3))
 
 
 def random_transaction_history(seed: int, length: int) -> tuple[list[bytes], list[Applied]]:
-    """Mostly transactions, and groups whose offsets they commit, in a cluster of three that is mostly well."""
+    """Return a log mostly about transactions and the group offsets in them, in a cluster that mostly works."""
     rng = Random(seed)
     groups, transactions = GroupSource(rng), TransactionSource(rng)
 
@@ -390,7 +390,7 @@ def random_transaction_history(seed: int, length: int) -> tuple[list[bytes], lis
 
 
 def _well(rng: Random, mostly: Maker, *, level: int) -> Maker:
-    """Commands of one kind, on a few topics, in a cluster of three; seldom something else."""
+    """Return a function that mostly makes commands of one kind, on a few topics in a cluster of three."""
     source = CommandSource(rng)
 
     def command(image: Image) -> c.Command:

@@ -1,4 +1,4 @@
-"""Random commands about groups, offsets and REST consumers: what sound and confused coordinators might propose."""
+"""Random commands about groups, offsets and REST consumers, from correct and confused coordinators."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ Maker = Callable[[Image, str], c.Command]
 
 @dataclass
 class GroupSource:
-    """Draws the next command for an image."""
+    """Generates the next command for an image."""
 
     rng: Random
 
@@ -80,7 +80,7 @@ class GroupSource:
         )
 
     def _join(self, image: Image, group_id: str) -> c.Command:
-        """A member comes, or takes the place of another, and all targets are computed again."""
+        """Add a member, or replace one; all targets are computed again."""
         group = _group(image, group_id)
         present = {found.member_id: found for found in group.members}
         absent = [name for name in MEMBERS if name not in present]
@@ -116,7 +116,7 @@ class GroupSource:
         }
 
     def _reconcile(self, image: Image, group_id: str) -> c.Command:
-        """A member gives back what it shall not have, and is given of its target what is free."""
+        """Take away what a member must release, and give it the free partitions of its target."""
         group = _group(image, group_id)
         if not group.members:
             return self._join(image, group_id)
@@ -144,7 +144,7 @@ class GroupSource:
         return self._alter(image, group_id, group.generation, [], tuple(leavers))
 
     def _confused(self, image: Image, group_id: str) -> c.Command:
-        """A random state, mostly an invalid one."""
+        """Return a random state of the group, mostly an invalid one."""
         group = _group(image, group_id)
         found = self.rng.choice(group.members or (member_of("a", 1),))
         keys = sorted(image.partitions)
@@ -238,7 +238,7 @@ class GroupSource:
 
 
 def _group(image: Image, group_id: str) -> Group:
-    """The group, or an empty one."""
+    """Return the group, or an empty group."""
     found = image.groups.get(group_id)
     if found is not None:
         return found

@@ -78,7 +78,7 @@ def _sender(image: Image, group_id: str, by: str | None) -> int:
 
 @dataclass
 class GroupLines:
-    """Makes commands of lines: ``words`` and ``named`` as in ``machine_scripts.Line``."""
+    """Makes commands from lines; ``words`` and ``named`` are those of ``machine_scripts.Line``."""
 
     waiting: list[c.GroupCommit] = field(default_factory=list)
 
@@ -194,7 +194,7 @@ class GroupLines:
 
 
 def describe_group(before: Image, now: Image, group_id: str) -> list[str]:
-    """The group's numbers, and a line for each member that changed, as a command line has it."""
+    """Return the group's numbers, and a line for each changed member in the format of a command line."""
     old, new = before.groups.get(group_id), now.groups.get(group_id)
     name = f"group {group_id}"
     if new is None:
@@ -235,7 +235,7 @@ def name_of(image: Image, key: PartitionKey) -> str:
 
 
 def describe_commits(before: Image, now: Image, group_id: str) -> str:
-    """``offsets g: t-0 none -> 5, ..``"""
+    """Return changed offsets: ``offsets g: t-0 none -> 5, ..``."""
     none: Mapping[PartitionKey, CommittedOffset] = {}
     old, new = before.offsets.get(group_id, none), now.offsets.get(group_id, none)
     told = [

@@ -1,4 +1,4 @@
-"""Small images for tests, made by commands alone."""
+"""Small images for tests, made only by commands."""
 
 from collections.abc import Iterable, Sequence
 
@@ -37,7 +37,7 @@ def register(broker_id: int, *, rack: str | None = None, last: int = -1) -> c.Re
 
 
 class Cluster:
-    """An image and the proposer of its commands; ``do`` applies one and keeps the result."""
+    """An image and the proposer of its commands; ``do`` applies a command and keeps the resulting image."""
 
     def __init__(self, racks: Sequence[str | None] = (), *, level: int = 1) -> None:
         self.image = Image()
@@ -149,13 +149,13 @@ class ClassicCluster(GroupCluster):
 
 
 class TransactionCluster(GroupCluster):
-    """As ``GroupCluster``, at the feature level of transactions or a later one."""
+    """Like ``GroupCluster``, at the feature level of transactions or a later one."""
 
     def __init__(self, *, level: int = 6) -> None:
         super().__init__(level=level)
 
     def begin(self, name: str | None = None) -> TransactionKey:
-        """A transaction that is open."""
+        """Begin a transaction; return its key."""
         answer = codec.decode_response(self.do(c.AllocateProducer(name=name)).response)
         assert isinstance(answer, tuple)
         producer_id, epoch = answer
@@ -166,7 +166,7 @@ class TransactionCluster(GroupCluster):
         return codec.decode_response(self.do(c.EndTransactions(ends=ends)).response)
 
     def finish(self, transaction: TransactionKey, *partitions: int) -> object:
-        """How many of these partitions of ``t`` had an ending of it."""
+        """Finish the markers of these partitions of ``t``; return how many of them had an ending of the transaction."""
         markers = tuple(
             c.FinishedMarker(
                 topic_id=TOPIC_ID,
@@ -192,7 +192,7 @@ def committed(
     *offsets: c.GroupCommit,
     is_keyed: bool = False,
 ) -> c.TransactionEnd:
-    """A commit of what was written in ``t``, by partition: up to which offset."""
+    """Return a commit of the writes to ``t``: their end offset, by partition."""
     return c.TransactionEnd(
         producer_id=transaction[0],
         producer_epoch=transaction[1],
@@ -204,7 +204,7 @@ def committed(
 
 
 def aborted(transaction: TransactionKey) -> c.TransactionEnd:
-    """An abort."""
+    """Return an abort."""
     return c.TransactionEnd(
         producer_id=transaction[0],
         producer_epoch=transaction[1],
@@ -223,7 +223,7 @@ def commit_of(
     member_epoch: int = -1,
     metadata: str = "",
 ) -> c.GroupCommit:
-    """A commit of offsets in ``t``, by partition."""
+    """Return a commit of offsets in ``t``, by partition."""
     return c.GroupCommit(
         group_id=group_id,
         member_id=member_id,

@@ -50,7 +50,7 @@ from tests.support.machine import transaction_scripts as transactions
 
 @dataclass(frozen=True)
 class Line:
-    """A command line: positional words, and the named ones."""
+    """A command line: its positional and its named words."""
 
     words: tuple[str, ...]
     named: dict[str, str]
@@ -80,7 +80,7 @@ def ids(text: str) -> tuple[int, ...]:
 
 
 class MachineScript:
-    """One image, one proposer, and what each broker's directory remembers."""
+    """An image, a proposer, and the state of each broker's directory."""
 
     def __init__(self) -> None:
         self.image = Image()
@@ -198,7 +198,7 @@ class MachineScript:
         return [*answer, *self._compare(received.command), *differences(before, self.image)]
 
     def _compare(self, command: c.Command) -> list[str]:
-        """Compare images at a check, at once."""
+        """Compare images at once, for a check."""
         if not isinstance(command, c.CheckImage):
             return []
         comparison = self.marks.take(command, self.image)
@@ -417,10 +417,10 @@ class MachineScript:
 
 
 def differences(before: Image, now: Image) -> list[str]:
-    """Everything that a command changed, by domain.
+    """Return everything that a command changed, by domain.
 
-    Not told: what every command changes (index, clock, proposers), and what follows from the rest (names, counts, the
-    partitions of a topic that is gone).
+    Two kinds of changes are left out: those that every command makes (index, clock, proposers), and those that follow
+    from others (names, counts, the partitions of a deleted topic).
     """
     return [
         *_cluster_differences(before, now),
@@ -507,7 +507,7 @@ SHOWN_OF_NEW = {
 
 
 def changes(name: str, before: object, after: object) -> str:
-    """``name: field old -> new, ..``; of a new thing the fields that tell its state."""
+    """Return ``name: field old -> new, ..``; for a new object, the fields that describe its state."""
     if after is None:
         return f"{name}: gone"
     if before is None:

@@ -23,7 +23,7 @@ def flat(image: Image) -> Offsets:
 
 
 def may_commit(image: Image, commit: c.GroupCommit) -> bool:
-    """Whether a group takes these offsets, with any coordinator."""
+    """Return whether a group accepts these offsets, from any coordinator."""
     group = image.groups.get(commit.group_id)
     members = group.members if group else ()
     wanted = {(o.topic_id, o.partition) for o in commit.offsets}
@@ -40,7 +40,7 @@ def may_commit(image: Image, commit: c.GroupCommit) -> bool:
 
 
 class TransactionTwin:
-    """A separate computation of ends and markers, from the state of an image."""
+    """Computes ends and markers of transactions independently, from the state of an image."""
 
     def __init__(self, image: Image) -> None:
         self.image = image
@@ -57,10 +57,11 @@ class TransactionTwin:
         }
 
     def end(self, end: c.TransactionEnd) -> bool:
-        """Whether it is as wanted now."""
+        """Apply an end; return whether the transaction is now ended as requested."""
         epoch = self.epochs.get(end.producer_id)
         if epoch == end.producer_epoch + 1:
-            # Neither where it was taken over: that epoch is its new holder's.
+            # A transaction whose epoch was taken over has ended neither way: that epoch belongs to the new holder of
+            # the id.
             return self.last[end.producer_id] == ("committed" if end.is_commit else "aborted")
         if epoch != end.producer_epoch or any(_nonsense(end)) or self._is_above_level(end):
             return False
@@ -97,13 +98,13 @@ class TransactionTwin:
             self.ending[at] = Ending(end_offset=extent.end_offset, extents=kept)
 
     def finish(self, marker: c.FinishedMarker) -> bool:
-        """Whether there was such an ending."""
+        """Apply a marker; return whether the partition had such an ending."""
         transaction = (marker.producer_id, marker.producer_epoch)
         key = (marker.topic_id, marker.partition)
         return self.ending.pop((key, transaction), None) is not None
 
     def delete(self, topic_id: str) -> None:
-        """The topic goes."""
+        """Delete a topic."""
         self.ending = {at: ending for at, ending in self.ending.items() if at[0][0] != topic_id}
 
 

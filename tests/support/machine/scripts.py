@@ -1,6 +1,6 @@
-"""Golden scripts: a core's behaviour as prose, commands and what came of them.
+"""Golden scripts: text files with commands for a core and their expected output.
 
-A script is a row of blocks, apart from each other by blank lines:
+A script is a sequence of blocks, separated by blank lines:
 
     # A sentence that says which rule this block proves.
     command argument name=value
@@ -9,8 +9,8 @@ A script is a row of blocks, apart from each other by blank lines:
     expected output
 
 State carries over from block to block. With ``REWRITE_SCRIPTS=1`` in the environment the expected output is written
-again; the difference is then reviewed like code. Rules: every block opens with a comment, a script has at most 60
-lines, and output shows changed fields, never whole states.
+again; review the difference like code. Rules: every block starts with a comment, a script has at most 60 lines, and
+output shows changed fields, never whole states.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from milena.model.errors import MilenaError
 
 LINES_MAX = 60
 Execute = Callable[[str], list[str]]
-"""Runs one command line; returns what to print, or raises a MilenaError."""
+"""A function that runs one command line and returns its output, or raises a MilenaError."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def render_script(blocks: list[Block]) -> str:
 
 
 def run_block(block: Block, execute: Execute) -> Block:
-    """The block with what its commands print now."""
+    """Run a block's commands; return the block with their present output."""
     printed: list[str] = []
     for line in block.commands:
         must_fail = line.startswith("!")
@@ -72,7 +72,7 @@ def run_block(block: Block, execute: Execute) -> Block:
 
 
 def run_script(path: Path, execute: Execute) -> None:
-    """Run a script; its output must be what the file says, or becomes what it says."""
+    """Run a script, and check its output, or rewrite it."""
     text = path.read_text()
     actual = render_script([run_block(block, execute) for block in parse_script(text)])
     if os.environ.get("REWRITE_SCRIPTS") == "1":

@@ -1,4 +1,4 @@
-"""Random commands about transactions: what sound producers, late ones and leaders with markers might propose."""
+"""Random commands about transactions, from correct and late producers and from leaders with markers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,14 +10,14 @@ from tests.support.machine.group_commands import GROUPS, GroupSource
 
 NAMES = ("p", "q", "milena.transactions.1")
 SETTINGS = ("flush.messages", "unclean.leader.election.enable")
-"""Which a topic may have under which it takes no transactions."""
+"""Settings of a topic with which it accepts no transactions."""
 
 Maker = Callable[[Image], c.Command]
 
 
 @dataclass
 class TransactionSource:
-    """Draws the next command for an image."""
+    """Generates the next command for an image."""
 
     rng: Random
 
@@ -89,7 +89,7 @@ class TransactionSource:
         return tuple(groups.one_commit(image, self.rng.choice(GROUPS)) for _ in range(count))
 
     def _finish(self, image: Image) -> c.Command:
-        """Markers of what is ending, and now and then of what is not."""
+        """Return finished markers, mostly of endings that exist."""
         waiting = sorted(
             (key, transaction) for key, endings in image.ending.items() for transaction in endings
         )
@@ -110,7 +110,7 @@ class TransactionSource:
         )
 
     def _config(self, image: Image) -> c.Command:
-        """Mostly back to what transactions need."""
+        """Return a change of a topic's settings, mostly to those that transactions need."""
         changes: list[tuple[str, str | None]] = [(name, None) for name in SETTINGS]
         if self._sometimes(0.2):
             changes = [self.rng.choice([(SETTINGS[0], "1000"), (SETTINGS[1], "true")])]

@@ -24,7 +24,7 @@ def transaction_of(text: str) -> TransactionKey:
 
 @dataclass
 class TransactionLines:
-    """Makes commands of lines: ``words`` and ``named`` as in ``machine_scripts.Line``."""
+    """Makes commands from lines; ``words`` and ``named`` are those of ``machine_scripts.Line``."""
 
     waiting: list[c.TransactionEnd] = field(default_factory=list)
 
@@ -100,7 +100,7 @@ def _keys(image: Image, text: str) -> list[PartitionKey]:
 
 
 def describe_outcome(image: Image, words: tuple[str, ...]) -> list[str]:
-    """``t-0 committed below 9``, a line for each partition."""
+    """Return a line for each partition, such as ``t-0 committed below 9``."""
     lines = []
     for name, key in zip(words[1].split(","), _keys(image, words[1]), strict=True):
         outcome = outcome_of(image, *key, *transaction_of(words[0]))
@@ -112,7 +112,7 @@ def describe_outcome(image: Image, words: tuple[str, ...]) -> list[str]:
 
 
 def describe_endings(before: Image, now: Image) -> list[str]:
-    """``ending t-0: 1@0 below 9``, with everything that it wrote if that is kept, or ``gone``; of topics that exist."""
+    """Return changed endings: ``ending t-0: 1@0 below 9``, with its stored extents if there are any, or ``gone``."""
     old, new = _flat(before), _flat(now)
     changed = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
     return [

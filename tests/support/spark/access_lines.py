@@ -1,4 +1,4 @@
-"""An access log read and counted in plain Python, a character at a time: what Spark's results are held against."""
+"""Parse and count an access log in plain Python, for comparison with Spark's results."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,13 +12,13 @@ MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", 
 
 
 def sample_lines() -> list[bytes]:
-    """The 10,000 lines of the sample."""
+    """Return the 10,000 lines of the sample."""
     return decompress(SAMPLE.read_bytes()).splitlines()
 
 
 @dataclass
 class Event:
-    """A line that can be read."""
+    """A readable line."""
 
     client: str
     time: datetime
@@ -28,7 +28,7 @@ class Event:
 
 
 def read_line(line: bytes) -> Event | None:
-    """Return the fields of a line; None when it is not in the combined or common format."""
+    """Return the fields of a line; None if it is not in the combined or common format."""
     try:
         text = line.decode("utf-8", "replace").rstrip(" \t\n\v\f\r")
         client, identity, rest = text.split(" ", 2)
@@ -59,7 +59,7 @@ def read_line(line: bytes) -> Event | None:
 
 
 def quoted(text: str) -> tuple[str, str]:
-    """A field in quotes as it stands there, and what comes after it."""
+    """Return the quoted field at the start of a text, still with its escapes, and the rest of the text."""
     assert text[0] == '"'
     at = 1
     while text[at] != '"':
@@ -68,7 +68,7 @@ def quoted(text: str) -> tuple[str, str]:
 
 
 def read_time(text: str) -> datetime:
-    """``17/May/2015:10:05:03 +0200``."""
+    """Parse a time such as ``17/May/2015:10:05:03 +0200``."""
     clock, offset = text.split(" ")
     date, hour, minute, second = clock.split(":")
     day, month, year = date.split("/")
@@ -76,7 +76,7 @@ def read_time(text: str) -> datetime:
     assert len(year + offset[1:]) == 8
     assert year.isdigit()
     away = timedelta(hours=digits(offset[1:3]), minutes=digits(offset[3:]))
-    # As far as clocks on Earth can be apart, by the rules of ISO 8601.
+    # The largest offset from UTC in ISO 8601.
     assert away <= timedelta(hours=18)
     assert digits(offset[3:]) < 60
     zone = timezone(away if offset[0] == "+" else -away)
@@ -85,7 +85,7 @@ def read_time(text: str) -> datetime:
 
 
 def digits(text: str) -> int:
-    """Two of them."""
+    """Parse a number of two digits."""
     assert len(text) == 2
     assert text.isascii()
     assert text.isdigit()
@@ -93,7 +93,7 @@ def digits(text: str) -> int:
 
 
 def path_of(request: str) -> str | None:
-    """The target of an HTTP request, without query and fragment."""
+    """Return the path of an HTTP request, without query and fragment."""
     method, _, target = request.partition(" ")
     is_method = bool(method) and all(c.isascii() and (c.isalpha() or c == "-") for c in method)
     if not is_method or not target or target[0].isspace():
@@ -106,7 +106,7 @@ def path_of(request: str) -> str | None:
 
 @dataclass
 class Tally:
-    """Counts of an hour, or of all."""
+    """The counts of an hour, or of all hours."""
 
     requests: int = 0
     size_bytes: int = 0
@@ -130,7 +130,7 @@ class Tally:
 
 
 def tallies(lines: Iterable[bytes]) -> tuple[dict[datetime | None, Tally], int]:
-    """Counts by hour, under None of all, and how many lines could not be read."""
+    """Return the counts by hour (None for all hours), and the number of unreadable lines."""
     found: dict[datetime | None, Tally] = {None: Tally()}
     malformed = 0
     for line in lines:

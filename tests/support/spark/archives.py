@@ -27,12 +27,12 @@ SCHEMA = pa.schema(
 
 
 def key(partition: int = 0, topic: str = "orders", topic_id: str = "id-1") -> PartitionKey:
-    """A partition."""
+    """Return the key of a partition."""
     return PartitionKey(topic=topic, topic_id=topic_id, partition=partition)
 
 
 def parquet_bytes(of: PartitionKey, offsets: Sequence[int], *, row_group_size: int = 3) -> bytes:
-    """A file of the archive; a record's value is its offset in decimal."""
+    """Return an archive file; the value of a record is its offset in decimal."""
     count = len(offsets)
     table = pa.table(
         {
@@ -52,7 +52,7 @@ def parquet_bytes(of: PartitionKey, offsets: Sequence[int], *, row_group_size: i
 
 
 def write_file(files: Files, path: str, content: bytes) -> None:
-    """As Spark writes: nothing is synced."""
+    """Write a file like Spark, without a sync."""
     file = files.open(path, create=True)
     file.pwritev([content], 0)
     file.close()
@@ -60,11 +60,10 @@ def write_file(files: Files, path: str, content: bytes) -> None:
 
 @dataclass
 class FakeLog:
-    """Partitions that hold every offset from log start to end but the ``missing`` ones; writes as Spark would.
+    """Partitions with all offsets from log start to end, except the ``missing`` ones; writes files like Spark.
 
-    Of ``empty`` ones it says that they hold no record.
-
-    ``per_file`` offsets go to one staged file; ``spoil`` may change what is written of a range.
+    It reports the ``empty`` offsets as having no record. ``per_file`` offsets go to one staged file. ``spoil`` may
+    change the offsets that are written of a range.
     """
 
     files: Files
@@ -105,14 +104,14 @@ class FakeLog:
             pieces = [offsets[i : i + self.per_file] for i in range(0, len(offsets), self.per_file)]
             pieces += [[offset] for offset in self.doubled if offset in offsets]
             for number, piece in enumerate(pieces):
-                # Spark's names are random and not in the order of what is in the files.
+                # Spark's file names are random, and do not follow the order of the contents.
                 name = f"part-{9 - number % 10}{number}-{self.writes:x}.snappy.parquet"
                 write_file(self.files, f"{target}/{name}", parquet_bytes(of, piece))
         write_file(self.files, f"{folder}/_SUCCESS", b"")
 
 
 def archived_offsets(files: Files, root: str, manifest: Manifest) -> dict[PartitionKey, list[int]]:
-    """Every offset that a reader of the manifest sees, in the order of its files."""
+    """Return the offsets of each partition that a reader of the manifest sees, in the order of its files."""
     found: dict[PartitionKey, list[int]] = {}
     for partition in manifest.partitions:
         offsets = found.setdefault(partition.key, [])
@@ -131,7 +130,7 @@ def run_archive(
     records_max: int | None = None,
     is_loss_accepted: bool = False,
 ) -> RunSummary:
-    """One run, with an id of its own."""
+    """Run the job once, with a new id."""
     log.runs += 1
     return archive_run.run_archive(
         files,
@@ -151,7 +150,7 @@ def follow_archive(
     *,
     records_max: int | None = None,
 ) -> list[RunSummary]:
-    """A run that goes on: ``grow`` changes the log in each wait, and its end is that of the run."""
+    """Run the job repeatedly: ``grow`` changes the log in each wait; when it is exhausted, the run ends."""
     log.runs += 1
     summaries: list[RunSummary] = []
 

@@ -1,10 +1,10 @@
-"""A topic's committed records, read through the client."""
+"""Read a topic's committed records with the client."""
 
 from milena import sync
 
 
 def values_in(url: str, topic: str, partitions: int = 1) -> list[bytes | None]:
-    """Values up to the last stable offset, partition by partition, in order."""
+    """Return the values up to the last stable offset, partition by partition, in order."""
     found: list[bytes | None] = []
     with sync.Client(url) as client:
         for partition in range(partitions):
@@ -14,7 +14,7 @@ def values_in(url: str, topic: str, partitions: int = 1) -> list[bytes | None]:
 
 
 def rows_in(url: str, topic: str, partitions: int = 1) -> list[tuple[int, int]]:
-    """File and row of values as ``stream_query`` writes them, in the order of the partitions."""
+    """Return file and row of the values that ``stream_query`` wrote, in the order of the partitions."""
     rows = []
     for value in values_in(url, topic, partitions):
         assert value is not None, "a row has a value"

@@ -1,4 +1,4 @@
-"""Windows and sessions of event time counted in plain Python: what Spark's stateful jobs are held against."""
+"""Count windows and sessions of event time in plain Python, for comparison with Spark's stateful jobs."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
@@ -13,10 +13,10 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Windows(Generic[E]):
-    """Tumbling windows of ``window_s`` seconds: each is over once an event is ``late_s`` seconds younger than its end.
+    """Tumbling windows of ``window_s`` seconds; a window closes when an event is ``late_s`` seconds later than its end.
 
-    ``time_of`` and ``key_of``: of an event. Attributes: ``closed``, window start and key → its events, of windows that
-    are over; ``opened`` alike, of others; ``late``: events that came too late.
+    ``time_of`` and ``key_of`` return the time and the key of an event. Attributes: ``closed`` and ``opened`` have the
+    events of closed and open windows, by window start and key; ``late`` has events of windows that were already closed.
     """
 
     window_s: int
@@ -31,7 +31,7 @@ class Windows(Generic[E]):
     watermark: datetime | None = None
 
     def run(self, events: Iterable[E]) -> None:
-        """All of these at once, as a run of a job takes what is there."""
+        """Process these events as one batch."""
         latest = self.watermark
         for event in events:
             time = self.time_of(event)
@@ -53,10 +53,11 @@ class Windows(Generic[E]):
 
 @dataclass
 class Sessions(Generic[E]):
-    """Events of one key with pauses of ``gap_s`` seconds at most; one is over ``gap_s + late_s`` after its last event.
+    """Sessions: events of one key with pauses of at most ``gap_s`` seconds.
 
-    ``time_of`` and ``key_of``: of an event. Attributes: ``closed``, sessions that are over, each with its key and its
-    events by time; ``opened`` alike, of others; ``late``: events that came too late.
+    A session closes ``gap_s + late_s`` after its last event. ``time_of`` and ``key_of`` return the time and the key of
+    an event. Attributes: ``closed`` and ``opened`` have closed and open sessions, each with its key and its events by
+    time; ``late`` has events that came too late.
     """
 
     gap_s: int
@@ -69,7 +70,7 @@ class Sessions(Generic[E]):
     watermark: datetime | None = None
 
     def run(self, events: Iterable[E]) -> None:
-        """All of these at once, as a run of a job takes what is there."""
+        """Process these events as one batch."""
         gap, lateness = timedelta(seconds=self.gap_s), timedelta(seconds=self.late_s)
         by_key: dict[Hashable, list[E]] = defaultdict(list)
         for key, old in self.opened:

@@ -1,4 +1,4 @@
-"""A load test without a cluster: writers, partitions in memory, and the ledger that they leave."""
+"""A load test without a cluster: writers, partitions in memory, and a ledger."""
 
 import json
 from base64 import b64decode
@@ -16,7 +16,7 @@ JSON_ENDPOINT = "produce one json"
 
 
 def stored(dialect: Dialect, request: WriteRequest) -> Iterator[tuple[bytes | None, bytes]]:
-    """Keys and values as a node stores them."""
+    """Yield the keys and values that a node would store."""
     for record in json.loads(request.body)["records"]:
         key, value = record.get("key"), record["value"]
         if dialect is Dialect.JSON:
@@ -27,7 +27,7 @@ def stored(dialect: Dialect, request: WriteRequest) -> Iterator[tuple[bytes | No
 
 
 class LoadRun:
-    """Writers whose records go where the test says. Times are seconds that the test counts."""
+    """Writers whose records go where the test says. Times are in s, and the test sets them."""
 
     def __init__(
         self, *, partitions: int = 2, acks: str = "all", starts: dict[int, int] | None = None
@@ -57,7 +57,7 @@ class LoadRun:
         seconds: float = 0.01,
         endpoint: str = JSON_ENDPOINT,
     ) -> int:
-        """One request; the offset of its first record. What is acknowledged is stored, unless the test says else."""
+        """Write one request; return the offset of its first record. By default, acknowledged records are stored."""
         dialect = Dialect.BINARY if writer % 2 else Dialect.JSON
         request = self._maker(writer).request(count)
         sent_s = self.now_s
@@ -102,7 +102,7 @@ class LoadRun:
         asked: int = 0,
         is_seek: bool = False,
     ) -> None:
-        """A page that a reader got."""
+        """Note a page that a reader got."""
         page = Page(records=tuple(records))
         self.events.append(
             Polled(

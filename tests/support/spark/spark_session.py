@@ -1,4 +1,4 @@
-"""A Spark of this machine for tests: one a process, because it takes seconds to start."""
+"""A local Spark session for tests: one per process, because it takes seconds to start."""
 
 import os
 import sys
@@ -15,11 +15,11 @@ LOCAL = "local[2]"
 def spark_session(
     directory: Path, *, master: str = LOCAL, config: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session on loopback without a web page; it keeps its files in ``directory``.
+    """Return a session on loopback without a web page; its files are in ``directory``.
 
-    One that runs in this process already is taken as it is, and left running: its starter stops it.
+    A session that already runs in this process is used and left running: its starter stops it.
 
-    Spark starts Python workers by name: they must be of this environment, and find the project.
+    Spark starts Python workers by name. They must belong to this environment, and must find the project.
     """
     running = SparkSession.getActiveSession()
     if running is not None:

@@ -1,7 +1,7 @@
-"""A streaming query in a process of its own, so that it can be killed: ``python -m tests.support.spark.stream_query``.
+"""A streaming query in its own process, so that a test can kill it: ``python -m tests.support.spark.stream_query``.
 
-Files of rows, one a batch, go to a topic; the values end in something that is another one each time a row is computed,
-so that a row that is written twice is not written alike.
+Files of rows, one per batch, go to a topic. Each value ends with a random part, which differs each time that the row is
+computed. So a test can see whether a row was written twice.
 """
 
 import argparse
@@ -21,7 +21,7 @@ FILLER = "." * 100
 
 
 def write_files(directory: Path, counts: list[int]) -> None:
-    """File ``n`` has ``counts[n]`` rows."""
+    """Write files; file ``n`` has ``counts[n]`` rows."""
     directory.mkdir(parents=True, exist_ok=True)
     for number, count in enumerate(counts):
         columns = {
@@ -31,7 +31,7 @@ def write_files(directory: Path, counts: list[int]) -> None:
         }
         path = directory / f"{number:04}.parquet"
         pq.write_table(pa.table(columns), path)
-        # A stream takes files by the milliseconds of their times, and of two within one any first.
+        # A stream reads files by modification time, in ms. Without distinct times their order would be undefined.
         os.utime(path, (number, number))
 
 
@@ -48,20 +48,20 @@ def failing_once(rows: DataFrame) -> DataFrame:
 
 
 def main() -> None:
-    """Run the query to the end of its files."""
+    """Run the query until all files are read."""
     parser = argparse.ArgumentParser()
     for name in ("url", "topic", "directory"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--fails-once", action="store_true")
     given = parser.parse_args()
     directory = Path(given.directory)
-    # Four attempts a task, as in a cluster; without the number a local Spark gives up at once.
+    # Allow four attempts per task, as in a cluster; a local Spark's default is one.
     with spark_session(directory / "spark", master="local[2,4]") as spark:
         register(spark)
         reader = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         rows = reader.parquet(str(directory / "input"))
         if given.fails_once:
-            # A task that is run again must have its rows in the same order, which no shuffle promises.
+            # A repeated task must get its rows in the same order, which a shuffle does not guarantee.
             rows = failing_once(rows)
             value = "concat_ws(' ', file, row, filler) as value"
         else:

@@ -1,4 +1,4 @@
-"""A clock that moves only when a test says so."""
+"""A clock that only a test moves."""
 
 import asyncio
 import heapq
@@ -10,10 +10,10 @@ WALL_START_MS = 1_700_000_000_000
 
 
 class FakeClock:
-    """Virtual time. Sleepers wake in the order of their deadlines, as ``advance`` passes them.
+    """Virtual time. ``advance`` wakes sleepers in the order of their deadlines.
 
-    ``advance`` lets the loop turn ``turns`` times after each wake-up, so that what the sleeper sets off (a task, a
-    future's callbacks) runs at the virtual instant at which it would run.
+    After each wake-up, ``advance`` lets the loop turn ``turns`` times. So everything that the sleeper causes (a task, a
+    future's callbacks) runs at the virtual time at which it would really run.
     """
 
     def __init__(self, now_ms: int = 1_000, wall_ms: int = WALL_START_MS, turns: int = 10) -> None:
@@ -33,7 +33,7 @@ class FakeClock:
         return self.wall_ms()
 
     def sleepers(self) -> int:
-        """How many wait; a test may assert that nothing is left behind."""
+        """Return the number of sleepers; a test may assert that there are none left."""
         return sum(not future.done() for _, _, future in self._sleepers)
 
     async def sleep(self, ms: float) -> None:
@@ -45,21 +45,21 @@ class FakeClock:
         await future
 
     def set_wall(self, wall_ms: int) -> None:
-        """Somebody sets the machine's clock."""
+        """Set the wall clock, like an administrator."""
         self._wall_ms = wall_ms
 
     def jump(self, ms: float) -> None:
-        """Time passes without a turn of the loop: a stall, seen by synchronous code only."""
+        """Let time pass without a turn of the loop, like a stall; only synchronous code sees it."""
         self._now_ms += ms
         self._wall_ms += ms
 
     async def settle(self) -> None:
-        """Let everything run that is ready now."""
+        """Run everything that is ready now."""
         for _ in range(self._turns):
             await asyncio.sleep(0)
 
     async def advance(self, ms: float) -> None:
-        """Move time on, waking sleepers at their instants."""
+        """Move the time forward, and wake each sleeper at its time."""
         await self.settle()
         end = self._now_ms + ms
         while self._sleepers and self._sleepers[0][0] <= end:

@@ -1,6 +1,6 @@
-"""An event loop whose clock jumps: nothing ever waits, and what would wait for ever fails at once.
+"""An event loop with a virtual clock: it never waits, and fails at once if nothing could wake it again.
 
-``asyncio.timeout``, ``call_later`` and ``LoopClock`` share its time, so a test of an hour takes a moment and runs the
+``asyncio.timeout``, ``call_later`` and ``LoopClock`` use its time. So a test of an hour takes a moment, and runs the
 same way every time. Work for threads runs on the loop itself (``LoopExecutor``), at once or after a virtual delay.
 """
 
@@ -21,11 +21,11 @@ WALL_START_MS = 1_700_000_000_000
 
 
 class DeadlockError(AssertionError):
-    """Everybody waits, and nothing is left that could wake anybody."""
+    """All tasks wait, and no timer is left that could wake one."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Never waits: tells the loop to move its time on instead."""
+    """A selector that never waits: it makes the loop move its time forward instead."""
 
     loop: "VirtualLoop"
 
@@ -37,7 +37,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """See the module. ``failures``: what callbacks and forgotten tasks raised."""
+    """The event loop; see the module. ``failures`` has the exceptions of callbacks and forgotten tasks."""
 
     def __init__(self) -> None:
         selector = _JumpingSelector()
@@ -52,7 +52,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual_s
 
     def jump(self) -> None:
-        """On to the next timer."""
+        """Move the time to the next timer."""
         # The loop has no public list of its timers.
         scheduled = self._scheduled  # type: ignore[attr-defined]
         timers = [timer for timer in scheduled if not timer.cancelled()]
@@ -61,11 +61,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual_s = max(self._virtual_s, min(timer.when() for timer in timers))
 
     def stall(self, ms: float) -> None:
-        """Time passes without a turn of the loop."""
+        """Let time pass without a turn of the loop."""
         self._virtual_s += ms / 1000
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Its jobs ran on this loop; asyncio's own waits for a thread, of which virtual time knows nothing."""
+        """Do nothing: the jobs ran on this loop. asyncio's method would wait for a thread and stop the virtual time."""
         del timeout
 
     def _on_failure(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock:
-    """A clock on the running loop's time; ``skew_ms``: how far its wall clock is ahead of that of the others."""
+    """A clock with the running loop's time; its wall clock is ``skew_ms`` ahead of the others."""
 
     def __init__(self, skew_ms: int = 0) -> None:
         self.skew_ms = skew_ms
@@ -93,7 +93,7 @@ class LoopClock:
 
 
 class LoopExecutor(Executor):
-    """Runs jobs on the loop: at once, after ``delay_ms()``, or when the test says so (``hold``)."""
+    """Runs jobs on the loop: at once, after ``delay_ms()``, or when a test releases them (``hold``)."""
 
     def __init__(self, delay_ms: Callable[[], float] | None = None) -> None:
         self._delay_ms = delay_ms
@@ -112,11 +112,11 @@ class LoopExecutor(Executor):
         return future
 
     def hold(self) -> None:
-        """Keep jobs back from now on: a slow disk."""
+        """Hold back jobs from now on, like a slow disk."""
         self.is_holding = True
 
     def release(self) -> None:
-        """Run what was kept back, and go on as usual."""
+        """Run the held jobs, and run further jobs as usual."""
         self.is_holding = False
         held, self._held = self._held, []
         for job in held:
@@ -124,7 +124,7 @@ class LoopExecutor(Executor):
 
 
 class InlineThreads(ThreadPoolExecutor):
-    """For ``asyncio.to_thread``, which wants a pool of this class."""
+    """An executor for ``asyncio.to_thread``, which requires a ``ThreadPoolExecutor``."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> "Future[T]":
         future: Future[T] = Future()
@@ -133,7 +133,7 @@ class InlineThreads(ThreadPoolExecutor):
 
 
 class LateThreads(InlineThreads):
-    """Each job takes so long; ``jobs``: how many there were."""
+    """Each job takes ``ms``; ``jobs`` counts them."""
 
     def __init__(self, *, ms: float) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class LateThreads(InlineThreads):
 
 
 def run_job(future: "Future[T]", job: Callable[[], T]) -> None:
-    """Run it here and now, as a worker thread would."""
+    """Run a job now, in this thread, and set the result of its future."""
     if not future.set_running_or_notify_cancel():
         return
     try:
@@ -159,7 +159,7 @@ def run_job(future: "Future[T]", job: Callable[[], T]) -> None:
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run on a fresh loop; fails also for what callbacks and forgotten tasks raised."""
+    """Run a coroutine on a new loop; raise exceptions of callbacks and forgotten tasks, too."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)
@@ -169,7 +169,7 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
 
 
 def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Decorates an async test: it runs in virtual time."""
+    """Decorate an async test so that it runs in virtual time."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -179,13 +179,13 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
 
 
 async def settle(turns: int = 20) -> None:
-    """Let everything run that is ready now, at this instant."""
+    """Run everything that is ready now, without a change of time."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 async def after(ms: float) -> None:
-    """Let this much time pass, and what happens at its end happen."""
+    """Wait for this much virtual time, and run everything that happens at its end."""
     await asyncio.sleep(ms / 1000)
     await settle()
 
