@@ -37,7 +37,7 @@ _NOTHING = b"\x01"
 
 
 class Walked(NamedTuple):
-    """What a check of the records found.
+    """The result of a check of records.
 
     ``least`` and ``greatest`` are timestamp deltas. ``keyless`` is the place of the first record without a key, or -1.
     """
