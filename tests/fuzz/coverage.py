@@ -24,7 +24,9 @@ def fuzz_one(name: str, seconds: int) -> None:
     """Fuzz a target in this process, until libFuzzer ends it."""
     import atheris  # noqa: PLC0415 - an optional tool
 
-    with atheris.instrument_imports(include=["storage", "raft_meta", "node", "http_api"]):
+    with atheris.instrument_imports(
+        include=["milena.model", "storage", "raft_meta", "node", "http_api"]
+    ):
         # Instrumented as it is loaded.
         from tests.fuzz.targets import corpus_of, run, target_of  # noqa: PLC0415
 

@@ -3,8 +3,8 @@
 import crc32c
 
 from milena.model.batch.client_checks import validate_client_batch
-from milena.model.batch.decode import decode_columns, records_in, timestamps_of
-from milena.model.batch.encode import encode_batch, encode_marker, rewrite_batch
+from milena.model.batch.decode import check_batch, decode_columns, records_in, timestamps_of
+from milena.model.batch.encode import column_batch, encode_batch, encode_marker, rewrite_batch
 from milena.model.batch.header import (
     HEADER_BYTES,
     Extent,
@@ -16,6 +16,10 @@ from milena.model.batch.header import (
 )
 from milena.model.batch.header import decode_header as decode_batch_header
 from milena.model.batch.timestamps import AFTER_MS
+from milena.model.batch.v2 import HEAD_BYTES as V2_HEAD_BYTES
+from milena.model.batch.v2 import check_v2, encode, kafka_batch, rewrite_v2
+from milena.model.batch.v2_checks import wrap_v2
+from milena.model.batch.v2_records import columns_in
 from milena.model.codecs import compress, decompress
 from milena.model.columns import RecordColumns, pack_columns, unpack_columns
 from milena.model.errors import (
@@ -24,6 +28,15 @@ from milena.model.errors import (
 )
 from milena.model.types import COLUMN_CODECS, Codec
 from tests.fuzz.targets.target import BYTES_MAX, Target
+from tests.support.disk.kafka_batches import (
+    PACKERS,
+    KafkaRecord,
+    encoded,
+    numbered,
+    record_bytes,
+    streamed_zstd,
+    xerial,
+)
 from tests.support.disk.log_model import NOW_MS, make_batch, stamped
 
 
@@ -131,9 +144,64 @@ def _compressed() -> list[bytes]:
     ]
 
 
+def _sound_kafka_batches() -> list[bytes]:
+    rows = numbered(
+        KafkaRecord(b"one", b"k", [(b"h", b"x"), ("ä".encode(), None)]),
+        KafkaRecord(None, b"k2", time=-300),
+        KafkaRecord(b"two" * 40, time=70_000),
+    )
+    packers = [(int(codec), PACKERS[codec]) for codec in Codec]
+    made = [
+        encoded(rows, attributes=codec, pack_records=packer)
+        for codec, packer in (*packers, (2, xerial), (4, streamed_zstd))
+    ]
+    return [*made, encoded(rows, attributes=0x10, producer=(5, 1, 7))]
+
+
+def _reseal_kafka_batch(data: bytes) -> bytes:
+    """Length, magic and checksum, for a batch that is as long as the bytes."""
+    if len(data) < V2_HEAD_BYTES:
+        return data
+    length = (len(data) - 12).to_bytes(4, "big")
+    crc = crc32c.crc32c(data[21:]).to_bytes(4, "big")
+    return b"".join((data[:8], length, data[12:16], b"\2", crc, data[21:]))
+
+
+def _wrap(data: bytes) -> object:
+    batch, header = wrap_v2(data, bytes_max=BYTES_MAX, now_ms=NOW_MS)
+    kept = stamped(batch, base_offset=1 << 40, leader_epoch=1, append_time_ms=NOW_MS)
+    header = check_batch(kept)
+    head, view = kafka_batch(kept, header)
+    assert view == data[16:]
+    assert check_v2(head + view).record_count == header.record_count
+    columns = decode_columns(kept, header)
+    assert len(columns.values) == header.record_count == header.last_offset_delta + 1
+    assert header.max_timestamp_ms == max(timestamps_of(header, columns)) <= NOW_MS + AFTER_MS
+    assert not (header.record_count and check_v2(encode(header, columns)).is_control)
+    places = range(0, header.record_count, 2)
+    less = rewrite_v2(kept, header, places, latest_timestamp_ms=header.max_timestamp_ms)
+    assert len(list(records_in(less))) == len(places)
+    return list(records_in(column_batch(header, columns)))
+
+
+def _kafka_records(data: bytes) -> object:
+    """Records of a stored batch that no check has seen, of which the first three bytes are the count."""
+    count = int.from_bytes(data[:3], "big")
+    return columns_in(data[3:], count, max(count - 1, 0))
+
+
+def _kafka_record_seeds() -> list[bytes]:
+    rows = numbered(
+        KafkaRecord(b"v", b"k", [(b"h", None)], time=5), KafkaRecord(None), KafkaRecord(b"x" * 200)
+    )
+    return [(3).to_bytes(3, "big") + b"".join(map(record_bytes, rows))]
+
+
 BATCHES: tuple[Target, ...] = (
     Target("batch", _read_batches, (CorruptBatchError,), _sound_batches, _reseal_batch),
     Target("client-batch", _validate, (MilenaError,), _sound_batches, _reseal_batch),
     Target("columns", _columns, (CorruptBatchError,), _column_seeds),
+    Target("kafka-batch", _wrap, (MilenaError,), _sound_kafka_batches, _reseal_kafka_batch),
+    Target("kafka-records", _kafka_records, (CorruptBatchError,), _kafka_record_seeds),
     Target("decompress", _decompress, (CorruptBatchError,), _compressed),
 )
