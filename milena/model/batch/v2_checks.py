@@ -39,11 +39,11 @@ def wrap_v2(
     needs_keys: bool = False,
     codec: Codec | None = None,
     records_max: int = RECORDS_MAX,
+    is_in_transaction: bool = False,
 ) -> tuple[bytes, BatchHeader]:
     """Check everything in a batch that a Kafka client encoded; return the batch that stores it, and its header.
 
-    The base offset and the leader epoch of the Kafka batch are ignored. A transactional batch is checked like any
-    other; the caller decides whether its transaction is open.
+    The base offset and the leader epoch of the Kafka batch are ignored.
 
     Args:
         batch: exactly one batch of version 2.
@@ -54,6 +54,8 @@ def wrap_v2(
         needs_keys: whether the topic is compacted, so that a record without a key is refused.
         codec: the codec into which the topic's ``compression.type`` converts the records; None: they stay unchanged.
         records_max: the limit of records in the batch.
+        is_in_transaction: whether the batch belongs to an open transaction. The caller then adds the transaction to the
+            result (``encode.with_extensions``), and the batch must have the transactional bit. Otherwise it must not.
 
     Raises:
         CorruptBatchError: the batch is damaged: its length, magic, checksum, compression, or the form of a record.
@@ -68,6 +70,12 @@ def wrap_v2(
             "send exactly one batch for each partition"
         )
     _check_head(head, records_max)
+    if head.is_transactional is not is_in_transaction:
+        raise InvalidRecordError(
+            "the batch is transactional, but its producer has no open transaction"
+            if head.is_transactional
+            else "the batch is not transactional, but its producer has an open transaction"
+        )
     own_codec = CODECS[head.attributes & CODEC_MASK]
     records = memoryview(batch)[HEAD_BYTES:]
     plain = bytes(decompress_within(own_codec, records, max(PLAIN_BYTES_MAX, 4 * bytes_max)))

@@ -32,8 +32,6 @@ _VARINT_SHIFT_MAX = 28
 _VARLONG_SHIFT_MAX = 63
 _INT64_MAX = (1 << 63) - 1
 _SMALL = 1 << 14
-_NOTHING = b"\x01"
-"""The length -1: no key, no value."""
 
 
 class Walked(NamedTuple):
@@ -250,44 +248,64 @@ def encode_records(columns: RecordColumns) -> bytes:
     """
     if not _SMALL_NUMBERS:
         _fill_tables()
-    keys, rows = columns.keys, columns.headers
+    # Compiled, a local name costs nothing and a global one a lookup.
+    small, heads = _SMALL_NUMBERS, _SMALL_OFFSETS
+    offsets, times = columns.offset_deltas, columns.timestamp_deltas
+    keys, values, rows = columns.keys, columns.values, columns.headers
     pieces: list[bytes] = []
-    for place, value in enumerate(columns.values):
-        head = _deltas(columns, place)
+    for place in range(len(values)):
+        offset = place if offsets is None else offsets[place]
+        time = 0 if times is None else times[place]
+        if time == 0 and offset < len(heads):
+            head = heads[offset]
+        else:
+            head = b"\x00" + _encoded(time, small) + _encoded(offset, small)
         key = None if keys is None else keys[place]
-        key_size = _NOTHING if key is None else _encoded(len(key))
-        value_size = _NOTHING if value is None else _encoded(len(value))
         headers = None if rows is None else rows[place]
-        tail = _encoded_headers(headers) if headers else b"\x00"
-        record = (head, key_size, key or b"", value_size, value or b"", tail)
-        pieces.append(_encoded(sum(map(len, record))))
-        pieces += record
+        tail = _encoded_headers(headers, small) if headers else b"\x00"
+        _add_record(pieces, key, values[place], head=head, tail=tail, small=small)
     return b"".join(pieces)
 
 
-def _deltas(columns: RecordColumns, place: int) -> bytes:
-    """Return the record's attributes, timestamp delta and offset delta."""
-    offsets, times = columns.offset_deltas, columns.timestamp_deltas
-    offset = place if offsets is None else offsets[place]
-    time = 0 if times is None else times[place]
-    if time or offset >= _SMALL:
-        return b"\x00" + _encoded(time) + _encoded(offset)
-    return _SMALL_OFFSETS[offset]
+def _add_record(
+    pieces: list[bytes],
+    key: bytes | None,
+    value: bytes | None,
+    *,
+    head: bytes,
+    tail: bytes,
+    small: list[bytes],
+) -> None:
+    """Add the pieces of a record; ``head`` are its attributes and deltas, ``tail`` its headers."""
+    key_bytes = 0 if key is None else len(key)
+    value_bytes = 0 if value is None else len(value)
+    key_size = b"\x01" if key is None else _encoded(key_bytes, small)
+    value_size = b"\x01" if value is None else _encoded(value_bytes, small)
+    length = len(head) + len(key_size) + key_bytes + len(value_size) + value_bytes + len(tail)
+    pieces.append(_encoded(length, small))
+    pieces.append(head)
+    pieces.append(key_size)
+    if key is not None:
+        pieces.append(key)
+    pieces.append(value_size)
+    if value is not None:
+        pieces.append(value)
+    pieces.append(tail)
 
 
-def _encoded_headers(headers: Headers) -> bytes:
-    pieces = [_encoded(len(headers))]
+def _encoded_headers(headers: Headers, small: list[bytes]) -> bytes:
+    pieces = [_encoded(len(headers), small)]
     for name, value in headers:
         try:
             text = name.encode("utf-8")
         except UnicodeEncodeError as error:
             raise InvalidRecordError(f"a header name is not valid text: {error}") from error
-        pieces.append(_encoded(len(text)))
+        pieces.append(_encoded(len(text), small))
         pieces.append(text)
         if value is None:
             pieces.append(b"\x01")
         else:
-            pieces.append(_encoded(len(value)))
+            pieces.append(_encoded(len(value), small))
             pieces.append(value)
     return b"".join(pieces)
 
@@ -369,8 +387,8 @@ def _encode_varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def _encoded(number: int) -> bytes:
-    return _SMALL_NUMBERS[number] if 0 <= number < _SMALL else _encode_varint(number)
+def _encoded(number: int, small: list[bytes]) -> bytes:
+    return small[number] if 0 <= number < len(small) else _encode_varint(number)
 
 
 def _fill_tables() -> None:

@@ -168,7 +168,10 @@ def _reseal_kafka_batch(data: bytes) -> bytes:
 
 
 def _wrap(data: bytes) -> object:
-    batch, header = wrap_v2(data, bytes_max=BYTES_MAX, now_ms=NOW_MS)
+    is_in_transaction = len(data) > 22 and bool(data[22] & 0x10)
+    batch, header = wrap_v2(
+        data, bytes_max=BYTES_MAX, now_ms=NOW_MS, is_in_transaction=is_in_transaction
+    )
     kept = stamped(batch, base_offset=1 << 40, leader_epoch=1, append_time_ms=NOW_MS)
     header = check_batch(kept)
     head, view = kafka_batch(kept, header)

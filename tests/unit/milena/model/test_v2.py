@@ -12,12 +12,13 @@ import zstandard
 from crc32c import crc32c
 
 from milena.model.batch.decode import check_batch, decode_columns, offsets_of, timestamps_of
-from milena.model.batch.encode import encode_batch, rewrite_batch, stamp_batch
+from milena.model.batch.encode import encode_batch, rewrite_batch, stamp_batch, with_extensions
 from milena.model.batch.header import (
     STAMP_BYTES,
     V2_BIT,
     BatchHeader,
     ProducerStamp,
+    TransactionExtension,
     decode_header,
 )
 from milena.model.batch.timestamps import ANY_TIMESTAMP
@@ -352,6 +353,18 @@ class TestRefused:
             wrapped(encoded(rows, last_offset_delta=1))
         assert caught.value.record == (0 if offsets[0] else 1)
 
+    def test_a_transactional_batch_outside_of_a_transaction_and_another_inside(self) -> None:
+        sent, other = encoded(ROWS, attributes=0x10, producer=(5, 0, 2)), encoded(ROWS)
+        with pytest.raises(InvalidRecordError, match="no open transaction"):
+            wrapped(sent)
+        with pytest.raises(InvalidRecordError, match="has an open transaction"):
+            wrapped(other, is_in_transaction=True)
+        made, header = wrapped(sent, is_in_transaction=True)
+        assert not header.is_transactional
+        marked = with_extensions(made, transaction=TransactionExtension(-1, -1, 9))
+        assert check_batch(marked).is_transactional
+        assert rows_of(decode_columns(marked, check_batch(marked))) == columns_of_rows(ROWS)
+
     def test_two_batches(self) -> None:
         with pytest.raises(InvalidRecordError, match="exactly one batch"):
             wrapped(encoded(ROWS) * 2)
@@ -477,7 +490,7 @@ class TestRewrite:
     @pytest.mark.parametrize("places", [[0], [3], [0, 1], [1, 2], [0, 2, 3], [0, 1, 2, 3]])
     def test_the_bytes_of_kept_records_stay(self, codec: Codec, places: list[int]) -> None:
         sent = encoded(ROWS, attributes=int(codec) | 0x10, producer=(5, 0, 2))
-        kept, header = stored(sent)
+        kept, header = stored(sent, is_in_transaction=True)
         latest = NOW_MS + max(ROWS[place].time for place in places)
         less = rewrite_v2(kept, header, places, latest_timestamp_ms=latest, delete_horizon_ms=99)
         after = check_batch(less)
