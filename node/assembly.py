@@ -33,6 +33,7 @@ from node.consumers.consumer_assembly import RestConsumers
 from node.control.controller import Controller, ControllerSettings
 from node.control.membership import Identity, Membership
 from node.control.messages import HEARTBEAT
+from node.groups.classic.coordinated import ClassicSettings
 from node.groups.group_assembly import Groups
 from node.groups.group_offsets import MINUTE_MS, ExpirySettings
 from node.metadata.discovery import VOTERS, VoterDirectory
@@ -452,6 +453,10 @@ class Assembly:
             expiry=ExpirySettings(
                 retention_ms=config.offsets_retention_minutes * MINUTE_MS,
                 check_ms=config.offsets_retention_check_ms,
+            ),
+            classic=ClassicSettings(
+                initial_delay_ms=config.group_initial_rebalance_delay_ms,
+                new_id=lambda: str(ports.new_uuid()),
             ),
             contained=self.counts.contained,
         )

@@ -584,6 +584,15 @@ class NodeConfig:
             GROUPS,
         ),
     )
+    group_initial_rebalance_delay_ms: int = field(
+        default=3_000,
+        metadata=option(
+            kinds.integer(0, 300_000, "ms"),
+            "How long the first member of an empty group of Kafka's classic protocol waits for further members, so "
+            "that they share one rebalance. (Kafka's `group.initial.rebalance.delay.ms`.)",
+            GROUPS,
+        ),
+    )
     transactional_id_expiration_ms: int = field(
         default=7 * 24 * 3_600_000,
         metadata=option(

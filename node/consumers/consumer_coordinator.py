@@ -15,6 +15,7 @@ from milena.model.clock import Clock
 from milena.model.errors import (
     ConsumerExistsError,
     ConsumerNotFoundError,
+    InconsistentGroupProtocolError,
     InvalidRequestError,
     LimitReachedError,
     SubscriptionConflictError,
@@ -270,7 +271,7 @@ class ConsumerCoordinator:
         """
         try:
             await self._memberships.settle(*session.key)
-        except (InvalidRequestError, LimitReachedError):
+        except (InvalidRequestError, LimitReachedError, InconsistentGroupProtocolError):
             if session.view.consumer != before:
                 await self._store.put(before)
             raise

@@ -6,10 +6,9 @@ all members get full sessions again, because this node may not have heard them.
 """
 
 import asyncio
-import heapq
-import itertools
 from collections.abc import Coroutine
 from concurrent.futures import Executor
+from dataclasses import replace
 
 from immutables import Map
 from msgspec import UNSET
@@ -18,22 +17,31 @@ from http_api.access import on_behalf
 from http_api.ports.groups import Heartbeat, HeartbeatAnswer
 from milena.model.clock import Clock
 from milena.model.contained import ContainedErrors, EntryPoint
-from milena.model.errors import FencedError, NotCoordinatorError
+from milena.model.errors import (
+    FeatureLevelError,
+    FencedError,
+    GroupNotEmptyError,
+    InconsistentGroupProtocolError,
+    NotCoordinatorError,
+)
 from milena.model.types import MonotonicMs
 from node.config.budgets import PROPOSE_MS
 from node.control.standing import Standing
+from node.groups.classic.coordinated import ClassicSettings, CoordinatedClassicGroup
+from node.groups.classic.coordinator import ClassicCoordinator
 from node.groups.coordinated_group import CoordinatedGroup
 from node.groups.coordinator_calls import CoordinatorCalls
+from node.groups.deadlines import Deadlines
 from node.groups.descriptions import TopicNames
 from node.groups.group_messages import GroupDeleteRequest
 from node.groups.group_writer import GroupContext
-from node.groups.member_sessions import NEVER
 from node.groups.rest_members import RestMembers
 from node.groups.subscriptions import Subscriptions
 from node.metadata.store import MetadataStore
 from node.metrics.counts import GroupCounts
 from node.peers.messages import Done
 from raft_meta.machine.commands import DeleteGroup
+from raft_meta.machine.groups import group_rules
 from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Broker, Group, Image, Partition, PartitionKey, Topic
 
@@ -57,6 +65,7 @@ class GroupCoordinator:
         counts: GroupCounts,
         standing: Standing,
         contained: ContainedErrors,
+        classic: ClassicSettings,
     ) -> None:
         self._metadata = metadata
         self._clock = clock
@@ -67,9 +76,7 @@ class GroupCoordinator:
         self._rest_members: RestMembers | None = None
         self._coordinated: dict[str, CoordinatedGroup] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._due: list[tuple[MonotonicMs, int, str]] = []
-        self._next_due: dict[str, MonotonicMs] = {}
-        self._sequence = itertools.count()
+        self._deadlines = Deadlines()
         self._brokers: Map[int, Broker] = Map()
         self._topics: Map[str, Topic] = Map()
         self._partitions: Map[PartitionKey, Partition] = Map()
@@ -91,7 +98,10 @@ class GroupCoordinator:
             rest_members=lambda: self._rest_members,
             spawn=self._spawn,
             contained=contained,
-            on_due=self._schedule,
+            on_due=self._deadlines.schedule,
+        )
+        self.classic = ClassicCoordinator(
+            lambda deadlines: replace(self._context, on_due=deadlines.schedule), classic
         )
 
     # -- requests --------------------------------------------------------------------------------
@@ -99,6 +109,7 @@ class GroupCoordinator:
     async def on_heartbeat(self, request: Heartbeat) -> HeartbeatAnswer:
         """Let a member join, stay or leave; see ``CoordinatedGroup.heartbeat``."""
         self._counts.heartbeats += 1
+        self.classic.check_other_kind(request.group_id)
         return await self._group(request.group_id).heartbeat(request)
 
     async def on_delete(self, request: GroupDeleteRequest) -> Done:
@@ -106,8 +117,10 @@ class GroupCoordinator:
 
         Raises:
             NotCoordinatorError: this broker is fenced or registered again; nothing was deleted.
+            GroupNotEmptyError: a classic group has members that wait for its first generation.
             MilenaError of another kind: the refusal of the state machine or the quorum.
         """
+        await self._settle_classic(request.group_id)
         command = DeleteGroup(
             broker_id=self._metadata.node_id,
             broker_epoch=self._standing.broker_epoch,
@@ -124,6 +137,39 @@ class GroupCoordinator:
             on_behalf.principal.reset(asked)
         return Done()
 
+    async def _settle_classic(self, group_id: str) -> None:
+        """Wait until the image knows that the last member of a classic group has left."""
+        group = self.classic.known(group_id)
+        if group is None:
+            return
+        await group.settled()
+        if group.member_count:
+            raise GroupNotEmptyError(
+                f"group {group_id!r} has {group.member_count} members; stop them first"
+            )
+
+    def classic_group(self, group_id: str) -> CoordinatedClassicGroup:
+        """Return the classic group, on its coordinator.
+
+        Raises:
+            NotCoordinatorError: this node does not coordinate the group, or not now.
+            InconsistentGroupProtocolError: it is a server group with members.
+            GroupLimitError: there are too many groups.
+            FeatureLevelError: a node is of a release without classic groups.
+        """
+        self._check(group_id)
+        if self._metadata.image.feature_level < group_rules.CLASSIC_LEVEL:
+            raise FeatureLevelError(
+                f"classic groups need feature level {group_rules.CLASSIC_LEVEL}: upgrade every node first"
+            )
+        present = self._coordinated.get(group_id)
+        group = self._metadata.image.groups.get(group_id)
+        if (group is not None and group.members) or (present is not None and not present.is_idle):
+            raise InconsistentGroupProtocolError(
+                f"group {group_id!r} has members that use Milena's own protocol: stop them first, or use another group"
+            )
+        return self.classic.group(group_id)
+
     # -- REST consumers --------------------------------------------------------------------------
 
     def use_rest_members(self, rest_members: RestMembers) -> None:
@@ -138,6 +184,7 @@ class GroupCoordinator:
             InvalidRequestError, LimitReachedError: the consumer cannot be a member; nothing was changed.
             FateUnknownError: the membership may be changed.
         """
+        self.classic.check_other_kind(group_id)
         await self._group(group_id).settle(instance)
 
     def look(self, group_id: str) -> None:
@@ -158,15 +205,18 @@ class GroupCoordinator:
         Raises:
             NotCoordinatorError: this node does not coordinate the group, or not now.
         """
-        self._calls.check(group_id)
-        if self._is_closed:
-            raise NotCoordinatorError("this node is stopping; nothing was done")
+        self._check(group_id)
         group = self._coordinated.get(group_id)
         if group is None:
             # Created also for a group that is not in the image: its first member joins through this object.
             group = self._coordinated[group_id] = CoordinatedGroup(group_id, self._context)
             self._asked_for.add(group_id)
         return group
+
+    def _check(self, group_id: str) -> None:
+        self._calls.check(group_id)
+        if self._is_closed:
+            raise NotCoordinatorError("this node is stopping; nothing was done")
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -177,17 +227,6 @@ class GroupCoordinator:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._contained.report(EntryPoint.TASK, error, "task", "group")
-
-    def _schedule(self, group_id: str, due_ms: MonotonicMs) -> None:
-        """Have the group's members expired at ``due_ms``, unless an earlier time is scheduled.
-
-        An early check is enough. Heartbeats only extend sessions, and each check schedules the next one.
-        """
-        known = self._next_due.get(group_id, NEVER)
-        if due_ms < known:
-            # The later entry of this group stays in the heap; ``_tick`` skips it, because ``_next_due`` differs.
-            self._next_due[group_id] = due_ms
-            heapq.heappush(self._due, (due_ms, next(self._sequence), group_id))
 
     # -- the image -------------------------------------------------------------------------------
 
@@ -225,6 +264,7 @@ class GroupCoordinator:
 
         for group_id in [group_id for group_id in self._coordinated if not is_ours(group_id)]:
             self._drop(group_id)
+        self.classic.take_over(image, is_ours)
         # Take groups over now, not with their first heartbeat: if all members of a group are dead, no heartbeat comes,
         # and they would never expire. The former coordinator may also have left REST consumers half settled.
         for group_id, instances in _to_settle(image).items():
@@ -237,7 +277,7 @@ class GroupCoordinator:
 
     def _drop(self, group_id: str) -> None:
         self._coordinated.pop(group_id).close()
-        self._next_due.pop(group_id, None)
+        self._deadlines.forget(group_id)
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -246,7 +286,7 @@ class GroupCoordinator:
         before_ms = self._clock.now_ms()
         while True:
             # Rest only with a lease: after ``_give_up`` there are no groups, and a tick must soon see the lease return.
-            is_resting = self._was_led and not self._coordinated
+            is_resting = self._was_led and not self._coordinated and not self.classic
             tick_ms = RESTING_TICK_MS if is_resting else TICK_MS
             await self._clock.sleep(tick_ms)
             now_ms = self._clock.now_ms()
@@ -264,6 +304,7 @@ class GroupCoordinator:
     def _extend(self, now_ms: MonotonicMs) -> None:
         for group in self._coordinated.values():
             group.sessions.extend(now_ms)
+        self.classic.extend(now_ms)
 
     def _give_up(self) -> None:
         """Drop all groups, so that no call waits at a node that may not coordinate them any more.
@@ -272,6 +313,7 @@ class GroupCoordinator:
         """
         for group_id in list(self._coordinated):
             self._drop(group_id)
+        self.classic.drop_all()
         # Unequal to any image's brokers, so that the first tick with a lease takes the groups over again.
         self._brokers = Map()
 
@@ -281,13 +323,10 @@ class GroupCoordinator:
         if self._is_audit_due:
             self._audit()
         self._drop_asked_for_in_vain()
-        while self._due and self._due[0][0] <= now_ms:
-            due_ms, _, group_id = heapq.heappop(self._due)
-            if self._next_due.get(group_id) == due_ms:
-                # Delete the time first: ``expire`` schedules the next one, which may be later.
-                del self._next_due[group_id]
-                if (group := self._coordinated.get(group_id)) is not None:
-                    group.expire(now_ms)
+        for group_id in self._deadlines.due(now_ms):
+            if (group := self._coordinated.get(group_id)) is not None:
+                group.expire(now_ms)
+        self.classic.tick(now_ms)
         for group in self._coordinated.values():
             if group.is_dirty:
                 group.kick()
@@ -302,8 +341,8 @@ class GroupCoordinator:
                 group.kick()
             if group.is_idle:
                 self._drop(group_id)
-        self._counts.groups = len(self._coordinated)
-        self._counts.members = sum(
+        self._counts.groups = len(self._coordinated) + len(self.classic)
+        self._counts.members = self.classic.member_count + sum(
             len(group.state.members)
             for group in self._coordinated.values()
             if group.state is not None
@@ -328,6 +367,7 @@ class GroupCoordinator:
         # Before the tasks are cancelled, so that waiting calls get NotCoordinatorError and find the next coordinator.
         for group_id in list(self._coordinated):
             self._drop(group_id)
+        self.classic.drop_all()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

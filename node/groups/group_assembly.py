@@ -5,6 +5,8 @@ from concurrent.futures import Executor
 
 from milena.model.contained import ContainedErrors
 from node.control.standing import Standing
+from node.groups.classic.coordinated import ClassicSettings
+from node.groups.classic.service import ClassicGroups
 from node.groups.coordinator import GroupCoordinator
 from node.groups.coordinator_calls import CoordinatorCalls
 from node.groups.group_messages import COMMIT, DELETE, HEARTBEAT
@@ -19,7 +21,10 @@ from raft_meta.machine.image import Image
 
 
 class Groups:
-    """The objects of consumer groups. ``calls``, ``coordinator`` and ``commits`` serve REST consumers too."""
+    """The objects of consumer groups. ``calls``, ``coordinator`` and ``commits`` serve REST consumers too.
+
+    ``classic`` serves the clients of Kafka's classic protocol.
+    """
 
     def __init__(
         self,
@@ -34,6 +39,7 @@ class Groups:
         fetch: Fetch,
         new_member_id: Callable[[], str],
         expiry: ExpirySettings,
+        classic: ClassicSettings,
         contained: ContainedErrors,
     ) -> None:
         self.calls = CoordinatorCalls(
@@ -50,6 +56,7 @@ class Groups:
             counts=counts,
             standing=standing,
             contained=contained,
+            classic=classic,
         )
         self.commits = CommitQueue(
             metadata=metadata, standing=standing, counts=counts, contained=contained
@@ -63,6 +70,13 @@ class Groups:
             topic=topic,
             fetch=fetch,
             new_member_id=new_member_id,
+        )
+        self.classic = ClassicGroups(
+            metadata=metadata,
+            calls=self.calls,
+            coordinator=self.coordinator,
+            commits=self.commits,
+            standing=standing,
         )
         self.expiry = OffsetExpiry(
             metadata=metadata,

@@ -19,6 +19,7 @@ from milena.model.contained import ContainedErrors, EntryPoint
 from milena.model.errors import (
     FencedError,
     GroupChangedError,
+    InconsistentGroupProtocolError,
     InvalidRequestError,
     LimitReachedError,
     MilenaError,
@@ -193,7 +194,7 @@ class GroupWriter:
         try:
             await self._reach([change for pending in taken for change in pending.changes])
             self._on_written()
-        except (InvalidRequestError, LimitReachedError) as error:
+        except (InvalidRequestError, LimitReachedError, InconsistentGroupProtocolError) as error:
             if len(taken) > 1:
                 # One caller's changes are at fault: write each caller's alone, so that the others succeed.
                 return all([await self._take_in([pending]) for pending in taken])

@@ -21,7 +21,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from milena.model.errors import InvalidRequestError, LimitReachedError
+from milena.model.errors import (
+    InconsistentGroupProtocolError,
+    InvalidRequestError,
+    LimitReachedError,
+)
 from node.groups.members import membership_change
 from node.groups.rebalance import MemberChange, Release, to_give_back
 from node.metadata.store import MetadataStore
@@ -96,7 +100,9 @@ class RestMemberships:
     def _settle_by(self, instance: str, change: MemberChange) -> None:
         def on_done(done: asyncio.Future[None]) -> None:
             error = None if done.cancelled() else done.exception()
-            if error is not None and not isinstance(error, InvalidRequestError | LimitReachedError):
+            if error is not None and not isinstance(
+                error, InvalidRequestError | LimitReachedError | InconsistentGroupProtocolError
+            ):
                 self._unsettled.add(instance)
 
         self._submit([change]).add_done_callback(on_done)

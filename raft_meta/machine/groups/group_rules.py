@@ -52,6 +52,8 @@ GROUP_BYTES_MAX = 384 << 10
 """Bytes of all texts of a group's members: names and subscriptions. Half of a command is left for partitions."""
 ASSIGNMENT_BYTES_MAX = 384 << 10
 """Bytes of the assignments of a classic group. With the names of its members they fit into one command."""
+PROTOCOLS_MAX = 64
+"""Assignment protocols that one member of a classic group supports."""
 GROUPS_MAX = 50_000
 CONSUMERS_MAX = 50_000
 OFFSETS_MAX = 1_000_000
@@ -119,6 +121,17 @@ def check_classic_group(group: ClassicGroup) -> None:
     _check_text("protocol", group.protocol)
     for member in group.members:
         check_classic_member(member)
+
+
+def check_protocols(protocol_type: str, protocols: Iterable[str]) -> None:
+    """Refuse names of a member's protocol type and protocols that are out of bounds.
+
+    Raises:
+        InvalidConsumerError: the message names the field.
+    """
+    _check_text("protocol type", protocol_type)
+    for protocol in protocols:
+        _check_name("protocol", protocol)
 
 
 def check_classic_member(member: ClassicMember) -> None:

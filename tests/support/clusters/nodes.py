@@ -219,6 +219,8 @@ class Cluster:
     preferred_interval_ms: int = 10**9
     throttle_bytes_per_s: int = 0
     offsets_retention_minutes: int = 60
+    initial_delay_ms: int = 0
+    """How long an empty classic group waits for further members."""
     is_broken: bool = False
     """Whether the test injects errors, so that the nodes may contain exceptions."""
     idle_ms: int = 300_000
@@ -264,6 +266,7 @@ class Cluster:
             offsets_retention_minutes=self.offsets_retention_minutes,
             offsets_retention_check_ms=self.offsets_retention_minutes * MINUTE_MS // 6,
             consumer_instance_timeout_ms=self.idle_ms,
+            group_initial_rebalance_delay_ms=self.initial_delay_ms,
         )
 
     # Who reaches whom.

@@ -1,0 +1,1 @@
+"""Kafka's classic groups: members join through rebalances, and one of them computes the assignment."""

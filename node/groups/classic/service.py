@@ -1,0 +1,355 @@
+"""Classic groups for the listener of Kafka's protocol: each request is served by the group's coordinator itself.
+
+A request at another node is refused with NotCoordinatorError: Kafka's clients then look for the coordinator again. None
+of these calls is forwarded. Offsets are shared with server groups and with the HTTP API.
+"""
+
+from collections.abc import Container, Mapping, Sequence
+
+from http_api.ports.groups import OffsetToCommit, PartitionCommit, TopicPartition
+from milena.model.errors import (
+    FencedError,
+    GroupNotFoundError,
+    GroupSubscribedError,
+    MemberNotFoundError,
+    MilenaError,
+    NotCoordinatorError,
+    PartitionNotFoundError,
+    TopicNotFoundError,
+)
+from node.config.budgets import BARRIER_MS, PROPOSE_MS
+from node.control.standing import Standing
+from node.groups.classic import consumer_protocol
+from node.groups.classic.calls import (
+    NO_GENERATION,
+    ClassicDescription,
+    ClassicOverview,
+    ClassicState,
+    JoinAnswer,
+    JoinRequest,
+    LeaveOutcome,
+    LeavingMember,
+    SyncAnswer,
+    SyncRequest,
+)
+from node.groups.classic.coordinated import CoordinatedClassicGroup
+from node.groups.coordinator import GroupCoordinator
+from node.groups.coordinator_calls import CoordinatorCalls
+from node.groups.descriptions import offsets_of
+from node.groups.group_messages import GroupDeleteRequest
+from node.groups.group_offsets import CommitQueue
+from node.metadata.store import MetadataStore
+from raft_meta.machine.commands import DeleteOffsets, GroupCommit, OffsetCommit
+from raft_meta.machine.groups import group_rules
+from raft_meta.machine.groups.coordinators import coordinator_of
+from raft_meta.machine.image import Group, Image
+
+
+class ClassicGroups:
+    """Groups as Kafka's classic clients see them. Runs on the data loop.
+
+    Each method raises NotCoordinatorError if this node does not coordinate the group; nothing was done then.
+    """
+
+    def __init__(
+        self,
+        *,
+        metadata: MetadataStore,
+        calls: CoordinatorCalls,
+        coordinator: GroupCoordinator,
+        commits: CommitQueue,
+        standing: Standing,
+    ) -> None:
+        self._metadata = metadata
+        self._calls = calls
+        self._coordinator = coordinator
+        self._commits = commits
+        self._standing = standing
+
+    def find_coordinator(self, group_id: str) -> int | None:
+        """Return the broker id of the group's coordinator; None if no broker can be one now. Any node answers.
+
+        Raises:
+            InvalidConsumerError: the group id is invalid.
+        """
+        group_rules.check_group_id(group_id)
+        return coordinator_of(self._metadata.image, group_id)
+
+    # -- members ---------------------------------------------------------------------------------
+
+    async def join(self, request: JoinRequest) -> JoinAnswer:
+        """Let a member join; return when the next generation starts.
+
+        Raises:
+            MemberIdRequiredError: join again with the id in ``member_id``.
+            MemberNotFoundError, MemberFencedError: join again without an id; stop.
+            InconsistentGroupProtocolError: the group is a server group, or has no protocol in common with the member.
+            InvalidConsumerError, InvalidSessionTimeoutError, GroupLimitError: refused.
+            RebalanceInProgressError: the member has sent a newer join.
+        """
+        group_rules.check_group_id(request.group_id)
+        return await self._coordinator.classic_group(request.group_id).join(request)
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        """Return the member's assignment once the leader's is stored.
+
+        Raises:
+            MemberNotFoundError, GenerationError, RebalanceInProgressError: join again.
+            MemberFencedError: another process has the instance id; stop.
+            InconsistentGroupProtocolError, RequestTooLargeError: refused.
+        """
+        return await self._present(request.group_id, request.member_id).sync(request)
+
+    async def heartbeat(
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None = None
+    ) -> None:
+        """Extend a member's session.
+
+        Raises:
+            MemberNotFoundError, GenerationError, RebalanceInProgressError: join again.
+            MemberFencedError: another process has the instance id; stop.
+        """
+        self._present(group_id, member_id).heartbeat(member_id, generation, instance_id)
+
+    async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[LeaveOutcome]:
+        """Remove members from the group; return the result of each."""
+        self._calls.check(group_id)
+        if not self._is_classic(group_id):
+            return [
+                LeaveOutcome(member=member, error=_unknown(group_id, member.member_id))
+                for member in members
+            ]
+        return self._coordinator.classic_group(group_id).leave(members)
+
+    def _is_classic(self, group_id: str) -> bool:
+        """Return whether the group has classic members, or ids that did not join yet."""
+        group = self._metadata.image.groups.get(group_id)
+        is_stored = group is not None and group.classic is not None
+        return is_stored or self._coordinator.classic.known(group_id) is not None
+
+    def _present(self, group_id: str, member_id: str) -> CoordinatedClassicGroup:
+        self._calls.check(group_id)
+        if not self._is_classic(group_id):
+            # An object for each group that a client names would fill the memory.
+            raise _unknown(group_id, member_id)
+        return self._coordinator.classic_group(group_id)
+
+    # -- offsets ---------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        group_id: str,
+        offsets: Sequence[OffsetToCommit],
+        *,
+        member_id: str = "",
+        generation: int = NO_GENERATION,
+        instance_id: str | None = None,
+    ) -> Mapping[TopicPartition, MilenaError]:
+        """Commit offsets of existing partitions, all or none; return the reasons for those that were refused alone.
+
+        Raises:
+            MemberNotFoundError, GenerationError, RebalanceInProgressError, MemberFencedError, StaleMemberEpochError:
+                the committer is not a member of the present generation; nothing was committed.
+            NoQuorumError, TooManyRequestsError, DrainingError: not possible now; nothing was committed.
+            FateUnknownError: the offsets may be committed.
+        """
+        group_rules.check_group_id(group_id)
+        self._calls.check(group_id)
+        is_member = generation >= 0 or bool(member_id)
+        self._check_committer(group_id, member_id, generation, instance_id)
+        image = self._metadata.image
+        if any(row.topic not in image.topic_ids for row in offsets):
+            # The client has seen the topic at another node, so this node's image may be behind.
+            image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        taken, refused = _judged(image, offsets)
+        if taken:
+            await self._commits.commit(
+                GroupCommit(
+                    group_id=group_id,
+                    member_id=member_id if is_member else None,
+                    member_epoch=generation,
+                    offsets=tuple(taken.values()),
+                )
+            )
+        return refused
+
+    def _check_committer(
+        self, group_id: str, member_id: str, generation: int, instance_id: str | None
+    ) -> None:
+        group = self._metadata.image.groups.get(group_id)
+        if generation < 0 and not member_id:
+            known = self._coordinator.classic.known(group_id)
+            if (group is not None and group.member_count) or (known and known.member_count):
+                raise _unknown(group_id, member_id)
+            return
+        if group is not None and group.members:
+            return  # the commit itself checks members of server groups
+        self._present(group_id, member_id).check_commit(member_id, generation, instance_id)
+
+    async def fetch_offsets(
+        self, group_id: str, partitions: Container[TopicPartition] | None = None
+    ) -> Sequence[PartitionCommit]:
+        """Return the group's committed offsets, in order; ``partitions`` None: all. A group may not exist."""
+        self._calls.check(group_id)
+        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        return offsets_of(image, group_id, partitions)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, MilenaError]:
+        """Delete single offsets (KIP-496); return the reasons for those that were refused alone.
+
+        Raises:
+            GroupNotFoundError: there is no such group.
+            NoQuorumError, FateUnknownError: nothing was deleted; the offsets may be deleted.
+        """
+        self._calls.check(group_id)
+        image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
+        if group_id not in image.groups:
+            raise GroupNotFoundError(f"there is no group {group_id!r}")
+        keys: list[tuple[str, int]] = []
+        refused: dict[TopicPartition, MilenaError] = {}
+        for topic, number in dict.fromkeys(partitions):
+            known = image.topic(topic)
+            if known is None:
+                refused[topic, number] = TopicNotFoundError(f"there is no topic {topic!r}")
+            elif self._subscribes(group_id, image.groups.get(group_id), topic):
+                refused[topic, number] = GroupSubscribedError(
+                    f"members of group {group_id!r} subscribe to topic {topic!r}: stop them first"
+                )
+            else:
+                keys.append((known.topic_id, number))
+        if keys:
+            await self._delete_offsets(group_id, keys)
+        return refused
+
+    def _subscribes(self, group_id: str, group: Group | None, topic: str) -> bool:
+        """Return whether a member may subscribe to the topic. Unknown subscriptions count as such."""
+        if group is not None and group.members:
+            return any(m.pattern is not None or topic in m.topics for m in group.members)
+        known = self._coordinator.classic.known(group_id)
+        if known is None:
+            return group is not None and group.member_count > 0
+        return any(_may_read(protocols, topic) for protocols in known.protocols())
+
+    async def _delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> None:
+        command = DeleteOffsets(
+            broker_id=self._metadata.node_id,
+            broker_epoch=self._standing.broker_epoch,
+            group_id=group_id,
+            partitions=tuple(keys),
+        )
+        try:
+            await self._metadata.propose(command, timeout_ms=PROPOSE_MS)
+        except FencedError as error:
+            raise NotCoordinatorError(f"{error.message} Nothing was deleted.") from error
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    async def describe(self, group_id: str) -> ClassicDescription:
+        """Return the group. A group that does not exist, or a server group with members, is Dead, as in Kafka."""
+        self._calls.check(group_id)
+        known = self._coordinator.classic.known(group_id)
+        if known is not None and not known.is_idle:
+            return known.describe()
+        group = self._metadata.image.groups.get(group_id)
+        if group is None or group.members:
+            return ClassicDescription(group_id=group_id, state=ClassicState.DEAD)
+        if group.classic is not None:
+            return self._coordinator.classic_group(group_id).describe()
+        return ClassicDescription(group_id=group_id, state=ClassicState.EMPTY)
+
+    async def groups(self) -> Sequence[ClassicOverview]:
+        """Return the groups of both kinds that this node coordinates."""
+        image = self._metadata.image
+        here = self._coordinator.classic
+        ids = {*image.groups, *here.ids()}
+        return [
+            self._overview(group_id, image.groups.get(group_id))
+            for group_id in sorted(ids)
+            if self._calls.coordinates(group_id, image)
+        ]
+
+    def _overview(self, group_id: str, group: Group | None) -> ClassicOverview:
+        known = self._coordinator.classic.known(group_id)
+        if known is not None and known.member_count:
+            described = known.describe()
+            return ClassicOverview(
+                group_id=group_id,
+                protocol_type=described.protocol_type,
+                state=described.state,
+                is_classic=True,
+            )
+        if group is not None and group.members:
+            is_stable = all(member.held == member.target for member in group.members)
+            return ClassicOverview(
+                group_id=group_id,
+                protocol_type=consumer_protocol.PROTOCOL_TYPE,
+                state=ClassicState.STABLE if is_stable else "Reconciling",
+                is_classic=False,
+            )
+        classic = None if group is None else group.classic
+        return ClassicOverview(
+            group_id=group_id,
+            protocol_type="" if classic is None else classic.protocol_type,
+            state=ClassicState.STABLE if classic and classic.members else ClassicState.EMPTY,
+            is_classic=True,
+        )
+
+    async def delete(self, group_id: str) -> None:
+        """Delete a group without members, and its offsets.
+
+        Raises:
+            GroupNotFoundError, GroupNotEmptyError: refused.
+            NoQuorumError, FateUnknownError: nothing was deleted; the group may be deleted.
+        """
+        group_rules.check_group_id(group_id)
+        self._calls.check(group_id)
+        await self._coordinator.on_delete(GroupDeleteRequest(group_id=group_id))
+
+
+def _judged(
+    image: Image, offsets: Sequence[OffsetToCommit]
+) -> tuple[dict[TopicPartition, OffsetCommit], dict[TopicPartition, MilenaError]]:
+    """Return the offsets to commit, and the reasons for the others. Of two for one partition, the last one counts."""
+    taken: dict[TopicPartition, OffsetCommit] = {}
+    refused: dict[TopicPartition, MilenaError] = {}
+    for row in offsets:
+        topic, key = image.topic(row.topic), (row.topic, row.partition)
+        if topic is None:
+            refused[key] = TopicNotFoundError(f"there is no topic {row.topic!r}")
+            continue
+        if not 0 <= row.partition < topic.partition_count:
+            refused[key] = PartitionNotFoundError(
+                f"topic {row.topic!r} has no partition {row.partition}"
+            )
+            continue
+        try:
+            group_rules.check_metadata(row.metadata)
+        except MilenaError as error:
+            refused[key] = error
+            continue
+        taken[key] = OffsetCommit(
+            topic_id=topic.topic_id,
+            partition=row.partition,
+            offset=row.offset,
+            leader_epoch=row.leader_epoch,
+            metadata=row.metadata,
+        )
+    return taken, refused
+
+
+def _may_read(protocols: tuple[tuple[str, bytes], ...] | None, topic: str) -> bool:
+    if protocols is None:
+        return True
+    for _, metadata in protocols:
+        topics = consumer_protocol.subscribed_topics(metadata)
+        if topics is None or topic in topics:
+            return True
+    return False
+
+
+def _unknown(group_id: str, member_id: str) -> MilenaError:
+    return MemberNotFoundError(
+        f"group {group_id!r} has no member {member_id!r}, or no longer: join again without a member id"
+    )
