@@ -1,6 +1,6 @@
 """The client: use a cluster from a program or from the command line.
 
-``import milena`` loads next to nothing. Each name below is loaded at its first use, with the modules that it needs.
+``import milena`` alone loads almost no modules. Each name below is loaded at its first use, with those that it needs.
 """
 
 from importlib import import_module
@@ -262,7 +262,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'milena' has no attribute {name!r}{hint}", name=name)
     if name == "sync":
         return import_module("milena.sync")
-    # A name that is not listed with its module must be an error class.
+    # The names that are not in ``_HOMES`` are error classes.
     value: object = getattr(import_module(_HOMES.get(name, "milena.errors")), name)
     globals()[name] = value
     return value

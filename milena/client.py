@@ -1,4 +1,4 @@
-"""The client: one object for everything that a program does with a cluster. For asyncio; ``milena.sync`` blocks."""
+"""The client for asyncio: one object for all that a program does with a cluster. ``milena.sync`` has a blocking one."""
 
 from collections.abc import Sequence
 from random import Random
@@ -43,13 +43,13 @@ class Client(Hinting, hints="Client"):
             print(await client.admin.topic_names())
 
     Args:
-        url: any node of the cluster, or several. One that responds is enough, because it names the others.
+        url: the URL of any node of the cluster, or of several. If one responds, the client learns the others from it.
         credentials: the client's identity, and the authorities that it trusts.
         timeout_s: how long one call to one node may take, unless the call has its own limit.
-        metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
+        metadata_max_age_ms: age at which metadata is refreshed even if nothing fails, so that new partitions are seen.
         connect_timeout_ms: how long producers, readers, consumers and transactions try while no node has ever
             responded. Then they raise ``NeverReachedError``. After the first response, their own timeouts count.
-        clock: for tests.
+        clock: the clock to use; tests pass a virtual one.
     """
 
     @hinting
@@ -99,14 +99,14 @@ class Client(Hinting, hints="Client"):
         until_visible: bool = True,
         **options: Unpack[ProducerKeywords],
     ) -> TransactionalProducer:
-        """Return a producer of transactions, one at a time, under an id that you choose.
+        """Return a producer of transactions, one at a time, under a transactional id that you choose.
 
         Args:
-            transactional_id: 1 to 255 characters. A program that uses the id again takes it over, and aborts the
-                transaction that the former one left open.
+            transactional_id: 1 to 255 characters. When a second program uses the same id, the first one is fenced, and
+                its open transaction is aborted.
             timeout_ms: how long a transaction may be open, 1 to 900,000. Then the cluster aborts it.
-            until_visible: leave a transaction's block when readers see its records; else when it is decided, which is
-                sooner.
+            until_visible: whether leaving a transaction's block waits until readers see its records. Otherwise it waits
+                only until the commit is decided.
             options: keywords of ``ProducerOptions``.
 
         Raises:
@@ -134,17 +134,19 @@ class Client(Hinting, hints="Client"):
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **options: Unpack[ProducerKeywords],
     ) -> NamedProducer:
-        """Return a producer that continues one source where it stopped. Use it as an asynchronous context manager.
+        """Return a producer that writes the records of one source exactly once, also after restarts of the program.
+
+        Use it as an asynchronous context manager.
 
         Args:
-            name: the source's name, which is also the transactional id. A program that uses the name again takes it
-                over.
+            name: the source's name, which is also the transactional id. When a second program uses the same name, the
+                first one is fenced.
             topic: the topic of the records.
             timeout_ms: how long one write may take, 1 to 900,000. Then the cluster aborts it.
             options: keywords of ``ProducerOptions``.
 
         Raises:
-            ValueError: as ``transactional_producer``, or the name is empty or too long.
+            ValueError: an error of ``transactional_producer``, or the name is empty or too long.
         """
         return NamedProducer(
             self.transactional_producer(name, timeout_ms=timeout_ms, **options),
@@ -159,13 +161,13 @@ class Client(Hinting, hints="Client"):
     ) -> Consumer:
         """Return a consumer of these topics, or of the topics whose whole name matches a pattern.
 
-        Use it as an asynchronous context manager; ``ConsumerOptions`` lists the keywords. With ``group``, it shares the
-        topics with the group's other members. Without, it reads all their partitions. If you name no topics, call
-        ``assign`` to set the partitions.
+        Use it as an asynchronous context manager; ``ConsumerOptions`` lists the keywords. With ``group``, the consumer
+        shares the partitions with the other members of the group. Without a group, it reads all partitions. If you name
+        no topics, call ``assign`` to set the partitions.
 
         Args:
             topics: names of topics.
-            pattern: a regular expression for whole names, in place of names; needs a group.
+            pattern: a regular expression that whole names match, instead of ``topics``; needs a group.
             options: keywords of ``ConsumerOptions``.
 
         Raises:
@@ -219,9 +221,10 @@ class Client(Hinting, hints="Client"):
             topic: the topic's name.
             partition: the partition's number, from 0.
             start: where to begin.
-            end: where to end, exclusive. None: at the end seen at the start; with ``follow``, never.
+            end: the offset at which to end, exclusive. None: at the end that the partition has when reading starts;
+                with ``follow``, never.
             follow: wait at the end for new records.
-            on_out_of_range: what to do when the next offset was deleted or is above the end.
+            on_out_of_range: the policy if the next offset was deleted or is above the end.
             max_bytes: the most bytes that one request fetches. A larger batch is fetched whole.
             wait_ms: how long a node may wait for records before it responds that there are none.
             prefetch_chunks: the most responses that are fetched ahead of the reader.

@@ -58,7 +58,7 @@ class ClientError(MilenaError):
 
 
 class UnreachableError(ClientError):
-    """No connection, or one that broke before the response to a request that changes nothing."""
+    """No node could be reached, or the connection broke before the response to a request that changes nothing."""
 
     code = "unreachable"
     is_retriable = True
@@ -81,16 +81,16 @@ class UnexpectedAnswerError(ClientError):
 
 
 class BadCredentialsError(ClientError):
-    """A file of the client's credentials cannot be read, or is not what it should be. Nothing was sent."""
+    """A file of the client's credentials cannot be read, or has other content than it should. Nothing was sent."""
 
     code = "bad_credentials"
 
 
 class UnreadableOffsetError(ClientError):
-    """The reader's next offset is not there: it was deleted, or is above the end.
+    """The reader's next offset does not exist: it was deleted, or is above the end.
 
-    The readable offsets are [log_start_offset, high_watermark). ``is_made_again``: they belong to another topic, which
-    was created under the name of the deleted one.
+    The readable offsets are [log_start_offset, high_watermark). ``is_made_again`` is True if the topic was deleted and
+    another one was created under its name.
     """
 
     code = "unreadable_offset"
@@ -121,7 +121,7 @@ class UnreadableOffsetError(ClientError):
 
 
 class UndecodableRecordError(ClientError):
-    """The program's deserializer does not take the key or value of a record that was read."""
+    """The program's deserializer failed on the key or value of a record."""
 
     code = "undecodable_record"
 
@@ -218,37 +218,37 @@ class SequenceRefusedError(AnswerError):
 
 
 class ProducerFencedError(AnswerError):
-    """Another producer took over this producer's id. This one must stop."""
+    """Another program has taken over the producer id. This producer must stop."""
 
     code = "producer_fenced"
 
 
 class TransactionAbortedError(AnswerError):
-    """The transaction was aborted, so nothing of it counts. Do its work again in another transaction."""
+    """The transaction was aborted; none of its writes takes effect. Do its work again in another transaction."""
 
     code = "transaction_aborted"
 
 
 class MemberUnknownError(AnswerError):
-    """The group has no member of this id, or no longer. The member must join again, owning nothing."""
+    """The group has no member with this id (any more). The client must join again, without partitions."""
 
     code = "member_unknown"
 
 
 class MemberFencedError(AnswerError):
-    """Another process took over the member's instance id. This one must stop. Nothing was done."""
+    """Another process took over the member's instance id. This process must stop. Nothing was done."""
 
     code = "member_fenced"
 
 
 class StaleMemberError(AnswerError):
-    """The member's epoch is not the present one, or a partition is not its own. Nothing was done."""
+    """The member's epoch is stale, or the member does not have one of the partitions. Nothing was done."""
 
     code = "stale_member"
 
 
 class GroupNotEmptyError(AnswerError):
-    """The group has members. Only they commit its offsets, and it cannot be deleted."""
+    """The group has members. Only members may commit its offsets, and it cannot be deleted."""
 
     code = "group_not_empty"
 
@@ -266,7 +266,7 @@ class ConsumerError(ClientError):
 
 
 class CommitFailedError(ConsumerError):
-    """The partitions are no longer this consumer's. Nothing was committed; others continue at the last commit."""
+    """The consumer has lost the partitions. Nothing was committed; other members continue from the last commit."""
 
     code = "commit_failed"
 
@@ -303,7 +303,7 @@ class BufferFullError(ProducerError):
 
 
 class DeliveryTimeoutError(ProducerError):
-    """The time for the delivery was up, and every attempt is known to have written nothing."""
+    """``delivery_timeout_ms`` passed, and every attempt is known to have written nothing."""
 
     code = "delivery_timeout"
     is_retriable = True
@@ -316,5 +316,5 @@ class ClientClosedError(ProducerError):
 
 
 def is_worth_another_try(error: ClientError) -> bool:
-    """Return whether a repeatable call is worth a retry: the cluster may be able to respond in a moment."""
+    """Return whether a repeatable call should be retried after this error, because it may be temporary."""
     return error.is_retriable or isinstance(error, UnknownResultError | ServerFailedError)

@@ -1,4 +1,4 @@
-"""Typed access to decoded JSON: a missing or wrong field is one clear error, not a KeyError elsewhere."""
+"""Typed access to the JSON of responses. A missing or wrong field raises an ``UnexpectedAnswerError`` that names it."""
 
 from collections.abc import Iterator
 
@@ -86,7 +86,7 @@ class AnswerFields:
         return found
 
     def members(self, name: str | None = None) -> Iterator[tuple[str, "AnswerFields"]]:
-        """Yield the members of an object of objects: of a field (absent means empty), or of this object."""
+        """Yield names and values of a field that is an object of objects (absent: empty); None: of this object."""
         values = self._values if name is None else self._values.get(name, {})
         if not isinstance(values, dict):
             raise self._wrong(name or "", "an object", values)

@@ -1,6 +1,6 @@
-"""Hints for names that programs of other clients use: kafka-python, confluent-kafka, aiokafka, nats-py, boto3.
+"""Hints for programs that use names of other clients: kafka-python, confluent-kafka, aiokafka, nats-py, boto3.
 
-A wrong name costs nothing until it is used. Then the error says the name that Milena has.
+If a program uses such a name, the error says which name Milena has instead.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ ARGUMENTS = {
     "transactional_id": "client.transactional_producer('id')",
     "value_deserializer": _DECODER,
 }
-"""Keywords of other clients, and what to write."""
+"""Keywords of other clients, and the text that a hint suggests instead."""
 
 ATTRIBUTES: dict[str, dict[str, str]] = {
     "milena": {
@@ -133,7 +133,7 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
         "wakeup": "stop",
     },
 }
-"""Attributes of other clients, by the class (or the package) on which they are looked up, and what to write."""
+"""Attributes of other clients, by class (or package), and the text that a hint suggests instead."""
 
 
 def attribute_hint(owner: str, name: str) -> str:
@@ -147,10 +147,10 @@ def _unlisted(_: object) -> None:
 
 
 class _ForeignName(cached_property[None]):
-    """A name that a class does not have. It raises only when it is looked up, so names that exist cost nothing more.
+    """An attribute that raises an ``AttributeError`` with a hint when it is looked up.
 
-    ``__getattr__`` would make each lookup on the class's objects slower. The base class tells pdoc where to look for
-    a docstring.
+    A ``__getattr__`` of the class would also work, but would make every lookup on its objects slower. The base class is
+    ``cached_property``, so that pdoc finds the docstring.
     """
 
     def __init__(self, owner: str, name: str) -> None:
@@ -165,7 +165,7 @@ class _ForeignName(cached_property[None]):
 
 
 class Hinting:
-    """A class that explains names of other clients: those in ``ATTRIBUTES`` under the keyword ``hints``."""
+    """A base class that adds the hints for attributes: those in ``ATTRIBUTES`` under the class keyword ``hints``."""
 
     def __init_subclass__(cls, *, hints: str = "", **options: object) -> None:
         super().__init_subclass__(**options)
@@ -182,7 +182,7 @@ class Hinting:
 
 
 def hinting(function: Callable[P, T]) -> Callable[P, T]:
-    """Explain unknown keywords of a function. Not for functions that are called per record: it costs a call."""
+    """Add hints to the errors for unknown keywords of a function. Do not use it for functions called per record."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Values of the client: records, receipts, and where a reader begins and ends (pure values)."""
+"""Value classes of the client: partitions, records, receipts, and positions at which reading begins."""
 
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -28,10 +28,10 @@ class TopicPartition(NamedTuple):
 
     @classmethod
     def of(cls, where: object) -> Self:
-        """Return a partition that a program names.
+        """Return the partition for a pair that a program passes.
 
         Raises:
-            TypeError: it is no pair of a topic and a number.
+            TypeError: the value is no pair of a topic's name and a number.
         """
         match where:
             case (str() as topic, int() as partition):
@@ -46,7 +46,7 @@ class TopicPartition(NamedTuple):
 class ConsumedRecord(NamedTuple):
     """One committed record. A value of None is a tombstone. ``headers`` is empty if there are none.
 
-    It is a named tuple because a reader makes millions a second. No other type with named fields is made as fast.
+    The type is a named tuple, because a reader creates millions of records a second, and other types are slower.
     """
 
     topic: str
@@ -61,7 +61,7 @@ class ConsumedRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The place of a written record. ``offset`` is None under ``acks=0``, which awaits no response."""
+    """The partition and offset of a written record. With ``acks=0``, ``offset`` is None."""
 
     topic: str
     partition: int
@@ -86,10 +86,10 @@ class TimestampMs:
 
 @dataclass(frozen=True, slots=True)
 class LastN:
-    """The last records that a reader may see: this many, or as many as there are.
+    """Start at the last ``value`` committed records, or at the first record if there are fewer.
 
-    The node looks back through at most 16 MiB of stored records. Further back it counts offsets, so fewer records may
-    arrive.
+    The node looks back through at most 16 MiB of stored records. Further back it counts offsets instead of records, so
+    fewer records may arrive.
     """
 
     value: int
@@ -115,7 +115,7 @@ def check_range(name: str, value: object, least: float, most: float) -> None:
 
 
 def check_position(start: object, name: str = "start") -> None:
-    """Refuse a value that is no position, for example a text. A node would never see it.
+    """Raise an error if a value is no position, for example a text.
 
     Raises:
         TypeError: the message lists the valid positions.
@@ -131,11 +131,11 @@ def check_position(start: object, name: str = "start") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedChunk:
-    """Whole stored batches as a node sent them, with verified checksums. Spark turns them into Arrow.
+    """Whole stored batches as a node sent them, with verified checksums, not decoded.
 
-    The first batch may begin before ``start_offset``, and the last may end after ``end_offset``. The records to take
-    are those with ``start_offset <= offset < end_offset``. ``next_offset`` is where to continue. It is ``end_offset``
-    unless the response ended earlier. It may lie beyond the last record, because compaction leaves gaps.
+    The first batch may begin before ``start_offset``, and the last one may end after ``end_offset``. Use only records
+    with ``start_offset <= offset < end_offset``. Continue reading at ``next_offset``. There may be no record just below
+    it, because compaction leaves gaps.
     """
 
     topic: str

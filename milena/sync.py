@@ -1,12 +1,13 @@
-"""The client for blocking programs: ``milena.client`` on a loop thread of its own.
+"""The client for blocking programs: ``milena.client``, run by an event loop on another thread.
 
     with milena.sync.Client("localhost:8082") as client, client.producer() as producer:
         delivery = producer.send("orders", b"tea", key=b"u1")
         print(delivery.result().offset)
 
-Records do not change threads one by one. ``send`` puts them into the producer's batches itself, and readers pass on the
-records of one response at a time. A client opens nothing before it is used. In each process that uses it, it opens its
-own connections. Producers and readers belong to the process that opened them.
+A switch between threads for every record would be slow. So ``send`` puts the record into the producer's batch on the
+caller's thread, and readers hand over the records of a whole response at a time. A client opens connections when it is
+first used, separately in each process after a fork. Producers and readers may be used only in the process that opened
+them.
 """
 
 import threading
@@ -65,8 +66,8 @@ class Client(Hinting, hints="Client"):
         url: any node of the cluster, or several.
         credentials: the client's identity, and the authorities that it trusts.
         timeout_s: how long one call to one node may take, unless the call has its own limit.
-        metadata_max_age_ms: how long a change of partitions may go unnoticed while nothing fails.
-        connect_timeout_ms: how long calls are retried while no node has ever responded, as for ``milena.Client``.
+        metadata_max_age_ms: age at which metadata is refreshed even if nothing fails, so that new partitions are seen.
+        connect_timeout_ms: how long calls are retried while no node has ever responded; see ``milena.Client``.
     """
 
     @hinting
@@ -101,7 +102,7 @@ class Client(Hinting, hints="Client"):
         self._close(kind, error, trace)
 
     def close(self) -> None:
-        """Close producers, readers and consumers that are still open, then all connections. You may call it again."""
+        """Close producers, readers and consumers that are still open, then all connections. You may call this again."""
         self._close(None, None, None)
 
     @property
@@ -131,7 +132,7 @@ class Client(Hinting, hints="Client"):
         until_visible: bool = True,
         **options: Unpack[ProducerKeywords],
     ) -> "TransactionalProducer":
-        """Return a blocking producer of transactions."""
+        """Return a blocking producer of transactions; parameters as for ``milena.Client``."""
         thread, client = self._open()
         return TransactionalProducer(
             client.transactional_producer(
@@ -152,7 +153,7 @@ class Client(Hinting, hints="Client"):
         timeout_ms: int = TRANSACTION_TIMEOUT_MS,
         **options: Unpack[ProducerKeywords],
     ) -> "NamedProducer":
-        """Return a blocking producer of one source."""
+        """Return a blocking producer that writes one source exactly once; parameters as for ``milena.Client``."""
         thread, client = self._open()
         producer = NamedProducer(
             client.named_producer(name, topic, timeout_ms=timeout_ms, **options),
@@ -178,11 +179,11 @@ class Client(Hinting, hints="Client"):
         prefetch_chunks: int = PREFETCH_CHUNKS,
         patience_ms: float = PATIENCE_MS,
     ) -> "PartitionReader":
-        """Return a blocking reader."""
+        """Return a blocking reader of one partition; parameters as for ``milena.Client``."""
         thread, client = self._open()
 
         async def make() -> AsyncPartitionReader:
-            # The reader's queues belong to the loop.
+            # The reader's queues must be created on the loop's thread.
             return client.reader(
                 topic,
                 partition,
@@ -205,7 +206,7 @@ class Client(Hinting, hints="Client"):
     def consumer(
         self, *topics: str, pattern: str | None = None, **options: Unpack[ConsumerKeywords]
     ) -> Consumer:
-        """Return a blocking consumer.
+        """Return a blocking consumer; parameters as for ``milena.Client``.
 
         A listener's methods run on another thread, while this one waits in ``poll`` or for the next record. They may
         call the consumer.
@@ -214,7 +215,7 @@ class Client(Hinting, hints="Client"):
         options["listener"] = on_threads(options.get("listener"))
 
         async def make() -> AsyncConsumer:
-            # The consumer's events belong to the loop.
+            # The consumer's events must be created on the loop's thread.
             return client.consumer(*topics, pattern=pattern, **options)
 
         consumer = Consumer(thread.run(make()), thread, on_exit=self._users.discard)
@@ -222,7 +223,7 @@ class Client(Hinting, hints="Client"):
         return consumer
 
     def _open(self) -> tuple[ClientLoopThread, AsyncClient]:
-        """Return the loop and client of this process; start them if there are none."""
+        """Return the loop and the client of this process; create them if needed."""
         with self._lock:
             if self._opened is None or not self._opened[0].is_ours:
                 thread = ClientLoopThread()
@@ -272,7 +273,7 @@ class Admin(Forwarding[AdminClient], Hinting, hints="Admin"):
 
     @property
     def url(self) -> str:
-        """The node that was given first."""
+        """The URL of the first node that the client was given."""
         return self._client._open()[1].admin.url
 
     @property

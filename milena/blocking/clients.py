@@ -1,4 +1,4 @@
-"""Blocking producers and readers of ``milena.sync``: each is a shell around its asynchronous counterpart."""
+"""Blocking producers and readers of ``milena.sync``: each runs its asynchronous counterpart on the client's thread."""
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -25,9 +25,9 @@ OnExit = Callable[["Resource"], None]
 
 
 class Resource:
-    """A context manager around an asynchronous one, which is entered and left on the loop's thread.
+    """A blocking context manager around an asynchronous one, whose methods run on the client's own thread.
 
-    Leaving does nothing in another process than the one that entered, or when the client is closed.
+    If the client is closed, or the block was entered before a fork, leaving the block does nothing.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Resource:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The client leaves what is still open. What could not be entered has nothing to close.
+        # A client that was closed has already left the inner context. One that was never entered needs no exit.
         is_entered, self._is_entered = self._is_entered, False
         try:
             if is_entered and self._thread.is_usable:
@@ -95,7 +95,7 @@ class Delivery:
 
         Raises:
             TimeoutError: the record is still in flight after ``timeout_s``. Call again.
-            ClientError: as ``milena.producing.producer.Producer`` lists.
+            ClientError: the record failed; ``milena.Producer`` lists the errors.
         """
         if not self._batch.is_settled:
             _wait_settled(self._batch, timeout_s)
@@ -108,7 +108,7 @@ class Delivery:
 def _wait_settled(batch: RecordBatch, timeout_s: float | None) -> None:
     event = threading.Event()
     batch.waiters.append(event.set)
-    # A batch that was settled before the waiter was listed would never wake it.
+    # If the batch was settled before the waiter was added, no event wakes it. So look again after adding it.
     if not batch.is_settled and not event.wait(timeout_s):
         raise TimeoutError(f"not delivered within {timeout_s} s")
 
@@ -144,7 +144,7 @@ class Deliveries:
 
         Raises:
             TimeoutError: records are still in flight after ``timeout_s``. Call again.
-            ClientError: the error of the first record that has one, as ``milena.producing.producer.Producer`` lists.
+            ClientError: the error of the first record that failed; ``milena.Producer`` lists the errors.
         """
         clock = SystemClock()
         deadline_ms = None if timeout_s is None else clock.now_ms() + timeout_s * 1000
@@ -155,7 +155,7 @@ class Deliveries:
 
 
 class Producer(Resource, Hinting, hints="Producer"):
-    """The blocking ``milena.Producer``. Any number of threads may send. Leaving it delivers or reports every record."""
+    """The blocking ``milena.Producer``. Any thread may send. Leaving its block delivers or reports every record."""
 
     def __init__(
         self, producer: AsyncProducer, thread: ClientLoopThread, *, on_exit: OnExit | None = None
@@ -231,14 +231,17 @@ class Producer(Resource, Hinting, hints="Producer"):
         self._thread.run(self._producer.flush(), timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Deliver every record, and refuse new ones. Records left after ``timeout_s`` fail. You may call it again."""
+        """Deliver every record, and refuse new ones. Records that are not delivered within ``timeout_s`` fail.
+
+        A second call does nothing.
+        """
         if self._thread.is_usable:
             timeout_ms = None if timeout_s is None else timeout_s * 1000
             self._thread.run(self._producer.close(timeout_ms))
 
     @property
     def buffered_bytes(self) -> int:
-        """The bytes without an outcome, as ``buffer_bytes`` counts them."""
+        """The bytes of records that are neither written nor failed, as ``buffer_bytes`` counts them."""
         return self._producer.buffered_bytes
 
     def _send_later(self, topic: str, partition: int | None, offer: Callable[[], T | Needs]) -> T:
@@ -253,7 +256,7 @@ class Producer(Resource, Hinting, hints="Producer"):
                 self._thread.run(producer.learn_topic(topic, partition))
                 continue
             left_s = max(0.0, deadline_ms - self._clock.now_ms()) / 1000
-            # On the loop's thread, as in a delivery callback, a wait would block the loop, and no room would be freed.
+            # A delivery callback runs on the loop's thread. A wait there would stop the loop, which frees the room.
             if self._thread.is_current or not producer.wait_for_room(times_freed, left_s):
                 raise buffer_full(producer.options)
 
@@ -282,7 +285,7 @@ class PartitionReader(Resource):
 
     @property
     def next_offset(self) -> int | None:
-        """The offset at which a new reader would continue; None before the first record, unless it is known."""
+        """The offset at which a new reader would continue; None while the start is not located."""
         return self._next_offset
 
     @property
@@ -292,21 +295,21 @@ class PartitionReader(Resource):
 
     @property
     def high_watermark(self) -> int | None:
-        """The greatest high watermark of any response; None before the first."""
+        """The greatest high watermark of all responses so far; None before the first response."""
         return self._reader.high_watermark
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The greatest last stable offset of any response, where committed records end; None before the first."""
+        """The greatest last stable offset (end of committed records) of all responses so far; None before the first."""
         return self._reader.last_stable_offset
 
     @property
     def skipped(self) -> int:
-        """How many offsets were deleted unread and skipped, as ``on_out_of_range`` allows."""
+        """The number of offsets that were skipped, because their records were deleted before they were read."""
         return self._reader.skipped
 
     def locate(self) -> int:
-        """Return the offset at which the reader begins; find it out now if needed. Call this before reading."""
+        """Return the offset at which the reader begins, asking a node if needed. Call this before reading."""
         found = self._thread.run(self._reader.locate())
         self._next_offset = found
         return found

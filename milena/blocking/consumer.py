@@ -1,8 +1,8 @@
 """The blocking ``milena.consuming.consumer.Consumer``.
 
-Records change threads one run at a time. This module notes record by record how far the program is with a run. So a
-commit covers what the program was given, as in the asynchronous counterpart. Rebalances happen while the program waits
-for records.
+The iteration takes runs of records from the loop's thread, and gives the program one record at a time. It notes which
+record the program has. So a commit covers only records that the program was given, as in the asynchronous consumer.
+Rebalances happen while the program waits for records.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 
 class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
-    """Iterate the consumer for records, or ``poll`` it. For one thread.
+    """A consumer for one thread: iterate it for records, or call ``poll``.
 
-    While ``poll`` waits, a listener may call the consumer from its own thread.
+    A rebalance listener runs on another thread, while ``poll`` waits, and may call the consumer there.
     """
 
     def __init__(
@@ -38,7 +38,10 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
         return self._thread.run(work(self._consumer))
 
     def close(self) -> None:
-        """Commit what was given out, give the partitions back, and leave the group. You may call it again."""
+        """Commit all records that were given out, give up the partitions, and leave the group.
+
+        A second call does nothing.
+        """
         self.__exit__(None, None, None)
 
     def stop(self) -> None:
@@ -63,7 +66,7 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
         try:
             return self._thread.run(self._consumer.poll(max_records, timeout_s))
         except KeyboardInterrupt:
-            # The loop's thread may have taken records that did not arrive here.
+            # ``poll`` may have taken records on the loop's thread and lost them by the interrupt. Give them again.
             if self._thread.is_usable:
                 self._thread.run(self._take_back())
             raise
@@ -114,7 +117,7 @@ class Consumer(Resource, Forwarding[AsyncConsumer], Hinting, hints="Consumer"):
 
     @property
     def is_rebalancing(self) -> bool:
-        """True while partitions come or go."""
+        """True during a rebalance: the consumer is getting, giving up or losing partitions."""
         return self._consumer.is_rebalancing
 
     @property

@@ -1,7 +1,7 @@
 """An event loop on its own thread, for blocking programs.
 
-The thread starts at the first use, in the process that uses it. A fork copies the object but not the thread, and
-connections that were opened in one process must not be used in another.
+The object may be used only in the process that created it. A fork copies the object but not the thread, and two
+processes must not share connections.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from milena.errors import ClientClosedError
 T = TypeVar("T")
 
 STOP_TIMEOUT_S = 10.0
-"""How long to wait for the loop's last tasks to end after their cancellation."""
+"""How long ``close`` waits for the thread to end, after its tasks were cancelled, in seconds."""
 
 
 class ClientLoopThread:
@@ -24,7 +24,7 @@ class ClientLoopThread:
     def __init__(self) -> None:
         self._process_id = os.getpid()
         self._loop = asyncio.new_event_loop()
-        # A daemon thread, so that a program that forgets to close still ends.
+        # A daemon thread does not keep the process running if the program forgets to close the client.
         self._thread = threading.Thread(target=self._work, name="milena", daemon=True)
         self._thread.start()
 
@@ -35,7 +35,7 @@ class ClientLoopThread:
 
     @property
     def is_usable(self) -> bool:
-        """True if work may run on the thread."""
+        """True if ``run`` may be called: this is the thread's process, and ``close`` was not called."""
         return self.is_ours and not self._loop.is_closed()
 
     @property
@@ -55,7 +55,7 @@ class ClientLoopThread:
             )
 
     def run(self, work: Coroutine[object, object, T], timeout_s: float | None = None) -> T:
-        """Run ``work`` on the loop and wait for its result. An interrupted wait cancels the work.
+        """Run ``work`` on the loop and return its result. A timeout or an interrupt cancels the work.
 
         Raises:
             TimeoutError: the work took longer than ``timeout_s``.
@@ -75,11 +75,11 @@ class ClientLoopThread:
         try:
             return future.result(timeout_s)
         finally:
-            # This has no effect on a future that is done.
+            # After a result, this does nothing. After a timeout or an interrupt, it cancels the work.
             future.cancel()
 
     def close(self) -> None:
-        """Cancel running work, and end the thread. You may call it again; in another process it does nothing."""
+        """Cancel running work, and end the thread. A second call, or a call after a fork, does nothing."""
         if not self.is_ours or self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)

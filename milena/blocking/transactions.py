@@ -65,11 +65,11 @@ class TransactionalProducer:
 
     @property
     def has_begun(self) -> bool:
-        """True if the next transaction has started: the id is ours, as far as we know."""
+        """True if the next transaction has started, and no other program is known to use the transactional id."""
         return self._producer.has_begun
 
     def begin(self) -> None:
-        """Begin the next transaction now. An open transaction of the id is aborted; its former holder cannot commit.
+        """Begin the next transaction now. If another program has a transaction open under the id, it is aborted.
 
         Raises:
             ClientError: no node could begin it within ``delivery_timeout_ms``, or the cluster refuses.
@@ -84,7 +84,7 @@ class TransactionalProducer:
 
 
 class NamedProducer(Resource):
-    """The blocking ``milena.NamedProducer``: entering it takes the name over."""
+    """The blocking ``milena.NamedProducer``. Entering its block fences other programs that use the name."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class NamedProducer(Resource):
 
     @property
     def position(self) -> int:
-        """How many records of the source are written; this is also the number of the next record."""
+        """The number of the source's records that are written, which is also the number of the next record."""
         return self._producer.position
 
     @described_as(AsyncNamedProducer.write)

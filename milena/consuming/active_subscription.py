@@ -1,4 +1,4 @@
-"""The parts of a consumer that read one subscription or assignment; they start and end together."""
+"""The objects with which a consumer reads one subscription or assignment. They start and end together."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -21,10 +21,10 @@ class TopicsPort(Protocol):
     """Metadata of ``milena.cluster.metadata`` that a consumer needs."""
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """Note that what is known may be stale, because it led to a failure: fetch it again before the next use."""
+        """Note that the metadata led to a failure, and must be fetched again before the next use."""
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with each view that arrives; return the function that ends this."""
+        """Call ``listener`` with each new view; return a function that removes the listener."""
 
     async def partition_count(self, name: str) -> int:
         """Return the number of a topic's partitions."""
@@ -56,9 +56,10 @@ class ActiveSubscription:
         on_change: Callable[[], None],
         on_news: Callable[[], None],
     ) -> None:
-        """Build the parts. ``topics``: topics of which all partitions are read, including those that are added later.
+        """Build the objects; ``begin`` starts them.
 
-        ``on_change`` is called when partitions come or go, ``on_news`` when there are records.
+        ``topics`` are topics of which all partitions are read, including partitions that are added later. ``on_change``
+        is called when the set of partitions changes, ``on_news`` when records have arrived.
         """
         self.assignment = assignment
         self.link = link
@@ -106,7 +107,7 @@ class ActiveSubscription:
         on_change: Callable[[], None],
         on_news: Callable[[], None],
     ) -> "ActiveSubscription":
-        """Return a subscription that reads as a member of the options' group."""
+        """Return a subscription that reads as a member of the group ``options.group``."""
         assert options.group is not None, "a member has a group"
         membership = GroupMembership(options, subscription, new_id)
         link = GroupLink(
@@ -138,7 +139,7 @@ class ActiveSubscription:
             self._stop_listening = self._metadata.listen(self._on_view)
 
     async def end(self, *, patience_ms: float) -> None:
-        """Give all partitions back, leave the group, and stop fetching. An error on the way does not stop the rest."""
+        """Give up all partitions, leave the group, and stop fetching. If one step fails, the others still run."""
         if self._stop_listening is not None:
             self._stop_listening()
         try:
@@ -150,7 +151,7 @@ class ActiveSubscription:
             await self.feeds.drop([feed.where for feed in self.feeds])
 
     async def missing_topics(self) -> list[str]:
-        """Return the topics that a member without partitions subscribes to by name and that do not exist."""
+        """Return the subscribed topics that do not exist; empty if the consumer has partitions or is no member."""
         if not isinstance(self.assignment, GroupMembership) or self.assignment.owned:
             return []
         missing = []
@@ -160,7 +161,7 @@ class ActiveSubscription:
             except TargetNotFoundError:
                 missing.append(topic)
             except ClientError:
-                # The heartbeats report a cluster that does not respond.
+                # If the cluster does not respond, the heartbeats report it. This check does not.
                 return []
         return missing
 

@@ -13,7 +13,7 @@ NOTHING: frozenset[TopicPartition] = frozenset()
 
 
 class Assignment(Protocol):
-    """The partitions that a consumer should read, and those that it reads."""
+    """The partitions that a consumer should read, and those that it reads (``owned``)."""
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
@@ -21,7 +21,7 @@ class Assignment(Protocol):
 
     @property
     def is_due(self) -> bool:
-        """True if partitions were lost, are to be given back, or may be taken."""
+        """True if there is a step to do: partitions were lost, must be given up, or may be taken."""
 
     @property
     def is_lost(self) -> bool:
@@ -29,11 +29,11 @@ class Assignment(Protocol):
 
     @property
     def revoked(self) -> frozenset[TopicPartition]:
-        """The partitions to give back."""
+        """The partitions that the consumer reads and must give up."""
 
     @property
     def added(self) -> frozenset[TopicPartition]:
-        """The partitions that may be taken."""
+        """The partitions that the consumer does not read yet and may take."""
 
     def take(self, partitions: Set[TopicPartition]) -> None:
         """Add these partitions to those that are read."""
@@ -42,7 +42,7 @@ class Assignment(Protocol):
         """Remove these partitions from those that are read."""
 
     def forget(self) -> None:
-        """Drop the lost partitions; the application knows of the loss."""
+        """Drop the lost partitions, after the application was told of the loss."""
 
 
 class StandaloneAssignment:
@@ -56,7 +56,7 @@ class StandaloneAssignment:
 
     @property
     def is_due(self) -> bool:
-        """True if partitions are to be given back or taken."""
+        """True if partitions must be given up or may be taken."""
         return self.owned != self.wanted
 
     @property

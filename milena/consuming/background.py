@@ -23,7 +23,7 @@ class WatchedConsumer(Protocol):
 
     @property
     def polled(self) -> PolledRecords:
-        """The records that the application was given last."""
+        """The records that were given to the application last."""
 
     @property
     def polls(self) -> int:
@@ -35,11 +35,11 @@ class WatchedConsumer(Protocol):
 
     @property
     def is_rebalancing(self) -> bool:
-        """True while partitions come or go. The rebalance then commits what is given back."""
+        """True during a rebalance, which commits the offsets of the partitions that are given up."""
 
 
 class BackgroundWork:
-    """Commit finished records every ``auto_commit_interval_ms``; leave the group if no poll comes for too long."""
+    """Commit finished records every ``auto_commit_interval_ms``; leave the group after ``max_poll_interval_ms``."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class BackgroundWork:
                 await self._commit()
 
     async def _tell_missing(self) -> None:
-        """Warn once for each topic that does not exist: a member waits for it, so a wrong name shows nowhere else."""
+        """Log a warning once for each topic that does not exist. The member waits for it, and gets no error."""
         active = self._consumer.active
         for topic in await active.missing_topics() if active.link is not None else ():
             if topic not in self._told_missing and active.link is not None:
@@ -85,7 +85,7 @@ class BackgroundWork:
 
     def _is_hanging(self) -> bool:
         consumer, now_ms = self._consumer, self._clock.now_ms()
-        # An iteration polls seldom. Its progress from record to record counts as polling.
+        # An iteration takes many records with one poll. So moving on to the next record also counts as a poll.
         seen = consumer.polls, consumer.polled.current
         if seen != self._seen or consumer.is_polling:
             self._seen, self._seen_ms = seen, now_ms

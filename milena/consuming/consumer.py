@@ -4,15 +4,16 @@
         async for record in consumer:
             ...
 
-Records count as done when the application comes back for more. Automatic commits cover only those records. So every
-record is handled at least once, even if a process dies in between. Partitions come and go only between two batches:
-while the application works on records, none of its partitions is taken away.
+A record counts as done when the application asks for the next records. Automatic commits cover only records that are
+done. If the process crashes before that, the records are read again, so every record is handled at least once.
+Partitions are added and given up only between two polls: while the application works on records, the consumer keeps
+their partitions.
 
 The parts, in ``milena.consuming``:
 
     membership            the messages of a group's member, and its state
     group                 heartbeats and commits
-    rebalance             the steps when partitions come and go
+    rebalance             the steps with which the consumer gets, gives up or loses partitions
     feeds                 fetching
     polled                the records that the application works on
     background            automatic commits, and the check that the application still polls
@@ -37,10 +38,10 @@ from milena.hints import Hinting
 from milena.records import ConsumedRecord, Position, StartAt, TopicPartition
 
 CLOSE_PATIENCE_MS = 5_000
-"""The patience in ms for the last commit. What cannot be committed within it is read again by another member."""
+"""Time limit of the last commit, in ms. Records that are not committed by then are read again by another member."""
 
 RUN_RECORDS = 500
-"""The records that an iteration takes at a time: fewer than the 700 that start the garbage collector."""
+"""Number of records that an iteration takes at a time. Creating 700 objects would start the garbage collector."""
 
 
 class Consumer(Hinting, hints="Consumer"):
@@ -51,8 +52,8 @@ class Consumer(Hinting, hints="Consumer"):
                 print(record.key, record.value)
 
     Take records by ``async for record in consumer``, which ends only after ``stop``, or by ``poll``. You may alternate
-    between the two. Leaving the block commits, gives the partitions back and leaves the group. That commit includes the
-    records given out last, unless an error is in progress. ``poll`` and the iteration raise:
+    between the two. Leaving the block commits, gives up the partitions and leaves the group. This commit includes the
+    records that were given out last, unless an exception leaves the block. ``poll`` and the iteration raise:
 
         UnreadableOffsetError, TargetNotFoundError   as a reader does; a group's member never raises the latter, because
                                                      its group notices deleted topics
@@ -75,7 +76,7 @@ class Consumer(Hinting, hints="Consumer"):
         self.options = options
         self._subscription = subscription
         self._is_told_what = subscription is not None
-        """True if the program has said what to read, even if that is nothing."""
+        """True if the program has subscribed, or has assigned partitions, even an empty list."""
         self._ports = ports
         self._clock = ports.clock
         self._new_id = new_id
@@ -83,7 +84,7 @@ class Consumer(Hinting, hints="Consumer"):
         self._rest: Iterator[ConsumedRecord] = iter(())
         self._news = asyncio.Event()
         self.wants_attention = True
-        """True if the iteration may not continue with the records that it has, because of an event."""
+        """True if the iteration must look at an event (a stop, a seek, a rebalance) before its next record."""
         self._is_open = False
         self._is_stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,7 +96,7 @@ class Consumer(Hinting, hints="Consumer"):
         self.active = self._active_for(subscription)
 
     async def __aenter__(self) -> Self:
-        """Join the group. The partitions come with the first ``poll``."""
+        """Join the group. The first ``poll`` waits for the partitions."""
         self._loop = asyncio.get_running_loop()
         await self.active.begin()
         self._is_open = True
@@ -112,7 +113,10 @@ class Consumer(Hinting, hints="Consumer"):
         await self._close(is_done=error is None)
 
     async def close(self) -> None:
-        """Commit what was given out, give the partitions back, and leave the group. You may call it again."""
+        """Commit all records that were given out, give up the partitions, and leave the group.
+
+        A second call does nothing.
+        """
         await self._close(is_done=True)
 
     def stop(self) -> None:
@@ -121,11 +125,11 @@ class Consumer(Hinting, hints="Consumer"):
         The consumer stays a member until its block is left. Any thread and any signal handler may call this, at any
         time: ``loop.add_signal_handler(signal.SIGTERM, consumer.stop)``.
         """
-        # In this order: ``_take`` resets ``wants_attention`` before it reads ``_is_stopped``.
+        # Keep this order. ``_take`` resets ``wants_attention`` before it reads ``_is_stopped``, so it sees the stop.
         self._is_stopped = True
-        # An iteration over records that are there gives the loop no turn.
+        # While an iteration has fetched records, the loop runs no other work. The iteration sees only this attribute.
         self.wants_attention = True
-        # Without an open loop, nothing waits.
+        # If there is no open loop, no ``poll`` is waiting.
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._end_waits)
 
@@ -138,7 +142,7 @@ class Consumer(Hinting, hints="Consumer"):
 
     @property
     def is_rebalancing(self) -> bool:
-        """True while partitions come or go."""
+        """True during a rebalance: the consumer is getting, giving up or losing partitions."""
         return self._adopting is not None
 
     @property
@@ -175,7 +179,7 @@ class Consumer(Hinting, hints="Consumer"):
         return assignment.generation if isinstance(assignment, GroupMembership) else None
 
     async def subscribe(self, *topics: str, pattern: str | None = None) -> None:
-        """Read these topics instead of what was read before.
+        """Read these topics (or those that match ``pattern``) instead of the former topics or partitions.
 
         Raises:
             TargetNotFoundError: a topic does not exist. Only without a group.
@@ -212,14 +216,14 @@ class Consumer(Hinting, hints="Consumer"):
     ) -> list[ConsumedRecord]:
         """Return the next records as soon as there are some; an empty list if none arrive within ``timeout_s``.
 
-        The records of a partition are in order. The call marks all records that were given before as done.
+        The records of a partition are in order. The call marks the records of earlier calls as done.
 
         Args:
             max_records: the most records to return; None: ``max_poll_records``.
             timeout_s: how long to wait, in seconds; None: until there are records, or until ``stop``.
 
         Raises:
-            ValueError: the consumer was not told what to read, or ``max_records`` is below 1.
+            ValueError: the consumer has neither a subscription nor an assignment, or ``max_records`` is below 1.
         """
         most = self.options.max_poll_records if max_records is None else max_records
         if most < 1:
@@ -245,19 +249,19 @@ class Consumer(Hinting, hints="Consumer"):
     # -- for callers that give records out one by one (``__anext__``, ``milena.sync``) --------------
 
     async def next_run(self) -> list[ConsumedRecord]:
-        """Return records of one partition, none of which counts as given yet; an empty list after ``stop``.
+        """Return records of one partition; an empty list after ``stop``.
 
-        ``mark`` says which one the application is at.
+        No record counts as given to the application before the caller passes it to ``mark``.
         """
         runs = await self._next(RUN_RECORDS, None, is_iterated=True)
         return runs[0][1] if runs else []
 
     def mark(self, record: ConsumedRecord) -> None:
-        """Note that the application was given this record of the run; those before it are done."""
+        """Note that the application was given this record of the run, and so is done with the records before it."""
         self.polled.current = record
 
     def take_back(self) -> None:
-        """Give the last records again: they did not reach the application."""
+        """Give the last records again, because they did not reach the application."""
         self.polled.settle(is_done=False)
         self._call_attention()
 
@@ -284,7 +288,7 @@ class Consumer(Hinting, hints="Consumer"):
             self.wants_attention = False
             self._check_open()
             if self._is_stopped:
-                # A loop that does not look at ``is_stopped`` must not block the event loop.
+                # A program that calls ``poll`` in a loop and ignores ``is_stopped`` must not block the event loop.
                 await self._clock.sleep(0)
                 return []
             self._raise_failure()
@@ -307,7 +311,7 @@ class Consumer(Hinting, hints="Consumer"):
         return True
 
     async def _adopt(self, deadline_ms: float | None) -> bool:
-        """Take part in a rebalance; return False on a timeout. The rebalance goes on even if this wait is cancelled."""
+        """Take part in a rebalance; return False on a timeout. Cancelling this wait does not cancel the rebalance."""
         if self._adopting is None:
             self._adopting = asyncio.create_task(self.active.rebalancer.adopt())
         stopped = asyncio.ensure_future(self._stopped.wait())
@@ -337,7 +341,7 @@ class Consumer(Hinting, hints="Consumer"):
     async def lag(self, topic: str, partition: int) -> int:
         """Return how many offsets lie between the position and the end of committed records.
 
-        That end is the greatest last stable offset that a response has reported.
+        The end is the greatest last stable offset of all responses so far. Before the first response, ask a node.
         """
         position = await self.position(topic, partition)
         end = self._feed(topic, partition).last_stable_offset
@@ -357,10 +361,10 @@ class Consumer(Hinting, hints="Consumer"):
     async def commit(
         self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None
     ) -> None:
-        """Commit these offsets, each that of the next record to read; None commits all records that were given out.
+        """Commit offsets, each that of the next record to read; None: commit all records that were given out.
 
         Raises:
-            CommitFailedError: a partition is no longer this consumer's. Nothing was committed.
+            CommitFailedError: another member has one of the partitions now. Nothing was committed.
             ClientError: the offsets cannot be committed now. Nothing was committed, or the result is unknown
                 (``UnknownResultError``).
         """
@@ -378,7 +382,7 @@ class Consumer(Hinting, hints="Consumer"):
         return {where: offset for where, offset in reached.items() if offset is not None}
 
     async def rewind(self) -> None:
-        """Give the records again since the group's last commit, or from the offset at which the consumer began.
+        """Go back to the group's committed offsets; in partitions without one, to where the consumer began.
 
         Raises:
             ClientError: the committed offsets cannot be fetched now.
@@ -409,7 +413,7 @@ class Consumer(Hinting, hints="Consumer"):
         self._call_attention()
 
     def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
-        """Stop giving records of these partitions until ``resume``; the partitions stay this consumer's."""
+        """Stop giving records of these partitions until ``resume``. The consumer keeps the partitions."""
         for where in partitions:
             self._feed(*where).is_paused = True
         self._call_attention()

@@ -1,8 +1,8 @@
-"""One partition of a consumer: it fetches ahead, and knows how far the application is (asyncio shell).
+"""A feed fetches one partition of a consumer ahead, and knows the application's position in it (asyncio shell).
 
-A reader (``milena.reading.reader``) fetches, in the feed's own task. It first finds the offset of the start. From then
-on the position is a number that can be committed. Fetched data waits here and is decoded only when it is taken. Records
-that were taken and not used may be put back.
+A reader (``milena.reading.reader``) fetches, in the feed's own task. First it finds the offset of the start. From then
+on the position is a number that can be committed. Fetched data waits in the feed, and is decoded only when records are
+taken. Records that were taken and not used may be put back.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ class Feed:
     """The records of one partition, from a position on. Owned by its consumer's loop.
 
     Invariants:
-        - ``position`` is the offset of the next record to give; None until the start is located;
-        - ``take`` raises an error once; after that, the feed starts again at its position.
+        - ``position`` is the offset of the next record that ``take`` returns; None until the start is located;
+        - ``take`` raises an error once; after that, the feed fetches again from its position.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Feed:
         self._start = start
         self.position = start if isinstance(start, int) else None
         self.origin = self.position
-        """The offset at which the feed started, or of the last ``seek``; None until that offset is located."""
+        """The offset of the start or of the last ``seek``; None until it is located."""
         self.committed: int | None = None
-        """The last commit that this consumer knows of."""
+        """The group's committed offset, as far as this consumer knows; None without one."""
         self.is_paused = False
         self._reader: PartitionReader | None = None
         self._task: asyncio.Task[None] | None = None
@@ -53,17 +53,17 @@ class Feed:
         self._chunk: FetchedChunk | None = None
         self._room = asyncio.Event()
         self._records: ChunkRecords | None = None
-        """The records of the chunk that is being given."""
+        """The rest of the chunk from which ``take`` returns records."""
         self._returned: list[ConsumedRecord] = []
-        """Records that were put back; they come before all others."""
+        """Records that were put back; ``take`` returns them first."""
         self._goes_on_at = 0
-        """The offset after the last taken records, past any offsets that compaction removed behind them."""
+        """The offset at which the taken records end, including offsets behind the last one that compaction removed."""
 
     # -- position ----------------------------------------------------------------------------------
 
     @property
     def has_news(self) -> bool:
-        """True if ``take`` returns records, or raises."""
+        """True if ``take`` would return records or raise, and the feed is not paused."""
         if self.is_paused:
             return False
         fetched = (self._records, self._chunk, self._error)
@@ -76,21 +76,21 @@ class Feed:
 
     @property
     def is_begun(self) -> bool:
-        """True if the feed was told where to begin."""
+        """True if ``begin`` or ``seek`` was called."""
         return self._task is not None
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The greatest last stable offset of any response; None before the first."""
+        """The greatest last stable offset of all responses so far; None before the first response."""
         return None if self._reader is None else self._reader.last_stable_offset
 
     def begin(self) -> None:
-        """Fetch from the start on, unless the feed already fetches."""
+        """Start to fetch, unless the feed fetches already."""
         if not self.is_begun:
             self._go_on(self._start)
 
     def seek(self, start: Position, *, rest_ms: float = 0) -> None:
-        """Drop what was fetched, wait for ``rest_ms``, and continue from ``start``."""
+        """Drop the fetched records, wait for ``rest_ms``, and continue from ``start``."""
         self.origin = start if isinstance(start, int) else None
         self._go_on(start, rest_ms=rest_ms)
 
@@ -148,7 +148,7 @@ class Feed:
         return records
 
     def put_back(self, records: list[ConsumedRecord]) -> None:
-        """Put back the last records that ``take`` returned: they were not used, and come next."""
+        """Put back the last records that ``take`` returned, because they were not used; ``take`` returns them next."""
         if records:
             self._returned = records + self._returned
             self.position = records[0].offset
@@ -170,7 +170,7 @@ class Feed:
         try:
             records = self._records.take(most)
         except ClientError:
-            # Fetch again: the damage may be in this node's copy only.
+            # Fetch the chunk again: another node may have an undamaged replica.
             self._go_on(self._records.next_offset)
             raise
         self._goes_on_at = self._records.next_offset
@@ -222,7 +222,7 @@ class Feed:
         error = task.exception()
         if task is not self._task:
             return
-        # A following reader ends only by an error. An error that is not the client's is a bug: raise it.
+        # The reader has no end, so it stops only by an error. An error other than ``ClientError`` is a bug: raise it.
         if error is not None and not isinstance(error, ClientError):
             raise error
         self._error = error

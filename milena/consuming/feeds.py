@@ -1,4 +1,4 @@
-"""All partitions that a consumer reads: their turns, and how much each may hold (asyncio shell)."""
+"""The feeds of all partitions that a consumer reads: whose records come next, and how much each may buffer."""
 
 import asyncio
 from collections import deque
@@ -18,13 +18,13 @@ FEW_FEEDS = 16
 """With more feeds than this, each fetches only one response ahead."""
 
 GONE_REST_MS = 1_000
-"""The wait in ms before a group's member looks again for a deleted topic, which may be created again."""
+"""Interval in which a group's member looks for a deleted topic, in ms, because the topic may be created again."""
 
 Run = tuple[Feed, list[ConsumedRecord]]
 
 
 class Feeds:
-    """Feeds by partition. They take turns: a feed that has given records goes to the end of the line."""
+    """Feeds by partition. They take turns: after a feed has given records, all others with records come first."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Feeds:
         self._feeds: dict[TopicPartition, Feed] = {}
         self._line: deque[Feed] = deque()
         self.outlasts_topics = False
-        """True if a deleted topic is no error here, because the group notices it."""
+        """True if a deleted topic is no error, because the group's coordinator notices it and revokes the partition."""
 
     def __iter__(self) -> Iterator[Feed]:
         return iter(self._feeds.values())
@@ -55,9 +55,9 @@ class Feeds:
     def add(
         self, starts: Mapping[TopicPartition, Position], committed: Mapping[TopicPartition, int]
     ) -> None:
-        """Read these as well.
+        """Add feeds for these partitions; the caller then calls ``begin`` of each.
 
-        The caller tells each to ``begin`` later, so that all know their number when they start.
+        They begin only when all are added, because the number of feeds decides how much each may buffer.
         """
         for where, start in sorted(starts.items(), key=lambda entry: entry[0]):
             feed = Feed(where, start, open_reader=self._open, clock=self._clock, on_news=self._note)
@@ -74,11 +74,11 @@ class Feeds:
         """Return the next records in turn: at most ``most``, or those of one partition only (``is_one_run``).
 
         Raises:
-            ClientError: a partition cannot be read, and no other records were there to give.
+            ClientError: a partition cannot be read, and no other partition has records.
         """
         runs: list[Run] = []
         left = most
-        # A feed that is paused or empty leaves the line. It joins again with its next records.
+        # ``_line`` holds only feeds with records. A paused or empty feed is removed, and added with its next records.
         for _ in range(len(self._line)):
             feed = self._line[0]
             if runs and (left <= 0 or is_one_run or feed.has_failed):
@@ -114,7 +114,7 @@ class Feeds:
     def _open(self, where: TopicPartition, start: Position) -> PartitionReader:
         count = len(self._feeds)
         prefetch_chunks = PREFETCH_CHUNKS if count <= FEW_FEEDS else 1
-        # Besides what the reader holds, the feed holds one chunk, and another one is being given.
+        # The reader buffers ``prefetch_chunks``. The feed holds two more: one that waits, and one that is being taken.
         share = self._options.buffer_bytes // (count * (prefetch_chunks + 2))
         return PartitionReader(
             ReadPlan(

@@ -1,11 +1,12 @@
 """A consumer's link to its group: continuous heartbeats, and commits (asyncio shell).
 
-``milena.consuming.membership`` decides what a heartbeat says and what its response means. One heartbeat is in flight at
-a time. The coordinator holds its response back while there is nothing new, so that a rebalance waits for no timer. If
-partitions were given back, or the subscription changed, ``hurry`` sends another heartbeat instead of the held one.
+``milena.consuming.membership`` decides the content of a heartbeat and the meaning of its response. One heartbeat is in
+flight at a time. The coordinator delays its response until the assignment changes, up to the heartbeat's interval. So a
+member learns of a rebalance at once. If the member itself has something to report (it gave up partitions, or its
+subscription changed), ``hurry`` sends another heartbeat without waiting for the delayed response.
 
-Temporary failures (a coordinator that died, an election) are retried at growing intervals. If they last longer than the
-consumer's patience, ``poll`` raises the error (``take_failure``), and the heartbeats go on.
+Temporary failures (a coordinator that crashed, an election) are retried at growing intervals. If they last longer than
+``patience_ms``, ``poll`` raises the error (``take_failure``), and the heartbeats continue.
 """
 
 import asyncio
@@ -35,20 +36,23 @@ from milena.records import TopicPartition
 logger = logging.getLogger(__name__)
 
 AT_ONCE_MS = 100
-"""If a node was asked to wait and responds "no change" sooner than this (ms), the next heartbeat waits a while."""
+"""If a response "no change" arrives within this time (ms) although the node should delay it, the member pauses.
+
+Otherwise the member would send heartbeats without a pause.
+"""
 
 LEFT_BEHIND_MAX = 4
-"""The most heartbeats that were replaced by a newer one and are still held by the coordinator."""
+"""The most heartbeats that were replaced by a newer one and still wait for their response."""
 
 LEAVE_MS = 3_000
-"""The timeout in ms for the message that a member leaves. Without it, the group waits for the session's end."""
+"""The timeout of the heartbeat that leaves the group, in ms. If it fails, the session timeout removes the member."""
 
 
 class GroupPort(Protocol):
     """Calls of ``milena.consuming.group_calls`` that a consumer needs."""
 
     async def heartbeat(self, group: str, beat: Beat, *, session_ms: int) -> BeatAnswer:
-        """Join, stay or leave."""
+        """Send a heartbeat that joins, stays in or leaves the group."""
 
     async def commit(
         self,
@@ -69,7 +73,7 @@ class GroupPort(Protocol):
 class GroupLink:
     """Send the heartbeats of one member.
 
-    ``on_change`` is called, on the loop, when the consumer has something to do.
+    ``on_change`` is called, on the loop, when the assignment has changed or there is an error for ``poll``.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class GroupLink:
     # -- for the consumer --------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Join the group, and stay in it."""
+        """Start the task that joins the group and sends heartbeats."""
         self._task = asyncio.create_task(self._beat_on())
 
     async def close(self) -> None:
@@ -115,7 +119,7 @@ class GroupLink:
             await asyncio.wait(ending)
 
     async def leave(self) -> None:
-        """Tell the group that the member leaves. If that fails, the group notices when the session ends."""
+        """Send the heartbeat that leaves the group. If it fails, the session timeout removes the member."""
         if self.membership.is_lost or not self.membership.is_member:
             return
         beat = self.membership.farewell()
@@ -134,7 +138,7 @@ class GroupLink:
 
     @property
     def fenced(self) -> ConsumerFencedError | None:
-        """The error that ended this member for good, if another process took over its instance id; else None."""
+        """The error, if another process took over the member's instance id, which ends this member; else None."""
         return self._failure if isinstance(self._failure, ConsumerFencedError) else None
 
     def take_failure(self) -> ClientError | None:
@@ -145,7 +149,7 @@ class GroupLink:
         return failure
 
     def lose(self, why: object) -> None:
-        """End this membership: the group has removed the member."""
+        """End this membership, because the group has removed the member; it joins again later."""
         logger.warning(
             "the group gave this member up group=%s member=%s why=%s",
             self.group,
@@ -181,10 +185,10 @@ class GroupLink:
         """Return the response; None if there is none, or if another heartbeat must be sent instead."""
         call = self._calls.heartbeat(self.group, beat, session_ms=self._session_ms)
         try:
-            # A heartbeat that joins is answered at once. It must not be replaced by another one.
+            # A heartbeat that joins gets its response at once. A second one must not be sent before that response.
             return await (self._held(beat, call) if beat.wait_ms else call)
         except (MemberFencedError, MemberUnknownError, StaleMemberError) as error:
-            # An error about a former membership is nothing new.
+            # If the member has already lost the membership of this heartbeat, ignore the error.
             if beat.member_id == self.membership.member_id and not self.membership.is_lost:
                 self._on_refusal(error)
         except ClientError as error:
@@ -200,11 +204,11 @@ class GroupLink:
     async def _held(
         self, beat: Beat, call: Coroutine[object, object, BeatAnswer]
     ) -> BeatAnswer | None:
-        """Return the response; None if there is something to report before it arrives.
+        """Return the response to a heartbeat; None if ``hurry`` was called before the response arrived.
 
-        The replaced heartbeat is not cancelled. For the coordinator it is the one that waits for news, and the news may
-        be sent to it. Its content may be older than what has been received since. It is therefore only a reason to send
-        another heartbeat.
+        The heartbeat is then replaced by another one, but not cancelled: the coordinator may send the next change as a
+        response to it. Later responses may be newer than this one. So its content is ignored, and its arrival only
+        makes the member send another heartbeat.
         """
         task, hurried = asyncio.ensure_future(call), asyncio.ensure_future(self._hurried.wait())
         try:
@@ -246,14 +250,14 @@ class GroupLink:
             self.lose(error)
 
     def fence(self, error: MemberFencedError | StaleMemberError) -> ConsumerFencedError:
-        """End this member for good: another process has its instance id, and joining again would end that process."""
+        """End this member permanently: another process has its instance id, and a new join would fence that process."""
         fenced = ConsumerFencedError(f"another process took over: {error.message}")
         fenced.__cause__ = error
         self._end(fenced)
         return fenced
 
     def _end(self, error: ClientError) -> None:
-        """End for good: no later response can repair this error."""
+        """Stop the heartbeats permanently; every ``poll`` raises ``error`` from now on."""
         self._failure = error
         self._is_over = True
         self.membership.lose()
@@ -265,7 +269,7 @@ class GroupLink:
             self._clock.now_ms(), is_bad_answer=isinstance(error, UnexpectedAnswerError)
         )
         if wait_ms is None or isinstance(error, NeverReachedError):
-            # The heartbeats go on, because the next ``poll`` may find the cluster again.
+            # Report the error to ``poll``, but continue the heartbeats: the cluster may respond again.
             self._failure = error
             self._patience = Patience(self._patience_ms)
             wait_ms = WAIT_MS_MAX
@@ -284,7 +288,7 @@ class GroupLink:
 
 
 class OffsetCommits:
-    """Commit offsets for a group, one commit after the other, so that none overtakes a later one."""
+    """Commit offsets for a group, one commit at a time, so that an older commit never overwrites a newer one."""
 
     def __init__(
         self, group: str, *, calls: GroupPort, clock: Clock, link: GroupLink | None
@@ -299,9 +303,9 @@ class OffsetCommits:
         """Commit all of these offsets, or none.
 
         Raises:
-            CommitFailedError: a partition is no longer this member's.
-            ConsumerFencedError: another process took over its instance id.
-            ClientError: refused, or no useful response for ``patience_ms``.
+            CommitFailedError: the member does not have one of the partitions any more.
+            ConsumerFencedError: another process took over the member's instance id.
+            ClientError: the commit was refused, or there was no useful response for ``patience_ms``.
         """
         if not offsets:
             return
@@ -329,7 +333,7 @@ class OffsetCommits:
                 self._link.lose(error)
             raise CommitFailedError(f"nothing was committed: {error.message}") from error
         except StaleMemberError as error:
-            # The group may have moved to another generation in which this member still has the partitions.
+            # The member's epoch may have been raised while it keeps the partitions. Then commit with the new epoch.
             if self._link is None or epoch is None or not await self._link.has_moved_on(epoch):
                 raise CommitFailedError(f"nothing was committed: {error.message}") from error
             await self._be_patient(error, patience)
@@ -345,8 +349,8 @@ class OffsetCommits:
         """Return the member that commits these offsets; None if the consumer is not a member.
 
         Raises:
-            ConsumerFencedError: another process took over its instance id.
-            CommitFailedError: a partition is not this member's.
+            ConsumerFencedError: another process took over the member's instance id.
+            CommitFailedError: the member does not have one of the partitions.
         """
         if self._link is None:
             return None

@@ -15,10 +15,13 @@ from milena.fields import AnswerFields, Json
 from milena.records import TopicPartition
 
 BEAT_MARGIN_MS = 5_000
-"""How long a heartbeat may take beyond its hold time, in ms; less if the session is short."""
+"""Timeout of a heartbeat beyond the time that the coordinator may delay the response, in ms.
+
+It is shorter if the session timeout is short.
+"""
 BEAT_MARGIN_MS_MIN = 500
 COMMIT_TIMEOUT_S = 8.0
-"""Longer than it takes to replace a coordinator, so that a node's response ends the call, not the timeout."""
+"""Timeout of a commit, in seconds. A new coordinator takes over sooner, so that the node can still respond."""
 
 
 class GroupCalls:
@@ -28,12 +31,12 @@ class GroupCalls:
         self._http = http
 
     async def heartbeat(self, group: str, beat: Beat, *, session_ms: int) -> BeatAnswer:
-        """Join, stay or leave.
+        """Send a heartbeat that joins, stays in or leaves the group.
 
         Raises:
             MemberUnknownError: the group has removed this member.
-            MemberFencedError: another process has taken over its instance id.
-            StaleMemberError: the member is not at this epoch.
+            MemberFencedError: another process has taken over the member's instance id.
+            StaleMemberError: the member has another epoch.
             AnswerError: the group refuses the settings.
             UnreachableError, NotNowError, UnknownResultError, ServerFailedError: the result is unknown; ask again.
         """
@@ -68,7 +71,7 @@ class GroupCalls:
         """Commit all of these offsets, each that of the next record to read, or none.
 
         Raises:
-            MemberFencedError, MemberUnknownError, StaleMemberError: this member may not commit them.
+            MemberFencedError, MemberUnknownError, StaleMemberError: this member may not commit these offsets.
             GroupNotEmptyError: the call names no member, but the group has some.
             UnreachableError, NotNowError, UnknownResultError, ServerFailedError: the result is unknown; commit again.
         """

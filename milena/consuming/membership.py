@@ -3,14 +3,14 @@
 The member reconciles, as in KIP-848. The group's coordinator tells it which partitions it may read (``assignment``).
 The partitions that it reads are ``owned``.
 
-Partitions that are owned but not assigned are to be given back. The shell lets the application finish with them,
-commits, and calls ``give_back``. The next heartbeat lists what is owned, and so reports it. Only then another member
-gets the partitions. Partitions that are assigned but not owned are free, and are taken at once.
+Partitions that are owned but not assigned must be given up. The shell (``rebalance``) lets the application finish with
+them, commits, and calls ``give_back``. The next heartbeat lists the partitions that are still owned. Only then the
+coordinator assigns the others to another member. So partitions that are assigned but not owned can be taken at once.
 
-A membership ends when the group no longer knows the member, or when it leaves because its application hangs. Then all
-owned partitions are *lost*: others may read them already, so nothing of them may be committed. The shell tells the
-application and then calls ``forget``. Only after that, the member joins again, under another id. So leftovers of the
-former membership cannot be taken for the new one's.
+A membership ends when the group has removed the member, or when the member leaves because its application hangs. Then
+all owned partitions are *lost*: other members may read them already, so their offsets must not be committed. The shell
+tells the application and then calls ``forget``. After that, the member joins again, under another id. So late responses
+to the former membership cannot be mistaken for those to the new one.
 """
 
 from collections.abc import Callable, Set
@@ -24,7 +24,7 @@ LEAVING = -1
 NOTHING: frozenset[TopicPartition] = frozenset()
 
 FIRST_INTERVAL_MS = 1_000
-"""The interval of heartbeats in ms, until the coordinator has set it."""
+"""The interval of heartbeats in ms, until the coordinator's first response sets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,33 +86,33 @@ class GroupMembership:
 
     @property
     def is_due(self) -> bool:
-        """True if the shell has something to do: ``is_lost``, ``revoked`` or ``added``."""
+        """True if the shell has a step to do: partitions are lost, must be given up, or may be taken."""
         return self.is_lost or (self.is_member and self.owned != self.assignment)
 
     @property
     def revoked(self) -> frozenset[TopicPartition]:
-        """The partitions to give back."""
+        """The partitions that the member owns and must give up."""
         return NOTHING if self.is_lost or not self.is_member else self.owned - self.assignment
 
     @property
     def added(self) -> frozenset[TopicPartition]:
-        """The partitions that may be taken."""
+        """The partitions that are assigned to the member, and that it does not own yet."""
         return NOTHING if self.is_lost or not self.is_member else self.assignment - self.owned
 
     @property
     def _spoken_for(self) -> frozenset[TopicPartition]:
-        """The partitions that this member reads, or may start to read at any moment.
+        """The partitions that a heartbeat must list: those that the member owns, or may take at any moment.
 
-        If a heartbeat left out what is about to be taken, the coordinator would understand that it was given back.
+        If a heartbeat left out an assigned partition, the coordinator would assume that the member has given it up.
         """
         return self.owned | self.assignment
 
     # -- heartbeats and responses ------------------------------------------------------------------
 
     def beat(self, *, is_held: bool) -> Beat | None:
-        """Return the next heartbeat; None while the application does not know of a loss.
+        """Return the next heartbeat; None if partitions are lost and the application was not told yet (``forget``).
 
-        ``is_held``: the coordinator should hold its response back until there is something new.
+        ``is_held``: the coordinator should delay its response until the assignment changes.
         """
         if self.is_lost:
             return None
@@ -138,7 +138,7 @@ class GroupMembership:
     def farewell(self) -> Beat | None:
         """Return the heartbeat that leaves the group; None if the group does not know this member.
 
-        A member with an instance id does not leave: it should come back under the id, and find its partitions.
+        A member with an instance id does not leave, so that the restarted program gets its partitions back.
         """
         if self.is_lost or not self.is_member or self._options.instance_id is not None:
             return None
@@ -152,7 +152,7 @@ class GroupMembership:
         if self.is_lost or beat.member_epoch == LEAVING or beat.member_id != self.member_id:
             return False
         if answer.member_epoch < self.member_epoch:
-            # A node repeats an earlier state. The later response holds.
+            # The response has an older epoch than one that was received before. Ignore it.
             return False
         before = self.member_epoch, self.assignment
         self.member_id = answer.member_id
@@ -167,7 +167,7 @@ class GroupMembership:
     def lose(self, *, is_gone: bool = True) -> None:
         """Note that the group has removed this member, or that it has left.
 
-        ``is_gone`` False: the member only stopped its heartbeats, and the group may still know it.
+        ``is_gone`` is False if the member only stopped its heartbeats, so that the group may still know the member.
         """
         self.is_lost = True
         self._is_gone = is_gone
@@ -177,7 +177,7 @@ class GroupMembership:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that it subscribes to by name."""
+        """The topics to which the member subscribes by name; empty with a pattern."""
         return self._subscription.topics
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -191,14 +191,15 @@ class GroupMembership:
         self.owned |= partitions
 
     def give_back(self, partitions: Set[TopicPartition]) -> None:
-        """Remove partitions that the application is done with; the next heartbeat reports it."""
+        """Remove partitions with which the application is done; the next heartbeat no longer lists them."""
         self.owned -= partitions
 
     def forget(self) -> None:
-        """Forget the lost partitions, of which the application knows. The next heartbeat joins as a new member.
+        """Forget the lost partitions, after the application was told. The next heartbeat joins as a new member.
 
-        A member with an instance id that only stopped its heartbeats first sends one under its former id and epoch.
-        Another process may have taken over the instance id since, and a new member would replace that process in turn.
+        There is one exception: a member with an instance id that only stopped its heartbeats continues with its former
+        id and epoch. If another process has taken over the instance id since, that heartbeat is refused. Joining as a
+        new member would fence the other process.
         """
         if self._is_gone:
             self.member_id = self._new_id()

@@ -11,39 +11,39 @@ from milena.records import Position, StartAt, TopicPartition, check_position, ch
 Assignor = Literal["sticky", "range", "roundrobin"]
 """The rule that assigns a group's partitions to its members.
 
-``sticky`` moves as few as possible, ``range`` assigns side by side over topics, ``roundrobin`` assigns in turn.
+``sticky`` moves as few partitions as possible. ``range`` gives a member the same partition numbers of all topics.
+``roundrobin`` gives the partitions to the members in turn.
 """
 
 ASSIGNORS: tuple[Assignor, ...] = ("sticky", "range", "roundrobin")
 
 
 class RebalanceListener:
-    """A listener for partitions that come and go.
+    """A listener for changes of a consumer's partitions.
 
     A subclass overrides the methods that it needs, with or without ``async``.
 
     The methods are called from within ``poll`` (or the iteration, or the end of the consumer), never while the
     application works on records. All records that were given out before count as done. A method may call ``commit`` and
-    ``seek``, but not ``poll``. If a method raises, ``poll`` raises that error, and the partitions come or go all the
-    same.
+    ``seek``, but not ``poll``. If a method raises, ``poll`` raises that error; the change of partitions happens anyway.
     """
 
     def on_assigned(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
-        """Called with the partitions that this consumer gets.
+        """Called with the partitions that this consumer gets, before it reads them.
 
-        None of them is read yet, so a ``seek`` is still in time.
+        A ``seek`` in this method sets where the consumer begins.
         """
 
     def on_revoked(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
-        """Called with the partitions to give back.
+        """Called with the partitions that this consumer must give up.
 
-        Until this returns, they are this consumer's and may be committed.
+        Until this method returns, the consumer has the partitions and may commit their offsets.
         """
 
     def on_lost(self, partitions: Set[TopicPartition]) -> Awaitable[None] | None:
-        """Called with the partitions that other members already have, because the group removed this member.
+        """Called with the partitions that other members may have already, because the group removed this member.
 
-        Those members read again what was not committed.
+        Those members read all records again whose offsets were not committed.
         """
 
 
@@ -76,37 +76,38 @@ class ConsumerOptions:
     group: str | None = None
     """The group whose offsets are used and committed.
 
-    Without one, the consumer reads all partitions and commits nothing.
+    Without a group, the consumer reads all partitions and commits nothing.
     """
 
     start: Position = StartAt.EARLIEST
     """Where to begin in a partition without a committed offset.
 
-    Do not use an offset here: each partition has its own offsets.
+    Do not use a number: the same offset would be used for every partition.
     """
 
     auto_commit: bool = True
-    """Commit automatically the records that were given out before the application came back for more."""
+    """Whether to commit automatically. Records are committed after the application has asked for the next ones."""
 
     auto_commit_interval_ms: float = 5_000
-    """The interval of automatic commits, in ms. They also run before partitions are given back, and at the end."""
+    """The interval of automatic commits, in ms. They also happen before partitions are given up, and at the end."""
 
     max_poll_records: int = 500
     """The most records that one ``poll`` returns by default."""
 
     max_poll_interval_ms: float = 300_000
-    """An application that does not poll within this time (ms) counts as hanging. Its partitions go to others."""
+    """If the application does not poll within this time (ms), it counts as hanging, and others get its partitions."""
 
     session_timeout_ms: int = 45_000
     """Without a heartbeat for this long, the group removes this member; 1,000 to 300,000 ms."""
 
     rebalance_timeout_ms: int = 60_000
-    """How long in ms the application may take to poll when partitions must be given back. Then the group takes them."""
+    """If partitions must be given up and the application does not poll in this time (ms), the group takes them."""
 
     assignor: Assignor = "sticky"
 
     instance_id: str | None = None
-    """A name of this member across restarts. A process that returns with it within the session gets its partitions."""
+    """A name of this member across restarts. A process that joins with it within the session timeout keeps the
+    partitions."""
 
     client_id: str = "milena"
     """The name of this program in ``milena groups describe``."""
@@ -145,10 +146,10 @@ class ConsumerOptions:
 
 
 def check_group(group: object) -> None:
-    """Refuse what cannot be the name of a group; None is no group.
+    """Refuse a value that is no name of a group; None stands for no group.
 
     Raises:
-        ValueError: it is empty, or no text.
+        ValueError: the value is empty, or no text.
     """
     if group is not None and (not isinstance(group, str) or not group):
         raise ValueError(f"group={group!r} is no name of a group")

@@ -1,7 +1,7 @@
-"""The records that the application was given last, and how far it is with them (pure).
+"""The records that the application was given last, and how many of them it has finished (pure).
 
-The application is done with all of them only when it comes back for more. When it iterates, it has one record at a
-time. The records before that one are done. Those behind it were not given yet, and may be put back.
+After ``poll``, the application is done with the records when it polls again. During an iteration, it has one record at
+a time. The records before this record are done. The records behind it were not given yet, and may be put back.
 """
 
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from milena.records import ConsumedRecord
 class PolledRecords:
     """Records by feed, in the order in which they were taken.
 
-    ``current`` is the record that the application is at when it iterates. None means that it was given all records at
-    once. If ``is_iterated``, None means that it was given none yet.
+    ``is_iterated`` says whether the application takes the records one by one. If so, ``current`` is the record that it
+    has now, or None before the first one. Otherwise ``current`` is None, and the application was given all records.
     """
 
     runs: list[tuple[Feed, list[ConsumedRecord]]] = field(default_factory=list)
@@ -23,7 +23,7 @@ class PolledRecords:
     current: ConsumedRecord | None = None
 
     def reached(self, feed: Feed) -> int | None:
-        """Return the offset after the last record of this feed that was given."""
+        """Return the offset after the last record of this feed that the application was given."""
         records = self._of(feed)
         if not self.is_iterated or records is None:
             return feed.position
@@ -43,9 +43,9 @@ class PolledRecords:
         return records[0].offset
 
     def settle(self, *, is_done: bool) -> None:
-        """Release all records.
+        """Forget all records. Put those back into their feeds that the application was not given.
 
-        Those that were not given go back; unless ``is_done``, those that were given go back too.
+        If ``is_done`` is False, the records that it was given are put back too.
         """
         for feed, records in reversed(self.runs):
             feed.put_back(records[self._given(records, is_done=is_done) :])
@@ -62,7 +62,7 @@ class PolledRecords:
         self.current = None
 
     def _given(self, records: list[ConsumedRecord], *, is_done: bool) -> int:
-        """Return how many of these count as finished."""
+        """Return how many of these records are not put back."""
         if not self.is_iterated:
             return len(records) if is_done else 0
         if self.current is None:

@@ -1,10 +1,10 @@
-"""Rebalancing: the steps in which partitions come and go, in their order (asyncio shell).
+"""Rebalancing: the steps with which a consumer gives up, takes and loses partitions (asyncio shell).
 
-- Give back: tell the listener, commit what the application is done with, stop fetching, and then tell the group.
-- Take: get the committed offsets, tell the listener (which may seek), and then fetch.
-- Lose: stop fetching, tell the listener, commit nothing.
+- Give up: call the listener, commit the offsets of finished records, stop fetching, and then report it to the group.
+- Take: get the committed offsets, call the listener (which may seek), and then fetch.
+- Lose: stop fetching, call the listener, commit nothing.
 
-The steps run between two batches of the application, when it works on no records.
+The steps run between two polls, when the application works on no records.
 """
 
 import logging
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Rebalancer:
-    """Change what a consumer reads to what it should read."""
+    """Runs the steps until the partitions that a consumer reads are those of its assignment."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Rebalancer:
         link: GroupLink | None,
         is_growing: bool = False,
     ) -> None:
-        """Build a rebalancer. ``is_growing``: partitions after the first ones were added to the topics later."""
+        """Build a rebalancer. ``is_growing``: all partitions of some topics are read, and more may be added later."""
         self.assignment = assignment
         self._is_growing = is_growing
         self._options = options
@@ -52,7 +52,7 @@ class Rebalancer:
         self._has_begun = False
 
     async def adopt(self) -> None:
-        """Give back, take and lose partitions until there is nothing left to do.
+        """Give up, take and lose partitions until the consumer reads exactly what it should.
 
         Raises:
             ClientError: the committed offsets cannot be fetched.
@@ -67,7 +67,7 @@ class Rebalancer:
                 await self._take_on(self.assignment.added)
 
     async def give_back(self, partitions: Set[TopicPartition], *, patience_ms: float) -> None:
-        """Give these partitions back. If the listener raises, they are not committed: it was not done with them."""
+        """Give up these partitions. If the listener raises, their offsets are not committed."""
         try:
             await self._tell(self._listener.on_revoked, partitions)
             if self._options.auto_commit:
@@ -80,7 +80,7 @@ class Rebalancer:
                 self._link.hurry()
 
     async def part_for_good(self, *, patience_ms: float) -> None:
-        """End the consumer: give back what it owns, and tell it what it lost."""
+        """Give up all partitions, because the consumer ends. If they are lost, tell the listener."""
         if self.assignment.is_lost:
             await self._lose()
         elif self.assignment.owned:
@@ -89,7 +89,7 @@ class Rebalancer:
     async def commit_quietly(
         self, positions: Mapping[TopicPartition, int | None], patience_ms: float
     ) -> None:
-        """Commit the positions that changed. A failure is only logged: it means that records are read twice."""
+        """Commit the positions that changed. Log a failure instead of raising it: some records are then read twice."""
         try:
             await self.commit(positions, patience_ms)
         except ClientError as error:
@@ -134,15 +134,14 @@ class Rebalancer:
             return
         default: Position = self._options.start
         if self._is_growing and self._has_begun:
-            # Partitions that are added to a topic are read from their first record on.
+            # Read partitions that were added to a topic from their first record on, whatever ``options.start`` says.
             default = StartAt.EARLIEST
         offsets = {where: found.offset for where, found in committed.items()}
         starts: dict[TopicPartition, Position] = {w: offsets.get(w, default) for w in added}
         self._has_begun = True
         self.assignment.take(added)
         if self._link is not None:
-            # A heartbeat that does not list them would be answered at once, instead of being held. Send one that lists
-            # them.
+            # The heartbeat in flight does not list these partitions. Send one that does.
             self._link.hurry()
         self._feeds.add(starts, offsets)
         try:
@@ -156,7 +155,7 @@ class Rebalancer:
     async def _committed_offsets(
         self, partitions: Set[TopicPartition]
     ) -> dict[TopicPartition, GroupOffset]:
-        """Return the last committed offsets. A guess could skip records, so the call retries until they are known."""
+        """Return the committed offsets. Retry until they are known: to begin elsewhere could skip records."""
         if self._options.group is None:
             return {}
         patience = Patience(self._options.patience_ms)

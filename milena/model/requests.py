@@ -271,7 +271,8 @@ class PartitionOffsets:
     records_end: int | None = None
     """The offset after the last record that a reader of committed records sees. Without a record, the log start.
 
-    None: not known."""
+    None: not known.
+    """
     topic_id: str = ""
     """The topic's id; a later topic with this name has another id."""
 

@@ -22,7 +22,8 @@ LARGE_BYTES = 256 << 10
 IN_WORK_BYTES_MAX = 64 << 20
 """Limit for all large bodies between their first step and their response. Further bodies wait before they are decoded.
 
-A single body may be larger than the limit."""
+A single body may be larger than the limit.
+"""
 
 Steps = Generator[None, None, T]
 """Work that can pause at each ``yield``, and that returns its result."""

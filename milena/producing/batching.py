@@ -1,19 +1,19 @@
-"""Decide which records travel in one batch, and when (pure).
+"""Decide which records go into one batch, and when a batch is sent (pure).
 
-A partition's records gather in its *open batch*. The batch is sealed when one of these holds:
+Each partition has a *lane*: its open batch, and the batches that wait to be sent. New records go into the *open batch*.
+The batch is sealed when one of these holds:
 
 - it is full;
 - its oldest record has waited for ``linger_ms``;
 - the program flushes;
-- a record that names its offset arrives. That record travels alone.
+- a record with ``if_match`` arrives. Such a record gets a batch for itself.
 
-Sealed batches wait in line as *shipments*. Each partition has at most one shipment in flight: requests on several
-connections may overtake each other, and sequence numbers must stay in order. A shipment is a batch, or a part of a
-batch that a node refused for its size.
+Sealed batches wait as *shipments*. A shipment is a batch, or a part of a batch that a node refused for its size. Each
+partition has at most one shipment in flight. If it had two, on two connections, the second could arrive first, and the
+log would refuse its sequence number.
 
-The buffer counts all records without an outcome: open, waiting or in flight. That bounds the memory.
-
-Where threads share an accumulator, the caller holds a lock.
+The buffer counts all records that are neither written nor failed: in open batches, waiting or in flight. Its limit
+bounds the memory. If threads share an accumulator, the caller holds a lock.
 """
 
 from bisect import bisect_right
@@ -37,7 +37,7 @@ RECORD_OVERHEAD_BYTES = 16
 
 KEY_OVERHEAD_BYTES = 5
 HEADER_OVERHEAD_BYTES = 11
-"""Lengths of the name and the value, and of the pair."""
+"""The most bytes that a header takes besides name and value: two lengths, and the start of the pair."""
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers | None) -> int:
@@ -56,10 +56,11 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers | None)
 
 @dataclass(slots=True, eq=False)
 class Shipment:
-    """The records [start, stop) of a batch, sent as one batch of the log.
+    """The records [start, stop) of a batch, which are sent in one request.
 
-    ``encoded`` and ``stamp`` stay the same from the first attempt on, unless the shipment is renewed: a log recognises
-    a retry by them. ``may_be_written`` is True if the result of some attempt is unknown.
+    ``encoded`` and ``stamp`` stay the same in all attempts, because the log recognises a retry by them. They change
+    only if the shipment gets a new producer id (``sender``: renew). ``may_be_written`` is True if the result of an
+    attempt is unknown.
     """
 
     batch: RecordBatch
@@ -86,9 +87,10 @@ class Shipment:
 
 
 class RecordRows:
-    """Records for one place, in order. ``keys`` (unless None), ``sizes`` and ``places`` are as long as ``values``.
+    """Records of one ``send_many`` call that go to the same partition, as columns of equal length.
 
-    ``places`` are the records' numbers among all that were sent together. ``size_bytes`` is the sum of the sizes.
+    ``places`` are the indexes of the records in the values of the call. ``keys`` is None if no record has a key.
+    ``size_bytes`` is the sum of ``sizes``.
     """
 
     __slots__ = ("_ends", "keys", "places", "size_bytes", "sizes", "values")
@@ -108,12 +110,12 @@ class RecordRows:
         self._ends: list[int] | None = None
 
     def cut(self, start: int, room_bytes: int, count_max: int) -> tuple[int, int]:
-        """Return how far the records from ``start`` on fit: the first that does not, and the size of those before it.
+        """Return the end (exclusive) of the records from ``start`` on that fit into ``room_bytes``, and their size.
 
-        At least one record always counts as fitting.
+        At least one record counts as fitting, even if it is larger.
         """
         if start == 0 and self.size_bytes <= room_bytes and len(self.values) <= count_max:
-            # If all records fit at once, the running sums are not needed. They cost as much as the rest of this work.
+            # All records fit, so the running sums are not needed. Computing them would double the cost.
             return len(self.values), self.size_bytes
         if self._ends is None:
             self._ends = list(accumulate(self.sizes))
@@ -124,16 +126,16 @@ class RecordRows:
 
 
 class MonotonicClock(Protocol):
-    """The clock that times when a batch was opened."""
+    """The clock that says when a batch was opened."""
 
     def now_ms(self) -> float:
         """Return milliseconds that never run backwards."""
 
 
 class Lane:
-    """The state of one partition: its open batch, the shipments in line, and its sequence.
+    """The state of one partition: its open batch, its waiting shipments, and its sequence.
 
-    While ``is_busy``, a task is sending. It looks at the lane again before it stops.
+    While ``is_busy``, a task sends the lane's shipments. Before it stops, it looks for new ones.
     """
 
     __slots__ = ("is_busy", "open", "partition", "sequence", "topic", "waiting")
@@ -168,7 +170,7 @@ class Accumulator:
         """Batches without an outcome, in the order in which they were opened."""
 
     def lane(self, topic: str, partition: int) -> Lane:
-        """Return the lane of a partition; the same object every time."""
+        """Return the lane of a partition. All calls return the same object."""
         key = (topic, partition)
         found = self._lanes.get(key)
         if found is None:
@@ -201,10 +203,10 @@ class Accumulator:
         timestamp_ms: int,
         size_bytes: int,
     ) -> tuple[RecordBatch, int] | None:
-        """Add a record to the open batch if there is room for it; return the batch and the record's number.
+        """Add a record to the open batch if that does not fill the batch; return the batch and the record's number.
 
-        The batch must stay below full. Most records take this path, so it is one call. If there is no such place, it
-        returns None and changes nothing; the caller then uses ``has_room`` and ``add``.
+        Otherwise change nothing and return None; the caller then uses ``has_room`` and ``add``. Most records take this
+        path, so it is one call.
         """
         batch = lane.open
         if (
@@ -250,7 +252,7 @@ class Accumulator:
     ) -> tuple[DeliveryPart, bool]:
         """Put as many records from ``start`` on into the lane's open batch as fit, at least one.
 
-        Return their place, and whether the lane is due, as ``add`` does.
+        Return where the records are, and whether the lane is due (see ``add``).
         """
         batch = lane.open
         if batch is None or not self.has_open(lane, rows.sizes[start]):
@@ -271,7 +273,10 @@ class Accumulator:
         return batch
 
     def _is_due(self, lane: Lane, batch: RecordBatch, first: int) -> bool:
-        """Return whether the lane is due after records from this number on. Seal the batch if it is full."""
+        """Seal the batch if it is full; return whether the lane is due, because the batch was sealed or just opened.
+
+        ``first`` is the number of the first added record in the batch.
+        """
         if batch.size_bytes + RECORD_OVERHEAD_BYTES >= self._batch_bytes:
             self.seal(lane)
             return True
@@ -288,7 +293,7 @@ class Accumulator:
         clock: MonotonicClock,
         if_match: int,
     ) -> RecordBatch:
-        """Put a record that must get the offset ``if_match`` into a batch of its own, in line behind the open batch."""
+        """Put a record that must get the offset ``if_match`` into a new batch, to be sent after the open batch."""
         batch = self._open(lane, clock, if_match)
         batch.add(key, value, headers, timestamp_ms, size_bytes)
         self.buffered_bytes += size_bytes
@@ -296,7 +301,7 @@ class Accumulator:
         return batch
 
     def seal(self, lane: Lane) -> None:
-        """Close the open batch for more records, and put it in line."""
+        """Close the open batch for more records, and add it to the waiting shipments."""
         batch, lane.open = lane.open, None
         if batch is not None:
             deadline_ms = batch.opened_ms + self._delivery_timeout_ms
@@ -326,11 +331,11 @@ class Accumulator:
         return lane.waiting.popleft()
 
     def put_back(self, lane: Lane, *shipments: Shipment) -> None:
-        """Put these shipments back in line, in this order, before all others."""
+        """Put these shipments before all waiting ones, in this order."""
         lane.waiting.extendleft(reversed(shipments))
 
     def settled(self, batch: RecordBatch) -> None:
-        """Free the batch's room in the buffer: all its records have outcomes."""
+        """Free the batch's bytes in the buffer, because all its records are written or failed."""
         if batch in self.unsettled:
             del self.unsettled[batch]
             self.buffered_bytes -= batch.size_bytes

@@ -1,7 +1,7 @@
 """Records that were sent together: one handle for all of them, with one outcome for each.
 
-A handle knows only which numbers of which batches its records have. Receipts are made when the program reads them. A
-record whose outcome is not read therefore costs nothing here.
+A handle knows only in which batches its records are, and their numbers there. A receipt is created when the program
+reads it. So a record whose receipt is not read needs no object.
 
 Threads: see ``milena.producing.delivery``.
 """
@@ -18,9 +18,9 @@ DeliveriesCallback = Callable[["Deliveries"], None]
 
 
 class DeliveryPart(NamedTuple):
-    """A run of records in one batch. The record at ``places[n]`` has number ``first + n`` in the batch.
+    """Records of one ``send_many`` call that are in one batch. Record ``places[n]`` has number ``first + n`` there.
 
-    Places count the values that were sent together, from 0.
+    ``places`` are indexes of the values that were sent together.
     """
 
     batch: RecordBatch
@@ -29,9 +29,10 @@ class DeliveryPart(NamedTuple):
 
 
 class DeliveryRun(NamedTuple):
-    """Records of one partition with the same outcome: an error, or written from ``base_offset`` on (None: unknown).
+    """Records of one partition with the same outcome: an error, or written from ``base_offset`` on.
 
-    ``places`` say which of the sent values these are, from 0, in ascending order.
+    ``base_offset`` is None if the offsets are not known (``acks=0``). ``places`` are indexes of the sent values,
+    ascending.
     """
 
     partition: int
@@ -88,10 +89,10 @@ class Deliveries:
         return self.receipts()
 
     def receipts(self) -> "DeliveryReceipts":
-        """Return the receipts of records that are done.
+        """Return the receipts; every record must have its outcome.
 
         Raises:
-            ClientError: the error of the first record that has one.
+            ClientError: the error of the first record that failed.
         """
         failed = [run for run in self.runs or () if run.error is not None]
         if failed:
@@ -103,7 +104,7 @@ class Deliveries:
     def when_done(self, callback: DeliveriesCallback) -> None:
         """Call ``callback`` when every record has its outcome.
 
-        The caller holds the producer's lock, which settling needs.
+        The caller holds the producer's lock, so that no batch is settled meanwhile.
         """
         left = len(self.parts)
 
@@ -118,7 +119,7 @@ class Deliveries:
 
 
 class DeliveryReceipts(Sequence[Receipt]):
-    """Receipts in the order of the values. They are made at the first access."""
+    """Receipts in the order of the values. They are created at the first access."""
 
     __slots__ = ("_deliveries", "_made")
 

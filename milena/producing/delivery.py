@@ -1,11 +1,11 @@
-"""A batch from the arrival of its records to their receipts, and the handle of one record.
+"""A batch of records with their outcomes, and ``Delivery``, the handle of one record.
 
-A record's handle is the batch and a number; the outcome is looked up there. A record that no task awaits therefore
-costs only its handle. An outcome that the program does not read is dropped without a log line.
+A handle has the batch and the record's number in it, and looks up the outcome there. So a record that no task awaits
+costs only its handle. An error that the program does not read is dropped without a log line.
 
 Threads: records are added under the producer's lock. Only the loop's thread sets outcomes. Any thread may wait. A
-waiter first joins the list and then reads ``is_settled``; ``settle`` does both in the reverse order. So no waiter is
-missed, without a lock.
+waiter first adds itself to ``waiters`` and then reads ``is_settled``. ``settle`` first sets the outcome and then wakes
+``waiters``. So each waiter is woken or sees the outcome, without a lock.
 """
 
 import asyncio
@@ -22,7 +22,10 @@ DeliveryCallback = Callable[[Receipt | None, ClientError | None], None]
 
 
 class DeliveryOutcome(NamedTuple):
-    """The result of the records from ``first`` on: an error, or written from ``base_offset`` on (None: unknown)."""
+    """The outcome of the records from number ``first`` on: an error, or written from ``base_offset`` on.
+
+    ``base_offset`` is None if the offsets are not known (``acks=0``).
+    """
 
     first: int
     base_offset: int | None
@@ -30,12 +33,12 @@ class DeliveryOutcome(NamedTuple):
 
 
 class RecordBatch:
-    """Records of one partition that travel together.
+    """Records of one partition that are sent together.
 
     Invariants:
         - keys and headers are as long as ``values``, or None if no record has any;
-        - record ``n`` has the timestamp at the last of ``_time_starts`` that is not above ``n``;
-        - outcomes ascend by ``first`` once the batch is settled, and cover all records.
+        - records ``_time_starts[i]`` to ``_time_starts[i + 1]`` (exclusive) have the timestamp ``_timestamps[i]``;
+        - once the batch is settled, the outcomes cover all records, and ascend by ``first``.
     """
 
     __slots__ = (
@@ -62,7 +65,10 @@ class RecordBatch:
         self.topic = topic
         self.partition = partition
         self.if_match = if_match
-        """The offset at which the record must be written, or not at all. Only a batch of one record has it."""
+        """The record is written only if this is the partition's next offset. None: no condition.
+
+        Only a batch of one record has a condition.
+        """
         self.opened_ms = opened_ms
         self.size_bytes = 0
         self.record_count = 0
@@ -172,15 +178,18 @@ class RecordBatch:
     def note(
         self, start: int, stop: int, *, base_offset: int | None, error: ClientError | None
     ) -> Sequence[tuple[int, DeliveryCallback]]:
-        """Note the outcome of the records in [start, stop); return their callbacks, which run before ``settle``."""
+        """Note the outcome of the records in [start, stop); return their callbacks.
+
+        The caller runs the callbacks and then calls ``settle``.
+        """
         self._outcomes.append(DeliveryOutcome(start, base_offset, error))
         self._outcomes.sort(key=lambda outcome: outcome.first)
         return [c for c in self.callbacks or () if start <= c[0] < stop]
 
     def settle(self, start: int, stop: int) -> None:
-        """Settle the records in [start, stop). The last of them wakes the waiters."""
+        """Count the records in [start, stop) as settled. If they were the last ones, wake the waiters."""
         if self._unsettled == stop - start:
-            # The records are now in the log, or failed. A handle that a program keeps must not keep them in memory.
+            # The records are written or failed. A program that keeps a handle must not keep their bytes in memory.
             self._values = []
             self._keys = self._headers = self.callbacks = None
         self._unsettled -= stop - start

@@ -1,11 +1,11 @@
 """A producer with a name writes the records of one source exactly once, also across crashes of the program.
 
-Records count from 0 in the order of their source. Each write is a transaction under the name. With its records, it
-commits how many records of the source are written: as the offset of a group on partition 0 of the topic. Both commit,
-or neither does.
+The records of the source are numbered from 0. Each write is a transaction, with the name as transactional id. It
+commits the records, and the number of the source's records that are written so far. This number is stored as the
+committed offset of a consumer group, on partition 0 of the topic. Both are committed, or neither.
 
-Only the name's present holder can commit. Therefore the group's offset at the moment when a program takes the name over
-is final. It does not matter where records go and how they are batched.
+A program that opens the producer takes the name over, and no other program can commit under the name from then on. So
+the number that it reads then is final. It does not depend on the partitions and batches of the records.
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ class _PositionLostError(Exception):
 
 
 class NamedProducer:
-    """Write the records of one source to one topic. An asynchronous context manager: entering it takes the name over.
+    """Write the records of one source to one topic. An asynchronous context manager: entering it takes over the name.
 
         async with client.named_producer("sensor-7", "measured") as producer:
             await producer.write(0, [b"21.5", b"21.7"])
@@ -61,9 +61,9 @@ class NamedProducer:
     After any error of ``write`` except ``ProducerFencedError``, you may write the same records again.
 
     Invariants:
-        - ``position`` is the cluster's position, unless the id has no next transaction. Then the producer asks the
-          cluster before the next write. The cluster has ``position`` or ``_perhaps``, or another program wrote
-          under the name.
+        - while the next transaction has started (``has_begun``), ``position`` is the number stored in the cluster;
+        - otherwise the result of the last write is unknown, and the producer asks the cluster before the next write.
+          The stored number is then ``position`` or ``_perhaps``, unless another program has written under the name.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class NamedProducer:
         self.name = name
         self.topic = topic
         self.position = 0
-        """How many records of the source are written; this is also the number of the next record."""
+        """The number of the source's records that are written, which is also the number of the next record."""
         self._transactions = transactions
         self._groups = groups
         self._perhaps: int | None = None
@@ -105,11 +105,11 @@ class NamedProducer:
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Write the records of the source that are not written yet, all or none; return those, with their receipts.
+        """Write those of the given records that are not written yet, all or none; return their deliveries.
 
         Args:
-            first: the number in the source of the first value; at most ``position``.
-            values: the records in their order. This argument and those below are as for ``Producer.send_many``.
+            first: the number of the first value in the source; at most ``position``.
+            values: consecutive records of the source; this and the other parameters are as in ``Producer.send_many``.
             keys: as many as values.
             partition: the partition of all records; it overrides the keys.
             headers: the headers of every record.
@@ -118,9 +118,9 @@ class NamedProducer:
         Raises:
             ValueError: records before ``first`` are missing, or ``first`` is negative.
             ProducerFencedError: another program took the name over. Stop.
-            UnknownResultError: they may or may not be written. The same call finds out.
-            TransactionAbortedError: none of them is written.
-            ClientError: none of them is written. The errors are those of ``Producer.send_many``.
+            UnknownResultError: the records may or may not be written. Call again with the same records.
+            TransactionAbortedError: no record was written.
+            ClientError: no record was written. The errors are those of ``Producer.send_many``.
         """
         _check_list(values)
         await self._make_sure()
@@ -143,7 +143,8 @@ class NamedProducer:
                         headers=headers,
                         timestamp_ms=timestamp_ms,
                     )
-                    # The topic may have been deleted and recreated. The earlier records would then be in the old one.
+                    # If the topic was deleted and created again, the earlier records and the position are lost. Do not
+                    # commit these records behind the gap.
                     if not await self._is_still_there():
                         raise _PositionLostError
                     tx.add_offsets(GROUP_PREFIX + self.name, {self._home: self._perhaps})
@@ -161,7 +162,7 @@ class NamedProducer:
             return deliveries
 
     async def _is_still_there(self) -> bool:
-        """Return whether the cluster still has our position. If it lost it with the topic, ``position`` goes back."""
+        """Return whether the cluster still has ``position``; if it was lost with the topic, set ``position`` back."""
         found = await self._committed()
         if found >= self.position:
             return True
@@ -174,7 +175,7 @@ class NamedProducer:
         return TopicPartition(self.topic, 0)
 
     async def _make_sure(self) -> None:
-        """Make sure that ``position`` is the cluster's position, and that the name is ours."""
+        """Make sure that no other program has the name, and that ``position`` is the number stored in the cluster."""
         if not self._is_open:
             raise ValueError("open the producer first: async with client.named_producer(...)")
         if self._fenced is not None:
@@ -193,7 +194,7 @@ class NamedProducer:
         self.position = found
 
     async def _take_over(self) -> int:
-        """Take the name over; return how many records are written under it."""
+        """Take over the name, which fences other programs; return the number of records written under it."""
         await self._transactions.begin()
         return await self._transactions.persist(self._committed)
 

@@ -44,16 +44,19 @@ class ProducerOptions:
     """
 
     acks: Acks = "all"
-    """The replicas that must have a record: ``all`` in sync, ``1`` (the leader), or ``0`` (no response is awaited)."""
+    """The replicas that must have a record before it counts as written: all in sync, the leader (1), or none (0)."""
 
     linger_ms: float = 5.0
-    """How long a record may wait for others to share its batch, in ms; 0 and above. A full batch does not wait."""
+    """How long a batch waits for further records, in ms; 0 and above. A full batch does not wait."""
 
     batch_bytes: int = 256 << 10
-    """The largest batch before compression, in bytes: 1 KiB to 32 MiB. A larger record travels alone."""
+    """The largest batch before compression, in bytes: 1 KiB to 32 MiB. A larger record gets a batch for itself."""
 
     buffer_bytes: int = 32 << 20
-    """The most bytes of keys and values without an outcome; at least ``batch_bytes``. When full, ``send`` waits."""
+    """Limit for the bytes of records that are neither written nor failed; at least ``batch_bytes``.
+
+    When the buffer is full, ``send`` waits.
+    """
 
     max_block_ms: float = 60_000
     """How long ``send`` waits for room before it raises ``BufferFullError``, in ms; 0 does not wait."""
@@ -77,7 +80,7 @@ class ProducerOptions:
     """The longest wait between two attempts, in ms."""
 
     partitioner: Partitioner | None = None
-    """Your own rule for the partition. None: the key's hash, and without a key, whole batches in turn."""
+    """A function that chooses the partition. None: by the key's hash; records without a key in turn, batch by batch."""
 
     key_serializer: Serializer = plain_bytes
     value_serializer: Serializer = plain_bytes

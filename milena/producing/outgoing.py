@@ -1,6 +1,6 @@
-"""Records that are sent together, as bytes and checked, before their partitions are known (pure).
+"""The records of one ``send_many`` call, serialized and checked, before their partitions are chosen (pure).
 
-They are columns, not objects. At a million records a second, loops in C do the work on each record.
+The records are columns instead of objects, so that loops in C do the work on each record.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutgoingRecords:
-    """Records that share headers and a timestamp (None: the time of sending)."""
+    """Records that share headers and a timestamp, as columns. ``timestamp_ms`` None: the time of sending."""
 
     keys: list[bytes | None] | None
     values: list[bytes | None]
@@ -30,7 +30,7 @@ class OutgoingRecords:
 
     @property
     def rows(self) -> RecordRows:
-        """All records, for one place."""
+        """All records as rows, for a single partition."""
         return RecordRows(self.keys, self.values, range(len(self.values)), self.sizes)
 
     def rows_at(self, places: Sequence[int]) -> RecordRows:
@@ -42,7 +42,7 @@ class OutgoingRecords:
 def _picked(column: list[T], places: Sequence[int]) -> Sequence[T]:
     if len(places) == 1:
         return [column[places[0]]]
-    # One call picks all. It returns a tuple only for two places or more.
+    # ``itemgetter`` picks all items in one call. For a single place it would return the item itself.
     found: tuple[T, ...] = itemgetter(*places)(column)
     return found
 
@@ -59,11 +59,11 @@ def outgoing_records(
     """Turn values and keys into bytes.
 
     Raises:
-        BadRecordError: a record cannot become bytes (the message has its place), or there are more or fewer keys than
+        BadRecordError: a record cannot be serialized (the message has its index), or there are more or fewer keys than
             values.
     """
     if isinstance(values, bytes | bytearray | memoryview | str):
-        # These are sequences too, of numbers or letters. A caller hardly means that.
+        # These types are sequences too. The caller most likely forgot the list around one value.
         raise BadRecordError(f"send_many takes a list of values, not {type(values).__name__}")
     if keys is not None and len(keys) != len(values):
         raise BadRecordError(f"{len(keys)} keys for {len(values)} values")

@@ -1,8 +1,8 @@
 """Choose the partition of a record: by its key's hash, in turn, or by the caller's own rule (pure).
 
-Keys use murmur2, as in Kafka, so that both put a key into the same partition. Records without a key stick to one
-partition until its batch is full or sent; then they move to the next. Whole batches take turns, not records: many small
-batches cost every node more than a few large ones.
+Keys are hashed with murmur2, as in Kafka, so that both put a key into the same partition. Records without a key go to
+one partition until its batch is full or sent, and then to the next partition. Otherwise each partition would get many
+small batches, which cost every node more than a few large ones.
 
 Source: KIP-480 (sticky partitioner), with turns instead of random choice.
 """
@@ -16,7 +16,7 @@ from milena.errors import BadRecordError
 from milena.model.partitioner import partition_for_key
 
 KEYS_REMEMBERED = 1 << 14
-"""How many keys' hashes are kept.
+"""Number of keys whose hash is cached.
 
 Programs repeat their keys, and murmur2 in Python costs more than sending a record.
 """
@@ -24,7 +24,7 @@ Programs repeat their keys, and murmur2 in Python costs more than sending a reco
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The input of a partitioner: the topic's partitions with leaders and replicas, and the cluster's nodes."""
+    """An argument of a partitioner: the topic's partitions with leaders and replicas, and the cluster's nodes."""
 
     topic: TopicView
     nodes: tuple[NodeView, ...]
@@ -36,7 +36,7 @@ class Topology:
 
 
 Partitioner = Callable[[bytes | None, bytes | None, Topology], int]
-"""A rule of the caller: (key, value, topology) to partition. Key and value are serialized. It must not block."""
+"""A function of the caller from (key, value, topology) to a partition. Key and value are bytes. It must not block."""
 
 key_partition = lru_cache(maxsize=KEYS_REMEMBERED)(partition_for_key)
 """The partition of a key, as Kafka's default partitioner chooses it."""
@@ -45,10 +45,10 @@ key_partition = lru_cache(maxsize=KEYS_REMEMBERED)(partition_for_key)
 def choose(
     partitioner: Partitioner, key: bytes | None, value: bytes | None, topology: Topology
 ) -> int:
-    """Return the partition that the caller's rule chooses, checked.
+    """Return the partition that the caller's function chooses.
 
     Raises:
-        BadRecordError: the rule failed, or returned a value that is no partition of the topic.
+        BadRecordError: the function failed, or returned a value that is no partition of the topic.
     """
     try:
         partition: object = partitioner(key, value, topology)
@@ -63,16 +63,13 @@ def choose(
 
 
 def available_partitions(topic: TopicView) -> tuple[int, ...]:
-    """Return the partitions that have a leader.
-
-    If none has, return all, because one may get its leader at any moment.
-    """
+    """Return the partitions that have a leader; return all if none has, because they may get one at any moment."""
     led = tuple(p.partition for p in topic.partitions if p.leader is not None)
     return led or tuple(p.partition for p in topic.partitions)
 
 
 def next_in_turn(available: Sequence[int], last: int) -> int:
-    """Return the first partition above ``last``, or else the first of all."""
+    """Return the first available partition with a number above ``last``, or the first one if there is none."""
     for partition in available:
         if partition > last:
             return partition

@@ -1,7 +1,7 @@
-"""Map each record of one topic to its lane (pure).
+"""Map each record of one topic to the lane of a partition (pure).
 
-A placement is made again when the topic's partitions or leaders change. The new one keeps only whose turn it is for
-records without a key.
+When the topic's partitions or leaders change, the placement is replaced by a new one. It continues with the next lane
+in turn for records without a key.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ from milena.producing.partitioner import (
 )
 
 _FRAME_BYTES = HEADER_BYTES + 32
-"""The bytes around a batch of one record: its header, and five columns."""
+"""The bytes that a batch of one record takes besides the record: the batch header, and the frame of five columns."""
 
 
 class TopicPlacement:
@@ -63,20 +63,20 @@ class TopicPlacement:
         self._available = available_partitions(topology.topic)
         self._partitioner = partitioner
         self.record_bytes_max = _record_bytes_max(topology.topic)
-        """The largest record that a batch of this topic can hold, in bytes, as far as the client knows."""
+        """The largest record that the topic accepts, in bytes, by the configs in the client's metadata."""
         self.timestamps = _timestamps(topology.topic)
-        """The timestamps that records may have, as far as the client knows."""
+        """The timestamps that the topic accepts, by the configs in the client's metadata."""
         self.needs_keys = "compact" in topology.topic.configs.get("cleanup.policy", "")
-        """True if nodes refuse a record without a key, and its whole batch with it, as far as the client knows."""
+        """True if the topic is compacted. Nodes then refuse a batch in which a record has no key."""
         last = -1 if previous is None else previous.sticky.partition
         self.sticky: Lane = self._lanes[next_in_turn(self._available, last)]
-        """The lane for records that may go to any partition, until its open batch is full."""
+        """The lane for records without a key, until its open batch is full."""
 
     def partition_for(self, key: bytes | None, value: bytes | None) -> int | None:
-        """Return the partition that the record's key or the caller's rule names; None: any.
+        """Return the partition that the caller's function or the record's key chooses; None: any partition.
 
         Raises:
-            BadRecordError: the rule failed.
+            BadRecordError: the caller's function failed.
         """
         if self._partitioner is not None:
             return choose(self._partitioner, key, value, self.topology)
@@ -85,10 +85,10 @@ class TopicPlacement:
     def partitions_for(
         self, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]
     ) -> list[int | None] | None:
-        """Return ``partition_for`` of each record; None if all records may go anywhere.
+        """Return the result of ``partition_for`` for each record; None if every record may go to any partition.
 
         Raises:
-            BadRecordError: the rule failed.
+            BadRecordError: the caller's function failed.
         """
         if self._partitioner is None and keys is None:
             return None
@@ -113,7 +113,7 @@ class TopicPlacement:
         )
 
     def advance(self) -> Lane:
-        """Move on to the next lane in turn, and return it. The batch of the last lane is closed."""
+        """Move on to the next lane in turn, and return it. The caller has sealed the batch of the last lane."""
         self.sticky = self._lanes[next_in_turn(self._available, self.sticky.partition)]
         return self.sticky
 
@@ -121,10 +121,10 @@ class TopicPlacement:
 def placed_rows(
     placement: TopicPlacement, records: OutgoingRecords, partition: int | None
 ) -> list[tuple[int | None, RecordRows]]:
-    """Return the rows of each partition, in the order in which they must be taken. Partition None means any.
+    """Return pairs of a partition (None: any) and its records, in the order in which they must be put into batches.
 
     Raises:
-        BadRecordError: the caller's rule failed, or there is no such partition.
+        BadRecordError: the caller's function failed, or there is no such partition.
     """
     if partition is not None:
         placement.lane(partition)
@@ -136,7 +136,8 @@ def placed_rows(
         return _rows_by_partition(records, chosen, range(len(chosen)))
     return [
         placed
-        # Records for any partition may not overtake records with a key: both may reach the same partition.
+        # A record without a key may get the same partition as one with a key. Their order there must be that of the
+        # call, so the records are split where ``chosen`` changes between None and a partition.
         for _, run in groupby(range(len(chosen)), lambda place: chosen[place] is None)
         for placed in _rows_by_partition(records, chosen, run)
     ]

@@ -3,10 +3,10 @@
 ``send`` picks the partition, puts the record into that partition's open batch, and returns. It waits only while the
 buffer is full. While a partition has batches to send, one task sends them to the log (``milena.producing.sender``).
 
-Threads: any thread may call ``offer``. The blocking façade does, so that a record costs no switch to the loop. One lock
-guards the state that ``offer`` uses. It is held for a few assignments at a time and never across a wait. ``offer``
-wakes the loop when a batch must be sent or timed on a lane that no task is sending on. All other state belongs to the
-loop.
+Threads: any thread may call ``offer``. The blocking producer calls it on the program's thread, so that a record does
+not wait for the loop's thread. One lock guards the state that ``offer`` uses. It is held for a few assignments at a
+time and never across a wait. All other state is used only on the loop's thread. ``offer`` wakes the loop if a batch is
+full or was just opened, unless a task is already sending the batches of that partition.
 """
 
 import asyncio
@@ -53,12 +53,12 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 ABORT_AFTER_MS = 5_000
-"""How long a producer goes on delivering when an exception leaves its block."""
+"""How long a producer still delivers records after an exception has left its block, in ms."""
 
 
 @unique
 class Needs(Enum):
-    """The reason why a record could not be taken at once."""
+    """The event for which ``offer`` would have to wait before it can take a record."""
 
     TOPIC = "the topic's partitions are not known"
     ROOM = "the buffer is full"
@@ -132,7 +132,7 @@ class Producer(Hinting, hints="Producer"):
         self._room_freed = threading.Condition(self._lock)
         """Wakes threads that wait for room; tasks of the loop wait in ``_room_waiters``."""
         self.times_freed = 0
-        """How often room was freed; see ``wait_for_room``."""
+        """The number of times that room was freed; see ``wait_for_room``."""
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: dict[Lane, asyncio.TimerHandle] = {}
@@ -170,7 +170,7 @@ class Producer(Hinting, hints="Producer"):
         on_delivery: DeliveryCallback | None = None,
         if_match: int | None = None,
     ) -> Delivery:
-        """Send a record. Waits while the buffer is full, and for the partitions of a topic that is new to the client.
+        """Send a record. Wait while the buffer is full, and for the metadata of a topic that is new to the client.
 
         Await the returned delivery for the receipt, or pass ``on_delivery``, or do neither.
 
@@ -183,7 +183,7 @@ class Producer(Hinting, hints="Producer"):
             timestamp_ms: ms since 1970; default: now.
             on_delivery: called with (receipt, None) or (None, error), on the loop's thread; it must not block.
             if_match: write the record only if this is the next offset of its partition. Name the partition by
-                ``partition`` or a key. The record travels alone.
+                ``partition`` or a key. The record is sent in a batch for itself.
 
         Raises:
             TargetNotFoundError: no such topic.
@@ -195,10 +195,10 @@ class Producer(Hinting, hints="Producer"):
             ClientClosedError: the producer is closed.
         """
         if self._is_turn_due:
-            # A program that only sends would never let the loop send its batches. The turn comes before the record is
-            # taken, so that a cancelled send has taken no record.
+            # If a program only calls ``send``, which needs no wait, the loop would never send its batches. The turn
+            # comes before the record is taken, so that a cancelled ``send`` has taken no record.
             await _Turn()
-            # Reset after the turn: a task that arrives during it also waits a turn, and does not overtake.
+            # Reset this after the turn. Otherwise another task could send during the turn, and overtake this record.
             self._is_turn_due = False
         found = (
             Needs.ROOM
@@ -229,23 +229,23 @@ class Producer(Hinting, hints="Producer"):
         timestamp_ms: int | None = None,
         on_delivery: DeliveriesCallback | None = None,
     ) -> Deliveries:
-        """Send records, all or none, as if by ``send`` one after the other, at a fraction of the cost.
+        """Take all of these records or none, at a fraction of the cost of ``send`` for each.
 
         Each record goes to the partition that ``send`` would choose; records without a key take turns in whole batches.
-        Each record has its own outcome. The call waits for room for all of them.
+        Each record has its own outcome. The call waits until the buffer has room for all of them.
 
         Args:
             topic: the topic's name.
             values: values that ``value_serializer`` takes; None is a tombstone.
-            keys: as many as values; keys that ``key_serializer`` takes, None for a record without a key.
+            keys: one key per value that ``key_serializer`` takes; None for a record without a key.
             partition: the partition of all records; it overrides the keys.
             headers: the headers of every record.
             timestamp_ms: the timestamp of every record.
             on_delivery: called once with the returned handle, when every record has its outcome.
 
         Raises:
-            RecordTooLargeError: a record is too large, as in ``send``, or all together exceed the buffer.
-            ClientError: as in ``send``. The error of one record names its place, from 0.
+            RecordTooLargeError: a record is too large, as in ``send``, or all records together exceed the buffer.
+            ClientError: the errors of ``send``. The error of one record has its index in ``values``.
         """
         records = self.outgoing(values, keys, headers, timestamp_ms)
         if self._is_turn_due:
@@ -273,9 +273,9 @@ class Producer(Hinting, hints="Producer"):
     async def close(self, timeout_ms: float | None = None) -> None:
         """Deliver every record, and refuse new ones. You may call it again.
 
-        Each record has its outcome when this returns. Some records may still be undelivered after ``timeout_ms``
-        (default: their own delivery timeout), or when this call is cancelled. They fail with ``ClientClosedError``, or
-        with ``UnknownResultError`` if they are in flight.
+        Each record has its outcome when this returns. Records that are not delivered within ``timeout_ms`` (None: their
+        delivery timeout), or when this call is cancelled, fail. Their error is ``ClientClosedError``, or
+        ``UnknownResultError`` for records in flight.
         """
         with self._lock:
             self._is_closing = True
@@ -291,7 +291,7 @@ class Producer(Hinting, hints="Producer"):
 
     @property
     def buffered_bytes(self) -> int:
-        """The bytes without an outcome, as ``buffer_bytes`` counts them."""
+        """The bytes of records that are neither written nor failed, as ``buffer_bytes`` counts them."""
         return self._accumulator.buffered_bytes
 
     # -- for programs and the blocking façade ------------------------------------------------------
@@ -307,16 +307,18 @@ class Producer(Hinting, hints="Producer"):
         on_delivery: DeliveryCallback | None,
         if_match: int | None,
     ) -> tuple[RecordBatch, int] | Needs:
-        """Take a record if that needs no waiting; return its batch and its number there. Any thread may call it.
+        """Take a record and return its batch and its number there; if that needs a wait, return what it needs.
+
+        Any thread may call this.
 
         Raises:
-            BadRecordError, RecordTooLargeError, ClientClosedError: as ``send``.
+            BadRecordError, RecordTooLargeError, ClientClosedError: see ``send``.
         """
         placement = self._topics.get(topic)
         if placement is None:
             self._check_unknown(topic)
             return Needs.TOPIC
-        # Plain bytes skip the call of a serializer.
+        # Without a serializer, bytes are used as they are, which saves a call per record.
         raw_key = None if key is None else self._raw_key(key)
         raw_value = (
             value if type(value) is bytes and self._has_plain_values else self._raw_value(value)
@@ -358,10 +360,10 @@ class Producer(Hinting, hints="Producer"):
         headers: Sequence[tuple[str, bytes | None]],
         timestamp_ms: int | None,
     ) -> OutgoingRecords:
-        """Return records for ``offer_many``. Any thread may call it.
+        """Serialize and check records for ``offer_many``. Any thread may call this.
 
         Raises:
-            BadRecordError: as ``send_many``.
+            BadRecordError: see ``send_many``.
         """
         if timestamp_ms is not None:
             check_timestamp(timestamp_ms)
@@ -381,10 +383,12 @@ class Producer(Hinting, hints="Producer"):
         partition: int | None,
         on_delivery: DeliveriesCallback | None,
     ) -> Deliveries | Needs:
-        """Take all of these records if that needs no waiting. Any thread may call it.
+        """Take all of these records; if that needs a wait, take none and return what it needs.
+
+        Any thread may call this.
 
         Raises:
-            BadRecordError, RecordTooLargeError, ClientClosedError: as ``send_many``.
+            BadRecordError, RecordTooLargeError, ClientClosedError: see ``send_many``.
         """
         placement = self._topics.get(topic)
         if placement is None:
@@ -400,18 +404,18 @@ class Producer(Hinting, hints="Producer"):
         return deliveries
 
     async def learn_topic(self, topic: str, partition: int | None) -> None:
-        """Find out the topic's partitions, as ``Needs.TOPIC`` asks for.
+        """Fetch the topic's metadata, for which ``Needs.TOPIC`` asks.
 
         Raises:
-            TargetNotFoundError, BadRecordError, UnreachableError: as ``send``.
+            TargetNotFoundError, BadRecordError, UnreachableError: see ``send``.
         """
         await self._topics.learn(topic, at_least=0 if partition is None else partition + 1)
 
     def wait_for_room(self, times_freed: int, timeout_s: float) -> bool:
-        """Block this thread, which is not the loop's, until room is freed; return False on a timeout.
+        """Block this thread, which must not be the loop's, until room is freed; return False on a timeout.
 
-        ``times_freed`` is the value from before the ``offer`` that found no room. So room that is freed in between is
-        not missed.
+        Read ``times_freed`` before the ``offer`` that finds no room. If room is freed between the two calls, this
+        returns at once.
         """
         assert self._loop is not None, "use the producer as a context manager"
         self._loop.call_soon_threadsafe(self._send_all)
@@ -425,7 +429,7 @@ class Producer(Hinting, hints="Producer"):
     def settle(
         self, shipment: Shipment, *, base_offset: int | None, error: ClientError | None
     ) -> None:
-        """Report the outcome of a shipment: first to callbacks, then to waiters. Then free its room."""
+        """Report the outcome of a shipment: run callbacks, then wake waiters, then free its bytes in the buffer."""
         batch = shipment.batch
         due = batch.note(shipment.start, shipment.stop, base_offset=base_offset, error=error)
         for number, callback in due:
@@ -442,7 +446,7 @@ class Producer(Hinting, hints="Producer"):
         self._room_freed.notify_all()
 
     def put_back(self, lane: Lane, shipments: Sequence[Shipment]) -> None:
-        """Put these shipments next on their lane."""
+        """Put these shipments before all others of their lane."""
         with self._lock:
             self._accumulator.put_back(lane, *shipments)
 
@@ -457,7 +461,7 @@ class Producer(Hinting, hints="Producer"):
             )
 
     def _check_unknown(self, topic: object) -> None:
-        """Refuse to look up a topic if the producer is not open, or if the topic's name is no text."""
+        """Raise an error if the producer is not open, or ``topic`` is no ``str``, before the topic is looked up."""
         self._check_open()
         if not isinstance(topic, str):
             raise BadRecordError(f"topic={topic!r}: a topic's name is text")
@@ -509,7 +513,7 @@ class Producer(Hinting, hints="Producer"):
         return batch, number
 
     def _check_fit(self, topic: str, records: OutgoingRecords, placement: TopicPlacement) -> None:
-        """Refuse records that the topic does not take, or that do not fit together: all or none is promised."""
+        """Refuse all records of a call if the topic does not accept one of them, or if they exceed the buffer."""
         if placement.needs_keys and (records.keys is None or None in records.keys):
             place = 0 if records.keys is None else records.keys.index(None)
             raise keyless(topic, place)
@@ -567,7 +571,7 @@ class Producer(Hinting, hints="Producer"):
         return deliveries
 
     def _lane_for(self, placement: TopicPlacement, partition: int | None, size_bytes: int) -> Lane:
-        """Return the lane of a partition; for None, the lane whose turn it is. A full batch ends its lane's turn."""
+        """Return the lane of a partition; for None, the lane in turn, or the next one if its batch is full."""
         if partition is not None:
             return placement.lane(partition)
         lane = placement.sticky
@@ -577,7 +581,7 @@ class Producer(Hinting, hints="Producer"):
         return lane
 
     def _close_batch(self, lane: Lane) -> None:
-        """End the lane's turn: its open batch is sent."""
+        """Seal the lane's open batch, so that it is sent."""
         if lane.open is not None:
             self._accumulator.seal(lane)
             self._is_turn_due = True
@@ -615,12 +619,15 @@ class Producer(Hinting, hints="Producer"):
                     has_waited = True
                 found = offer()
         finally:
-            # One freed batch may hold room for more than one record.
+            # The freed room may be enough for the next waiting task too.
             self._wake_room_waiters(1)
         return found
 
     async def _wait_for_room(self, deadline_ms: float, *, is_next: bool) -> None:
-        """Wait until room is freed, in the order of arrival. A task that found too little room is next again."""
+        """Wait until room is freed. Tasks wait in the order of arrival; ``is_next`` puts this one first.
+
+        A task that was woken and found too little room waits again as the first one.
+        """
         self._send_all()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if is_next:
@@ -647,13 +654,14 @@ class Producer(Hinting, hints="Producer"):
     def _wake(self, lane: Lane) -> None:
         assert self._loop is not None, "use the producer as a context manager"
         if threading.get_ident() == self._thread_id:
-            # Not at once: records sent in the same turn of the loop share a batch even without a linger.
+            # Do not send at once: with ``linger_ms=0``, records that are sent in one turn of the loop still share a
+            # batch.
             self._loop.call_soon(self._poke, lane)
         else:
             self._loop.call_soon_threadsafe(self._poke, lane)
 
     def _poke(self, lane: Lane) -> None:
-        """Make sure that the lane's batches are sent when they are due."""
+        """Start a task for the lane's batches if one is due, or a timer for the time when one will be due."""
         assert self._loop is not None
         if self._is_aborted:
             return
@@ -667,7 +675,7 @@ class Producer(Hinting, hints="Producer"):
         if timer is not None:
             timer.cancel()
         if lane.is_busy:
-            # The task takes its first shipment itself: a task that is cancelled before it starts has then taken none.
+            # The task itself takes its first shipment. If the task is cancelled before it starts, no shipment is lost.
             task = self._loop.create_task(self._run(lane))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -694,7 +702,7 @@ class Producer(Hinting, hints="Producer"):
             self._poke(lane)
 
     async def _abort(self) -> None:
-        """Send nothing more, and give every remaining record its outcome."""
+        """Stop sending, and settle every remaining record with an error."""
         self._is_aborted = True
         for timer in self._timers.values():
             timer.cancel()
@@ -724,12 +732,12 @@ def _call_together(callback: DeliveriesCallback, deliveries: Deliveries) -> None
     try:
         callback(deliveries)
     except Exception:
-        # The fault is the program's. It must not stop the delivery of other records.
+        # The callback belongs to the program. Its error must not stop the delivery of other records.
         logger.exception("delivery callback failed records=%d", len(deliveries))
 
 
 class _Turn:
-    """An awaitable that gives the loop one turn."""
+    """An awaitable that waits for one turn of the event loop."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -751,7 +759,7 @@ def _call(callback: DeliveryCallback, batch: RecordBatch, number: int) -> None:
         else:
             callback(outcome, None)
     except Exception:
-        # The fault is the program's. It must not stop the delivery of other records.
+        # The callback belongs to the program. Its error must not stop the delivery of other records.
         logger.exception(
             "delivery callback failed topic=%s partition=%d", batch.topic, batch.partition
         )

@@ -1,4 +1,4 @@
-"""Checks of a record. They find faults while the caller of ``send`` can still get the error (pure)."""
+"""Checks of a record inside of ``send``, so that its caller gets the error instead of a failed delivery (pure)."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from milena.records import Acks, Headers
 
 
 def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
-    """Return the headers as a batch holds them.
+    """Return the headers as a list of pairs, checked.
 
     Raises:
         BadRecordError: too many headers, or not pairs of text and bytes (or None).
@@ -34,7 +34,7 @@ def checked_headers(headers: Sequence[tuple[str, bytes | None]]) -> Headers:
 
 
 def _is_pair(header: object) -> bool:
-    # A mapping iterates over its names. A name of two letters would unpack into its letters.
+    # If the caller passed a dict, ``header`` is a name. A name of two letters would unpack like a pair.
     return isinstance(header, list | tuple) and len(header) == 2
 
 
@@ -57,10 +57,10 @@ def check_timestamp(timestamp_ms: int) -> None:
 
 
 def check_bounds(timestamp_ms: int, bounds: TimestampBounds, wall_ms: int) -> None:
-    """Refuse a timestamp for which a node would refuse a whole batch.
+    """Refuse a timestamp outside of the topic's bounds, because a node would refuse its whole batch.
 
     Raises:
-        BadRecordError: the topic does not take it, by this machine's clock.
+        BadRecordError: the timestamp is outside of the bounds, by this machine's clock.
     """
     earliest, latest = bounds.range_at(wall_ms)
     if not earliest <= timestamp_ms <= latest:
@@ -90,7 +90,7 @@ def check_condition(if_match: int, partition: int | None, acks: Acks) -> None:
 def keyless(topic: str, place: int | None = None) -> BadRecordError:
     """Return the error for a record without a key, before a node refuses its batch.
 
-    ``place`` is the record's place when several are sent together.
+    ``place`` is the index of the record if several are sent together.
     """
     which = "the record" if place is None else f"record {place}"
     return BadRecordError(
@@ -102,7 +102,7 @@ def keyless(topic: str, place: int | None = None) -> BadRecordError:
 def too_large(
     topic: str, size: int, record_bytes_max: int, buffer_bytes: int
 ) -> RecordTooLargeError:
-    """Return the error for a record of this size: no batch can hold it, or the buffer cannot."""
+    """Return the error for a record that is larger than the buffer, or than a batch of the topic may be."""
     if size > buffer_bytes:
         return RecordTooLargeError(
             f"a record of {size} bytes does not fit into buffer_bytes={buffer_bytes}"

@@ -3,9 +3,10 @@
 The judgement depends on what is known of the batch:
 
 - While every attempt is known to have written nothing, any producer may send the batch again.
-- Once the result of an attempt is unknown, only an idempotent producer may send it again, with exactly the same bytes.
-- If such a batch is given up, its result stays unknown, even if the last attempt certainly wrote nothing. The one
-  exception is a failed ``if_match`` that rules out all earlier attempts (``milena.producing.sender``).
+- Once the result of an attempt is unknown, only an idempotent producer may send the batch again, with the same bytes.
+- If a batch is given up after an attempt with unknown result, its result is unknown, even if the last attempt wrote
+  nothing. There is one exception: a failed ``if_match`` may prove that no attempt has written it
+  (``sender._rules_out``).
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from milena.errors import (
 
 @unique
 class Step(Enum):
-    """The step after a failed attempt."""
+    """The step that follows a failed attempt; see ``milena.producing.sender``."""
 
     RETRY = "send the same bytes again"
     SPLIT = "send the records in two batches"
@@ -36,7 +37,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The meaning of a failed attempt. ``is_fate_known``: this attempt wrote nothing."""
+    """The next step after a failed attempt. ``is_fate_known``: this attempt is known to have written nothing."""
 
     step: Step
     is_fate_known: bool
@@ -67,7 +68,7 @@ def judge(
     if isinstance(error, UNKNOWN):
         return Judgement(Step.RETRY if is_idempotent else Step.FAIL, is_fate_known=False)
     step = _NOTHING_WRITTEN.get(type(error), Step.FAIL)
-    # The log may hold the first bytes. Other bytes would write the records a second time.
+    # An earlier attempt may have written the batch. Splitting or renewing it would write the records a second time.
     if step is not Step.RETRY and may_be_written:
         step = Step.FAIL
     if step is Step.SPLIT and record_count == 1:
@@ -77,15 +78,15 @@ def judge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits that double from ``first_ms`` to ``most_ms``, each changed by a random share of up to ``jitter``."""
+    """Waits that double from ``first_ms`` to ``most_ms``, each made longer or shorter by a random part (``jitter``)."""
 
     first_ms: float
     most_ms: float
     jitter: float = 0.2
-    """The largest random share of a wait. Producers that failed together must not retry together."""
+    """The largest random change of a wait, as a fraction of it, so that producers that failed together retry apart."""
 
     def wait_ms(self, failures: int, chance: Random) -> float:
         """Return the wait in ms after this many failures in a row; ``failures`` is at least 1."""
-        # 2**30 times any first wait is above any bound. A larger shift would overflow the float.
+        # After 30 doublings the wait is above any limit. A much larger shift would overflow the float.
         exact = min(self.most_ms, self.first_ms * (1 << min(failures - 1, 30)))
         return exact * chance.uniform(1 - self.jitter, 1 + self.jitter)

@@ -10,13 +10,14 @@ The life of a shipment:
    *Renew*: log and producer disagree on the sequence, and it is certain that nothing was written. The shipment gets a
    new producer id, numbered from 0.
    *Fail*: give up.
-4. At its deadline, the shipment is given up. If all attempts are known to have written nothing, its sequence goes to
-   the next shipment. If the result of an attempt is unknown, the shipment is reported as unknown. The lane then
-   continues under a new producer id: the log could refuse its next number, or take it for another batch's.
+4. At its deadline, the shipment is given up. If all attempts are known to have written nothing, the next shipment gets
+   its sequence. If the result of an attempt is unknown, its records fail with ``UnknownResultError``, and the lane
+   continues under a new producer id. Under the old id, no next sequence would be safe: if the batch was written, the
+   same sequence would count as a retry of it; if not, the following one would leave a gap.
 
-A leader that hangs would block its lane for as long as a request may take. So while an idempotent shipment waits for
-its response, the sender refreshes the metadata every ``STALL_MS``. If the partition has another leader, the sender
-stops waiting: the new leader's log recognises the batch or takes it.
+A leader that hangs would block its lane until the request times out. So while an idempotent shipment waits for its
+response, the sender refreshes the metadata every ``STALL_MS``. If the partition has another leader, the sender stops
+waiting and sends the batch to it. The new leader's log recognises the batch if it was written already.
 """
 
 import asyncio
@@ -53,13 +54,13 @@ from milena.records import Acks, ProducerIdentity
 logger = logging.getLogger(__name__)
 
 STALL_MS = 1_000
-"""How long an append may take before the sender checks its leader; the check then repeats at this interval."""
+"""Interval in which the sender checks, during an append, whether the partition has another leader, in ms."""
 
 ENCODE_ON_LOOP_BYTES_MAX = 32 << 10
-"""Above this size, another thread compresses the batch, because that takes milliseconds."""
+"""Batches above this size are compressed on another thread, because that takes milliseconds."""
 
 ANSWER_MARGIN_MS = 250
-"""The node's timeout ends this much before a delivery's, so that its response still counts."""
+"""The node gets a timeout that ends this many ms before the deadline, so that its response arrives in time."""
 
 
 class AppendPort(Protocol):
@@ -85,7 +86,7 @@ class LeaderPort(Protocol):
     """Metadata of ``milena.cluster.metadata`` that the sender needs."""
 
     def leader_epoch(self, topic: str, partition: int) -> int | None:
-        """Return the leader epoch as last seen; None if it is unknown."""
+        """Return the leader epoch in the current metadata; None if it is unknown."""
 
     def mark_stale(self, topic: str | None = None) -> None:
         """Note that the metadata may have changed."""
@@ -95,7 +96,7 @@ class LeaderPort(Protocol):
 
 
 class ShipmentPort(Protocol):
-    """The receiver of a shipment's result."""
+    """The object to which the sender reports the results of shipments: the producer."""
 
     def settle(
         self, shipment: Shipment, *, base_offset: int | None, error: ClientError | None
@@ -103,7 +104,7 @@ class ShipmentPort(Protocol):
         """Give all records of the shipment this outcome."""
 
     def put_back(self, lane: Lane, shipments: Sequence[Shipment]) -> None:
-        """Send these shipments next; they replace one that was taken."""
+        """Send these shipments next; they replace one that the sender was given."""
 
 
 class Sender:
@@ -131,12 +132,12 @@ class Sender:
         self._identity: ProducerIdentity | None = None
         self._allocating: asyncio.Task[ProducerIdentity] | None = None
         self.fenced: ProducerFencedError | None = None
-        """The error that another producer holds our id; once set, nothing more is written."""
+        """The error if another producer has taken over the producer id; once set, nothing more is written."""
 
     async def deliver(self, lane: Lane, shipment: Shipment) -> None:
-        """Send a shipment until its outcome is known or its time is up, and report the outcome.
+        """Send a shipment until its outcome is known or its deadline has passed, and report the outcome.
 
-        Raises only if cancelled.
+        The only error that this raises is ``CancelledError``.
         """
         try:
             await self._deliver(lane, shipment)
@@ -148,7 +149,7 @@ class Sender:
             )
             raise
         except Exception as error:
-            # A bug must not leave records without an outcome, nor stop the lane.
+            # After a bug too, the records need an outcome, and the lane must continue.
             logger.exception("send failed topic=%s partition=%d", lane.topic, lane.partition)
             shipment.may_be_written = shipment.may_be_written or shipment.encoded is not None
             self._give_up(lane, shipment, UnexpectedAnswerError(f"the client failed: {error!r}"))
@@ -169,10 +170,10 @@ class Sender:
                 return
 
     def _is_replaced(self, lane: Lane, shipment: Shipment, error: ClientError) -> bool:
-        """Act on a failed attempt; return whether other shipments replace this one.
+        """Split or renew the shipment after a failed attempt, if that helps; return whether halves replace it.
 
         Raises:
-            ClientError: there is no other attempt.
+            ClientError: the shipment has failed, and is not sent again.
         """
         if shipment.encoded is None:
             # Nothing was sent: the request for a producer id failed.
@@ -221,7 +222,7 @@ class Sender:
     # -- one attempt -------------------------------------------------------------------------------
 
     async def _stamp(self, lane: Lane, shipment: Shipment) -> None:
-        """Number and encode the shipment, unless it already is."""
+        """Give the shipment its stamp and encode it, unless an earlier attempt did."""
         if shipment.encoded is not None:
             return
         if self.fenced is not None:
@@ -261,7 +262,8 @@ class Sender:
             if_match=shipment.batch.if_match,
         )
         was_sure = not shipment.may_be_written
-        # Without a response the result is unknown. Set it before the wait, so that a cancellation keeps it.
+        # Until a response arrives, the batch may be written. Set this before the wait, so that it also holds after a
+        # cancellation.
         shipment.may_be_written = True
         task = asyncio.ensure_future(append)
         try:
@@ -274,7 +276,7 @@ class Sender:
         return _checked(answer, shipment, self._options.acks)
 
     async def _watch(self, lane: Lane, task: "asyncio.Future[AppendAnswer]") -> AppendAnswer:
-        """Return the response, unless the partition gets another leader before it arrives."""
+        """Return the response; stop waiting for it if the partition gets another leader first."""
         if not self._options.is_sequenced:
             return await task
         epoch = self._leaders.leader_epoch(lane.topic, lane.partition)
@@ -306,11 +308,11 @@ class Sender:
     # -- identities --------------------------------------------------------------------------------
 
     async def _identity_but(self, spoiled: ProducerIdentity | None) -> ProducerIdentity:
-        """Return the producer's identity. If the lane cannot use it any more, get a new one for all lanes."""
+        """Return the producer's identity. If it equals ``spoiled``, get a new one, which all lanes then use."""
         if self._identity is None or self._identity == spoiled:
             if self._allocating is None or self._allocating.done():
                 self._allocating = asyncio.create_task(self._transport.allocate_producer())
-            # Several lanes wait for one id. Cancelling one of them must not cancel the request.
+            # Several lanes may wait for this request. Without the shield, cancelling one would cancel it for all.
             self._identity = await asyncio.shield(self._allocating)
         return self._identity
 
@@ -318,7 +320,7 @@ class Sender:
         try:
             return await self._identity_but(lane.sequence.spoiled)
         except NotPermittedError as error:
-            # The node's error names no topic, because producer ids belong to none. Add the topic of this record.
+            # The node's error is about a producer id and names no topic. Add the topic of these records.
             raise NotPermittedError(
                 f"{error.message}; nothing was written to {lane.topic}",
                 status=error.status,
@@ -338,7 +340,7 @@ class Sender:
     # -- outcomes ----------------------------------------------------------------------------------
 
     def _take_back(self, lane: Lane, shipment: Shipment) -> None:
-        """Return its sequence, which was not used, to the next shipment."""
+        """Give the unused sequence of a shipment to the next shipment."""
         if shipment.stamp is not None:
             lane.sequence.take_back(shipment.stamp)
 
@@ -367,10 +369,10 @@ async def _end(task: "asyncio.Future[AppendAnswer] | asyncio.Future[None]") -> N
 
 
 def _rules_out(error: ClientError, shipment: Shipment) -> bool:
-    """Return whether no attempt has written the shipment, and no late attempt will.
+    """Return whether a failed ``if_match`` proves that no attempt has written the shipment or ever will.
 
-    The shipment has a sequence, or there would be no earlier attempt. The log that refuses it does not know that
-    sequence, and has committed another batch at its offset.
+    A log that had the batch would recognise its sequence. The log that refuses the batch does not know the sequence,
+    and its committed end lies above ``if_match``. So another batch has that offset, and late attempts are refused too.
     """
     if not isinstance(error, ConditionFailedError) or shipment.stamp is None:
         return False
@@ -386,7 +388,7 @@ def _encode(shipment: Shipment, codec: Codec) -> bytes:
 
 
 def _checked(answer: AppendAnswer, shipment: Shipment, acks: Acks) -> AppendAnswer:
-    """Return the response if it can be true of this shipment."""
+    """Return the response if its offsets fit the number of records; otherwise raise ``UnexpectedAnswerError``."""
     base, last = answer.base_offset, answer.last_offset
     if base is None and last is None and acks == 0:
         return answer
@@ -398,7 +400,7 @@ def _checked(answer: AppendAnswer, shipment: Shipment, acks: Acks) -> AppendAnsw
 
 
 def _named(error: ClientError, lane: Lane) -> ClientError:
-    """Return the error in the terms of ``send``."""
+    """Return the error as ``Producer`` documents it."""
     if isinstance(error, TooLargeError):
         named = RecordTooLargeError(f"{lane.topic}-{lane.partition}: {error.message}")
         named.__cause__ = error

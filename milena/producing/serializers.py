@@ -1,6 +1,6 @@
 """Turn a program's objects into the bytes of a record (pure).
 
-A serializer is a function from an object to bytes. It never gets None: a missing key stays missing, and a missing value
+A serializer is a function from an object to bytes. It is not called for None: a key None means no key, and a value None
 is a tombstone.
 """
 
@@ -32,11 +32,11 @@ def plain_bytes(given: object) -> bytes:
 
 
 def json_bytes(given: object) -> bytes:
-    """Return compact JSON in UTF-8: the very bytes that the HTTP API stores for the same JSON key or value.
+    """Return compact JSON in UTF-8: the same bytes that the HTTP API stores for the same JSON key or value.
 
-    So a key that is written here and over HTTP goes to one partition, and compaction keeps one of its records. Text has
-    quotes: the key ``u1`` becomes ``"u1"``. Nodes keep the digits of numbers as a request writes them; this is the form
-    of Python's ``json``.
+    So records with one key go to the same partition, whether they are written here or over HTTP, and compaction sees
+    one key. Text has quotes: the key ``u1`` becomes ``"u1"``. Numbers have the digits that Python's ``json`` writes.
+    The HTTP API keeps the digits of the request.
 
     Raises:
         BadRecordError: JSON cannot hold the object.

@@ -1,6 +1,6 @@
-"""The topics that a producer writes to: looked up when a record first names them, and kept up to date.
+"""The topics that a producer writes to: each is looked up with its first record, and then kept up to date.
 
-Any thread may look up a topic; all other methods belong to the loop.
+Any thread may call ``get``; all other methods are called on the loop's thread.
 """
 
 from collections.abc import Callable
@@ -36,14 +36,14 @@ class TopicPort(Protocol):
         """Fetch the metadata now."""
 
     def listen(self, listener: Callable[[ClusterView], None]) -> Callable[[], None]:
-        """Call ``listener`` with each new view; return the function that ends this."""
+        """Call ``listener`` with each new view; return a function that removes the listener."""
 
 
 class TopicMakerPort(Protocol):
     """Calls of ``milena.cluster.transport`` that placements need."""
 
     async def can_make_topic(self, topic: str) -> bool:
-        """Have a missing topic created, if nodes create topics on the first write; return whether it is there."""
+        """Let nodes create a missing topic, if their settings allow that; return whether the topic exists."""
 
 
 class TopicPlacements:
@@ -88,7 +88,7 @@ class TopicPlacements:
         return self._placements.get(topic)
 
     async def learn(self, topic: str, *, at_least: int = 0) -> None:
-        """Look up a topic's partitions; there should be at least ``at_least``.
+        """Look up a topic, which must have at least ``at_least`` partitions.
 
         Raises:
             TargetNotFoundError: no such topic, and the nodes do not create it.

@@ -1,8 +1,9 @@
-"""Transactions of a program: its records and the consumed offsets commit together, or not at all.
+"""Transactions of a program: its records and its consumed offsets are committed together, or not at all.
 
-A transaction is a producer whose writes name it. Batching, sequences and retries are the producer's. The commit names
-what the receipts reported: how far each partition was written, and how many records. So a write whose response was lost
-cannot become part of the transaction unnoticed. The end of a transaction also begins the next one under the same id.
+A transaction is a producer whose writes name the transaction. Batching, sequences and retries are those of a producer.
+The commit names the acknowledged records: for each partition the end offset and the number of records. If a write whose
+response was lost is in the log anyway, the numbers do not match, and the cluster refuses the commit. The end of a
+transaction also begins the next one under the same transactional id.
 """
 
 import logging
@@ -33,7 +34,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TRANSACTION_TIMEOUT_MS = 30_000
-"""How long a transaction may be open by default, in ms."""
+"""Default limit of the time that a transaction may be open, in ms."""
 
 RETRY_MS = 100
 """The wait between two attempts to begin or end a transaction, in ms."""
@@ -85,7 +86,7 @@ class ConsumerSettings(Protocol):
 
     @property
     def group(self) -> str | None:
-        """The id of its group."""
+        """The id of the consumer's group."""
 
     @property
     def auto_commit(self) -> bool:
@@ -108,14 +109,14 @@ class ConsumerPort(Protocol):
         """The epoch under which the consumer commits."""
 
     def given_out(self) -> Mapping[TopicPartition, int]:
-        """Return the next offset of each partition whose records the program was given."""
+        """Return, for each partition, the offset after the last record that the program was given."""
 
     async def rewind(self) -> None:
-        """Give the records since the group's last commit again."""
+        """Go back to the group's committed offsets."""
 
 
 class TransactionalId:
-    """One transactional id, and the transaction that is open under it or comes next. One program uses it at a time."""
+    """A transactional id, and the identity of its next transaction, once known. One program uses an id at a time."""
 
     def __init__(
         self, name: str, *, timeout_ms: int, until_visible: bool, calls: TransactionCallsPort
@@ -129,20 +130,20 @@ class TransactionalId:
 
     @property
     def has_next(self) -> bool:
-        """True if the next transaction has started: as far as we know, no other program has taken the id since."""
+        """True if the next transaction has started, and no other program is known to use the id."""
         return self._next is not None
 
     async def take_over(self) -> None:
-        """Begin the next transaction before its first write. One attempt; raises as ``begin`` does."""
+        """Begin the next transaction now, and keep its identity for ``take``. It raises the errors of ``begin``."""
         self._next = await self.begin()
 
     def take(self) -> ProducerIdentity | None:
-        """Return the next transaction if it has started; a second call returns None."""
+        """Return the identity of the next transaction if it has started, and forget it; otherwise None."""
         found, self._next = self._next, None
         return found
 
     async def begin(self) -> ProducerIdentity:
-        """Begin a transaction; a transaction that is open under the id is aborted. One attempt.
+        """Begin a transaction, in one attempt; the cluster aborts a transaction that is open under the id.
 
         Raises:
             ClientError: the cluster cannot begin a transaction now.
@@ -150,7 +151,7 @@ class TransactionalId:
         return await self.calls.begin_transaction(self.name, timeout_ms=self.timeout_ms)
 
     def ended(self, identity: ProducerIdentity, next_epoch: int) -> None:
-        """Note that the transaction was decided, and that the next one is its successor."""
+        """Note that a transaction was committed or aborted, and that the next one has the epoch ``next_epoch``."""
         if next_epoch < PRODUCER_EPOCH_MAX:
             self._next = ProducerIdentity(identity.producer_id, next_epoch)
 
@@ -160,14 +161,14 @@ class TransactionalId:
 
 
 class TransactionWrites:
-    """Send the writes of a transaction, and keep what their responses reported (``ProducerCallsPort``)."""
+    """Send the writes of a transaction, and collect the offsets in their responses (a ``ProducerCallsPort``)."""
 
     def __init__(self, owner: TransactionalId) -> None:
         self._owner = owner
         self.identity: ProducerIdentity | None = None
         self._is_numbered = False
         self._ends: dict[TopicPartition, dict[int, int]] = {}
-        """The batches of each partition: first offset → end offset. A retried batch has the same entry."""
+        """For each partition, the batches: first offset → end offset. A retry of a batch sets the same entry again."""
 
     async def append(
         self,
@@ -196,7 +197,11 @@ class TransactionWrites:
         return answer
 
     async def allocate_producer(self, name: str | None = None) -> ProducerIdentity:
-        """Return the transaction's own id, once, for all partitions. If a lane spoils it, there is no other."""
+        """Return the transaction's identity, which all partitions use.
+
+        A second call means that a lane cannot use the identity any more, because the result of a write is unknown. The
+        transaction then cannot commit.
+        """
         del name
         assert self.identity is not None, "the transaction has started"
         if self._is_numbered:
@@ -209,7 +214,7 @@ class TransactionWrites:
         return self.identity
 
     async def can_make_topic(self, topic: str) -> bool:
-        """Return whether a topic is there now, as the transport does."""
+        """Return whether a topic exists, after creating it if nodes do that; see ``ClusterTransport``."""
         return await self._owner.calls.can_make_topic(topic)
 
     @property
@@ -225,16 +230,16 @@ class TransactionWrites:
 
 
 class Transaction(Producer):
-    """A producer whose records and added offsets commit together, or not at all.
+    """A producer whose records and added offsets are committed together, or not at all.
 
     Leaving its block commits. If an exception leaves the block, or a record could not be written, it aborts. Leaving
     the block may raise:
 
-        TransactionAbortedError   nothing of it counts: do its work again, in another transaction
+        TransactionAbortedError   the transaction was aborted: do its work again, in another transaction
         ProducerFencedError       another program took over the transactional id: stop
-        UnknownResultError        it may or may not be committed: no node could tell in time
-        MemberFencedError         another process took over the member's instance id: stop; nothing of it counts
-        MemberUnknownError, StaleMemberError   partitions moved to other members meanwhile; nothing of it counts
+        UnknownResultError        the transaction may or may not be committed: no node could tell in time
+        MemberFencedError         aborted, because another process took over the member's instance id: stop
+        MemberUnknownError, StaleMemberError   aborted, because other members have the partitions now
     """
 
     def __init__(
@@ -282,9 +287,9 @@ class Transaction(Producer):
         )
 
     def add_consumer(self, consumer: ConsumerPort) -> None:
-        """Commit this consumer's progress as part of the transaction; after an abort, its records are given again.
+        """Commit this consumer's offsets as part of the transaction; after an abort, it gives its records again.
 
-        The offsets are those that the consumer has given out when the block ends.
+        Committed are the offsets of the records that the consumer has given out when the block ends.
 
         Raises:
             ValueError: the consumer has no group, or commits by itself.
@@ -333,7 +338,7 @@ class Transaction(Producer):
     def settle(
         self, shipment: Shipment, *, base_offset: int | None, error: ClientError | None
     ) -> None:
-        """Settle as a producer does; a record that could not be written ends the transaction."""
+        """Settle as a producer does; a record that could not be written makes the transaction abort."""
         self._failure = self._failure or error
         super().settle(shipment, base_offset=base_offset, error=error)
 
@@ -373,7 +378,7 @@ class Transaction(Producer):
         self._owner.ended(identity, next_epoch)
 
     async def _abort_transaction(self, why: ClientError | None) -> None:
-        """Abort on the cluster if it responds. Otherwise the cluster aborts the transaction when its time is over."""
+        """Abort the transaction in the cluster. If no node responds, its timeout aborts it later."""
         identity = self._writes.identity
         assert identity is not None, "the transaction has started"
         try:
@@ -395,12 +400,12 @@ class Transaction(Producer):
     async def _decide(
         self, ask: Callable[[], Awaitable[int]], *, certain: type[ClientError]
     ) -> int:
-        """Ask for the end of the transaction until there is a response.
+        """Request the end of the transaction until there is a response; return the next transaction's epoch.
 
         Raises:
-            UnknownResultError: an attempt whose response was lost may have ended the transaction. A later response says
-                nothing of that attempt, unless it is of type ``certain``.
-            ClientError: the transaction did not end this way.
+            UnknownResultError: the response to an attempt was lost, and a later attempt was refused. The first one may
+                have ended the transaction. Only a refusal of type ``certain`` shows that it has not.
+            ClientError: the transaction was not ended by this call.
         """
         may_be_ended = False
 
@@ -427,7 +432,7 @@ class Transaction(Producer):
 
 
 async def persist(ask: Callable[[], Awaitable[T]], *, clock: Clock, patience_ms: float) -> T:
-    """Call ``ask`` until it succeeds or the patience is over. ``ask`` must be harmless to repeat."""
+    """Call ``ask`` until it succeeds or ``patience_ms`` have passed; ``ask`` must be harmless to repeat."""
     deadline_ms = clock.now_ms() + patience_ms
     while True:
         try:
@@ -439,7 +444,7 @@ async def persist(ask: Callable[[], Awaitable[T]], *, clock: Clock, patience_ms:
 
 
 def _aborted(message: str, why: ClientError) -> ClientError:
-    """Return the error for leaving a transaction that will never commit; ``why`` itself if it says so already."""
+    """Return the error for leaving the block of an aborted transaction; ``why`` itself if it is of that type."""
     if isinstance(why, TransactionAbortedError):
         return why
     answer = why if isinstance(why, AnswerError) else None
@@ -490,11 +495,11 @@ class TransactionalProducer:
 
     @property
     def has_begun(self) -> bool:
-        """True if the next transaction has started: the id is ours, as far as we know."""
+        """True if the next transaction has started, and no other program is known to use the transactional id."""
         return self._owner.has_next
 
     async def begin(self) -> None:
-        """Begin the next transaction now. An open transaction of the id is aborted; its former holder cannot commit.
+        """Begin the next transaction now. If another program has a transaction open under the id, it is aborted.
 
         Raises:
             ClientError: no node could begin it within ``delivery_timeout_ms``, or the cluster refuses.

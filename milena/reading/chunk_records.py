@@ -1,9 +1,9 @@
 """The records of a fetched chunk, built from columns (pure).
 
-One C loop over all columns makes the records, at a sixth of a microsecond each. Meanwhile the garbage collector would
-walk over the new records a dozen times, which takes twice as long as making them. So it is paused until they are there.
-Then it walks over them once, which takes as long as making them. If a few hundred are made at a time, and are gone
-before the next are made, it never does.
+One C loop over all columns creates the records, at a sixth of a microsecond each. While many records are created, the
+garbage collector would walk over them a dozen times, which takes twice as long as creating them. So the collector is
+paused meanwhile, and walks over them once afterwards. If a program takes a few hundred records at a time, and drops
+them before it takes the next, the collector does not run at all.
 """
 
 import gc
@@ -21,14 +21,14 @@ from milena.model.errors import CorruptBatchError
 from milena.records import ConsumedRecord, FetchedChunk, Headers
 
 BATCH_RECORDS_BYTES_MAX = 256 << 20
-"""The most bytes that one batch may unpack to: far above what topics allow, and still bearable for a process."""
+"""The most bytes that one batch may unpack to: far above what topics allow, and little enough for a process."""
 
 
 def records_of(chunk: FetchedChunk) -> list[ConsumedRecord]:
-    """Return the records of [start_offset, end_offset), in order. Control batches hold none.
+    """Return the records of a chunk with offsets in [start_offset, end_offset), in order. Skip control batches.
 
     Raises:
-        UnexpectedAnswerError: a batch had a valid checksum when it was fetched, but its content is no records.
+        UnexpectedAnswerError: the content of a batch cannot be decoded, although its checksum is valid.
     """
     records: list[ConsumedRecord] = []
     with _collector_paused():
@@ -40,7 +40,7 @@ def records_of(chunk: FetchedChunk) -> list[ConsumedRecord]:
 
 
 class ChunkRecords:
-    """The records of [start_offset, end_offset), in order, each made when it is taken. Control batches hold none."""
+    """The records of a chunk in [start_offset, end_offset), in order. A record is created when it is taken."""
 
     def __init__(self, chunk: FetchedChunk) -> None:
         self._chunk = chunk
@@ -59,12 +59,12 @@ class ChunkRecords:
 
     @property
     def is_done(self) -> bool:
-        """True if ``take`` returns no records and does not raise."""
+        """True if all records were taken, and no batch failed to decode."""
         return not self.has_records and self._error is None
 
     @property
     def next_offset(self) -> int:
-        """The offset to continue at: the next record, the batch that cannot be read, or the end of the chunk."""
+        """The offset at which to continue: of the next record, of the batch that cannot be read, or the chunk's end."""
         if self.has_records:
             return self._offsets[self._at]
         return self._chunk.next_offset if self._bad_offset is None else self._bad_offset
@@ -73,14 +73,14 @@ class ChunkRecords:
         """Return the next records, at most ``most``, from one or more batches.
 
         Raises:
-            UnexpectedAnswerError: as ``records_of``, once all records before that batch were taken.
+            UnexpectedAnswerError: the next batch cannot be decoded; all records before it were taken.
         """
         records: list[ConsumedRecord] = []
         with _collector_paused():
             while len(records) < most and self._at < len(self._offsets):
                 some = list(islice(self._made, most - len(records)))
                 self._at += len(some)
-                # Most calls need records of one batch only. Then nothing is copied.
+                # Most calls take records of one batch only. Then the list is not copied.
                 records = records + some if records else some
                 if self._at >= len(self._offsets):
                     self._advance()
@@ -118,7 +118,7 @@ def _columns(chunk: FetchedChunk, header: BatchHeader, position: int) -> RecordC
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector if it is on. A program that has switched it off keeps it off."""
+    """Pause the garbage collector; start it again at the end only if it was running."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -131,7 +131,7 @@ def _collector_paused() -> Iterator[None]:
 def _lazy_records(
     chunk: FetchedChunk, header: BatchHeader, columns: RecordColumns
 ) -> tuple[Sequence[int], Iterator[ConsumedRecord]]:
-    """Return the offsets of a batch's records in the chunk, and an iterator that makes the records."""
+    """Return the offsets of a batch's records within the chunk's bounds, and an iterator that creates the records."""
     offsets = offsets_of(header, columns)
     first = bisect_left(offsets, chunk.start_offset)
     last = bisect_left(offsets, chunk.end_offset)
@@ -146,7 +146,7 @@ def _lazy_records(
         _headers(columns.headers, first, last),
         strict=False,
     )
-    # This does what ``ConsumedRecord._make`` does, without its Python frame.
+    # ``ConsumedRecord._make`` would do the same, but with a Python call per record.
     return offsets[first:last], map(partial(tuple.__new__, ConsumedRecord), columns_of_records)
 
 

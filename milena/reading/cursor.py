@@ -1,15 +1,15 @@
 """The position of one reader in one partition, and how each response changes it (pure).
 
-``milena.reading.reader`` drives the cursor. It requests ``position`` and passes every response to ``take``. The cursor
-trusts no response: before it moves, it checks checksums, the order of batches and every offset. So each record is given
-out once and in order, or the error says why not.
+``milena.reading.reader`` drives the cursor. It fetches from ``position`` and passes every response to ``take``. The
+cursor trusts no response: before it moves, it checks checksums, the order of batches and every offset. So each record
+is given out once and in order, or an error is raised.
 
 Some readers first need the end of the partition: those that start relative to it (``LATEST``, ``LastN``), and those
-that stop at the end seen at the start. For them, ``must_pin`` asks for one response to ``pin_at``, which only the
-leader gives. All others begin with the first fetch.
+that stop at the end that the partition has at the start. For these, ``must_pin`` is True: the reader first fetches from
+``pin_at``, which only the leader answers, and passes the response to ``pin``. All others begin with the first fetch.
 
-A start that is no number is requested again until a response gives its offset. From then on the cursor requests exactly
-the next offset, from any node.
+If the start is no number, the reader requests it again until a response has its offset. From then on it requests
+exactly the next offset, from any node.
 """
 
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from milena.records import FetchedChunk, LastN, Position, StartAt, check_positio
 
 @unique
 class OnOutOfRange(Enum):
-    """The policy for an offset that is not there: deleted by retention, or above the end.
+    """The policy if the next offset does not exist, because retention deleted it or it is above the end.
 
-    ``FAIL`` raises. The others continue at that end of the partition and count the skipped offsets.
+    ``FAIL`` raises. ``EARLIEST`` and ``LATEST`` continue at the start or the end, and count the skipped offsets.
     """
 
     FAIL = "fail"
@@ -34,7 +34,7 @@ class OnOutOfRange(Enum):
 
 
 class FetchedData(Protocol):
-    """The response to a fetch, as the cursor needs it."""
+    """The fields of a response to a fetch that the cursor uses."""
 
     @property
     def data(self) -> bytes:
@@ -42,11 +42,11 @@ class FetchedData(Protocol):
 
     @property
     def start_offset(self) -> int:
-        """The offset of the requested position."""
+        """The offset to which the requested position was resolved."""
 
     @property
     def next_offset(self) -> int:
-        """The offset at which the node says to continue."""
+        """The offset from which the client should fetch next, as the node says."""
 
     @property
     def high_watermark(self) -> int:
@@ -69,7 +69,7 @@ class FetchedData(Protocol):
 class ReadPlan:
     """The range to read: [start, end).
 
-    Without ``is_following``, it also ends at the last stable offset that the partition had at the start.
+    Unless ``is_following``, reading also ends at the last stable offset that the partition has when reading starts.
     """
 
     topic: str
@@ -92,9 +92,9 @@ class ReadCursor:
     """The state of one reader.
 
     Invariants:
-        - ``position`` is a number from the first response on, and only grows (except for a reset);
-        - chunks that ``take`` returns are adjacent: each starts where the one before it ended;
-        - ``end`` is None while there is no end.
+        - ``position`` is a number from the first response on, and only grows, except if ``on_out_of_range`` moves it;
+        - a chunk that ``take`` returns starts where the one before it ended;
+        - ``end`` is None if the reader does not end.
     """
 
     def __init__(self, plan: ReadPlan) -> None:
@@ -105,11 +105,11 @@ class ReadCursor:
         self.readable_end = -1
         self.log_start_offset = -1
         self.skipped = 0
-        """How many offsets a reset skipped, because they were deleted before they could be read."""
+        """The number of offsets that were skipped, because their records were deleted before they were read."""
         self._is_pinned = False
         self._topic_tag = ""
         self._former_tags: set[str] = set()
-        """The tags of earlier topics with this name."""
+        """The tags (see ``topic_tag``) of deleted topics with this name."""
 
     @property
     def name(self) -> str:
@@ -118,13 +118,13 @@ class ReadCursor:
 
     @property
     def must_pin(self) -> bool:
-        """True if ``pin`` needs a response to ``pin_at`` before anything is read."""
+        """True if the reader must call ``pin``, with a response to a fetch from ``pin_at``, before it reads."""
         is_relative = self.plan.start is StartAt.LATEST or isinstance(self.plan.start, LastN)
         return not self._is_pinned and (is_relative or not self.plan.is_following)
 
     @property
     def pin_at(self) -> Position:
-        """The position to request for ``pin``; only the leader responds to it."""
+        """The position to fetch from for ``pin``; only the leader responds to such a fetch."""
         return self.plan.start if isinstance(self.plan.start, LastN) else StartAt.LATEST
 
     @property
@@ -133,15 +133,15 @@ class ReadCursor:
         return self.end is not None and isinstance(self.position, int) and self.position >= self.end
 
     def pin(self, answer: FetchedData) -> None:
-        """Take the present end of the partition from a response to ``pin_at``.
+        """Set the start or the end of reading by the partition's current end, from the response to ``pin_at``.
 
         Raises:
-            UnreadableOffsetError: the plan starts above that end, and may not reset.
+            UnreadableOffsetError: the plan starts above the end, and its policy is to fail.
         """
         self._check_bounds(answer)
         self._is_of_another(answer)
         start = self.plan.start
-        # A response to the last N records begins at the first of them.
+        # The response to ``LastN`` starts at the first of these records, so its start is not the partition's end.
         end = answer.readable_end if isinstance(start, LastN) else answer.start_offset
         self._is_pinned = True
         if not self.plan.is_following:
@@ -156,7 +156,7 @@ class ReadCursor:
             self.go_into_range(answer.log_start_offset, answer.high_watermark)
 
     def locate(self, answer: FetchedData) -> None:
-        """Move to the start of the response, and ignore its content.
+        """Set the position to the start of the response, and ignore its records.
 
         Raises:
             UnexpectedAnswerError: the response contradicts itself.
@@ -166,12 +166,14 @@ class ReadCursor:
         self.position = answer.start_offset
 
     def take(self, answer: FetchedData) -> FetchedChunk | None:
-        """Return the readable part of the response to ``position``, or None if there is nothing yet.
+        """Return the readable part of a response to a fetch from ``position``, and move behind it.
+
+        Return None if the response has no readable records.
 
         Raises:
             UnexpectedAnswerError: the response contradicts itself or the request.
             CorruptBatchError: a checksum does not match.
-            UnreadableOffsetError: records at the position were deleted, and the plan may not reset.
+            UnreadableOffsetError: records at the position were deleted, and the policy is to fail.
         """
         self._check_bounds(answer)
         if self._is_of_another(answer) and isinstance(self.position, int):
@@ -183,16 +185,17 @@ class ReadCursor:
             limit = min(limit, self.end)
         span = self._span(answer.data, start, limit)
         if limit <= start:
-            # There is nothing new. A follower that lags may send even records that it does not know to be committed.
+            # No committed record is new. A follower that lags may send records before it knows that they are committed.
             self.position = start
             return None
         if answer.log_start_offset > start and (span is None or span.base_offset > start):
-            # This is no hole of compaction: the records were deleted while the node read.
+            # The log start has moved above the position while the node read. So retention deleted the records; this is
+            # no gap that compaction left.
             self.position = start
             self.go_into_range(answer.log_start_offset, answer.high_watermark)
             return None
         if span is None or span.base_offset >= limit:
-            # Compaction left a hole here, up to the offset that the node reports, or beyond the end of reading.
+            # Compaction left a gap here, which ends at the offset that the node reports, or above the end of reading.
             self.position = limit if span else self._past_hole(answer, start, limit)
             return None
         end = min(span.next_offset, limit)
@@ -213,7 +216,7 @@ class ReadCursor:
         """Apply the plan's policy if the position is not in [log_start_offset, high_watermark].
 
         Raises:
-            UnreadableOffsetError: the policy is to fail.
+            UnreadableOffsetError: the position is outside, and the policy is to fail.
         """
         assert isinstance(self.position, int), self.position
         if log_start_offset <= self.position <= high_watermark:
@@ -232,10 +235,11 @@ class ReadCursor:
         self.position = target
 
     def _is_of_another(self, answer: FetchedData) -> bool:
-        """Return whether the response is from another topic than before, which was recreated under the same name.
+        """Return whether the response comes from a new topic, which replaced the deleted one of the same name.
 
         Raises:
-            UnexpectedAnswerError: the response is from a deleted topic; its node does not know of the deletion yet.
+            UnexpectedAnswerError: the response comes from a topic that is known to be deleted. Its node does not know
+                of the deletion yet.
         """
         tag, before = answer.topic_tag, self._topic_tag
         if not tag or tag == before:
@@ -249,7 +253,7 @@ class ReadCursor:
         return True
 
     def _begin_again(self, answer: FetchedData) -> None:
-        """Continue in the new topic where the policy says: the position belonged to the former topic.
+        """Continue in the new topic at the start or end, by the policy, because the position was one of the old topic.
 
         Raises:
             UnreadableOffsetError: the policy is to fail.
@@ -287,7 +291,7 @@ class ReadCursor:
         self.readable_end = max(self.readable_end, end)
 
     def _start_of(self, answer: FetchedData) -> int:
-        """Return the requested offset, which the response has to repeat if the reader knows it."""
+        """Return the response's start offset; if the reader requested a number, the offset must be the same."""
         if isinstance(self.position, int) and answer.start_offset != self.position:
             raise UnexpectedAnswerError(
                 f"{self.name}: asked for offset {self.position}, answered {answer.start_offset}"
@@ -295,7 +299,7 @@ class ReadCursor:
         return answer.start_offset
 
     def _span(self, data: bytes, start: int, limit: int) -> "_Span | None":
-        """Return where the batches that reach into [start, limit) lie in ``data``; check all batches."""
+        """Check all batches, and return where those with offsets in [start, limit) are in ``data``, or None."""
         span: _Span | None = None
         expected = 0
         for position, header in iterate_batches(data):
@@ -317,7 +321,7 @@ class ReadCursor:
         return span
 
     def _past_hole(self, answer: FetchedData, start: int, limit: int) -> int:
-        """Return where to continue after a response without batches: compaction may have left a hole."""
+        """Return the offset at which to continue after a response without batches, because compaction left a gap."""
         if answer.next_offset < start:
             raise UnexpectedAnswerError(
                 f"{self.name}: asked for offset {start}, told to go on at {answer.next_offset}"

@@ -1,8 +1,8 @@
 """Decode the bytes of records into a program's objects, and handle records that cannot be decoded (pure).
 
-A deserializer is a function from bytes to an object. It never gets None: a missing key stays missing, and a tombstone
-is None. Decoding comes after reading and is no part of it, so that it serves readers and consumers alike. A record that
-is skipped counts as read, and as done, like any other.
+A deserializer is a function from bytes to an object. It is not called for None: a missing key and the value of a
+tombstone stay None. A ``Decoder`` is separate from readers and consumers, and works with both. A record that is skipped
+counts as read and done, like any other.
 """
 
 import json
@@ -29,7 +29,7 @@ class OnUndecodable(Enum):
 
 
 class DecodedRecord(NamedTuple):
-    """A record with its key and value decoded. With an ``error`` (only under ``OnUndecodable.RAW``), both are bytes."""
+    """A record with decoded key and value. If ``error`` is set (only with ``OnUndecodable.RAW``), both are bytes."""
 
     topic: str
     partition: int
@@ -99,7 +99,7 @@ class Decoder:
         """Decode one record; return None if it is skipped.
 
         Raises:
-            UndecodableRecordError: the deserializers do not take its key or value, and the policy is to raise.
+            UndecodableRecordError: the key or value cannot be decoded, and the policy is to raise.
         """
         try:
             return DecodedRecord(
@@ -121,7 +121,7 @@ class Decoder:
     def records(self, source: Iterable[ConsumedRecord]) -> Iterator[DecodedRecord]:
         """Decode the records of a list, or of a blocking reader or consumer, one at a time.
 
-        Call it again after an error.
+        After an error, call this again with the same source; it continues behind the record.
         """
         for record in source:
             found = self.decode(record)
@@ -131,7 +131,7 @@ class Decoder:
     async def stream(self, source: AsyncIterable[ConsumedRecord]) -> AsyncIterator[DecodedRecord]:
         """Decode the records of a reader or a consumer, one at a time.
 
-        After an error, call it again: it continues behind the record.
+        After an error, call this again with the same source; it continues behind the record.
         """
         async for record in source:
             found = self.decode(record)

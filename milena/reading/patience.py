@@ -1,14 +1,14 @@
-"""How long a reader tolerates failures, and how long it waits between two attempts (pure)."""
+"""How long a client tolerates failures, and how long it waits between two attempts (pure)."""
 
 FIRST_WAIT_MS = 20.0
-"""The first wait, in ms. An election takes a few hundred ms, and early retries should not add to that."""
+"""The first wait, in ms. It is short compared to an election, so that a client continues soon after one."""
 WAIT_MS_MAX = 1_000.0
 BAD_ANSWERS_MAX = 5
-"""The most damaged or foreign responses in a row. A bad cable or a proxy recovers; another kind of server does not."""
+"""Give up after this many damaged or unexpected responses in a row: the server is probably no Milena node."""
 
 
 class Patience:
-    """Failures in a row: counted, timed, and forgotten at the first success."""
+    """Counts failures in a row, and the time since the first one. A success resets both."""
 
     def __init__(self, limit_ms: float) -> None:
         self._limit_ms = limit_ms

@@ -1,12 +1,11 @@
 """Read one partition over HTTP: fetch ahead, check every byte, and survive failures of nodes (asyncio shell).
 
-``milena.reading.cursor`` decides what to request and how a response counts. This module has the requests, the retries
-and the buffer. One task fetches ahead of the reader, at most ``prefetch_chunks`` responses. The reader takes them in
-order.
+``milena.reading.cursor`` decides what to request and checks the responses. This module sends the requests, retries, and
+buffers. One task fetches ahead of the reader, at most ``prefetch_chunks`` responses. The reader takes them in order.
 
-After any failed request, the next one asks for the same offset, so nothing is skipped or given out twice. Temporary
-failures (a leader that died, an election, a full node) are retried at growing intervals, until ``patience_ms`` have
-passed without a useful response. Permanent failures are raised at once.
+After a failed request, the next one asks for the same offset, so no record is skipped or given out twice. Temporary
+failures (a leader that crashed, an election, an overloaded node) are retried at growing intervals, until
+``patience_ms`` have passed without a useful response. Permanent failures are raised at once.
 """
 
 import asyncio
@@ -33,12 +32,12 @@ from milena.records import ConsumedRecord, FetchedChunk, Position, StartAt
 logger = logging.getLogger(__name__)
 
 FETCH_BYTES = 1 << 20
-"""The bytes of a request: more does not raise throughput, and a chunk's records are still few enough to hold."""
+"""Default limit of the bytes that one request fetches. More does not raise throughput, and takes more memory."""
 WAIT_MS = 5_000
-"""How long a node may wait for new records, in ms. A leader that stopped responding is noticed that much later."""
+"""How long a node may wait for new records, in ms. The longer, the later a reader notices a node that hangs."""
 PREFETCH_CHUNKS = 4
 PATIENCE_MS = 60_000
-"""Longer than an election, a restart and a recovery together, in ms."""
+"""Default limit of the time without a useful response, in ms: longer than an election, a restart and a recovery."""
 _EMPTY_PAUSE_MS = 50
 _AT_ONCE_MS = 20
 """A node that was asked to wait but responds empty within ``_AT_ONCE_MS`` is asked again after ``_EMPTY_PAUSE_MS``."""
@@ -64,7 +63,7 @@ class ReaderMetadataPort(Protocol):
     """Metadata of ``milena.cluster.metadata`` that a reader needs."""
 
     def mark_stale(self, topic: str | None = None) -> None:
-        """Note that what is known may be stale, because it led to a failure: fetch it again before the next use."""
+        """Note that the metadata led to a failure, and must be fetched again before the next use."""
 
 
 class PartitionReader:
@@ -74,13 +73,13 @@ class PartitionReader:
             async for record in reader:
                 print(record.offset, record.value)
 
-    A reader takes one of three ways to read: ``async for record in reader``, ``async for records in reader.batches()``,
-    or ``async for chunk in reader.chunks()``. You may leave the loop and continue later; nothing is lost. The loop ends
-    at the plan's end, or never if the plan follows without an end. Errors are raised at the position of the reader:
+    Use one of three loops: ``async for record in reader``, ``async for records in reader.batches()``, or
+    ``async for chunk in reader.chunks()``. You may leave the loop and continue later; no record is lost. The loop ends
+    at the plan's end, or never if the plan follows without an end. An error is raised after all records before it:
 
         TargetNotFoundError     no such topic or partition
         UnreadableOffsetError   the next offset was deleted, or is above the end; names the readable range
-        UnexpectedAnswerError   damaged or contradictory responses, again and again
+        UnexpectedAnswerError   several damaged or contradictory responses in a row
         NeverReachedError       no node has ever responded to the client
         other ClientErrors      no useful response for ``patience_ms``
     """
@@ -110,14 +109,14 @@ class PartitionReader:
         self._task: asyncio.Task[None] | None = None
         self._is_open = False
         self._is_verified = False
-        """True if the last response was damaged: the node should check the next one before it sends it."""
+        """True if the last response was damaged. The next request then asks the node to verify what it sends."""
         self._records: Iterator[ConsumedRecord] = iter(())
         self._skipped_told = 0
         self._begins_at: Position = plan.start
         self._last: ConsumedRecord | FetchedChunk | None = None
 
     async def __aenter__(self) -> Self:
-        """Find out where to begin and end, as far as that depends on the present end of the partition."""
+        """Ask for the partition's end, if the start or the end of reading depends on it."""
         while self._cursor.must_pin:
             await self._attempt(self._pin)
         self._begins_at = self._cursor.position
@@ -135,21 +134,21 @@ class PartitionReader:
             self._task.cancel()
             await asyncio.wait((self._task,))
             if not self._task.cancelled():
-                # Read an error that no caller has met, so that asyncio does not report it as never retrieved.
+                # Read the exception, so that asyncio does not report it as never retrieved.
                 self._task.exception()
 
     # -- position ----------------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int | None:
-        """The offset at which a new reader would continue; None before the first record, unless it is known."""
+        """The offset at which a new reader would continue; None while the start is not located."""
         match self._last:
             case ConsumedRecord():
                 return self._last.offset + 1
             case FetchedChunk():
                 return self._last.next_offset
             case None:
-                # The cursor is ahead of the reader: it is where the fetches are.
+                # Do not use the cursor's position, because the cursor is ahead of the records that were given out.
                 return self._begins_at if isinstance(self._begins_at, int) else None
 
     @property
@@ -159,24 +158,24 @@ class PartitionReader:
 
     @property
     def high_watermark(self) -> int | None:
-        """The greatest high watermark of any response; None before the first."""
+        """The greatest high watermark of all responses so far; None before the first response."""
         return None if self._cursor.high_watermark < 0 else self._cursor.high_watermark
 
     @property
     def last_stable_offset(self) -> int | None:
-        """The greatest last stable offset of any response, where committed records end; None before the first."""
+        """The greatest last stable offset (end of committed records) of all responses so far; None before the first."""
         return None if self._cursor.readable_end < 0 else self._cursor.readable_end
 
     @property
     def skipped(self) -> int:
-        """How many offsets were deleted unread and skipped, as ``on_out_of_range`` allows."""
+        """The number of offsets that were skipped, because their records were deleted before they were read."""
         return self._cursor.skipped
 
     async def locate(self) -> int:
-        """Return the offset at which the reader begins; find it out now if needed. Call this before reading.
+        """Return the offset at which the reader begins, asking a node if needed. Call this before reading.
 
         Raises:
-            ClientError: as reading does.
+            ClientError: the errors of reading.
         """
         while not isinstance(self._cursor.position, int):
             await self._attempt(self._locate)
@@ -199,7 +198,7 @@ class PartitionReader:
             self._records = iter(records_of(chunk))
 
     async def batches(self) -> AsyncIterator[list[ConsumedRecord]]:
-        """Yield the records of one chunk at a time, never an empty list: the quickest way to whole records."""
+        """Yield the records of one response at a time, never an empty list. This is the fastest way to get records."""
         async for chunk in self.chunks():
             records = records_of(chunk)
             if records:
@@ -221,7 +220,7 @@ class PartitionReader:
         if chunk is not None:
             self._room.release()
             return chunk
-        # Put the end back, for a caller that asks again.
+        # Put the end mark back, so that a later call ends too instead of waiting.
         self._fetched.put_nowait(None)
         if self._task.cancelled():
             raise ClientClosedError(f"the reader of {self._cursor.name} was closed")
@@ -231,7 +230,7 @@ class PartitionReader:
     # -- fetching ----------------------------------------------------------------------------------
 
     async def _fetch_ahead(self) -> None:
-        """Fetch until the end, as far ahead as there is room. This is the task."""
+        """Fetch until the end, at most ``prefetch_chunks`` ahead of the reader; runs as the reader's task."""
         while not self._cursor.is_done:
             await self._room.acquire()
             chunk = None
@@ -246,19 +245,21 @@ class PartitionReader:
         """Make one attempt. After a temporary failure, wait and return None.
 
         Raises:
-            ClientError: the failure is permanent, or the patience is over.
+            ClientError: the failure is permanent, or failures have lasted for ``patience_ms``.
         """
         try:
             return await work()
         except CorruptBatchError as error:
-            # Damaged in transit, or on the node's disk. The node checks its copy now, and has it restored.
+            # The batch was damaged in transit, or on the node's disk. With ``is_verified``, the node checks its replica
+            # and has it restored if needed.
             self._is_verified = True
             bad = UnexpectedAnswerError(f"{self._cursor.name}: damaged answers: {error.message}")
             await self._be_patient(bad, cause=error)
         except UnexpectedAnswerError as error:
             await self._be_patient(error)
         except OutOfRangeError:
-            # A request for the end is never out of range. A node that says so would keep us in this recursion forever.
+            # A request for the end is never out of range. If a faulty node says that it is, this call must not recurse
+            # without an end.
             if work == self._go_into_range:
                 raise
             await self._attempt(self._go_into_range)
@@ -287,9 +288,9 @@ class PartitionReader:
         self._patience.on_success()
 
     async def _go_into_range(self) -> None:
-        """Ask the leader for the readable range.
+        """Ask the leader for the readable range, and apply the policy if the position is outside of it.
 
-        The cursor fails, or moves there and is requested again in a moment.
+        Unless the policy fails, raise ``UnreachableError``, so that ``_attempt`` waits and the fetch is retried.
         """
         position = self._cursor.position
         if not isinstance(position, int):
@@ -306,7 +307,7 @@ class PartitionReader:
     async def _fetch(self) -> FetchedChunk | None:
         cursor = self._cursor
         before, begun_ms = cursor.position, self._clock.now_ms()
-        # A reader that ends at the end seen at the start must not wait: a hole may follow the last record.
+        # A reader with a fixed end must not wait for new records: below its end, there may be only a gap.
         wait_ms = self._wait_ms if self.plan.is_following else 0
         answer = await self._transport.fetch(
             self.plan.topic,
@@ -330,7 +331,7 @@ class PartitionReader:
         return chunk
 
     def _tell_skipped(self) -> None:
-        """Log skipped records: a reader that continues over deleted records must not do so silently."""
+        """Log a warning if offsets were skipped since the last call, because records were deleted unread."""
         if self._cursor.skipped > self._skipped_told:
             logger.warning(
                 "records were deleted before they were read topic=%s partition=%d skipped=%d",
@@ -341,7 +342,7 @@ class PartitionReader:
             self._skipped_told = self._cursor.skipped
 
     async def _ask(self, position: Position) -> FetchedData:
-        """Fetch at a position, without waiting, to learn its offset and the partition's bounds."""
+        """Fetch from a position, without waiting for records, to get its offset and the partition's bounds."""
         return await self._transport.fetch(
             self.plan.topic, self.plan.partition, offset=position, max_bytes=1, wait_ms=0
         )

@@ -1,7 +1,7 @@
-"""Several partitions as one stream of records: one after the other, as they come, or merged by time.
+"""Several partitions as one stream of records: one after the other, as they arrive, or merged by timestamp.
 
-Within a partition, the order is always that of its offsets. Between partitions the log promises no order, so a reader
-of several partitions has to choose one.
+Within a partition, the order is always that of its offsets. Between partitions the log promises no order, so these
+functions offer three.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from milena.records import ConsumedRecord
 Records = list[ConsumedRecord]
 
 _MERGED_AT_ONCE = 1_000
-"""The records that a merge yields at a time."""
+"""Number of records in one list that ``by_time`` yields."""
 
 
 async def one_after_the_other(readers: Sequence[PartitionReader]) -> AsyncGenerator[Records, None]:
-    """Yield all of the first partition, then all of the second, and so on."""
+    """Yield all records of the first partition, then all of the second one, and so on."""
     for reader in readers:
         async for records in reader.batches():
             yield records
 
 
 async def as_they_come(readers: Sequence[PartitionReader]) -> AsyncGenerator[Records, None]:
-    """Yield records as partitions have them. This is the only order in which a reader can follow several partitions."""
+    """Yield records as they arrive. Only this order works with readers that follow partitions without an end."""
     streams = [reader.batches() for reader in readers]
     waiting = {asyncio.create_task(_next(stream)): stream for stream in streams}
     try:
@@ -40,14 +40,14 @@ async def as_they_come(readers: Sequence[PartitionReader]) -> AsyncGenerator[Rec
     finally:
         for task in waiting:
             task.cancel()
-        # Read the errors beside the one that is raised, so that asyncio does not report them.
+        # Read the exceptions of the other tasks, so that asyncio does not report them as never retrieved.
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def by_time(readers: Sequence[PartitionReader]) -> AsyncGenerator[Records, None]:
-    """Yield records merged by timestamp: the next record is that of the partition whose next record is the oldest.
+    """Yield records merged by timestamp: of the next records of all partitions, the one with the lowest comes first.
 
-    Timestamps are the producers', and need not ascend within a partition. The partition's order is kept nevertheless.
+    Producers set timestamps, so these may fall within a partition. The order of offsets is kept there.
     """
     heads: list[tuple[int, int]] = []
     streams = [reader.batches() for reader in readers]
