@@ -14,7 +14,7 @@ from http_api.serving.dispatch import Dispatcher
 from milena.model.contained import ContainedErrors
 
 SHUTDOWN_TIMEOUT_S = 10.0
-"""How long requests under way may take once the server stops."""
+"""Time that requests in progress get to finish when the server stops, in seconds."""
 
 
 def build_runner(
@@ -27,10 +27,16 @@ def build_runner(
     contained: ContainedErrors | None = None,
     shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
 ) -> web.ServerRunner:
-    """The API on aiohttp's bare server; called on the event loop that will serve it.
+    """Return a runner of the API on aiohttp's low-level server. Call it on the event loop that will serve the API.
 
-    ``origins``: of other pages. ``hosts``: further names of the cluster. ``proxies``: that are believed about where
-    requests come from.
+    Args:
+        ports: the interfaces of the node.
+        origins: origins whose pages may call the API (CORS).
+        hosts: further host names under which the cluster is reached.
+        proxies: addresses or networks of trusted proxies, whose headers name the client's address.
+        is_metrics_public: whether ``/metrics`` needs no credentials.
+        contained: counts unexpected errors; None: a new counter.
+        shutdown_timeout_s: time that requests in progress get to finish.
     """
     routes = with_public_metrics(ROUTES) if is_metrics_public else ROUTES
     dispatcher = Dispatcher(

@@ -1,4 +1,4 @@
-"""Callers and their rights: the values, and the port by which handlers and the quick lane get them from the node."""
+"""Callers (authenticated clients) and their rights, and the port through which the API gets them from the node."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,34 +12,34 @@ from raft_meta.machine.image import Grant
 OPEN = -2
 """The version of a cluster in which every caller may do everything."""
 UNCERTAIN = -1
-"""The version of a node whose knowledge of access is too old: it refuses all callers."""
+"""The version while the node's access data is too old to rely on; the node then refuses all callers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """A caller with good credentials, at one version of the cluster's access data."""
+    """A client with valid credentials, and its rights at one version of the cluster's access data."""
 
     principal: str
     version: int
     permissions: Permissions | None = None
     """None: the caller may do everything."""
     user: str | None = None
-    """The user that calls, or whose token the caller sent."""
+    """The user that authenticated, or the owner of the token that was sent."""
     user_index: int = 0
     token_id: str | None = None
     grants: tuple[Grant, ...] = ()
-    """The grants of the token; empty: all rights of the user."""
+    """The grants of the token; empty: the token has all rights of its user."""
     is_superuser: bool = False
     has_password: bool = False
-    """The caller sent the user's password, not a certificate or token."""
+    """Whether the caller authenticated with the user's password, and not with a certificate or token."""
     is_enforced: bool = True
-    """Otherwise refusals are only logged."""
+    """Whether requests without the needed right are refused. If False, the refusal is only logged."""
     host: str = ""
     """The address of the caller if its rights depend on it; empty: they hold from any address."""
     expires_ms: int = 0
     """When the credentials expire (wall ms); 0: never."""
     keys_version: int = 0
-    """The version of the issuer's keys that verified the token; 0: the token is not an issuer's."""
+    """The version of the external issuer's keys that verified the token; 0: no external issuer signed it."""
 
     @property
     def known_principal(self) -> str:
@@ -47,7 +47,7 @@ class Caller:
         return "" if self.version == OPEN else self.principal
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Return whether the caller may do this to the resource of this name."""
+        """Return whether the caller may perform the operation on the resource of this type and name."""
         return self.permissions is None or self.permissions.may(operation, kind, name)
 
     def may_create(self, topic: str) -> bool:
@@ -57,11 +57,11 @@ class Caller:
         )
 
     def may_with_all(self, operation: Operation, kind: ResourceType) -> bool:
-        """Return whether the caller may do this to all present and future resources of this type."""
+        """Return whether the caller may perform the operation on all present and future resources of this type."""
         return self.permissions is None or self.permissions.may_with_all(operation, kind)
 
     def may_with_some(self, operation: Operation, kind: ResourceType) -> bool:
-        """Return whether the caller may do this to a resource of this type."""
+        """Return whether the caller may perform the operation on at least one resource of this type."""
         return self.permissions is None or self.permissions.may_with_some(operation, kind)
 
 
@@ -77,7 +77,7 @@ class CallersPort(Protocol):
         """The version of the cluster's access data; or ``OPEN`` (no credentials) or ``UNCERTAIN`` (all are refused)."""
 
     def holds(self, caller: Caller) -> bool:
-        """Return whether a result about a caller still holds."""
+        """Return whether the caller's rights and credentials are still valid, without a new check."""
 
     def known(
         self,
@@ -87,10 +87,13 @@ class CallersPort(Protocol):
         *,
         is_under_way: bool = False,
     ) -> Caller | None:
-        """Return the caller with this header and address, if that needs no wait; None: ``identify`` must be awaited.
+        """Authenticate a caller if that needs no wait; None: await ``identify`` instead.
 
-        ``certificate`` is the connection's, and counts if there is no header. ``is_under_way``: this request's password
-        was checked already. It is checked again only if it was changed.
+        Args:
+            authorization: the ``Authorization`` header; None without one.
+            host: the client's address.
+            certificate: the connection's certificate, which is used if there is no header.
+            is_under_way: this request's password was checked already. Check it again only if it was changed since.
 
         Raises:
             UnauthenticatedError: the credentials are wrong or missing.
@@ -99,12 +102,12 @@ class CallersPort(Protocol):
         """
 
     def turned_away(self, host: str) -> TooManyRequestsError | None:
-        """Return the refusal of unknown passwords from this address, or None: the node would check one."""
+        """Return the error with which unchecked passwords from this address are refused now; None: they are checked."""
 
     async def identify(
         self, authorization: str | None, host: str, certificate: ClientCertificate | None = None
     ) -> Caller:
-        """Return the caller, as ``known`` does, and wait if that is necessary.
+        """Authenticate a caller as ``known`` does, and wait for the check of a password if necessary.
 
         Raises:
             UnauthenticatedError: the credentials are wrong or missing.

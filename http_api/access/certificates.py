@@ -18,17 +18,17 @@ class ClientCertificate:
     digest: bytes
     """SHA-256, unique to the certificate."""
     names: tuple[str, ...]
-    """``CN:`` and the common name; ``DNS:``, ``URI:``, ``EMAIL:`` and each alternative name of the kind."""
+    """The certificate's names, each with a prefix: ``CN:`` (common name), or ``DNS:``, ``URI:``, ``EMAIL:``."""
     expires_ms: int
     """When the certificate expires (wall ms)."""
 
 
 def certificate_of(transport: asyncio.BaseTransport) -> ClientCertificate | None:
-    """Return the certificate of a connection's client, or None: it presented none, or the server asked for none."""
+    """Return the certificate of a connection's client; None if the client presented none."""
     tls = transport.get_extra_info("ssl_object")
     if tls is None:
         return None
-    # Empty also if TLS did not verify the certificate.
+    # ``getpeercert`` returns an empty result for a certificate that TLS did not verify.
     shown = cast("Mapping[str, object] | None", tls.getpeercert())
     raw = cast("bytes | None", tls.getpeercert(binary_form=True))
     if not shown or not raw:

@@ -1,8 +1,9 @@
-"""A share of groups, and of committed offsets in them, that one principal may create through this node.
+"""A limit on the groups, and on their committed offsets, that one principal may create through this node.
 
-The cluster bounds both for all principals together. The state does not record which principal created a group. So each
-node remembers the groups that it created for each principal. Through all nodes together one principal has a quarter of
-each bound. A node forgets this when it restarts. A group that was deleted or has expired no longer counts.
+The cluster limits both for all principals together. Without this module, one principal could use up the whole limit. It
+may use a quarter through all nodes together, so each node gives it an equal part of the quarter: its share. The
+replicated state does not record which principal created a group. So each node remembers the groups that it was asked to
+create for each principal, and forgets them when it restarts. Groups that were deleted or have expired do not count.
 """
 
 from collections.abc import Iterable

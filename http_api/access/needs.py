@@ -1,6 +1,6 @@
-"""The rights that a request needs, as each endpoint declares them. An endpoint that declares nothing cannot be created.
+"""The rights that a request needs. Each endpoint must declare them.
 
-``http_api.access.rights`` checks callers against them, before the server reads anything but path and credentials.
+``http_api.access.rights`` checks them when only the path and the credentials of a request were read.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from milena.model.access import Operation, ResourceType
 
 @dataclass(frozen=True, slots=True)
 class NeededOperation:
-    """An operation on the resource that the path names; ``path_name`` is empty for the cluster."""
+    """An operation on the resource whose name is the path's parameter ``path_name``; empty: on the cluster."""
 
     operation: Operation
     resource_type: ResourceType
@@ -19,12 +19,15 @@ class NeededOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The check before the body is read: whether the endpoint is public, and what the path needs.
+    """The rights that an endpoint needs.
 
-    ``has_more``: the body or the query names resources too. The handler checks the rights to them before it acts.
-    ``is_filtered``: the response has only resources that the caller may ``DESCRIBE``.
-    ``is_strict``: a caller without the right is refused even in the mode that only logs refusals. A change of access
-    outlasts that mode.
+    Attributes:
+        is_public: anyone may call it, without credentials.
+        needs: the operation on the resource in the path; None: no right is needed for the path.
+        has_more: the body or the query names resources too; the handler checks the rights to them before it acts.
+        is_filtered: the response leaves out resources that the caller may not ``DESCRIBE``.
+        is_strict: a caller without the right is refused even in the mode ``optional``, which only logs refusals.
+            Endpoints that change access are strict, because the change is still in force when the mode is on again.
     """
 
     is_public: bool = False
@@ -47,26 +50,26 @@ class Access:
 
 
 PUBLIC = Access(is_public=True)
-"""Any caller, even an unknown one: the response tells nothing about the cluster."""
+"""Anyone may call, because the response reveals nothing about the cluster."""
 KNOWN = Access()
-"""Any caller that the cluster knows."""
+"""Every caller with valid credentials may call."""
 IN_REQUEST = Access(has_more=True)
 IN_ANSWER = Access(is_filtered=True)
 STRICT = Access(has_more=True, is_strict=True)
 
 
 ALL_TOPICS = "-"
-"""All topics, in place of a topic's name in v3 paths. The response is filtered then."""
+"""Stands for all topics in place of a topic's name in v3 paths. The response is then filtered."""
 
 
 def on_topic(operation: Operation, *, is_filtered: bool = False) -> Access:
-    """Require this operation on the topic of the path. ``is_filtered``: it may be ``ALL_TOPICS``."""
+    """Require this operation on the topic in the path. ``is_filtered``: the path may have ``ALL_TOPICS`` instead."""
     needs = NeededOperation(operation, ResourceType.TOPIC, "topic")
     return Access(needs=needs, is_filtered=is_filtered)
 
 
 def on_group(operation: Operation, *, has_more: bool = False, is_filtered: bool = False) -> Access:
-    """Require this operation on the group of the path."""
+    """Require this operation on the group in the path."""
     needs = NeededOperation(operation, ResourceType.GROUP, "group")
     return Access(needs=needs, has_more=has_more, is_filtered=is_filtered)
 

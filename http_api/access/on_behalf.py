@@ -1,8 +1,8 @@
-"""The principal of the request that is being handled.
+"""The principal of the request that is being handled, as a context variable.
 
-The code that identifies a caller sets it, and it lasts across awaits and tasks. So the log of changes to the replicated
-state can name the principal (``node.metadata.store``). Empty: the cluster asked for no credentials, or the node acts by
-itself.
+``http_api.access.rights`` sets it after authentication. Tasks that the handler starts inherit it. So the audit log of
+changes to the replicated state can name the principal (``node.metadata.store``). It is empty if the cluster requires no
+credentials, or if the node itself makes a change.
 """
 
 from contextvars import ContextVar

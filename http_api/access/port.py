@@ -12,9 +12,10 @@ from raft_meta.machine.image import Acl, Grant, Token, User
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedToken:
-    """A token that a client asks for. Empty ``grants``: all rights of its user.
+    """A token that a client asks for. With empty ``grants``, it has all rights of its user.
 
-    ``lifetime_ms`` None: no end of its own. In any case it ends at ``expires_ms_max`` (wall ms; 0: none).
+    The token expires after ``lifetime_ms`` (None: never), but at ``expires_ms_max`` at the latest (wall ms; 0: no
+    limit).
     """
 
     note: str
@@ -22,15 +23,15 @@ class RequestedToken:
     lifetime_ms: int | None
     expires_ms_max: int
     parent: str = ""
-    """The token that asks for this one; both are deleted together. Empty: another credential asks."""
+    """Id of the token that authenticated the request; when it is deleted, this token is too. Empty: no token did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclSelection:
-    """A filter of entries. None in a field: any value.
+    """A filter of access control entries. None in a field: any value.
 
-    ``is_match``: for ``name`` it takes all entries that apply to a resource of this name: by the name itself, by a
-    prefix of it, and for all names. Source: Kafka's pattern type MATCH.
+    With ``is_match``, the filter selects all entries that apply to a resource named ``name``: entries for this name,
+    for a prefix of it, and for all names. Source: Kafka's pattern type MATCH.
     """
 
     principal: str | None = None
@@ -67,10 +68,10 @@ class AclSelection:
 
 
 class AccessPort(Protocol):
-    """Access as the cluster stores it. Reads use this node's image.
+    """The cluster's users, tokens, entries and mode. Reads use this node's image; changes go through the quorum.
 
-    Every change may raise these errors: NoQuorumError and FeatureLevelError (nothing changed), FateUnknownError, and
-    InvalidAccessError for a change that makes no sense.
+    Every change may raise NoQuorumError and FeatureLevelError (nothing was changed), FateUnknownError, and
+    InvalidAccessError (a value is invalid).
     """
 
     async def set_mode(self, mode: AccessMode) -> None:
@@ -83,10 +84,10 @@ class AccessPort(Protocol):
     async def alter_quota(
         self, user: str, client_id: str, changes: Mapping[QuotaKey, int | None]
     ) -> None:
-        """Set or remove (None) bounds of a user and client id; see ``raft_meta.machine.image.Quota``.
+        """Set or remove (None) limits of a user, a client id or both; see ``raft_meta.machine.image.Quota``.
 
         Raises:
-            InvalidAccessError: the entity is empty, or a bound is invalid.
+            InvalidAccessError: both ``user`` and ``client_id`` are empty, or a limit is invalid.
             AccessLimitError: there would be too many quotas.
         """
 
@@ -94,7 +95,7 @@ class AccessPort(Protocol):
         """Return the user.
 
         Raises:
-            UserNotFoundError: there is none.
+            UserNotFoundError: there is no user of this name.
         """
 
     async def put_user(
@@ -106,17 +107,17 @@ class AccessPort(Protocol):
         keeps_previous: bool,
         revokes_tokens: bool = False,
     ) -> tuple[User, bool]:
-        """Create a user, or change the given fields of one. Return it, and whether it is new.
+        """Create a user, or change those fields of an existing user that are not None.
 
-        ``keeps_previous``: the previous password stays valid together with the new one. ``revokes_tokens``: its tokens
-        are deleted.
+        Return the user, and whether it is new. ``keeps_previous``: the previous password stays valid beside the new
+        one. ``revokes_tokens``: delete the user's tokens.
 
         Raises:
             LastSuperuserError, AccessLimitError, StaleVersionError, TooManyRequestsError: nothing was changed.
         """
 
     async def delete_user(self, name: str) -> None:
-        """Delete a user, its tokens and the entries that name it.
+        """Delete a user, the user's tokens, and the access control entries for the user.
 
         Raises:
             UserNotFoundError, LastSuperuserError: nothing was changed.
@@ -130,7 +131,7 @@ class AccessPort(Protocol):
         """
 
     async def create_token(self, name: str, new: RequestedToken) -> tuple[Token, Secret]:
-        """Create a token of a user. Return it and its secret, which cannot be read again.
+        """Create a token of a user. Return the token and its secret, which is not stored and cannot be returned again.
 
         Raises:
             UserNotFoundError, AccessLimitError: nothing was created.
@@ -140,17 +141,17 @@ class AccessPort(Protocol):
         """Delete a token of this user.
 
         Raises:
-            TokenNotFoundError: the user has none with this id.
+            TokenNotFoundError: the user has no token with this id.
         """
 
     async def acls(self, wanted: AclSelection) -> Sequence[Acl]:
-        """Return the entries that pass the filter, in order. A long search yields to other requests."""
+        """Return the entries that pass the filter, sorted. A long search runs in steps, with other requests between."""
 
     async def add_acls(self, acls: Iterable[Acl]) -> None:
         """Add entries, all or none. Entries that exist already stay.
 
         Raises:
-            AccessLimitError: there would be too many.
+            AccessLimitError: the cluster would have too many entries.
         """
 
     async def remove_acls(self, wanted: AclSelection) -> Sequence[Acl]:

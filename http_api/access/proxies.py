@@ -1,9 +1,9 @@
 """The address of a client whose request came through a trusted proxy.
 
-Behind a proxy all requests have the proxy's address. Wrong passwords are counted by address, and entries may name one,
-so all clients would share it. A proxy appends the address that it saw to a list. This module reads the list from its
-end: the first address that is not a trusted proxy's is the client's. The client may have written the addresses before
-it.
+Behind a proxy, all connections have the proxy's address. Then one client with wrong passwords would lock out all
+others, because these are counted by address, and access control entries for an address would not work. A proxy appends
+the address of its client to a list in a header. This module reads the list from its end. The first address that does
+not belong to a trusted proxy is the client's. Addresses before it are ignored: the client may have invented them.
 
 Source: RFC 7239, and X-Forwarded-For as proxies send it.
 """
@@ -19,7 +19,7 @@ from http_api.access.hosts import plain_host
 
 _FOR = re.compile(r'(?:^|;)\s*for="?(\[[0-9A-Fa-f:.]+\]|[^";:]+)', re.IGNORECASE)
 HOPS_MAX = 16
-"""The number of entries of the list that are read, at most."""
+"""The most entries of the list that are read."""
 
 
 class TrustedProxies:
@@ -54,7 +54,7 @@ class TrustedProxies:
             try:
                 address = str(ipaddress.ip_address(plain_host(hop)))
             except ValueError:
-                # The proxy hides its client. The last known address stands for it.
+                # The entry is no address, because a proxy hides its client. Use the last address that is known.
                 return address
             if not self.trusts(address):
                 return address
@@ -62,7 +62,7 @@ class TrustedProxies:
 
 
 def _hops(request: web.BaseRequest) -> list[str]:
-    """Return the addresses that proxies recorded, the last one last. ``X-Forwarded-For`` wins over ``Forwarded``."""
+    """Return the addresses that proxies recorded, in their order. If both headers exist, use ``X-Forwarded-For``."""
     headers = request.headers
     given = ",".join(headers.getall("X-Forwarded-For", ()))
     if given:

@@ -1,7 +1,7 @@
-"""Refused callers, counted until the audit log gets them. Pure; belongs to the event loop.
+"""Refused requests, counted until they are written to the audit log. Pure; used on the event loop.
 
-Equal refusals share a row. Known principals have a bounded number of rows, and unknown clients have as many. Other
-refusals are only counted, so a client with a million different ones fills nothing.
+Equal refusals share a row. There are at most ``ROWS_MAX`` rows for authenticated principals, and as many for unknown
+clients. Further refusals are only counted, so that a client with a million different ones cannot fill the memory.
 """
 
 import base64
@@ -9,12 +9,12 @@ import binascii
 from typing import NamedTuple
 
 ROWS_MAX = 20
-"""Rows of known principals in one entry of the audit log, at most. Unknown clients have as many."""
+"""The most rows of authenticated principals in one entry of the audit log, and the most of unknown clients."""
 WHAT_LENGTH_MAX = 200
 
 
 class Refusal(NamedTuple):
-    """The subject of one row. ``principal`` is empty if the caller is unknown."""
+    """The key of a row: who was refused, from which address, and for what. ``principal`` is empty if unknown."""
 
     principal: str
     address: str
@@ -39,7 +39,7 @@ class Refusals:
             self._others += 1
 
     def take(self) -> dict[str, object] | None:
-        """Return all refusals in the form of the audit log and forget them; None: there were none."""
+        """Return all refusals as an entry of the audit log, and forget them; None if there are none."""
         rows = [*self._known.items(), *self._strangers.items()]
         if not rows:
             return None
@@ -60,7 +60,7 @@ class Refusals:
 
 
 def name_in(authorization: str) -> str:
-    """Return the user name in a header of a password; empty if it has none."""
+    """Return the user name in an ``Authorization`` header of type Basic; empty without one."""
     scheme, _, given = authorization.partition(" ")
     if scheme.lower() != "basic":
         return ""

@@ -1,4 +1,4 @@
-"""A caller's rights to a request: checked for the path before anything is read, and for the rest by handlers."""
+"""Check a caller's rights: to the resource in the path before the body is read, to other resources in handlers."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -17,11 +17,11 @@ _log = logging.getLogger("http_api.access")
 _audit_log = logging.getLogger("http_api.audit")
 
 HEADER_KEPT_MAX = 1024
-"""The longest header that a connection remembers. All connections together keep 10 MB at most."""
+"""The longest ``Authorization`` header that a connection remembers. All connections together keep 10 MB at most."""
 
 
 def everything(_: str) -> bool:
-    """``Rights.seen`` of a caller that sees everything."""
+    """Return True; the result of ``Rights.seen`` for a caller that may see every resource."""
     return True
 
 
@@ -38,13 +38,14 @@ class Rights:
         self._access: Access | None = None
         self._names: Mapping[str, str] = {}
         self.has_asked = False
-        """Whether the handler has checked the caller's rights, in addition to the check of the path."""
+        """Whether the handler has checked rights to resources in the body or the query."""
 
     async def identify(self, access: Access, names: Mapping[str, str]) -> None:
-        """Authenticate the caller, and check its rights to the path.
+        """Authenticate the caller, and check its right to the resource in the path.
 
         Raises:
-            UnauthenticatedError, ForbiddenError, TooManyRequestsError, NotReadyError: the caller may not.
+            UnauthenticatedError, TooManyRequestsError, NotReadyError: the caller could not be authenticated.
+            ForbiddenError: the caller does not have the right.
         """
         self._access, self._names = access, names
         callers = self._callers
@@ -54,14 +55,15 @@ class Rights:
             self._caller = seen or callers.known(*given) or await callers.identify(*given)
             if seen is None:
                 self._remember(given[0])
-        # Requests of one connection share a context, so the previous request's principal must be replaced.
+        # Requests of one connection share a context. Without this, the previous request's principal would stay in it.
         on_behalf.principal.set(self._caller.known_principal)
         self._authorize_path(self._caller)
 
     def _seen_before(self, header: str | None) -> Caller | None:
-        """Return the caller of the same header on this connection's last request, if that still holds.
+        """Return the caller of this connection's last request if the header is the same and the caller still valid.
 
-        The certificate is fixed for a connection. So is the address, except on a proxy's connection.
+        A connection has one certificate, and one address unless it belongs to a proxy. So both need no comparison,
+        except the address of a caller whose rights depend on it.
         """
         last = getattr(self._request.protocol, "last_caller", None)
         if last is None or header is None or last[0] != header:
@@ -81,20 +83,21 @@ class Rights:
             protocol.last_caller = (header, self._caller)
 
     def check_again(self) -> None:
-        """Check the rights to the path again if they may have changed.
+        """Check the right to the resource in the path again, if access data has changed since the last check.
 
         Raises:
-            UnauthenticatedError, ForbiddenError, NotReadyError: the caller may not any more.
+            UnauthenticatedError, NotReadyError: the caller's credentials are no longer valid.
+            ForbiddenError: the caller no longer has the right.
         """
         if self._access is not None and not self._callers.holds(self._caller):
             self._authorize_path(self.caller)
 
     @property
     def caller(self) -> Caller:
-        """The caller, as of now.
+        """The caller with its current rights; authenticates it again if access data has changed.
 
         Raises:
-            UnauthenticatedError, NotReadyError: the credentials are not good any more.
+            UnauthenticatedError, NotReadyError: the credentials are no longer valid.
         """
         callers = self._callers
         if not callers.holds(self._caller):
@@ -108,11 +111,11 @@ class Rights:
 
     @property
     def known_principal(self) -> str:
-        """The principal that was found; empty if none was asked for, or none is known."""
+        """The principal of the last authentication; empty if the cluster requires no credentials, or before it."""
         return self._caller.known_principal
 
     def tell(self, what: str) -> None:
-        """Log a change of access and the principal that made it."""
+        """Write a change of access, and the principal that made it, to the audit log."""
         _audit_log.info(
             "changed principal=%s what=%s remote=%s request_id=%s",
             self._caller.principal,
@@ -143,10 +146,10 @@ class Rights:
             )
 
     def authorize(self, operation: Operation, kind: ResourceType, names: Iterable[str]) -> None:
-        """Refuse unless the caller may do this to all of these.
+        """Require that the caller may perform the operation on all of these resources.
 
         Raises:
-            ForbiddenError: it may not; the message names the first forbidden one.
+            ForbiddenError: the caller may not; the message names the first resource that is forbidden.
         """
         self.has_asked = True
         for name in names:
@@ -155,62 +158,62 @@ class Rights:
     def authorize_unnamed(
         self, operation: Operation, kind: ResourceType, names: Iterable[str]
     ) -> None:
-        """Do as ``authorize`` for names that the caller has not sent. The message does not tell them.
+        """Require the same as ``authorize``, for names that the caller has not sent and must not learn from the error.
 
         Raises:
-            ForbiddenError: it may not.
+            ForbiddenError: the caller may not; the message has no name.
         """
         self.has_asked = True
         may = all(self.caller.may(operation, kind, name) for name in names)
         self._require(may, operation, kind, "of each name that this is about")
 
     def authorize_creation(self, topic: str) -> None:
-        """Refuse unless the caller may create a topic of this name.
+        """Require that the caller may create a topic of this name.
 
         Raises:
-            ForbiddenError: it may not.
+            ForbiddenError: the caller may not.
         """
         self.has_asked = True
         may = self.caller.may_create(topic)
         self._require(may, Operation.CREATE, ResourceType.TOPIC, topic)
 
     def authorize_all(self, operation: Operation, kind: ResourceType) -> None:
-        """Refuse unless the caller may do this to all present and future resources of this type.
+        """Require that the caller may perform the operation on all present and future resources of this type.
 
         Raises:
-            ForbiddenError: it may not.
+            ForbiddenError: the caller may not.
         """
         self.has_asked = True
         self._require(self.caller.may_with_all(operation, kind), operation, kind, "*")
 
     def authorize_subscription(self, topics: Iterable[str], pattern: str | None) -> None:
-        """Refuse unless the caller may read its subscription; with a pattern, that is all topics.
+        """Require that the caller may read these topics; with a pattern, all topics.
 
         Raises:
-            ForbiddenError: it may not.
+            ForbiddenError: the caller may not.
         """
         self.authorize(Operation.READ, ResourceType.TOPIC, topics)
         if pattern:
             self.authorize_all(Operation.READ, ResourceType.TOPIC)
 
     def authorize_producer(self, name: str | None) -> None:
-        """Refuse unless the caller may write as the producer of this name; None: as a producer without a name.
+        """Require that the caller may use the producer of this name; None: a producer without a name.
 
         Source: Kafka's rules for InitProducerId.
 
         Raises:
-            ForbiddenError: it may not.
+            ForbiddenError: the caller may not.
         """
         if name is not None:
             self.authorize(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, [name])
             return
         self.has_asked = True
         may = _may_have_nameless_producer(self.caller)
-        # The error names a topic: a caller with a topic to write to needs no right to the cluster.
+        # The right to write to any topic is enough. So the error mentions that right, and not one to the cluster.
         self._require(may, Operation.WRITE, ResourceType.TOPIC, "of any name")
 
     def may_write_as(self, name: str | None, owner: str) -> bool:
-        """Return whether the caller may write as a producer of this name and owner; an empty owner is any caller."""
+        """Return whether the caller may write with a producer id of this name and owner; empty owner: anyone's."""
         self.has_asked = True
         caller = self.caller
         if caller.is_superuser:
@@ -222,10 +225,10 @@ class Rights:
         return _may_have_nameless_producer(caller)
 
     def refuse_producer(self, producer_id: int) -> None:
-        """Refuse a caller that may not write as a producer. The message does not tell whether the producer exists.
+        """Refuse a write with this producer id. The message does not reveal whether the producer id exists.
 
         Raises:
-            ForbiddenError: unless refusals are only logged.
+            ForbiddenError: always, except in the mode that only logs refusals.
         """
         self._refuse(
             f"{self._caller.principal} may not write as producer {producer_id}: it belongs to another principal, or "
@@ -235,7 +238,7 @@ class Rights:
     def seen(
         self, kind: ResourceType, operation: Operation = Operation.DESCRIBE
     ) -> Callable[[str], bool]:
-        """Return a test of names: whether the caller sees the resource in a response about several."""
+        """Return a function from a name to whether a response may show the caller the resource of this name."""
         self.has_asked = True
         caller = self.caller
         if not caller.is_enforced or caller.may_with_all(operation, kind):
@@ -243,7 +246,7 @@ class Rights:
         return lambda name: caller.may(operation, kind, name)
 
     def may_create(self, topic: str) -> bool:
-        """Return whether a missing topic is created for this caller, if nodes create topics automatically."""
+        """Return whether a write by this caller may create a missing topic, if the nodes' settings allow that."""
         caller = self.caller
         return not caller.is_enforced or caller.may_create(topic)
 

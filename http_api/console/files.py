@@ -1,8 +1,8 @@
 """The files of the console, and their headers for browsers.
 
-They are not endpoints: neither the table of routes nor the API's description has them. The dispatcher asks for them
-only if no endpoint matches. All files are read once and found by their full name. So no path leads out of the folder,
-and no request waits for the disk.
+They are not endpoints, so they are not in the table of routes or the OpenAPI document. The dispatcher looks here only
+if no endpoint matches the path. All files are read at the start, into a dictionary by name. So no path can reach a file
+outside of the folder, and no request waits for the disk.
 """
 
 import gzip
@@ -20,12 +20,12 @@ from http_api.protocol.answers import Pairs, bytes_answer, empty_answer
 from http_api.protocol.headers import joined
 
 ROOT = "/console"
-"""The path of the page, with a slash after it. Its files are relative to it, even behind a proxy with a prefix."""
+"""The path of the console. Its page refers to its files by relative paths, so it also works behind a path prefix."""
 
 _INDEX = "index.html"
 _MISSING = "missing.html"
 _TO_ROOT = b"{to_root}"
-"""A placeholder in the page for missing files: the relative path to the root, as deep as the requested path."""
+"""A placeholder in the 404 page. It is replaced with the relative path from the requested path to the console."""
 
 _TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -58,10 +58,8 @@ SAFETY: Pairs = (
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-"""Sent with every response. Strict-Transport-Security is left to the proxy that ends TLS.
-
-It would hold for the host's other ports too.
-"""
+"""Sent with every response. Strict-Transport-Security is not among them, because browsers would apply it to all ports
+of the host; a proxy that terminates TLS may add it."""
 
 _ALLOWED = ("Allow", "GET, HEAD, OPTIONS")
 
@@ -76,13 +74,13 @@ class _File:
 
 
 class ConsoleFiles:
-    """All files by name. Never changes once built."""
+    """All files of the console by name; immutable."""
 
     def __init__(self, bodies: Mapping[str, bytes]) -> None:
         self._files = {name: _file(name, body) for name, body in bodies.items()}
 
     def answer(self, request: web.BaseRequest) -> web.Response | None:
-        """Return the response to a request that no endpoint takes; None: its path is not the console's either."""
+        """Return the response to a request for the console; None if the path does not belong to the console."""
         path = request.rel_url.raw_path
         if path != ROOT and not path.startswith(f"{ROOT}/"):
             return None
@@ -90,7 +88,7 @@ class ConsoleFiles:
             status = 204 if request.method == "OPTIONS" else 405
             return empty_answer(status, [_ALLOWED, *SAFETY])
         if path == ROOT:
-            # Relative, because only the browser knows a proxy's prefix of this path.
+            # The location is relative: behind a proxy with a path prefix, only the browser knows the full path.
             return empty_answer(302, [("Location", f"{ROOT[1:]}/"), *SAFETY])
         return self._read(path.removeprefix(f"{ROOT}/") or _INDEX, request)
 
@@ -99,7 +97,7 @@ class ConsoleFiles:
         if found is None:
             return self._missing(name)
         headers = [
-            # One weak tag for both forms: the files are only read completely, so the forms are equivalent.
+            # The plain and the gzip body share one weak tag. Files are never requested in parts, so that is enough.
             ("ETag", f"W/{found.tag}"),
             ("Cache-Control", "no-cache"),
             ("Vary", "Accept-Encoding"),

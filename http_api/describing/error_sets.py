@@ -1,10 +1,10 @@
-"""Sets of errors that may occur together, named once for all tables of endpoints."""
+"""Sets of errors that several endpoints may raise, for the tables of endpoints."""
 
 from http_api.protocol.errors import InvalidFieldError
 from milena.model import errors as e
 
 TOPIC_ERRORS = (e.TopicNotFoundError, e.NoQuorumError)
-"""Errors of a topic's lookup: the quorum is asked before a node says that there is none."""
+"""Errors of a topic's lookup. Before a node responds 404, it asks the quorum, which may not respond."""
 PARTITION_ERRORS = (*TOPIC_ERRORS, e.PartitionNotFoundError)
 LEADER_ERRORS = (e.NoLeaderError, e.NotLeaderError, e.NotReadyError, e.ReplicaDamagedError)
 """Errors of a request to the leader of a partition."""
@@ -42,11 +42,11 @@ COORDINATOR_ERRORS = (
     e.FeatureLevelError,
     e.GroupLimitError,
 )
-"""Errors of a request to a group's coordinator, which may change the replicated state for it."""
+"""Errors of a request to a group's coordinator, which may need a change of the replicated state."""
 GROUP_ERRORS = (e.InvalidConsumerError, e.GroupNotFoundError, e.NoQuorumError)
-"""Errors of a group's lookup: its id may be invalid; the quorum is asked before a node says that there is none."""
+"""Errors of a group's lookup. The id may be invalid. Before a node responds 404, it asks the quorum."""
 GROUP_CHANGE_ERRORS = (e.GroupNotEmptyError, e.GroupChangedError)
-"""Errors of a change of a group that others may be changing."""
+"""Errors of a change of a group that is in use or changes at the same time."""
 RESET_ERRORS = (
     *PARTITION_ERRORS,
     *LEADER_ERRORS,

@@ -1,4 +1,4 @@
-"""Native: pages of lists: search, order, and the part of the list."""
+"""Native endpoints: pages of lists. The client chooses a search text, an order, and a part of the list."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ LIMIT = IntegerParam(name="limit", description=_LIMIT, least=1, default=50)
 LIMIT_OR_ALL = IntegerParam(
     name="limit", description=f"{_LIMIT}, and all are told without it", least=1, default=None
 )
-"""The limit of lists that clients know without pages."""
+"""The parameter for lists that were complete before pages were introduced: without a limit they still are."""
 LIMIT_OR_MOST = IntegerParam(name="limit", description=_LIMIT, least=1, default=ROWS_MAX)
-"""The limit of lists that existed before pages, and that may be too long for one response."""
+"""The parameter for lists that existed before pages, but may be too long for one response."""
 ORDER = ChoiceParam(
     name="order",
     description="the least, or the most, comes first",
@@ -42,7 +42,7 @@ PARTITIONS_PARAM = PARTITIONS.param
 
 
 def sort_param(words: Mapping[str, R], alike: str) -> ChoiceParam[R]:
-    """Return the parameter for a list's orders; the first is the default. ``alike``: the order of equal rows."""
+    """Return the parameter ``sort``; the first of ``words`` is the default. ``alike`` describes the order of ties."""
     return ChoiceParam(
         name="sort",
         description=f"by what; those that are alike come by {alike}",
@@ -51,12 +51,12 @@ def sort_param(words: Mapping[str, R], alike: str) -> ChoiceParam[R]:
     )
 
 
-# Each is described once, for all lists.
+# The parameter descriptions are created once and shared by all lists.
 _SKIP, _ORDER, _ROWS, _ROWS_OR_ALL = SKIP.param, ORDER.param, LIMIT.param, LIMIT_OR_ALL.param
 
 
 def page_params(sort: ChoiceParam[R], *, is_whole: bool = True) -> tuple[Param, ...]:
-    """Return the parameters of a list with pages. ``is_whole``: without a limit it is complete."""
+    """Return the parameters of a list with pages. ``is_whole``: without a limit, the response has the whole list."""
     return CONTAINS, *part_params(sort, is_whole=is_whole)
 
 
@@ -72,14 +72,14 @@ LONG_PARAMS = (_ORDER, _SKIP, LIMIT_OR_MOST.param)
 
 
 def matching(names: Iterable[N], name: Callable[[N], str], query: Mapping[str, str]) -> list[N]:
-    """Return the items whose name contains the searched text."""
+    """Return the items whose name contains the query's search text, upper or lower case."""
     wanted = query.get(CONTAINS.name, "").lower()
     return [one for one in names if wanted in name(one).lower()]
 
 
 @dataclass(frozen=True, slots=True)
 class RowPage:
-    """A part of a list. ``limit`` None: to its end."""
+    """The requested part of a list. ``limit`` None: up to the end of the list."""
 
     skip: int
     limit: int | None
@@ -104,14 +104,20 @@ class RowPage:
     def rows(
         self, names: Sequence[N], row: Callable[[N], R], key: Callable[[R], Any] | None
     ) -> list[R]:
-        """Return the rows of this page; ``names`` are in their own order. Without a key only these rows are made."""
+        """Return the rows of this page.
+
+        Args:
+            names: the items, sorted by the default order.
+            row: creates the row of an item.
+            key: the sort key of rows; None: keep the default order, and create only the rows of this page.
+        """
         part = slice(self.skip, None if self.limit is None else self.skip + self.limit)
         if key is None:
             return [row(name) for name in (names[::-1] if self.is_descending else names)[part]]
         return sorted(map(row, names), key=key, reverse=self.is_descending)[part]
 
     def cut(self, rows: Sequence[R], key: Callable[[R], Any] | None) -> list[R]:
-        """Return the rows of this page if all rows exist already."""
+        """Return the rows of this page from rows that are created already."""
         return self.rows(rows, _itself, key)
 
 

@@ -1,4 +1,4 @@
-"""Parameters of requests: each is read and described from one definition.
+"""Parameters of requests. One definition serves to read a parameter and to describe it in the OpenAPI document.
 
 A value that is out of range or not a number is malformed (400). The message names the parameter.
 """
@@ -18,7 +18,7 @@ D = TypeVar("D", int, None)
 
 @unique
 class ParamPlace(StrEnum):
-    """The place of a parameter in a request, in OpenAPI's words."""
+    """The place of a parameter in a request, as OpenAPI names it."""
 
     PATH = "path"
     QUERY = "query"
@@ -27,7 +27,7 @@ class ParamPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Param:
-    """A parameter as the document describes it."""
+    """A parameter as the OpenAPI document describes it."""
 
     name: str
     place: ParamPlace
@@ -38,7 +38,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegerParam(Generic[D]):
-    """A whole number of at least ``least``. ``default`` None: the reader gets None if it is absent."""
+    """An integer parameter of at least ``least``. ``read`` returns ``default``, which may be None, if it is absent."""
 
     name: str
     description: str
@@ -72,7 +72,10 @@ class IntegerParam(Generic[D]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceParam(Generic[T]):
-    """One of a few words, in any case; the first is the default. ``hint`` ends the refusal of any other."""
+    """A parameter with one of several words, upper or lower case; the first word is the default.
+
+    ``hint`` is the end of the error message for any other word.
+    """
 
     name: str
     description: str
@@ -102,12 +105,12 @@ class ChoiceParam(Generic[T]):
 
 
 def text_param(name: str, description: str, schema: Schema, example: Json = None) -> Param:
-    """Return a query parameter that its handler reads by itself."""
+    """Return the description of a text parameter, which the handler itself reads from the query."""
     return _in_query(name, description, schema, example)
 
 
 def path_param(name: str, description: str, schema: Schema, example: Json) -> Param:
-    """Return a name in a path."""
+    """Return the description of a parameter in a path."""
     return Param(
         name=name, place=ParamPlace.PATH, description=description, schema=schema, example=example
     )

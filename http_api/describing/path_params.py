@@ -1,4 +1,4 @@
-"""Names in paths and their meanings. A name has one definition for all paths."""
+"""Descriptions of the parameters in paths, by name. A name means the same in all paths."""
 
 import re
 
@@ -7,7 +7,7 @@ from http_api.shapes.blocks import count, text
 from http_api.shapes.requests import TOPIC_NAME
 
 _VISIBLE = "^[^\\u0000-\\u001f\\u007f]+$"
-"""A name without control characters, which no path may have."""
+"""Pattern of a name without control characters."""
 _NAME = text(pattern=_VISIBLE)
 _ID = text(pattern=_VISIBLE, maxLength=255)
 

@@ -1,7 +1,8 @@
 """Readers of JSON bodies and query parameters. The message of every error names the field.
 
-A wrong JSON type, or text in place of a number, is malformed (400). A missing, unknown or out-of-range field is invalid
-(422). Numbers and booleans may also be text, because the dialects disagree about them.
+A wrong JSON type, or text that is no number in place of a number, is malformed (400). A missing, unknown or
+out-of-range field is invalid (422). Numbers and booleans may also be sent as text, because clients of Confluent's API
+do that.
 """
 
 from collections.abc import Iterator, Mapping, Set
@@ -41,9 +42,9 @@ def parse_json(body: bytes) -> object:
 
 
 def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
-    """Return where a text stops being JSON.
+    """Return a description of where a text stops being JSON.
 
-    For bytes that are not UTF-8 the parser names only the first byte of the text. So this function finds the place.
+    If the bytes are not UTF-8, the parser's error does not have the position. So this function finds it.
     """
     try:
         text.decode()
@@ -54,9 +55,9 @@ def json_fault(text: bytes, error: orjson.JSONDecodeError) -> str:
 
 @lru_cache(maxsize=1024)
 def parse_query(raw: str) -> Mapping[str, str]:
-    """Return the parameters of a query string; the last of repeated ones counts.
+    """Return the parameters of a query string; if one is repeated, its last value counts.
 
-    Cached: names are checked first and values read later, and clients send the same query repeatedly.
+    The result is cached, because each request reads its query several times, and clients repeat queries.
 
     Raises:
         MalformedRequestError: more parameters than any endpoint has, or bytes that are not UTF-8.
@@ -83,7 +84,7 @@ def integer_text(name: str, text: str) -> int:
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit()):
         raise MalformedRequestError(f"Invalid parameter '{name}' got '{text}': not an integer")
-    # Python refuses to read thousands of digits.
+    # ``int`` would raise for thousands of digits, so check the length first.
     if len(digits) > _DIGITS_MAX or not _INT64_MIN <= int(text) <= _INT64_MAX:
         is_negative = digits != text
         bound = f"small: at least {_INT64_MIN}" if is_negative else f"large: at most {_INT64_MAX}"
@@ -103,7 +104,7 @@ def _boolean(name: str, text: str) -> bool:
 
 
 class Fields:
-    """A JSON object whose fields are read by name and type. ``known`` are all that it may have; None: any."""
+    """A JSON object whose fields are read by name and type. ``known`` lists the allowed fields; None: any are."""
 
     def __init__(self, value: object, where: str, known: frozenset[str] | None) -> None:
         if not isinstance(value, dict):
@@ -121,7 +122,7 @@ class Fields:
         return self._values.keys()
 
     def has(self, name: str) -> bool:
-        """Return whether the field is there and not null."""
+        """Return whether the field is present and not null."""
         return self._values.get(name) is not None
 
     def raw(self, name: str) -> object:
@@ -139,7 +140,7 @@ class Fields:
         """Return a name or a note that other users see; None if absent or null.
 
         Raises:
-            InvalidFieldError: it has a control character.
+            InvalidFieldError: the text has a control character.
         """
         value = self.text(name)
         if value is not None and has_control(value):
@@ -149,10 +150,10 @@ class Fields:
         return value
 
     def required_text(self, name: str) -> str:
-        """Return a string that must be there.
+        """Return a required string.
 
         Raises:
-            InvalidFieldError: absent, null or empty.
+            InvalidFieldError: the field is absent, null or empty.
         """
         value = self.text(name)
         if not value:
@@ -160,7 +161,7 @@ class Fields:
         return value
 
     def setting(self, name: str) -> str | None:
-        """Return a string; numbers and booleans as their JSON text."""
+        """Return a string; convert numbers and booleans to their JSON text. None if absent or null."""
         value = self._values.get(name)
         if isinstance(value, bool):
             return "true" if value else "false"
@@ -193,7 +194,7 @@ class Fields:
         """Return an integer of at least ``least`` (also from text), or None if absent or null.
 
         Raises:
-            InvalidFieldError: it is smaller, or has more than 64 bits.
+            InvalidFieldError: the integer is smaller, or has more than 64 bits.
         """
         value = self._values.get(name)
         if value is None:
@@ -206,10 +207,10 @@ class Fields:
         return value
 
     def required_integer(self, name: str, *, least: int) -> int:
-        """Return an integer that must be there.
+        """Return a required integer of at least ``least`` (also from text).
 
         Raises:
-            InvalidFieldError: absent, null or smaller than ``least``.
+            InvalidFieldError: the field is absent or null, or the integer is smaller.
         """
         value = self.integer(name, least=least)
         if value is None:
@@ -237,10 +238,10 @@ class Fields:
         return value
 
     def required_items(self, name: str) -> list[object]:
-        """Return a list that must be there, empty or not.
+        """Return a required list, which may be empty.
 
         Raises:
-            InvalidFieldError: absent or null.
+            InvalidFieldError: the field is absent or null.
         """
         if not self.has(name):
             raise InvalidFieldError(f"{self._where}: '{name}', a list, is missing")
@@ -254,7 +255,7 @@ class Fields:
         """Return a list of integers of at least ``least``; empty if absent or null.
 
         Raises:
-            InvalidFieldError: one is smaller, or has more than 64 bits.
+            InvalidFieldError: an integer is smaller, or has more than 64 bits.
         """
         found: list[int] = []
         for item in self.items(name):
@@ -263,7 +264,7 @@ class Fields:
         return found
 
     def _check_range(self, name: str, verb: str, value: object, least: int) -> None:
-        """Refuse an integer that is too small or too large. Other types are checked elsewhere."""
+        """Refuse an integer that is too small or too large. Ignore values of other types."""
         if not is_integer(value):
             return
         if value < least:
@@ -294,7 +295,10 @@ class Fields:
 
 
 def is_integer(value: object) -> TypeGuard[int | float]:
-    """Return whether a number was sent as an integer. The parser reads one of more than 64 bits as a float."""
+    """Return whether a number was sent as an integer.
+
+    The parser reads an integer of more than 64 bits as a float, so a float of that size counts as an integer too.
+    """
     if isinstance(value, float):
         return abs(value) > _INT64_MAX
     return isinstance(value, int) and not isinstance(value, bool)

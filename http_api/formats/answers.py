@@ -1,4 +1,4 @@
-"""Fetched records as the body of a response, in the requested format. Pure, so any thread may do it."""
+"""Encode fetched records as the body of a response, in the requested format. Pure, so any thread may call it."""
 
 from dataclasses import dataclass
 
@@ -23,10 +23,13 @@ from milena.model.requests import FetchResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsBody:
-    """A body. ``next_offset``: the first offset that the reader has not got yet.
+    """The body of a response with records.
 
-    ``damaged_at``: the offset of the first damaged record; the body ends before it. ``is_barren``: the body has no
-    records.
+    Attributes:
+        body: the bytes.
+        next_offset: the offset from which the client should read next.
+        damaged_at: the offset of the first damaged record, before which the body ends; None: no record is damaged.
+        is_barren: the body has no records.
     """
 
     body: bytes
@@ -38,9 +41,10 @@ class RecordsBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The request's options. ``count`` None: no bound. ``is_verified``: stored batches are checked completely too.
+    """The options of a request for records.
 
-    ``has_faults``: a record that the format cannot show is replaced by an error, as in streams.
+    ``count`` is the most records; None: no limit. ``is_verified``: check the checksums of batches that are sent as
+    stored. ``has_faults``: replace a record that the format cannot represent with an error, as in streams.
     """
 
     topic: str
@@ -55,12 +59,12 @@ class Wanted:
 def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
     """Return the body of a response to a fetch.
 
-    The format depends on the request alone, never on the records. A request without a format gets JSON, and a record
-    that is not JSON is replaced by an error, as in streams.
+    The format depends only on the request. If the request names no format, the body is JSON, and a record that is not
+    JSON is replaced by an error, as in streams.
 
     Raises:
-        UnreadableRecordError: JSON or text was requested, and the very first record has another format. If a later one
-            has another format, the response ends before it. So a reader gets the error exactly at the record's offset.
+        UnreadableRecordError: JSON or text was requested, and the first record is not of this format. If a later record
+            is not, the response ends before it. The client then gets the error for a request at that record's offset.
     """
     if wanted.type.format is RecordFormat.BATCH:
         return _batches(result, wanted)
@@ -100,10 +104,10 @@ def encode_records(result: FetchResult, wanted: Wanted) -> RecordsBody:
 
 
 def _batches(result: FetchResult, wanted: Wanted) -> RecordsBody:
-    """Return stored batches without change, besides those of Kafka clients: the client that decodes them checks them.
+    """Return whole stored batches; the client checks and decodes them.
 
-    Batches stay whole. Those after the first ``count`` records are left out. Batches behind damaged bytes cannot be
-    found, so the body ends before these bytes. Batches of Kafka clients become columns, which every client knows.
+    Batches after the first ``count`` records are left out. Behind damaged bytes, the start of the next batch is
+    unknown, so the body ends before these bytes. Batches of Kafka clients become columns, which every client knows.
     """
     iterate = iterate_batches if wanted.is_verified else iterate_headers
     count = wanted.count
@@ -168,7 +172,7 @@ class _KafkaBatches:
 
 
 def rows_of(writer: RowWriter, selection: Selection, format_: RecordFormat) -> list[bytes]:
-    """Return one row for each record, in any case."""
+    """Return one JSON row for each record; a record that the format cannot represent becomes an error row."""
     if format_ is RecordFormat.BINARY:
         return binary_v2.encode(writer, selection)
     if format_ is RecordFormat.TEXT:

@@ -1,9 +1,9 @@
-"""Records as an Arrow IPC stream: one record batch, a column at a time, for pandas, Polars, DuckDB and the like.
+"""Encode records as an Arrow IPC stream with one record batch, for pandas, Polars, DuckDB and others. Pure.
 
-Pure. Needs pyarrow, which a node does not install by default (extra ``arrow``).
+It needs pyarrow, which a node does not install by default (extra ``arrow``).
 """
 
-# ruff: noqa: PLC0415 - most nodes do without
+# ruff: noqa: PLC0415 - pyarrow is imported when it is needed, because most nodes do not have it
 
 import importlib.util
 from functools import cache
@@ -48,7 +48,7 @@ def _schema() -> "pa.Schema":
 
 
 def encode(selection: Selection, *, topic: str, partition: int) -> bytes:
-    """Return the stream. Its schema's metadata have ``topic`` and ``partition``. Without records it has no batch."""
+    """Return the stream; ``topic`` and ``partition`` are in the schema's metadata. Without records, it has no batch."""
     import pyarrow as pa
 
     schema = _schema().with_metadata({"topic": topic, "partition": str(partition)})

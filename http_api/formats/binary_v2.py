@@ -30,7 +30,7 @@ def decode_items(items: list[Any], field: str, first: int) -> Column:
     try:
         return [None if item is None else a2b_base64(item, strict_mode=True) for item in items]
     except (ValueError, TypeError):
-        # An item is wrong. The slow way finds out which, and reports it.
+        # One of the items is invalid. Decode them one by one, to report which.
         return [
             None if item is None else decode_base64(item, f"records[{index}].{field}")
             for index, item in enumerate(items, first)
@@ -38,7 +38,7 @@ def decode_items(items: list[Any], field: str, first: int) -> Column:
 
 
 def encode(writer: RowWriter, selection: Selection) -> list[bytes]:
-    """Return the records. Any bytes are valid."""
+    """Return one JSON row for each record, with key and value in base64."""
     rows: list[bytes] = []
     for piece in selection.slices:
         keys = None if piece.keys is None else _quoted(piece.keys)

@@ -1,7 +1,7 @@
 """The JSON envelope of produce requests, ``{"records": [{"key", "value", ...}]}``, shared by the v2 formats.
 
-The code works on whole lists, in C where possible: a set of all field names and of all types replaces a loop over the
-records. Only fields that a request uses (headers, timestamps) are read record by record.
+The code works on whole lists instead of single records, because loops in C are faster: it checks the set of all field
+names, and the set of all types. Only headers and timestamps are read record by record, if a request has any.
 """
 
 from base64 import b64decode
@@ -24,7 +24,10 @@ from milena.model.turns import Steps
 Column = list[bytes | None]
 Header = tuple[str, bytes | None]
 ItemsDecoder = Callable[[list[Any], str, int], Column]
-"""``(items, field, first)``: the values of a field, of records from number ``first`` on, as stored bytes."""
+"""A function of (items, field, first) that turns JSON values into stored bytes.
+
+``items`` are the values of ``field`` in the records from number ``first`` on, for error messages.
+"""
 
 STEP_RECORDS = 8192
 """The number of records whose keys or values are decoded in one step."""
@@ -50,10 +53,10 @@ def decode_envelope(
         records_max: the largest number of records.
 
     Raises:
-        MalformedRequestError: not JSON, or a wrong JSON type.
-        InvalidFieldError: no records, or an unknown field.
-        UnsupportedSchemaError: a schema is named.
-        RequestTooLargeError: more than ``records_max`` records.
+        MalformedRequestError: the body is not JSON, or a value has the wrong JSON type.
+        InvalidFieldError: the body has no records, or an unknown field.
+        UnsupportedSchemaError: the body names a schema.
+        RequestTooLargeError: the body has more than ``records_max`` records.
     """
     envelope = exact_json.loads(body)
     if _has_one_value(envelope):
@@ -102,7 +105,7 @@ def decode_parsed(
 
 
 def _has_one_value(envelope: object) -> TypeGuard[dict[str, list[dict[str, Any]]]]:
-    """Return whether it is one record with only a value: the commonest body, with the largest relative overhead."""
+    """Return whether the body is one record with only a value. This common case skips the general checks."""
     if type(envelope) is not dict or len(envelope) != 1:
         return False
     records = envelope.get("records")
@@ -113,7 +116,7 @@ def _has_one_value(envelope: object) -> TypeGuard[dict[str, list[dict[str, Any]]
 
 
 def _slices(records: list[dict[str, Any]], name: str) -> Iterator[tuple[int, list[Any]]]:
-    """Yield a field's values of some records at a time, and the number of the first record."""
+    """Yield, for ``STEP_RECORDS`` records at a time, the number of the first record and the values of a field."""
     for first in range(0, len(records), STEP_RECORDS):
         yield first, _column(records[first : first + STEP_RECORDS], name)
 
@@ -179,7 +182,7 @@ def _timestamps_column(records: list[dict[str, Any]]) -> list[int | None]:
 
 
 def parse_timestamp(where: str, value: object) -> int | None:
-    """Return a record's time in ms, if it has one.
+    """Return a record's timestamp in ms; None if it has none.
 
     Raises:
         MalformedRequestError: the value is not a time.
@@ -219,7 +222,7 @@ def _headers_column(records: list[dict[str, Any]]) -> list[list[Header] | None]:
 
 
 def parse_headers(where: str, items: object) -> list[Header] | None:
-    """Return a record's headers, if it has any.
+    """Return a record's headers; None if it has none.
 
     Raises:
         MalformedRequestError, InvalidFieldError: the value is not a list of headers.

@@ -1,9 +1,8 @@
 """JSON whose numbers stay as they were written. Pure.
 
-A common parser reads numbers as 64-bit ones: ``1.10`` becomes ``1.1``, and ``18446744073709551616`` loses digits. This
-module reads a number with a fraction or an exponent as a ``Fragment`` of text, which is written unchanged. An integer
-may have any number of digits. A number that is too large for a 64-bit float is refused, because readers could not read
-it.
+Most parsers read numbers into 64 bits: ``1.10`` becomes ``1.1``, and ``18446744073709551616`` loses digits. This module
+keeps a number with a fraction or an exponent as text (a ``Fragment``), which is written unchanged. An integer may have
+any number of digits. A number above the range of a 64-bit float is refused, because most readers could not parse it.
 """
 
 import json
@@ -19,7 +18,7 @@ from http_api.describing.schemas import parse_json
 from milena.model.errors import MalformedRequestError
 
 _SHORT = 20
-"""The length up to which a number without an exponent cannot be too large."""
+"""A number of up to this many characters, without an exponent, is always in range."""
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _MINUS_ZERO = re.compile(rb"-0(?![0-9.eE])")
 
@@ -33,17 +32,17 @@ def loads(text: bytes) -> Any:  # noqa: ANN401  (JSON)
     try:
         value = _decode(text)
     except _UNREADABLE as error:
-        # The other parser reports the position.
+        # This call raises an error that has the position.
         parse_json(text)
         raise MalformedRequestError(f"the body cannot be read: {error}") from None
-    # This parser reads it as an integer, for which zero has no sign.
+    # msgspec reads ``-0`` as the integer 0, which loses the sign. Python's parser calls ``_integer`` with the text.
     if b"-" in text and _MINUS_ZERO.search(text) is not None:
         return json.loads(text, parse_float=orjson.Fragment, parse_int=_integer)
     return value
 
 
 def loads_each(lines: list[bytes], text: bytes) -> list[Any]:
-    """Read the lines of a text, quickly.
+    """Read each line as JSON; ``text`` is all lines together. Faster than ``loads`` for each line.
 
     Raises:
         MalformedRequestError: a line is not JSON.
@@ -69,7 +68,7 @@ def dumps(value: object) -> bytes:
     try:
         return orjson.dumps(_with_long_integers(value))
     except (TypeError, ValueError, RecursionError) as error:
-        # The parser reads deeper nesting than it writes.
+        # A value may be nested more deeply than orjson can write.
         raise MalformedRequestError(f"a value cannot be stored: {error}") from None
 
 

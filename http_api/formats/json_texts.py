@@ -1,7 +1,7 @@
-"""JSON texts one after the other, split while they arrive. Pure.
+"""Split a stream of JSON objects, one after the other, while its bytes arrive. Pure.
 
-Between two of them there may be white space, or nothing. Only objects have an end of their own. Anything else is
-refused at once, because the bytes behind it could not be split either.
+Between two objects there may be white space, or nothing. The end of an object is its closing bracket. Values other than
+objects are refused at once, because the start of the next value would be unknown.
 """
 
 import re
@@ -14,16 +14,16 @@ _SPACE = b" \t\r\n"
 _SIGN = re.compile(rb'["{}\[\]]')
 """A bracket, or the quote that starts a string."""
 _WITHIN = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
-"""A string up to its closing quote, or as far as it has arrived; the search visits each byte once."""
+"""The rest of a string before its closing quote, or as far as it has arrived. The match visits each byte once."""
 _OPENING = b"{["
 
 
 class JsonTexts:
-    """The objects of a stream. ``bytes_max`` bounds each.
+    """A splitter of one stream. ``bytes_max`` limits each object.
 
-    Invariant: the kept bytes start with an object that has not ended. Everything before ``_seen`` was scanned: it has
-    ``_depth`` open brackets, and perhaps an open string. So the cost of a large object depends on its size alone, not
-    on the number of pieces.
+    Invariant: the kept bytes start with an object that has not ended. The bytes before ``_seen`` were scanned. They
+    have ``_depth`` open brackets, and perhaps an open string (``_is_in_string``). They are not scanned again when more
+    bytes arrive, so the cost of an object does not depend on the number of pieces.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -35,11 +35,14 @@ class JsonTexts:
 
     @property
     def kept_bytes(self) -> int:
-        """The number of bytes that wait for the end of their text."""
+        """The number of kept bytes: the start of an object whose end has not arrived."""
         return len(self._kept)
 
     def feed(self, data: bytes) -> tuple[list[object], MilenaError | None]:
-        """Return the objects that are complete now, and an error behind them, after which the rest is unreadable."""
+        """Take bytes; return the objects that are complete now, and the error behind them, or None.
+
+        After an error, the rest of the stream cannot be read.
+        """
         found: list[object] = []
         try:
             if self._kept:
@@ -67,22 +70,22 @@ class JsonTexts:
             raise RequestTooLargeError(f"a record has more than {self._bytes_max} bytes")
 
     def _finish_line(self, data: bytes, found: list[object]) -> bytes:
-        """Take the rest of the line that is kept; return the bytes behind it."""
+        """Add the rest of a line to the kept bytes, and split these; return the bytes behind the line."""
         end = data.find(b"\n") + 1 or len(data)
         self._kept += data[:end]
         self._take_apart(found)
         return data[end:]
 
     def _take_lines(self, data: bytes, found: list[object]) -> bytes:
-        """Take one object from each line: most clients send lines, and these need no search for brackets.
+        """Take one object from each line. Most clients send lines, which need no search for brackets.
 
-        Nothing is kept before ``data``, so a line that is an object by itself is a record. Return the bytes from the
-        first line that is not an object, or has no end yet.
+        No bytes are kept when this is called, so ``data`` starts at the start of an object. Return the bytes from the
+        first line on that is not one object, or that has no end yet.
         """
         lines = data.split(b"\n")
         rest = lines.pop()
         if len(data) <= self._bytes_max:
-            # All at once, if no line is unusual.
+            # Parse all lines in one call. If one of them is not an object, the loop below finds it.
             with suppress(MalformedRequestError):
                 values = exact_json.loads_each(lines, data)
                 if {dict}.issuperset(map(type, values)):
@@ -129,7 +132,7 @@ class JsonTexts:
             self._seen -= start
 
     def _is_past_string(self) -> bool:
-        """Return whether the string that had started, if any, has ended."""
+        """Move ``_seen`` behind the open string, if there is one; return False if the string has not ended yet."""
         if not self._is_in_string:
             return True
         within = _WITHIN.match(self._kept, self._seen)

@@ -15,7 +15,7 @@ from http_api.formats.selection import Selection
 from milena.model.requests import Records
 from milena.model.turns import Steps, at_once
 
-# Compact JSON never has a raw newline, so a newline separates the items of one big dump.
+# Compact JSON has no newline. So many items can be written as one list with newlines between them, and then be split.
 _SEPARATOR = orjson.Fragment(b"\n")
 _SEPARATED = b",\n,"
 
@@ -35,7 +35,7 @@ def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
 
 
 def encode_items(items: list[Any], field: str, first: int) -> Column:
-    """Return the items' compact JSON, made by one call: a call for each would cost ten times as much."""
+    """Return the compact JSON of each item. One call encodes all of them; a call per item costs ten times as much."""
     row: Any = items[0]
     if len(items) > 1:
         row = [_SEPARATOR] * (2 * len(items) - 1)
@@ -43,7 +43,7 @@ def encode_items(items: list[Any], field: str, first: int) -> Column:
     try:
         joined = orjson.dumps(row)
     except orjson.JSONEncodeError:
-        # One is too deep, or has an integer of more than 64 bits.
+        # An item is nested too deeply, or has an integer of more than 64 bits. Encode the items one by one.
         encoded = list(map(exact_json.dumps, items))
     else:
         encoded = [joined] if len(items) == 1 else joined[1:-1].split(_SEPARATED)

@@ -1,4 +1,4 @@
-"""Records as lines of a file, one for each line, without keys. Pure.
+"""Decode records from the lines of a file, one record per line, without keys. Pure.
 
 Plain text keeps the bytes of a line unchanged, and an empty line is a record. Each line of NDJSON must be JSON, and
 every character of it is kept. In NDJSON an empty line is ignored, and ``null`` means no value (a tombstone).
@@ -18,7 +18,7 @@ STEP_LINES = 8192
 """The number of lines that are decoded in one step."""
 
 DEPTH_MAX = 254
-"""How deep a value may be nested. It is the limit of the serializer, and so of the other JSON formats."""
+"""The deepest nesting of a value. It is the limit of orjson's serializer, which the other JSON formats use."""
 
 _SPACES = b" \t\r"
 
@@ -72,7 +72,7 @@ def _json_values(lines: list[bytes], first: int) -> Iterator[bytes | None]:
             # The parser counts each line as the first.
             fault = json_fault(text, error).replace("line 1 column", "column")
             raise MalformedRequestError(f"line {number} is not JSON: {fault}") from None
-        # The parser reads deeper nesting than the serializer writes. Most lines are too short for that.
+        # The parser accepts deeper nesting than ``DEPTH_MAX``. Check only lines that are long enough for that.
         if len(text) > 2 * DEPTH_MAX and text.count(b"[") + text.count(b"{") > DEPTH_MAX:
             try:
                 orjson.dumps(value)

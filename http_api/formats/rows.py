@@ -1,6 +1,6 @@
-"""Records as JSON objects: ``topic, key, value, partition, offset``, and timestamp and headers if there are any.
+"""Encode records as JSON objects: ``topic, key, value, partition, offset``, and timestamp and headers if there are any.
 
-Keys and values arrive as JSON text and are written unchanged. One ``%`` formats each record, mapped in C.
+Keys and values are passed as JSON text and are written unchanged. A loop in C formats the records.
 """
 
 from binascii import b2a_base64
@@ -14,7 +14,7 @@ from milena.model.columns import Headers
 Column = Sequence[bytes | None]
 
 FAULT_CODE = 42203
-"""The code of a record that its format cannot show: Confluent's number for "JSON conversion failed"."""
+"""The error code for a record that the format cannot represent: Confluent's for "JSON conversion failed"."""
 
 
 class RowWriter:
@@ -30,7 +30,7 @@ class RowWriter:
         self._plain = self._head + b',"timestamp":%d}'
 
     def rows(self, piece: Slice, keys: Column | None, values: Column) -> Iterable[bytes]:
-        """Return one object for each record. ``keys`` and ``values``: the piece's, as JSON text; None is null."""
+        """Return one JSON object for each record. ``keys`` and ``values`` are its keys and values as JSON text."""
         columns = zip(
             _or_null(keys, len(values)),
             _or_null(values, len(values)),
@@ -45,10 +45,10 @@ class RowWriter:
     def fault_row(
         self, piece: Slice, index: int, show: Callable[[bytes], bytes | None], what: str
     ) -> bytes:
-        """Return a row in place of a record that its format cannot show.
+        """Return an error row for a record that the format cannot represent.
 
-        ``show`` turns a key or value into JSON text, or into None if it is not ``what`` the format takes. Then the name
-        of its field says what the row has in its place: a string (``key_text``) if it is UTF-8, else ``key_base64``.
+        ``show`` turns a key or value into JSON text, or into None if it is not of the format ``what``. The row then has
+        a field ``key_text`` or ``value_text`` if the bytes are UTF-8, and otherwise ``key_base64`` or ``value_base64``.
         """
         parts: list[bytes] = []
         wrong: list[str] = []
@@ -109,7 +109,7 @@ def _encode_headers(pairs: Headers) -> bytes:
 
 
 def text_json(item: bytes) -> bytes | None:
-    """Return a JSON string with the same UTF-8 text, or None: the bytes are not UTF-8."""
+    """Return the JSON string with this text; None if the bytes are not UTF-8."""
     try:
         return orjson.dumps(item.decode())
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The records of a fetch that go into a response: those in range, decoded batch by batch, within a budget."""
+"""Select and decode the records of a fetch that go into a response, up to limits of number and bytes."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -37,19 +37,19 @@ class Slice:
 
 @dataclass(slots=True)
 class Selection:
-    """The records of a response. ``next_offset``: the start of the next request."""
+    """The selected records. ``next_offset`` is where the next request should start."""
 
     next_offset: int
     slices: list[Slice] = field(default_factory=list)
     damaged_at: int | None = None
-    """The offset from which the stored bytes are damaged. The response ends before it; the next one starts there."""
+    """The offset at which damaged bytes start, before which the selection ends; None: no bytes are damaged."""
 
 
 def select(result: FetchResult, *, count: int | None, bytes_max: int) -> Selection:
-    """Select readable records of a fetch: at most ``count``, in whole batches of up to ``bytes_max`` decompressed.
+    """Select readable records of a fetch: at most ``count``, from batches of up to ``bytes_max`` bytes decompressed.
 
-    The first batch with records may have any size, so that a reader always makes progress. Records before a damaged
-    batch are taken, and none behind it.
+    The first batch with records may have any size; otherwise a reader could never get past a large one. The selection
+    ends before a damaged batch.
     """
     selection = Selection(result.start_offset)
     try:
@@ -60,7 +60,7 @@ def select(result: FetchResult, *, count: int | None, bytes_max: int) -> Selecti
 
 
 def _fill(selection: Selection, result: FetchResult, count: int | None, bytes_max: int) -> None:
-    """Take records up to the budget. The first damaged batch raises, with the records before it in ``selection``."""
+    """Add records to ``selection`` up to the limits. A damaged batch raises an error; earlier records stay added."""
     left = count
     budget = bytes_max
     for position, header in iterate_batches(result.batches):

@@ -28,7 +28,7 @@ def decode_steps(body: bytes, *, records_max: int) -> Steps[Records]:
 def decode_items(items: list[Any], field: str, first: int) -> Column:
     """Encode strings to bytes (``ItemsDecoder``)."""
     try:
-        # Strings of parsed JSON have no lone surrogates.
+        # The JSON parser refuses lone surrogates, so every string can be encoded.
         return [None if item is None else item.encode() for item in items]
     except AttributeError:
         index, wrong = next(

@@ -1,4 +1,4 @@
-"""Records in v3's form: one object for each, whose key and value name their types. Pure.
+"""Parse records in the form of the v3 API: one object per record, whose key and value name their types. Pure.
 
 ``{"partition_id"?, "headers"?: [{"name", "value"}], "key"?: {"type", "data"}, "value"?: {"type", "data"},
 "timestamp"?}`` with the types ``BINARY`` (base64), ``JSON`` and ``STRING``. Types that need a schema are refused.
@@ -31,13 +31,13 @@ TYPES = ("BINARY", "JSON", "STRING")
 
 
 class Data(NamedTuple):
-    """A key or a value. ``type`` None: there is none."""
+    """The key or the value of a record. ``type`` is None if the record has none."""
 
     type: str | None = None
     stored: bytes | None = None
 
     def receipt(self) -> bytes:
-        """Return the receipt's part for this key or value, as JSON."""
+        """Return the description of this key or value in a receipt, as JSON."""
         if self.type is None:
             return b"null"
         return b'{"type":"%b","size":%d}' % (self.type.encode(), len(self.stored or b""))
@@ -54,14 +54,14 @@ class V3Record(NamedTuple):
 
 
 def text_record(text: bytes) -> V3Record:
-    """Return a record whose value is a text, and that has nothing else."""
+    """Return a record with a text as its value, without key and headers."""
     return V3Record(value=Data("STRING", text))
 
 
 def texts_of(values: Sequence[object]) -> list[bytes] | None:
-    """Return the values to store if every record is only a text, as in most streams; None: one is not.
+    """Return the stored values if every record has only a value that is a text; otherwise None.
 
-    They are then appended without an object for each of them.
+    Most streams have only such records. The caller then appends them without an object per record.
     """
     texts = []
     for value in values:
@@ -72,14 +72,14 @@ def texts_of(values: Sequence[object]) -> list[bytes] | None:
 
 
 def _text(record: object) -> bytes | None:
-    """Return the record's text, or None: the record is something else, or wrong, and must be parsed."""
+    """Return the text if the record has only a value that is an ASCII text; None: use ``parse_record``."""
     if type(record) is not dict or len(record) != 1:
         return None
     value = record.get("value")
     if type(value) is not dict or len(value) != 2 or value.get("type") != "STRING":
         return None
     text = value.get("data")
-    # ASCII text has no lone surrogates, and ``isascii`` needs no search.
+    # Lone surrogates cannot be encoded. ASCII text has none, and ``isascii`` is fast: it reads a flag.
     return text.encode() if type(text) is str and text.isascii() else None
 
 

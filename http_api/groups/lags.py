@@ -1,4 +1,4 @@
-"""Native: the lag of a group, partition by partition."""
+"""Native endpoints: the lag of a group in each partition."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -25,42 +25,42 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _AT_ONCE = 32
-"""The number of partitions whose leaders are asked at a time."""
+"""Most requests to leaders of partitions that are in flight at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """The committed position of a group in a partition. ``reader``: the member that reads it now."""
+    """The committed offset of a group in a partition. ``reader`` is the member that has the partition, if any."""
 
     committed: PartitionCommit
     reader: MemberDescription | None
 
     @property
     def member_id(self) -> str | None:
-        """The reader's id."""
+        """The id of the member that has the partition; None if none has it."""
         return None if self.reader is None else self.reader.member_id
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of a group in a partition. ``offsets``: the readable range, None if unknown."""
+    """The lag of a group in a partition. ``offsets`` are the partition's start and end; None if they are unknown."""
 
     place: GroupPlace
     offsets: PartitionOffsets | None
 
     @property
     def end_offset(self) -> int | None:
-        """The end of the partition; None: its leader has not responded."""
+        """The high watermark of the partition; None if its leader has not responded."""
         return None if self.offsets is None else self.offsets.high_watermark
 
     @property
     def lag(self) -> int | None:
-        """Offsets that the group has yet to read. None: unknown, or the group is beyond the partition's end."""
+        """The number of offsets still to be read; None if unknown, or if the committed offset is above the end."""
         return None if self.offsets is None else self.offsets.lag_of(self.place.committed.offset)
 
 
 def places_of(group: GroupDescription, is_seen: Callable[[str], bool]) -> list[GroupPlace]:
-    """Return the places with a committed offset in topics that the caller sees, in order."""
+    """Return the group's committed offsets in topics that the caller may see, sorted by topic and partition."""
     readers = {where: member for member in group.members for where in member.assignment}
     return [
         GroupPlace(committed, readers.get((committed.topic, committed.partition)))
@@ -70,7 +70,7 @@ def places_of(group: GroupDescription, is_seen: Callable[[str], bool]) -> list[G
 
 
 async def with_ends(call: Call, places: Sequence[GroupPlace]) -> list[Lag]:
-    """Return the lag at each place, without partitions that were deleted since."""
+    """Return the lag of each committed offset, without partitions that were deleted since."""
     ends = await _ends(call, {_at(place.committed) for place in places})
     return [
         Lag(place, ends[_at(place.committed)]) for place in places if _at(place.committed) in ends
@@ -78,14 +78,14 @@ async def with_ends(call: Call, places: Sequence[GroupPlace]) -> list[Lag]:
 
 
 async def lags_of(call: Call, group: GroupDescription) -> list[Lag]:
-    """Return the lags of all partitions with a committed offset that the caller sees, in order."""
+    """Return the lags of all partitions with a committed offset, in topics that the caller may see, sorted."""
     return await with_ends(call, places_of(group, call.rights.seen(ResourceType.TOPIC)))
 
 
 async def total_lags(call: Call, group_ids: Sequence[str]) -> list[int | None]:
-    """Return how much each group has yet to read in the topics that the caller sees; None: unknown.
+    """Return each group's total lag in the topics that the caller may see; None if it is unknown.
 
-    Each partition's leader is asked once, even if many of the groups read it.
+    Each partition's leader is asked once, even if several groups read the partition.
     """
     is_seen = call.rights.seen(ResourceType.TOPIC)
 
@@ -107,7 +107,7 @@ async def total_lags(call: Call, group_ids: Sequence[str]) -> list[int | None]:
 
 
 def sum_of_known(lags: Sequence[int | None]) -> int | None:
-    """Return the sum. None without any, or if one is unknown: a partial sum would look too small."""
+    """Return the sum; None if there is no lag, or if one is unknown, because a partial sum would be misleading."""
     known = [lag for lag in lags if lag is not None]
     return sum(known) if known and len(known) == len(lags) else None
 
@@ -115,7 +115,7 @@ def sum_of_known(lags: Sequence[int | None]) -> int | None:
 async def _ends(
     call: Call, partitions: Collection[TopicPartition]
 ) -> Mapping[TopicPartition, PartitionOffsets | None]:
-    """Return the ends of each partition, without deleted ones. None: the leader has not responded."""
+    """Return start and end of each partition, without deleted ones; None: the leader has not responded."""
 
     async def end_of(at: TopicPartition) -> tuple[TopicPartition, PartitionOffsets | None] | None:
         try:
@@ -130,7 +130,7 @@ async def _ends(
 
 
 async def _some_at_once(ask: Callable[[T], Awaitable[R]], of: Collection[T]) -> list[R]:
-    """Ask about each, a few at a time; return the results in order."""
+    """Call ``ask`` for each item, ``_AT_ONCE`` at a time; return the results in order."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def in_turn(one: T) -> R:

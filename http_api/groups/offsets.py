@@ -1,4 +1,4 @@
-"""Committed offsets of a group in a response, and their resets."""
+"""Encode the committed offsets of a group, and reset them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
