@@ -1,10 +1,10 @@
-"""Many runs, one after the other, each in a process of its own.
+"""Run many chaos runs, one after the other, each in its own process.
 
     python -m tests.chaos --scenario all --seconds 60 --seeds 1,2,3 --disk loop --network netns
 
-Exit code: the worst verdict (1 unsafe, 2 not live, 3 inconclusive, 0 good). What is not good keeps its data, the
-nodes' logs and its history in ``--out``, and prints the command that repeats it: the same seed gives the same faults
-at the same times, not the same interleaving.
+The exit code is the worst verdict (1 unsafe, 2 not live, 3 inconclusive, 0 good). A run that is not good keeps its
+data, the nodes' logs and its history in ``--out``, and prints the command that repeats it. The same seed gives the same
+faults at the same times, but not the same interleaving.
 """
 
 import subprocess
@@ -26,7 +26,7 @@ WORST_FIRST = (Verdict.UNSAFE, Verdict.NOT_LIVE, Verdict.INCONCLUSIVE, Verdict.G
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one run ended."""
+    """The result of one run."""
 
     scenario: str
     seed: int
@@ -35,13 +35,13 @@ class Result:
 
 
 def command_of(scenario: str, seed: int, work: Path, options: Sequence[str]) -> list[str]:
-    """One run as a command line."""
+    """Return the command line of one run."""
     place = ("--scenario", scenario, "--seed", str(seed), "--work", str(work))
     return [sys.executable, "-m", "tests.chaos.run", *place, *options]
 
 
 def run_one(scenario: str, seed: int, work: Path, options: Sequence[str]) -> Result:
-    """One run in a process of its own; what it prints goes on to our output."""
+    """Run one run in its own process; pass its output on."""
     print(f"== {scenario}, seed {seed} -> {work}", flush=True)
     command = command_of(scenario, seed, work, options)
     code = subprocess.run(command, cwd=ROOT, check=False).returncode
@@ -52,7 +52,7 @@ def run_one(scenario: str, seed: int, work: Path, options: Sequence[str]) -> Res
 
 
 def chosen(scenario: str, disk: DiskKind, network: NetworkKind) -> list[str]:
-    """Scenario names: ``all``, or a list separated by commas."""
+    """Return the scenario names in a text: ``all``, or names separated by commas."""
     if scenario == "all":
         return [name for name in available(disk, network) if name != NONE]
     return scenario.split(",")
@@ -87,7 +87,7 @@ def main(
     is_kept: bool,
     out: Path,
 ) -> None:
-    """See the module."""
+    """Run scenarios with seeds; see the module."""
     if scenario == "list":
         print(*available(DiskKind(disk), NetworkKind(network)), sep="\n")
         return

@@ -1,4 +1,4 @@
-"""The one module that knows the cluster's HTTP dialect."""
+"""The HTTP dialect of the cluster; no other module knows it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ META_MEDIA = "application/vnd.kafka.v2+json"
 CONNECT_TIMEOUT_S = 1.0
 
 NOT_JUDGED_BY_STATUS = frozenset({408, 429})
-"""The only 4xx that may follow an append."""
+"""The only 4xx statuses after which the records may have been appended."""
 
 Key = Any
 Value = Any
-"""Decoded JSON: a damaged record may hold anything."""
+"""Decoded JSON; a damaged record may have any value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What the client knows of one record."""
+    """The client's knowledge about one record."""
 
     outcome: Outcome
     offset: int | None = None
@@ -31,14 +31,14 @@ class Receipt:
 
 
 class ApiError(Exception):
-    """A node gave no usable answer."""
+    """A node gave no usable response."""
 
 
 NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class Adapter:
-    """Calls of one run. An asynchronous context manager."""
+    """The HTTP calls of one run; an asynchronous context manager."""
 
     def __init__(self, *, ready_path: str) -> None:
         self._ready_path = ready_path
@@ -52,7 +52,7 @@ class Adapter:
         await self._session.close()
 
     async def is_ready(self, base: str) -> bool:
-        """The node serves."""
+        """Return whether the node serves requests."""
         try:
             status, _ = await self.call("GET", base + self._ready_path, 2.0)
         except NETWORK_ERRORS:
@@ -68,7 +68,10 @@ class Adapter:
         replication_factor: int,
         configs: Mapping[str, str],
     ) -> None:
-        """Create the topic; one that is there already is fine.
+        """Create the topic, or accept an existing one.
+
+        Raises:
+            ApiError: the topic does not exist.
 
         Raises:
             ApiError: it is not there.
@@ -94,13 +97,13 @@ class Adapter:
             raise ApiError(f"create topic: HTTP {status} {str(answer)[:200]}")
 
     async def leader(self, base: str, topic: str, partition: int) -> int | None:
-        """The leader that this node knows of."""
+        """Return the leader that this node knows; None if it knows none."""
         found = await self._partition(base, topic, partition)
         leader = found.get("leader")
         return leader if isinstance(leader, int) and leader >= 0 else None
 
     async def is_in_sync(self, base: str, topic: str, partition: int) -> bool:
-        """Every replica is in sync, as far as this node knows."""
+        """Return whether every replica is in sync, as far as this node knows."""
         replicas = (await self._partition(base, topic, partition)).get("replicas", [])
         return bool(replicas) and all(replica.get("in_sync") for replica in replicas)
 
@@ -124,7 +127,7 @@ class Adapter:
         idempotency_key: str | None,
         transaction: str | None = None,
     ) -> list[Receipt]:
-        """Write (key, value) pairs; one receipt each. ``transaction``: as its beginning named it."""
+        """Write (key, value) pairs; return one receipt each. ``transaction`` is the header that its start returned."""
         body = {"records": [{"key": k, "value": v, "partition": partition} for k, v in records]}
         headers = {"Content-Type": JSON_MEDIA, "Accept": META_MEDIA}
         if idempotency_key is not None:
@@ -159,7 +162,10 @@ class Adapter:
         is_local: bool,
         is_uncommitted: bool = False,
     ) -> list[tuple[int, Key, Value]]:
-        """(offset, key, value) of one page; what lies below ``offset`` is kept, for the checker wants to know.
+        """Return (offset, key, value) of one page. Records below ``offset`` are kept, because they are a finding.
+
+        Raises:
+            ApiError: the node returned no page.
 
         Raises:
             ApiError: the node has no page to give.
@@ -183,7 +189,10 @@ class Adapter:
     async def call(
         self, method: str, url: str, timeout_s: float, **options: Any
     ) -> tuple[int, Any]:
-        """Status and body, decoded where it is JSON.
+        """Return the status and the body, decoded if it is JSON.
+
+        Raises:
+            NETWORK_ERRORS: there is no response.
 
         Raises:
             NETWORK_ERRORS: there is no answer.
@@ -200,7 +209,7 @@ class Adapter:
 
 
 def read_receipts(status: int, answer: Any, count: int) -> list[Receipt]:
-    """What an answer to a produce request says of each of its records."""
+    """Return the receipts of all records in a response to a produce request."""
     receipts = answer.get("offsets", []) if isinstance(answer, dict) else []
     if status == 200 and len(receipts) == count:
         return [_receipt(r.get("error_code"), r.get("offset")) for r in receipts]
@@ -216,7 +225,9 @@ def _receipt(code: int | None, offset: Any) -> Receipt:
 
 
 def _failure(code: int) -> Outcome:
-    """4xx and 503 promise that nothing was appended; after every other failure nobody knows.
+    """Return the outcome of a failure. 4xx and 503 promise that nothing was appended; after others it is unknown.
+
+    ``code`` is a status, or an error code of five digits that starts with the status.
 
     ``code`` is a status, or five digits that begin with one.
     """
@@ -226,7 +237,7 @@ def _failure(code: int) -> Outcome:
 
 
 def merge(earlier: Receipt, later: Receipt) -> Receipt:
-    """What is known after a retry: an attempt of unknown fate may still succeed, whatever a later one was told."""
+    """Return the joint result of two attempts; one of unknown fate may take effect, whatever the other returned."""
     if later.outcome is Outcome.FAILED and earlier.outcome is Outcome.UNKNOWN:
         return Receipt(Outcome.UNKNOWN, error=f"{earlier.error}, then {later.error}")
     return later

@@ -1,4 +1,4 @@
-"""How long nobody could write, and what else a history says about time. Figures, and the goals they miss."""
+"""Compute from a history how long writes failed, and other times; compare them with the goals."""
 
 import math
 import statistics
@@ -28,23 +28,23 @@ COLUMNS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """The time between start and end of the run, and what was written in it."""
+    """The time between the start and the end of the workload, and the writes in it."""
 
     start_s: float
     end_s: float
     writes: tuple[Write, ...]
     good: tuple[Write, ...]
     acknowledged_s: dict[int, list[float]]
-    """partition → times of acknowledgement, rising."""
+    """The times of acknowledgements by partition, ascending."""
 
     @property
     def success_share(self) -> float:
-        """Acknowledged writes of all that were tried."""
+        """Return the share of acknowledged writes."""
         return len(self.good) / max(1, len(self.writes))
 
 
 def window_of(events: Sequence[Event]) -> Window | None:
-    """The run's window; None when it never ended or nothing was written."""
+    """Return the window of the run; None if the run never ended, or nothing was written."""
     end_s = next((e.at_s for e in events if isinstance(e, Ended)), None)
     start_s = next((e.at_s for e in events if isinstance(e, Started)), 0.0)
     if end_s is None:
@@ -64,16 +64,16 @@ def window_of(events: Sequence[Event]) -> Window | None:
 
 
 def longest_gap(times: Iterable[float]) -> tuple[float, float]:
-    """The longest time between two neighbours, and when it began."""
+    """Return the longest time between two neighbours, and when it started."""
     return max(((b - a, a) for a, b in pairwise(times)), default=(0.0, 0.0))
 
 
 def gaps_after_faults(window: Window, faults: Sequence[Fault]) -> dict[str, list[float]]:
-    """Longest gap of the faulted partition between each fault and the next, by kind of fault."""
+    """Return the longest gap of the faulted partition between each fault and the next one, by kind of fault."""
     gaps: defaultdict[str, list[float]] = defaultdict(list)
     next_began = [*(fault.began_s for fault in faults[1:]), window.end_s]
     for fault, following_s in zip(faults, next_began, strict=False):
-        # Rolling through all nodes may take longer than anybody writes.
+        # A rolling restart may last longer than the workload.
         stop_s = min(max(following_s, fault.at_s), window.end_s)
         times = window.acknowledged_s.get(fault.partition, [])
         inside = [t for t in times if fault.began_s < t <= stop_s]
@@ -85,7 +85,9 @@ def gaps_after_faults(window: Window, faults: Sequence[Fault]) -> dict[str, list
 def waits_after_heals(
     window: Window, heals: Sequence[Heal], faults: Sequence[Fault] = ()
 ) -> list[float]:
-    """From each heal to the first acknowledgement of a write sent after it, per partition.
+    """Return the time from each heal to the first acknowledgement of a write sent after it, per partition.
+
+    If the next fault comes before that acknowledgement, the wait counts until the fault.
 
     A wait that the next fault cuts short counts as long as it lasted.
     """
@@ -105,7 +107,7 @@ def waits_after_heals(
 def judge_availability(
     report: Report, events: Sequence[Event], meta: Meta | None, goals: Goals
 ) -> None:
-    """Add figures to the report, and the goals that were missed."""
+    """Add the figures, and the missed goals, to the report."""
     window = window_of(events)
     if window is None:
         return
@@ -186,5 +188,5 @@ def _latency_figures(window: Window, events: Sequence[Event]) -> list[tuple[str,
 
 
 def quantile(rising: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of the values are."""
+    """Return the value below which a share of the values are."""
     return rising[min(len(rising) - 1, int(share * len(rising)))]

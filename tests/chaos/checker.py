@@ -1,6 +1,6 @@
-"""Is what was promised true of this history? Pure functions over its events.
+"""Check a history of a run: pure functions over its events.
 
-Logs without transactions are judged by ``log_checks`` alone, those of transactions by ``transaction_checks``, too.
+``log_checks`` checks all logs. ``transaction_checks`` also checks the logs of transactions.
 
     python -m tests.chaos.checker RUN/history.jsonl
 """
@@ -41,7 +41,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
 
 
 def check(events: Iterable[Event]) -> Report:
-    """Judge a history."""
+    """Check a history; return the report."""
     every = list(events)
     meta = next((e for e in every if isinstance(e, Meta)), None)
     goals = meta.goals if meta else Goals()
@@ -58,7 +58,7 @@ def check(events: Iterable[Event]) -> Report:
     ):
         if is_grave:
             report.promoted.add(name)
-    # Of writers without transactions: the goals are theirs.
+    # Use only writers without transactions, because the goals are for these.
     plain = [e for e in every if getattr(e, "view", View.PLAIN) is View.PLAIN]
     judge_availability(report, plain, meta, goals)
     judge_transactions(report, every)
@@ -66,7 +66,7 @@ def check(events: Iterable[Event]) -> Report:
 
 
 def main() -> int:
-    """Judge the history named on the command line."""
+    """Check the history in the file of the command line."""
     with Path(sys.argv[1]).open() as lines:
         report = check(load(lines))
     print(*report.lines(), sep="\n")

@@ -1,4 +1,4 @@
-"""The nodes of a run: processes on disks, in namespaces where wanted. Everything is undone by ``close``."""
+"""The nodes of a run: processes on disks and, if requested, in network namespaces. ``close`` undoes everything."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ SECRET = "chaos-suite"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a node is to be found."""
+    """The address of a node."""
 
     node_id: int
     host: str
@@ -32,29 +32,29 @@ class Place:
 
     @property
     def url(self) -> str:
-        """Of its API."""
+        """Return the URL of the node's API."""
         return f"http://{self.host}:{self.api_port}"
 
 
 class Target(Protocol):
-    """How the system under test is started."""
+    """The way to start a node of the system under test."""
 
     ready_path: str
 
     def command(self, place: Place, places: Sequence[Place]) -> list[str]:
-        """The command line of one node."""
+        """Return the command line of one node."""
 
     def environment(self) -> dict[str, str]:
-        """On top of this process's."""
+        """Return variables to add to this process's environment."""
 
 
 class MilenaTarget:
-    """Milena, from this environment."""
+    """Milena, from this Python environment."""
 
     ready_path = "/readyz"
 
     def command(self, place: Place, places: Sequence[Place]) -> list[str]:
-        """The command line of one node."""
+        """Return the command line of one node."""
         peers = ",".join(f"{p.node_id}={p.host}:{p.peer_port}" for p in places)
         return [
             *(sys.executable, "-m", "milena", "start"),
@@ -66,12 +66,12 @@ class MilenaTarget:
         ]
 
     def environment(self) -> dict[str, str]:
-        """The peers' secret."""
+        """Return the secret of the peers."""
         return {"MILENA_CLUSTER_SECRET": SECRET}
 
 
 class FakeTarget:
-    """The stand-in of ``fake``, with one of its bugs. Its nodes share a directory; a single one has a disk."""
+    """The fake cluster of ``fake`` with a bug. Its nodes share a directory; a single node has its own disk."""
 
     ready_path = "/v3/clusters"
 
@@ -80,7 +80,7 @@ class FakeTarget:
         self._shared = shared
 
     def command(self, place: Place, places: Sequence[Place]) -> list[str]:
-        """The command line of one node."""
+        """Return the command line of one node."""
         directory = place.data if len(places) == 1 else self._shared
         return [
             *(sys.executable, "-m", "tests.chaos.fake_node"),
@@ -92,12 +92,12 @@ class FakeTarget:
         ]
 
     def environment(self) -> dict[str, str]:
-        """Nothing."""
+        """Return no variables."""
         return {}
 
 
 def make_target(name: str, work: Path) -> Target:
-    """``milena`` or ``fake:BUG``."""
+    """Return the target of a name: ``milena`` or ``fake:BUG``."""
     if name == "milena":
         return MilenaTarget()
     kind, _, bug = name.partition(":")
@@ -106,7 +106,7 @@ def make_target(name: str, work: Path) -> Target:
 
 
 class Node:
-    """One node: its place, its process, its disk."""
+    """One node: its address, its process, its disk."""
 
     def __init__(self, place: Place, disk: Disk, process: NodeProcess) -> None:
         self.place = place
@@ -116,51 +116,51 @@ class Node:
 
     @property
     def node_id(self) -> int:
-        """As its peers know it."""
+        """Return the id by which other nodes know it."""
         return self.place.node_id
 
     @property
     def url(self) -> str:
-        """Of its API."""
+        """Return the URL of the node's API."""
         return self.place.url
 
     @property
     def is_up(self) -> bool:
-        """Its process exists; it may be paused."""
+        """Return whether the process exists; it may be paused."""
         return self.process.is_running
 
     @property
     def is_healthy(self) -> bool:
-        """Up and not paused."""
+        """Return whether the process exists and is not paused."""
         return self.is_up and not self.process.is_paused
 
     def start(self) -> None:
-        """Start it, after a power cut with its disk mounted again."""
+        """Start the process; after a power cut, mount its disk first."""
         if not self.is_up:
             self.restore_power()
             self.process.start()
 
     def stop(self) -> bool:
-        """Graceful stop; True when it obeyed in time."""
+        """Stop gracefully; return whether the process ended by itself in time."""
         return self.process.stop(STOP_TIMEOUT_S)
 
     def restore_power(self) -> None:
-        """After a power cut: mount again."""
+        """Mount the disk again after a power cut."""
         if self.is_without_power:
             self.disk.restore_power()
             self.is_without_power = False
 
     def damage(self, operation: str, rng: random.Random) -> str:
-        """Harm its newest segment while it is down."""
+        """Damage the newest segment while the node is down; return what was done."""
         return "it is up: left alone" if self.is_up else self.disk.damage(operation, rng)
 
     def wipe(self) -> str:
-        """Empty its data directory while it is down."""
+        """Empty the data directory while the node is down; return what was done."""
         return "it is up: left alone" if self.is_up else self.disk.wipe()
 
 
 class Cluster:
-    """All nodes of a run, in ``work``."""
+    """All nodes of a run; their files are in ``work``."""
 
     def __init__(self, setup: Setup, work: Path, network: Network | None) -> None:
         self.network = network
@@ -198,7 +198,7 @@ class Cluster:
             raise
 
     def node(self, node_id: int) -> Node | None:
-        """The node of this id."""
+        """Return the node of this id; None if there is none."""
         return next((n for n in self.nodes if n.node_id == node_id), None)
 
     def start(self) -> None:
@@ -207,7 +207,7 @@ class Cluster:
             node.start()
 
     def cut_power(self, nodes: Sequence[Node]) -> None:
-        """Freeze, drop what the disks have not synced, kill: nothing is acknowledged in between."""
+        """Pause the nodes, drop the unsynced data of their disks, and kill them; nothing is acknowledged in between."""
         for node in nodes:
             node.process.pause()
         for node in nodes:
@@ -218,7 +218,7 @@ class Cluster:
             node.process.kill()
 
     def heal(self) -> None:
-        """Mend everything and start what is down."""
+        """Undo all faults, and start the nodes that are down."""
         if self.network:
             self.network.heal()
         for node in self.nodes:
@@ -236,7 +236,7 @@ class Cluster:
                 stack.callback(node.process.kill)
 
     def remove_data(self) -> None:
-        """After a good run."""
+        """Delete all data, after a good run."""
         for node in self.nodes:
             shutil.rmtree(node.disk.root, ignore_errors=True)
         shutil.rmtree(self._work / "shared", ignore_errors=True)

@@ -1,16 +1,15 @@
-"""Which transaction must come before which, and whether that goes round in a circle.
+"""Find the order that transactions must have had, and cycles in it.
 
-    read by      a transaction's record was read by another, which wrote only then
-    before in    a transaction's record stands before another's in a partition
-    ended before a transaction was acknowledged before another began
+    read by      another transaction read this one's record, and only then wrote
+    before in    this transaction's record is before another's in a partition
+    ended before this transaction was acknowledged before another one started
 
-*Read by* and *ended before* put all of one transaction before all of the other. *Before in* compares two records, and
-transactions that run side by side may stand in one order here and in the other there: a circle of these alone, G0, is
-noted (docs/exactly-once.md allows it), and two of them in a row prove nothing of the first and the third. Every other
-circle is impossible where readers get committed records alone: G1c, when one of its steps is a read.
-
-Source: Adya, "Weak Consistency" (1999), 4.2; Kingsbury and Alvaro, "Elle" (VLDB 2020), 4 and 6: time as a chain of
-nodes, circles as strongly connected components.
+*Read by* and *ended before* order whole transactions. *Before in* only orders two records: concurrent transactions may
+be in one order in one partition and in the other order in another. A cycle of only *before in* is G0, and is noted
+(docs/exactly-once.md allows it). Two such steps in a row prove nothing about the first and the third transaction. Every
+other cycle is impossible if readers get only committed records. It is G1c if one of its steps is a read. Source: Adya,
+"Weak Consistency" (1999), 4.2; Kingsbury and Alvaro, "Elle" (VLDB 2020), 4 and 6: time as a chain of vertices, cycles
+as strongly connected components.
 """
 
 from bisect import bisect_left
@@ -22,9 +21,9 @@ from tests.chaos.history import Outcome, TransactionTried
 
 Graph = defaultdict["Vertex", list["Vertex"]]
 Vertex = tuple[str, str | int, int]
-"""("transaction", name, 1 if a *before in* led to it), ("place N", run in its log, 0) or ("time", number, 0)."""
+"""A vertex: ("transaction", name, 1 if *before in* led to it), ("place N", index in its log, 0) or ("time", N, 0)."""
 Cycle = list[tuple[str, str]]
-"""(transaction, what leads from it to the next)."""
+"""A cycle: items of (transaction, the relation that leads to the next one)."""
 Finding = tuple[str, str]
 TRANSACTION, TIME = "transaction", "time"
 READ_BY, ENDED_BEFORE = "read by", "ended before"
@@ -33,7 +32,7 @@ READ_BY, ENDED_BEFORE = "read by", "ended before"
 def check_dependencies(
     logs: Mapping[int, Mapping[int, str]], transactions: Sequence[TransactionTried]
 ) -> Iterator[Finding]:
-    """Circles among transactions that are in the logs: ``logs`` has offset → record of each place."""
+    """Yield the cycles among transactions in the logs; ``logs`` has each place's records by offset."""
     owners = {record: one.name for one in transactions for _, record, _ in one.writes}
     runs = {place: list(_runs(log, owners)) for place, log in logs.items()}
     weak: Graph = defaultdict(list)
@@ -53,13 +52,13 @@ def check_dependencies(
 
 
 def _runs(log: Mapping[int, str], owners: Mapping[str, str]) -> Iterator[str]:
-    """Transactions in the order of their records, neighbours as one."""
+    """Yield the transactions in the order of their records, without repetitions of neighbours."""
     names = (owners[log[offset]] for offset in sorted(log) if log[offset] in owners)
     return (name for name, _ in groupby(names))
 
 
 def _add_orders(graph: Graph, runs: Mapping[int, Sequence[str]], *, is_repeatable: bool) -> None:
-    """Each leads to all that have a later run in a place. ``is_repeatable``: and from there on to the next."""
+    """Add edges from each run to all later transactions of its place, and with ``is_repeatable`` on from there."""
     for place, names in runs.items():
         first = {name: number for number, name in reversed(list(enumerate(names)))}
         last = {name: number for number, name in enumerate(names)}
@@ -95,13 +94,13 @@ def _add_times(graph: Graph, transactions: Iterable[TransactionTried]) -> None:
 
 
 def _add_strong(graph: Graph, name: str, target: Vertex) -> None:
-    """However one came to this transaction."""
+    """Add edges to a transaction in both states: whatever relation led to it before."""
     graph[TRANSACTION, name, 0].append(target)
     graph[TRANSACTION, name, 1].append(target)
 
 
 def _cycles(graph: Graph) -> Iterator[Cycle]:
-    """A short circle of each strongly connected component that has one through two transactions."""
+    """Yield a short cycle of each strongly connected component that has two or more transactions in a cycle."""
     for component in _components(graph):
         if len(component) == 1:
             continue
@@ -113,7 +112,7 @@ def _cycles(graph: Graph) -> Iterator[Cycle]:
 
 
 def _components(graph: Graph) -> Iterator[set[Vertex]]:
-    """Strongly connected components, by Tarjan's algorithm without recursion."""
+    """Yield the strongly connected components, by Tarjan's algorithm without recursion."""
     index: dict[Vertex, int] = {}
     low: dict[Vertex, int] = {}
     path: list[Vertex] = []
@@ -146,7 +145,7 @@ def _components(graph: Graph) -> Iterator[set[Vertex]]:
 
 
 def _shortest(graph: Graph, start: Vertex, component: set[Vertex]) -> list[Vertex]:
-    """From a vertex back to it, within a component."""
+    """Return the shortest way from a vertex back to itself within a component."""
     came_from: dict[Vertex, Vertex] = {}
     queue = deque([start])
     while queue:
@@ -164,7 +163,7 @@ def _shortest(graph: Graph, start: Vertex, component: set[Vertex]) -> list[Verte
 
 
 def _named(way: Sequence[Vertex]) -> Cycle:
-    """The transactions on a way, and what leads from each to the next."""
+    """Return the transactions on a way, and the relation that leads from each to the next."""
     at = [number for number, vertex in enumerate(way) if vertex[0] == TRANSACTION]
     cycle = []
     for here, there in pairwise(at):

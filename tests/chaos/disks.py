@@ -1,7 +1,7 @@
-"""Where a node's data lies, and how it is harmed: three kinds of disk with one face.
+"""The disks of nodes, and ways to damage them; the three kinds of disks have the same methods.
 
-Mounts are made in a mount namespace of the run's own (``enter_mount_namespace``), so that nothing is left mounted
-when the run ends, however it ends.
+Mounts are made in a separate mount namespace (``enter_mount_namespace``), so nothing stays mounted after the run,
+whatever ends it.
 """
 
 import ctypes
@@ -17,26 +17,26 @@ from pathlib import Path
 from tests.chaos.setup import DiskKind
 
 FS_IOC_SHUTDOWN = 0x8004587D
-"""ext4 and xfs: stop the file system at once ..."""
+"""The ioctl of ext4 and xfs that stops a file system at once."""
 NO_LOG_FLUSH = 2
-"""... losing whatever was not synced, as a power cut does."""
+"""The flag with which the ioctl loses all unsynced data, like a power cut."""
 CLONE_NEWNS = 0x00020000
 MS_REC, MS_PRIVATE, MS_SHARED = 0x4000, 0x40000, 0x100000
 UNMOUNT_ATTEMPTS = 50
 MEGABYTE = 1 << 20
 TORN_BYTES_LOG2_MAX = 12
-"""A torn tail loses from 1 byte to 4 KiB."""
+"""The base-2 logarithm of the most bytes that a torn tail loses: 4 KiB."""
 FLIP_WITHIN_BYTES = 65536
-"""A flipped bit lies within this of the end: recent data, which is what a crash harms."""
+"""The distance from the end within which a bit is flipped: a crash damages recent data."""
 SEGMENTS = "**/*.log"
 
 
 class DiskError(Exception):
-    """This kind of disk cannot do that."""
+    """This kind of disk cannot do the requested operation."""
 
 
 class Disk:
-    """A plain directory; the other kinds mount something on it. ``data`` is what the node gets."""
+    """A plain directory; the other kinds mount a file system on it. ``data`` is the node's directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -47,39 +47,39 @@ class Disk:
         sync_directory(root)
 
     def _prepare(self) -> None:
-        """Mount what is to be mounted, the first time."""
+        """Mount the file system, before the first start."""
 
     def fill(self) -> None:
-        """Leave no byte free."""
+        """Use up all free space."""
         raise DiskError(f"{self.root} is not a small disk")
 
     def free(self) -> None:
-        """Give the space back."""
+        """Free the space that ``fill`` used."""
 
     def cut_power(self) -> None:
-        """Stop the file system as it is on the medium."""
+        """Stop the file system; unsynced data are lost."""
         raise DiskError(f"{self.root} cannot lose its power")
 
     def restore_power(self) -> None:
-        """Mount again; the journal is replayed."""
+        """Mount the file system again; its journal is replayed."""
 
     def close(self) -> None:
-        """Unmount."""
+        """Unmount the file system."""
 
     @property
     def can_lose_power(self) -> bool:
-        """``cut_power`` works."""
+        """Return whether ``cut_power`` is possible."""
         return False
 
     def wipe(self) -> str:
-        """Empty the data directory, as after the disk was replaced."""
+        """Empty the data directory, as if the disk had been replaced; return what was done."""
         entries = list(self.data.iterdir())
         for entry in entries:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         return f"removed {len(entries)} entries"
 
     def damage(self, operation: str, rng: random.Random) -> str:
-        """``torn``: cut the newest segment's tail; ``flip``: flip one bit near its end."""
+        """Damage the newest segment: ``torn`` cuts its tail, ``flip`` flips a bit near its end. Return a note."""
         files = [f for f in self.data.glob(SEGMENTS) if f.is_file() and f.stat().st_size]
         newest = max(files, key=lambda f: (f.stat().st_mtime_ns, str(f)), default=None)
         done = None if newest is None else damage_file(newest, operation, rng)
@@ -89,7 +89,7 @@ class Disk:
 
 
 class SmallDisk(Disk):
-    """A disk that can be filled: tmpfs."""
+    """A disk that can be full: tmpfs."""
 
     def __init__(self, root: Path, *, size_mb: int) -> None:
         self._size_mb = size_mb
@@ -99,7 +99,7 @@ class SmallDisk(Disk):
         run("mount", "-t", "tmpfs", "-o", f"size={self._size_mb}m", "none", str(self.root))
 
     def fill(self) -> None:
-        """Leave no byte free."""
+        """Use up all free space."""
         with (self.root / "filler").open("ab", buffering=0) as filler:
             size = MEGABYTE
             while size:
@@ -109,11 +109,11 @@ class SmallDisk(Disk):
                     size //= 2
 
     def free(self) -> None:
-        """Give the space back."""
+        """Free the space that ``fill`` used."""
         (self.root / "filler").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Unmount; a process that was just killed may hold it for a moment."""
+        """Unmount; retry, because a process that was just killed may still use the file system."""
         for _ in range(UNMOUNT_ATTEMPTS):
             done = subprocess.run(["umount", self.root], check=False, stderr=subprocess.DEVNULL)
             if done.returncode == 0:
@@ -137,7 +137,7 @@ class LoopDisk(SmallDisk):
 
     @property
     def can_lose_power(self) -> bool:
-        """It can."""
+        """Return True."""
         return True
 
     def cut_power(self) -> None:
@@ -149,18 +149,18 @@ class LoopDisk(SmallDisk):
             os.close(descriptor)
 
     def restore_power(self) -> None:
-        """Mount again."""
+        """Mount the file system again."""
         super().close()
         self._mount()
 
     def close(self) -> None:
-        """Unmount and remove the image."""
+        """Unmount, and remove the image."""
         super().close()
         self._image.unlink(missing_ok=True)
 
 
 def make_disk(kind: DiskKind, root: Path, *, size_mb: int) -> Disk:
-    """A disk of this kind."""
+    """Return a disk of this kind."""
     match kind:
         case DiskKind.DIR:
             return Disk(root)
@@ -171,7 +171,7 @@ def make_disk(kind: DiskKind, root: Path, *, size_mb: int) -> Disk:
 
 
 def damage_file(path: Path, operation: str, rng: random.Random) -> str | None:
-    """Harm one file; what was done, or None when it holds nothing but preallocated zeros."""
+    """Damage one file; return what was done, or None if the file has only preallocated zeros."""
     with path.open("r+b") as file:
         size = len(file.read().rstrip(b"\0"))
         if not size:
@@ -202,10 +202,10 @@ def sync_directory(path: Path) -> None:
 
 
 def enter_mount_namespace() -> None:
-    """What this process and its children mount from here on is nobody else's, and ends with them.
+    """Give this process a private mount namespace, whose mounts end with the process and its children.
 
-    Shared among themselves: a node in a namespace of its own would otherwise keep a disk mounted that is long
-    unmounted here, and a power cut would not be over when it should be.
+    Children share mount events with it. A node in another namespace would otherwise keep a disk mounted after it was
+    unmounted here, and a power cut would not take effect.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS):
@@ -216,7 +216,7 @@ def enter_mount_namespace() -> None:
 
 
 def run(*command: str) -> None:
-    """Run a system tool; its complaint becomes the error."""
+    """Run a system tool; raise DiskError with its error output."""
     done = subprocess.run(
         command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )

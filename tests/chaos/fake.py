@@ -1,8 +1,8 @@
-"""A small stand-in for the cluster, with bugs that can be switched on, to test the suite itself.
+"""A small fake cluster with bugs that can be switched on, to test the chaos suite itself.
 
-Nodes are processes over one shared directory, with one append-only file per partition under a lock, so the correct
-variant is trivially consistent: any node may die. It gives the checker something true and something false. Only
-``split-brain`` replicates.
+Nodes are processes over one shared directory, which has one append-only file per partition, under a lock. So the
+variant without a bug is trivially consistent, whichever nodes die. The checker must accept it and reject the others.
+Only ``split-brain`` replicates.
 """
 
 import asyncio
@@ -63,19 +63,13 @@ BUGS = {
     "stale-node": "replica-divergence",
     "split-brain": "lost-write",
 }
-"""What each does, and what the checker must call it:
+"""The bugs, each with the anomaly that the checker must report:
 
-lose-acked    acknowledges, writes two seconds later
-no-fsync      seen only when the power is cut
-ignore-full   acknowledges what a full disk did not take
-dirty-read    shows records before they are written
-reorder       appends an acknowledged record after later ones
-wrong-offset  acknowledges an offset that is one too high
-damage        now and then answers with changed contents
-skip          now and then leaves a record out of a page
-double        now and then appends twice
-fail-visible  says 422 and appends all the same
-stale-node    one node has another value at one offset
+lose-acked    acknowledges, and writes two seconds later no-fsync      does not sync; only a power cut reveals it
+ignore-full   acknowledges records that did not fit on a full disk dirty-read    shows records before they are written
+reorder       appends an acknowledged record after later ones wrong-offset  acknowledges an offset that is one too high
+damage        sometimes returns changed contents skip          sometimes omits a record from a page double
+sometimes appends twice fail-visible  responds 422, and appends stale-node    one node has another value at one offset
 split-brain   replicates, but the lowest id that a node reaches is its leader: no epochs, no quorum
 """
 PAGE_RECORDS = 500
@@ -83,12 +77,12 @@ TAIL_BYTES = 1 << 16
 SAY_ALIVE_S = 0.5
 WRITE_LATE_S = 2.0
 PEER_TIMEOUT_S = 0.8
-"""Longer than a busy machine makes a healthy node wait."""
+"""The timeout of a call to a peer, longer than a healthy node needs on a busy machine."""
 
 Log = int | str
-"""A partition of the one topic, or the name of another log."""
+"""A partition of the topic, or the name of another log."""
 Record = tuple[Any, Any]
-"""key, value"""
+"""A record: key and value."""
 
 
 class Fake:
@@ -105,13 +99,13 @@ class Fake:
         directory.mkdir(parents=True, exist_ok=True)
 
     def has(self, bug: str, share: float = 1.0) -> bool:
-        """This bug strikes now."""
+        """Return whether this bug takes effect now."""
         return self._bug == bug and self._rng.random() < share
 
     # -- the log
 
     def log(self, partition: Log) -> list[Record]:
-        """All whole lines of the partition; parsed again when the file grew."""
+        """Return all complete lines of a log; they are parsed again if the file grew."""
         path = self._directory / f"p{partition}.log"
         size = path.stat().st_size if path.exists() else 0
         if self._cache.get(partition, (-1,))[0] != size:
@@ -121,7 +115,7 @@ class Fake:
         return self._cache[partition][1]
 
     def append(self, partition: Log, records: list[Record]) -> int:
-        """Append and sync; the offset of the first. A full disk raises OSError."""
+        """Append and sync; return the offset of the first record. A full disk raises OSError."""
         path = self._directory / f"p{partition}.log"
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
@@ -155,7 +149,7 @@ class Fake:
     # -- the API
 
     def leader(self, partition: int) -> int:
-        """Any node would do."""
+        """Return this node: every node may write."""
         return 1 + partition % len(self.peers)
 
     async def produce(self, request: web.Request) -> web.Response:
@@ -229,7 +223,7 @@ class Fake:
         )
 
     async def background(self, _: web.Application) -> AsyncIterator[None]:
-        """What goes on beside requests."""
+        """Run the background work while the application runs."""
         task = asyncio.create_task(self._work())
         yield
         task.cancel()
@@ -245,7 +239,7 @@ class Fake:
                     records.clear()
 
     def app(self) -> web.Application:
-        """The web application."""
+        """Return the web application."""
         app = web.Application(client_max_size=1 << 26)
         app.add_routes(
             [
@@ -261,9 +255,9 @@ class Fake:
 
 
 class SplitBrain(Fake):
-    """Logs in memory; the lowest id that is reachable leads, acknowledges whoever follows, and overwrites the others.
+    """Logs in memory. The lowest reachable id leads, counts any follower's copy as enough, and overwrites other logs.
 
-    It is right until the network or a node fails.
+    It is correct until the network or a node fails.
     """
 
     _http: ClientSession
@@ -274,11 +268,11 @@ class SplitBrain(Fake):
         self._alive: set[int] = set()
 
     def log(self, partition: Log) -> list[Record]:
-        """From memory."""
+        """Return the log from memory."""
         return self._logs[partition]
 
     def leader(self, partition: int) -> int:
-        """The same for all partitions."""
+        """Return the lowest reachable id, for all partitions."""
         return min(self._alive | {self.node_id})
 
     async def produce(self, request: web.Request) -> web.Response:
@@ -331,14 +325,14 @@ class SplitBrain(Fake):
                 await self._call("POST", peer, "/copy", copy)
 
     def app(self) -> web.Application:
-        """The web application."""
+        """Return the web application."""
         app = super().app()
         app.router.add_post("/copy", self.take_copy)
         return app
 
 
 def parse(line: bytes) -> Record:
-    """A line of the log. There are no checksums: damage is served."""
+    """Parse a line of the log. There are no checksums, so damaged records are returned."""
     try:
         key, value = json.loads(line)
     except ValueError:
@@ -347,7 +341,7 @@ def parse(line: bytes) -> Record:
 
 
 def receipts(base: int | None, count: int) -> web.Response:
-    """The answer to a write."""
+    """Return the response to a write."""
     offsets = [None if base is None else base + i for i in range(count)]
     return web.json_response(
         {
@@ -359,7 +353,7 @@ def receipts(base: int | None, count: int) -> web.Response:
 
 
 def fixed(body: Any) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """A handler that always says the same."""
+    """Return a handler with the same response to every request."""
 
     async def handler(_: web.Request) -> web.Response:
         return web.json_response(body)

@@ -1,4 +1,4 @@
-"""Starts one node of the stand-in cluster."""
+"""Start one node of the fake cluster."""
 
 from pathlib import Path
 

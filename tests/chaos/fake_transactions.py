@@ -1,7 +1,7 @@
-"""The stand-in's transactions, right ones and broken ones.
+"""The transactions of the fake cluster, correct ones and ones with bugs.
 
-A record carries its transaction. What became of transactions is in one more file that all nodes share, so that a commit
-is one line of it, and no partition needs a marker: readers look there.
+A record carries its transaction. One more file, which all nodes share, has the states of all transactions. So a commit
+is one line of that file, and partitions need no markers: readers look into the file.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from tests.chaos.fake import PAGE_RECORDS, Fake, Record, receipts
 from tests.chaos.transaction_calls import ABORTED, COMMITTED, End
 
 OWN_TIMEOUT_S = 3.0
-"""Of a transaction in one request."""
+"""The timeout of a transaction in one request, in s."""
 SLOW_S = 0.03
-"""Between two writes, where they are slow."""
+"""The pause between two writes with a bug that makes them slow, in s."""
 
 
 class TransactionBook:
-    """Which transactions were begun, and how they ended. Times are of the machine's monotonic clock."""
+    """The transactions that have started, and how they ended. Times are by the machine's monotonic clock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,12 +35,12 @@ class TransactionBook:
         self._is_committed: dict[str, bool] = {}
         self._epochs: dict[str, tuple[int, int]] = {}
         self.answers: dict[str, Any] = {}
-        """By idempotency key."""
+        """The committed transaction of each idempotency key."""
         self.offsets: dict[str, dict[str, int]] = {}
-        """topic → partition → where the group goes on."""
+        """The committed offset of the group, by topic and partition."""
 
     def begin(self, name: str, timeout_s: float, *, is_fencing: bool = True) -> str:
-        """The next transaction of a name, as ``"ID:EPOCH"``; its last one is aborted."""
+        """Start the next transaction of a name, and abort its previous one; return ``"ID:EPOCH"``."""
         with self._locked() as write:
             producer, epoch = self._epochs.get(name, (len(self._epochs), -1))
             if is_fencing and self._is_open(f"{producer}:{epoch}"):
@@ -59,7 +59,7 @@ class TransactionBook:
         offsets: Sequence[dict[str, Any]] = (),
         has_offsets: bool = True,
     ) -> bool:
-        """End it, unless it has ended; whether it is committed. Of a key one is: the others are aborted."""
+        """End a transaction, unless it has ended; return whether it is committed. Of one key, only one is committed."""
         with self._locked() as write:
             if self._is_open(transaction):
                 is_commit = is_commit and key not in self.answers
@@ -69,7 +69,7 @@ class TransactionBook:
             return self._is_committed.get(transaction, False)
 
     def state(self, transaction: str, *, is_timed: bool = True) -> bool | None:
-        """Whether it is committed; None: it is open. One whose time is over is aborted by whoever asks."""
+        """Return whether a transaction is committed; None if it is open. One whose time is over is aborted here."""
         self._refresh()
         if self._is_open(transaction):
             if not is_timed or time.monotonic() < self._deadline_s[transaction]:
@@ -119,13 +119,13 @@ class TransactionBook:
             partitions[str(row["partition"])] = row["next_offset"]
 
     def group(self, topic: str) -> dict[str, int]:
-        """partition → where the group goes on."""
+        """Return the committed offset of the group, by partition."""
         self._refresh()
         return self.offsets.get(topic, {})
 
 
 class TransactionalFake(Fake):
-    """A node that knows transactions. Records of their topics are (key, [transaction or None, value])."""
+    """A node with transactions. Records of their topics are (key, [transaction or None, value])."""
 
     def __init__(self, node_id: int, directory: Path, peers: dict[int, str], bug: str) -> None:
         super().__init__(node_id, directory, peers, bug)
@@ -201,7 +201,7 @@ class TransactionalFake(Fake):
         name = f"{topic}-{told[0]['partition']}"
         records = [(r["key"], [transaction, r["value"]]) for r in told]
         log = self.log(name)
-        # A retry, perhaps of what a node wrote that is dead by now.
+        # This may be a retry of a write by a node that is dead now.
         base = log.index(records[0]) if records[0] in log else self.append(name, records)
         return receipts(base, len(records))
 
@@ -254,7 +254,7 @@ class TransactionalFake(Fake):
         return self._book.state(transaction, is_timed=self._bug != "hang")
 
     def app(self) -> web.Application:
-        """The web application."""
+        """Return the web application."""
         app = super().app()
         app.add_routes(
             [
@@ -268,5 +268,5 @@ class TransactionalFake(Fake):
 
 
 def refused(code: int) -> web.Response:
-    """An error of five digits, which begin with its status."""
+    """Return an error response; the code has five digits and starts with the status."""
     return web.json_response({"error_code": code, "message": "no"}, status=code // 100)

@@ -1,10 +1,10 @@
-"""Consumer groups while nodes are killed, paused and cut off, and while members break down themselves.
+"""Test consumer groups while nodes are killed, paused and disconnected, and while members break down.
 
     python -m tests.chaos.groups --scenario kill-leader --seconds 60 --seed 7 --work chaos-runs/groups
 
-The scenarios are those of ``run``; the records that members read are those of its writers. Two groups read the topic:
-members with heartbeats of their own, and REST consumers together with one such member. What they saw is judged by
-``tests.support.groups.checker``. Exit codes as there: 0 fine, 1 a safety violation, 2 not live, 3 nothing was shown.
+The scenarios and the writers are those of ``run``. Two groups read the topic: one of members that send heartbeats, and
+one of REST consumers together with one such member. ``tests.support.groups.checker`` checks their histories. Exit
+codes: 0 fine, 1 a safety violation, 2 not live, 3 inconclusive.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ HABITS = Habits(session_s=3.0, turn_s=0.15, harm_chance=0.008)
 
 @dataclass(slots=True)
 class Troop:
-    """A group and those who live in it."""
+    """A group and its members."""
 
     group: str
     history: GroupHistory = field(default_factory=GroupHistory)
@@ -55,12 +55,12 @@ class Troop:
 
     @property
     def is_of_members(self) -> bool:
-        """None of them a REST consumer."""
+        """Return whether the group has no REST consumers."""
         return all(isinstance(member, Member) for member in self.members)
 
 
 class GroupWorkload:
-    """Members of both groups."""
+    """Runs the members of both groups."""
 
     def __init__(
         self, session: aiohttp.ClientSession, setup: Setup, urls: list[str], *, members: int
@@ -103,13 +103,13 @@ class GroupWorkload:
         )
 
     def start(self) -> list["asyncio.Task[None]"]:
-        """Everybody."""
+        """Start all members; return their tasks."""
         return [
             asyncio.create_task(member.run()) for troop in self.troops for member in troop.members
         ]
 
     async def finish(self, ends: dict[int, int]) -> None:
-        """No breakdowns from now on; wait until all is read and committed, or it is plain that it will not be."""
+        """Stop the members' breakdowns; wait until all records are read and committed, or time out."""
         for troop in self.troops:
             troop.history.ends = dict(ends)
             for member in troop.members:
@@ -138,7 +138,7 @@ class GroupWorkload:
 
 
 async def ends_of(setup: Setup, cluster: Cluster) -> dict[int, int]:
-    """Where the partitions end."""
+    """Return the end offset of each partition."""
     found = {}
     async with aiohttp.ClientSession() as session:
         for partition in range(setup.partitions):
@@ -154,7 +154,7 @@ async def ends_of(setup: Setup, cluster: Cluster) -> dict[int, int]:
 async def conduct(
     setup: Setup, cluster: Cluster, history: History, cycles: list[Cycle], members: int
 ) -> list[Troop]:
-    """Start, live while things break, heal, come to an end."""
+    """Start, run the members under faults, heal, and finish; return the groups."""
     connections = aiohttp.TCPConnector(limit=0)
     async with (
         Adapter(ready_path=cluster.target.ready_path) as adapter,
@@ -190,14 +190,14 @@ async def conduct(
 
 @dataclass(slots=True)
 class GroupReport:
-    """What a run's groups prove."""
+    """The findings about the groups of a run."""
 
     found: list[Finding]
     figures: dict[str, int]
 
     @property
     def verdict(self) -> Verdict:
-        """Starvation is a matter of liveness, all else of safety."""
+        """Return the verdict: starvation is a liveness fault, all others are safety faults."""
         names = {name for name, _ in self.found} - NOTED_ONLY
         if any(not name.startswith("starved") for name in names):
             return Verdict.UNSAFE
@@ -206,7 +206,7 @@ class GroupReport:
         return Verdict.GOOD if self.figures["processed"] else Verdict.INCONCLUSIVE
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of a report for people."""
         for name, text in self.found[:20]:
             yield f"{name}: {text}"[:400]
         yield ", ".join(f"{count} {what}" for what, count in self.figures.items())
@@ -214,7 +214,7 @@ class GroupReport:
 
 
 def judge(troops: list[Troop]) -> GroupReport:
-    """All groups of a run."""
+    """Check all groups of a run."""
     found = [finding for troop in troops for finding in findings(troop.history)]
     histories = [troop.history for troop in troops]
     commits = [e for h in histories for e in h.of(Commit) if isinstance(e, Commit)]
@@ -231,7 +231,7 @@ def judge(troops: list[Troop]) -> GroupReport:
 
 
 def run_once(setup: Setup, work: Path, *, members: int, is_kept: bool) -> GroupReport:
-    """Conduct a run in a new directory and judge it."""
+    """Conduct a run in a new directory, and check it."""
     cycles = plan(setup.scenario, setup.seconds, setup.seed, setup.disk, setup.network)
     work.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
@@ -274,7 +274,7 @@ def main(
     work: Path,
     is_kept: bool,
 ) -> None:
-    """See the module."""
+    """Run one scenario with one seed; see the module."""
     setup = milena_setup(scenario, seconds, seed)
     workload = replace(
         setup.workload,

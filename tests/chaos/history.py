@@ -1,6 +1,6 @@
-"""What happened in a run: typed events, one JSON line each.
+"""The events of a run: typed, one JSON line each.
 
-Times are seconds since the start of the run, from one monotonic clock. The judgement uses nothing else.
+Times are in seconds from the start of the run, from one monotonic clock. The checkers use nothing else.
 """
 
 import json
@@ -15,17 +15,17 @@ from typing import Self
 
 @unique
 class Outcome(StrEnum):
-    """What the client knows of a write."""
+    """The client's knowledge about a write."""
 
     OK = "ok"
     FAILED = "failed"
-    """It certainly did not happen."""
+    """The write certainly had no effect."""
     UNKNOWN = "unknown"
 
 
 @unique
 class Phase(StrEnum):
-    """When a read was made: while things break, or after all was healed."""
+    """The phase of a read: while faults are active, or after everything was healed."""
 
     RUN = "run"
     FINAL = "final"
@@ -33,34 +33,34 @@ class Phase(StrEnum):
 
 @unique
 class View(StrEnum):
-    """Of which log a write or a page is."""
+    """The log that a write or a page belongs to."""
 
     PLAIN = "plain"
     """The topic without transactions; ``partition`` is its partition."""
     COMMITTED = "committed"
-    """The topics of transactions; ``partition`` counts through ``setup.PLACES``."""
+    """The topics of transactions; ``partition`` is an index into ``setup.PLACES``."""
     UNCOMMITTED = "uncommitted"
-    """The same places, as ``isolation=read_uncommitted`` shows them."""
+    """The same partitions, as ``isolation=read_uncommitted`` shows them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goals:
-    """What a run must reach beyond safety. Seconds; None: no goal."""
+    """The liveness goals of a run, in s; None means no goal."""
 
     recovery_s: float | None = None
-    """Longest write gap of the faulted partition between a fault and the next, while a quorum is left."""
+    """The longest write gap of the faulted partition between a fault and the next, while a quorum exists."""
     after_heal_s: float | None = None
-    """Longest wait for the first write to any partition after a heal."""
+    """The longest wait for the first write to any partition after a heal."""
     success_share: float = 0.0
     is_strict: bool = False
-    """A write reported as failed that is visible is a violation."""
+    """Whether a failed write that is in the log is a violation."""
     is_contiguous: bool = False
-    """A gap in the offsets is a violation."""
+    """Whether a gap in the offsets is a violation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """The run itself."""
+    """The parameters of the run."""
 
     at_s: float
     scenario: str
@@ -72,21 +72,21 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The cluster is up; writers and readers begin."""
+    """The cluster is up; writers and readers start."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Writers and readers have ended; what follows is healing and the final read."""
+    """Writers and readers have ended; the final heal and the final read follow."""
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """One record's write, from the first attempt (``sent_s``) to the last answer (``at_s``)."""
+    """The write of one record, from its first attempt (``sent_s``) to the last response (``at_s``)."""
 
     at_s: float
     sent_s: float
@@ -103,7 +103,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionTried:
-    """One transaction, from its beginning (``sent_s``) to the last answer about its end (``at_s``).
+    """One transaction, from its start (``sent_s``) to the last response about its end (``at_s``).
+
+    ``outcome``: OK means committed. FAILED means aborted: no reader may ever see its records. Its consumed records were
+    read before its first write was sent.
 
     ``outcome``: OK is committed, FAILED is aborted: nothing of it may ever be read. What was consumed was read before
     the first of its writes was sent.
@@ -113,22 +116,22 @@ class TransactionTried:
     sent_s: float
     name: str
     node: int
-    """That answered last."""
+    """The node that responded last."""
     outcome: Outcome
     writes: tuple[tuple[int, str, int | None], ...]
-    """(place, record, offset if it was told), in the order of writing within each place."""
+    """The writes as (place, record, offset if known), in the order of writing within each place."""
     consumed: tuple[tuple[int, int, str], ...] = ()
-    """(place, offset, record) that its writes were made of."""
+    """The consumed records from which the writes were made, as (place, offset, record)."""
     moved: tuple[tuple[int, int, int], ...] = ()
-    """(place, from, to): its commit lets the group go on at ``to``, where it stood at ``from`` before."""
+    """The group's move as (place, from, to): the commit moves the group's offset from ``from`` to ``to``."""
     again: Outcome | None = None
-    """What the end was said to be when it was asked for again, or for the other one."""
+    """The outcomes that were returned when the end was requested again, or the opposite end."""
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPosition:
-    """From which offset the group of all that consume goes on, as a node says in the end. None: it never committed."""
+    """The group's committed offset at the end, as a node reports it; None if there is no commit."""
 
     at_s: float
     place: int
@@ -138,7 +141,7 @@ class GroupPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """One page that was read: (offset, record) pairs in the order they came."""
+    """One page: (offset, record) pairs, in the order in which they came."""
 
     at_s: float
     reader: str
@@ -152,7 +155,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFailed:
-    """A page that could not be read."""
+    """A read that returned no page."""
 
     at_s: float
     reader: str
@@ -164,7 +167,7 @@ class ReadFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One step of a fault, from ``began_s`` to ``at_s``. ``partition``: the one whose leader was looked up."""
+    """One step of a fault, from ``began_s`` to ``at_s``. ``partition`` is the one whose leader was looked up."""
 
     at_s: float
     began_s: float
@@ -177,7 +180,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heal:
-    """Everything was mended. ``crashed``: nodes that had exited by themselves, with their exit codes."""
+    """All faults were undone. ``crashed`` has the nodes that had exited by themselves, with their exit codes."""
 
     at_s: float
     crashed: dict[str, int | None] = field(default_factory=dict)
@@ -185,7 +188,7 @@ class Heal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalRead:
-    """One partition was read from one node's own replica up to ``end_offset``; complete: past its marker."""
+    """A partition was read from one node's own replica up to ``end_offset``; if complete, past its marker."""
 
     at_s: float
     partition: int
@@ -205,7 +208,7 @@ _BY_NAME = {kind.__name__: kind for kind in EVENTS}
 
 
 class History:
-    """Events in memory and, line by line, in a file: a run that is killed leaves what it saw."""
+    """Events in memory and in a file, line by line: a killed run leaves all earlier events."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.events: list[Event] = []
@@ -225,22 +228,22 @@ class History:
         self._file.close()
 
     def now_s(self) -> float:
-        """Seconds since the start of the run."""
+        """Return the seconds since the start of the run."""
         return round(self._clock() - self._start, 4)
 
     def add(self, event: Event) -> None:
-        """Note an event."""
+        """Add an event."""
         self.events.append(event)
         self._file.write(encode_event(event) + "\n")
 
 
 def encode_event(event: Event) -> str:
-    """One line of history."""
+    """Return an event as one line."""
     return json.dumps({"type": type(event).__name__, **asdict(event)}, separators=(",", ":"))
 
 
 def decode_event(line: str) -> Event:
-    """The event of one line."""
+    """Return the event of one line."""
     values = json.loads(line)
     kind = _BY_NAME[values.pop("type")]
     for name, restore in _RESTORED.items():
@@ -263,5 +266,5 @@ _RESTORED: dict[str, Callable[..., object]] = {
 
 
 def load(lines: Iterable[str]) -> list[Event]:
-    """All events of a history; the last line may be cut short."""
+    """Return all events of a history; an incomplete last line is ignored."""
     return [decode_event(line) for line in lines if line.endswith("\n")]

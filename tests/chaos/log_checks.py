@@ -1,7 +1,7 @@
-"""What the events say of each log, and whether they agree: with each other, with its order, and with what was told.
+"""Check that the events about each log agree: with each other, with the log's order, and with the responses.
 
-The truth about a partition is what the final reads say. Every other observation, acknowledgements and reads made
-while things broke, must agree with it. The names of the anomalies are Jepsen's where it has one.
+The reference for a partition is the final reads. Acknowledgements and earlier reads must agree with them. The names of
+the anomalies are Jepsen's if it has one.
 """
 
 from collections import defaultdict
@@ -11,39 +11,39 @@ from dataclasses import dataclass, field
 from tests.chaos.history import Event, FinalRead, Outcome, Phase, Read, View, Write
 
 Log = dict[int, str]
-"""offset → record"""
+"""The records of a log, by offset."""
 Finding = tuple[str, str]
-"""Name of the anomaly, and a sentence."""
+"""The name of an anomaly, and a sentence."""
 COMMITTED_ACKS = frozenset({"all", "-1"})
 
 
 @dataclass(slots=True)
 class Evidence:
-    """The events, arranged. ``truth``, ``places`` and ``replicas`` come from final reads alone."""
+    """The events, arranged for the checks. ``truth``, ``places`` and ``replicas`` come only from final reads."""
 
     writes: dict[str, Write]
     reads: list[Read]
     finals: list[FinalRead]
     partitions: list[int]
     replicas: dict[tuple[int, int], Log] = field(default_factory=dict)
-    """(partition, node) → its own log, where it was read to the end."""
+    """The logs of single nodes by (partition, node), if they were read to the end."""
     truth: dict[int, Log] = field(default_factory=dict)
     places: dict[tuple[int, str], int] = field(default_factory=dict)
-    """(partition, record) → its first offset."""
+    """The first offset of each record, by (partition, record)."""
 
     @property
     def acknowledged(self) -> list[Write]:
-        """Writes that were answered with success."""
+        """Return the writes that were acknowledged."""
         return [w for w in self.writes.values() if w.outcome is Outcome.OK]
 
     @property
     def unread(self) -> set[int]:
-        """Partitions that no node gave to the end: nothing can be said about them."""
+        """Return the partitions that were read to the end from no node; nothing is known about them."""
         return {p for p in self.partitions if p not in self.truth}
 
 
 def arrange(events: Iterable[Event], view: View = View.PLAIN) -> Evidence:
-    """Evidence from the events of one view."""
+    """Return the evidence from the events of one view."""
     every = [e for e in events if isinstance(e, Write | Read | FinalRead) and e.view is view]
     writes = {e.record: e for e in every if isinstance(e, Write)}
     evidence = Evidence(
@@ -60,7 +60,7 @@ def arrange(events: Iterable[Event], view: View = View.PLAIN) -> Evidence:
         if final.is_complete:
             log = logs[final.partition, final.node]
             evidence.replicas[final.partition, final.node] = log
-            # The first node's word stands; check_replicas tells where another contradicts it.
+            # Keep the first node's record; ``check_replicas`` reports it if another node differs.
             evidence.truth[final.partition] = {**log, **evidence.truth.get(final.partition, {})}
     for partition, log in evidence.truth.items():
         for offset in sorted(log):
@@ -69,7 +69,7 @@ def arrange(events: Iterable[Event], view: View = View.PLAIN) -> Evidence:
 
 
 def check_replicas(evidence: Evidence) -> Iterator[Finding]:
-    """All nodes must have the same log, up to where the shortest was read."""
+    """Check that all nodes have the same log, up to the end of the shortest one."""
     name = "replica-divergence"
     for (partition, node), log in sorted(evidence.replicas.items()):
         truth = evidence.truth[partition]
@@ -85,7 +85,7 @@ def check_replicas(evidence: Evidence) -> Iterator[Finding]:
 
 
 def check_duplicates(evidence: Evidence) -> Iterator[Finding]:
-    """A record stands at one offset."""
+    """Check that each record has one offset."""
     for partition, log in evidence.truth.items():
         for offset in sorted(log):
             first = evidence.places[partition, log[offset]]
@@ -94,7 +94,7 @@ def check_duplicates(evidence: Evidence) -> Iterator[Finding]:
 
 
 def check_pages(evidence: Evidence) -> Iterator[Finding]:
-    """Each page by itself: offsets rise, nothing is left out, every record is one that was written there."""
+    """Check each page: offsets ascend, no record is omitted, and every record was written to this partition."""
     for read in evidence.reads:
         where = f"{read.reader} p{read.partition}"
         last = read.from_offset - 1
@@ -125,7 +125,7 @@ def _check_record(evidence: Evidence, read: Read, offset: int, record: str) -> I
 
 
 def check_offsets(evidence: Evidence) -> Iterator[Finding]:
-    """All observations of one offset, by readers and in acknowledgements, name one record."""
+    """Check that all pages and acknowledgements agree about the record at each offset."""
     seen: defaultdict[tuple[int, int], dict[str, str]] = defaultdict(dict)
     for read in evidence.reads:
         where = f"{read.reader} on node {read.node} at {read.at_s} s"
@@ -146,7 +146,7 @@ def check_offsets(evidence: Evidence) -> Iterator[Finding]:
 
 
 def check_losses(evidence: Evidence) -> Iterator[Finding]:
-    """What was acknowledged or read is in the final log; what was refused is not."""
+    """Check that acknowledged and read records are in the final log, and that failed writes are not."""
     unread = evidence.unread
     for write in evidence.acknowledged:
         if write.partition not in unread and (write.partition, write.record) not in evidence.places:
@@ -175,7 +175,7 @@ def check_losses(evidence: Evidence) -> Iterator[Finding]:
 
 
 def check_key_order(evidence: Evidence) -> Iterator[Finding]:
-    """A key has one writer that waits for each answer: its sequence numbers rise with the offsets."""
+    """Check that a key's sequences ascend with the offsets: a key has one writer, which waits for each response."""
     for partition, log in evidence.truth.items():
         top_acknowledged: dict[str, int] = {}
         top: dict[str, int] = {}
@@ -199,7 +199,7 @@ def check_key_order(evidence: Evidence) -> Iterator[Finding]:
 
 
 def check_real_time_order(evidence: Evidence) -> Iterator[Finding]:
-    """What was acknowledged before another write was sent stands before it."""
+    """Check that a write that was acknowledged before another was sent has the lower offset."""
     for partition in evidence.truth:
         writes = [
             (w, evidence.places[partition, w.record])
@@ -222,7 +222,7 @@ def check_real_time_order(evidence: Evidence) -> Iterator[Finding]:
 
 
 def check_density(evidence: Evidence) -> Iterator[Finding]:
-    """Offsets are dense from 0."""
+    """Check that offsets have no gaps from 0."""
     for partition, log in evidence.truth.items():
         for offset in range(max(log, default=-1)):
             if offset not in log:
@@ -230,7 +230,7 @@ def check_density(evidence: Evidence) -> Iterator[Finding]:
 
 
 def unread(evidence: Evidence) -> Iterator[str]:
-    """What of the logs was not read back to the end."""
+    """Yield a sentence for each log that was not read to its end."""
     broken = [f"p{f.partition} on node {f.node}" for f in evidence.finals if not f.is_complete]
     broken += [f"p{p} on any node" for p in sorted(evidence.unread)]
     if broken:

@@ -1,4 +1,4 @@
-"""Carries out a plan: finds the nodes that a step means, harms them, heals."""
+"""Carry out a plan of faults: find the nodes for each step, inject the fault, and heal."""
 
 import asyncio
 import random
@@ -15,10 +15,10 @@ READY_TIMEOUT_S = 20.0
 SETTLE_TIMEOUT_S = 30.0
 POLL_S = 0.1
 START_S = 2.0
-"""Time that a node gets after its start before the next step."""
+"""The time after a node's start before the next step, in s."""
 FLOW_TIMEOUT_S = 10.0
 PRECONDITIONS = frozenset({"settle", "flow"})
-"""Steps that wait and harm nothing: noted only when they waited in vain."""
+"""Steps that only wait; they are noted only if the wait timed out."""
 BLINKS = 8
 BLINK_PAUSED_S = (0.05, 0.8)
 BLINK_AWAKE_S = (0.05, 0.3)
@@ -27,7 +27,7 @@ Operation = Callable[[Sequence[Node]], Awaitable[str]]
 
 
 class Nemesis:
-    """Breaks one cluster."""
+    """Injects faults into one cluster."""
 
     def __init__(self, setup: Setup, cluster: Cluster, adapter: Adapter, history: History) -> None:
         self._setup = setup
@@ -36,7 +36,7 @@ class Nemesis:
         self._history = history
         self._rng = random.Random(f"{setup.seed}/nemesis")
         self._dead: list[Node] = []
-        """Nodes that were taken down in this cycle, in order."""
+        """The nodes that were taken down in this cycle, in order."""
         self._is_settled = True
         self._operations: dict[str, Operation] = {
             "kill": self._kill,
@@ -67,11 +67,11 @@ class Nemesis:
 
     @property
     def operations(self) -> frozenset[str]:
-        """Names of all that can be done."""
+        """Return the names of all operations."""
         return frozenset(self._operations)
 
     async def run(self, cycles: Sequence[Cycle]) -> None:
-        """Carry out a plan, healing after each cycle."""
+        """Carry out a plan; heal after each cycle."""
         start_s = self._history.now_s()
         for cycle in cycles:
             await asyncio.sleep(max(0.0, start_s + cycle.at_s - self._history.now_s()))
@@ -86,7 +86,7 @@ class Nemesis:
             await self.heal()
 
     async def heal(self) -> None:
-        """Mend everything, and note which nodes had died by themselves."""
+        """Undo all faults; note which nodes had exited by themselves."""
         crashed = {
             str(n.node_id): n.process.exit_code
             for n in self._cluster.nodes
@@ -98,7 +98,7 @@ class Nemesis:
         self._history.add(Heal(at_s=self._history.now_s(), crashed=crashed))
 
     async def leader(self, partition: int) -> Node | None:
-        """The leader that most nodes name."""
+        """Return the leader that most nodes report."""
         votes: dict[int, int] = {}
         for node in self._cluster.nodes:
             if node.is_healthy:
@@ -190,7 +190,7 @@ class Nemesis:
     # -- disks
 
     async def _crash(self, nodes: Sequence[Node]) -> str:
-        """The hardest end that the disks allow."""
+        """Crash with a power cut if the disks support it, else with a kill."""
         if all(n.disk.can_lose_power for n in nodes):
             return await self._power(nodes)
         return await self._kill(nodes)
@@ -212,7 +212,7 @@ class Nemesis:
         return ""
 
     async def _settle(self, nodes: Sequence[Node]) -> str:
-        """Wait until every replica is in sync: what follows may take one copy away, not the last one."""
+        """Wait until every replica is in sync, so that the next step does not remove the last complete copy."""
         for _ in range(int(SETTLE_TIMEOUT_S / POLL_S)):
             if await self._all_in_sync(nodes):
                 return ""
@@ -228,7 +228,7 @@ class Nemesis:
         return True
 
     async def _flow(self, _: Sequence[Node]) -> str:
-        """Wait until every partition took a write since the last heal: what follows hits the middle of writing."""
+        """Wait until every partition accepted a write since the last heal, so that the next step interrupts writes."""
         for _attempt in range(int(FLOW_TIMEOUT_S / POLL_S)):
             if self._is_written_everywhere():
                 return ""
@@ -255,28 +255,28 @@ class Nemesis:
         return [n.node_id for n in self._cluster.nodes if n not in nodes]
 
     async def _isolate(self, nodes: Sequence[Node]) -> str:
-        """From nodes and clients."""
+        """Cut the nodes off from other nodes and clients."""
         self._network.cut([n.node_id for n in nodes], [*self._others(nodes), CLIENT])
         return ""
 
     async def _split(self, nodes: Sequence[Node]) -> str:
-        """From the other nodes; clients still reach it."""
+        """Cut the nodes off from the other nodes, but not from clients."""
         self._network.cut([n.node_id for n in nodes], self._others(nodes))
         return ""
 
     async def _halves(self, nodes: Sequence[Node]) -> str:
-        """Clients reach both halves."""
+        """Split the nodes into two halves, which clients both reach."""
         side = self._rng.sample(list(nodes), len(nodes) // 2)
         self._network.cut([n.node_id for n in side], self._others(side))
         return f"apart: {[n.node_id for n in side]}"
 
     async def _mute(self, nodes: Sequence[Node]) -> str:
-        """It hears the others, they do not hear it."""
+        """Drop the packets that the nodes send to the other nodes."""
         self._network.cut([n.node_id for n in nodes], self._others(nodes), is_one_way=True)
         return ""
 
     async def _deafen(self, nodes: Sequence[Node]) -> str:
-        """They hear it, it does not hear them."""
+        """Drop the packets that the other nodes send to the nodes."""
         self._network.cut(self._others(nodes), [n.node_id for n in nodes], is_one_way=True)
         return ""
 

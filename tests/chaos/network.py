@@ -1,7 +1,7 @@
-"""A network of our own: every node in its namespace, joined by a switch process whose rules this module sets.
+"""A private network: every node is in its own namespace, and a switch process connects the namespaces by rules.
 
-The clients (this process, and what it starts) live in one more namespace. Entering it cannot be undone, so a run with
-a network needs a process of its own.
+The clients (this process and its children) are in one more namespace. Entering a namespace cannot be undone, so a run
+with a network needs its own process.
 """
 
 import ctypes
@@ -13,18 +13,18 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 CLIENT = 254
-"""The clients' place, beside node ids."""
+"""The number of the clients' namespace; the others are node ids."""
 CLONE_NEWNET = 0x40000000
 CLOSE_TIMEOUT_S = 10
 
 
 class NetworkError(Exception):
-    """The network could not be made."""
+    """The network could not be created."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What happens to packets of one direction. Shares of 1; milliseconds."""
+    """The treatment of packets in one direction. Shares are 0 to 1; times are in ms."""
 
     is_cut: bool = False
     loss_share: float = 0.0
@@ -34,12 +34,12 @@ class Rule:
 
 
 def address_of(place: int) -> str:
-    """The IP address of a node or of the clients."""
+    """Return the IP address of a node or of the clients."""
     return f"10.77.0.{place}"
 
 
 class Network:
-    """Starts the switch and moves this process into the clients' namespace."""
+    """Starts the switch, and moves this process into the clients' namespace."""
 
     def __init__(self, node_count: int, seed: int) -> None:
         self.tag = f"mc{os.getpid() % 100_000}"
@@ -54,15 +54,15 @@ class Network:
         enter_namespace(self.namespace_of(CLIENT))
 
     def namespace_of(self, place: int) -> str:
-        """The name of a place's network namespace."""
+        """Return the name of the network namespace of a node or of the clients."""
         return f"{self.tag}-{place}"
 
     def rule(self, source: int, destination: int, rule: Rule) -> None:
-        """Set the rule of one direction."""
+        """Set the rule for one direction."""
         self._tell({"source": source, "destination": destination, "rule": asdict(rule)})
 
     def cut(self, some: Iterable[int], others: Iterable[int], *, is_one_way: bool = False) -> None:
-        """Drop all packets between two groups; one way: only those from the first to the second."""
+        """Drop all packets between two groups; with ``is_one_way`` only those from the first to the second."""
         others = tuple(others)
         for one in some:
             for other in others:
@@ -71,11 +71,11 @@ class Network:
                     self.rule(other, one, Rule(is_cut=True))
 
     def heal(self) -> None:
-        """Forget all rules."""
+        """Remove all rules."""
         self._tell({"heal": True})
 
     def close(self) -> None:
-        """End the switch, which removes the namespaces."""
+        """Stop the switch, which removes the namespaces."""
         assert self._switch.stdin is not None
         self._switch.stdin.close()
         self._switch.wait(CLOSE_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Pages: each that is read, and each that could not be, is an event; and what the records in them are."""
+"""Read pages, and note each page or failed read as an event; identify the records."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ RETRY_AFTER_S = 0.1
 
 
 def make_value(record: str, padding_bytes: int) -> dict[str, str]:
-    """The value of a record: its name, and padding that follows from it."""
+    """Return the value of a record: its name, and padding that depends only on the name."""
     return {"id": record, "pad": f"{zlib.crc32(record.encode()):08x}" * (padding_bytes // 8)}
 
 
 def identify(key: Key, value: Value) -> str:
-    """The name of a record that was read, or a description of the damage."""
+    """Return the name of a record that was read, or a description of its damage."""
     match value:
         case {"id": str(record), "pad": str(padding)}:
             if value == make_value(record, len(padding)) and key == record.split(":")[0]:
@@ -48,7 +48,7 @@ class PageReader:
         position: int,
         phase: Phase = Phase.RUN,
     ) -> int | None:
-        """One page; the next position, or None when there was no page."""
+        """Read one page; return the next offset, or None if there was no page."""
         page = await self.read(reader, node, view, partition, position, phase)
         if page is None:
             return None
@@ -63,7 +63,7 @@ class PageReader:
         position: int,
         phase: Phase = Phase.RUN,
     ) -> Read | None:
-        """One page, or None when there was none. In the final phase it is of the node's own replica."""
+        """Return one page, or None if there was none. In the final phase the page is from the node's own replica."""
         is_final = phase is Phase.FINAL
         wait_ms = FINAL_WAIT_MS if is_final else READ_WAIT_MS
         topic, number = self._setup.located(view, partition)
@@ -108,7 +108,7 @@ class PageReader:
     async def read_all(
         self, node: Node, view: View, partition: int, marker: int, deadline_s: float
     ) -> None:
-        """The node's own replica, from the beginning to behind the record at ``marker``. ``deadline_s``: monotonic."""
+        """Read a node's own replica from its start to past the record at ``marker``. ``deadline_s`` is monotonic."""
         position = 0
         reader = f"final{node.node_id}"
         while position <= marker and time.monotonic() < deadline_s:

@@ -1,4 +1,4 @@
-"""What a run's history proves, and how it is told."""
+"""The findings of a run, its verdict, and its report."""
 
 import json
 from collections import defaultdict
@@ -56,33 +56,33 @@ EXAMPLE_CHARACTERS = 150
 
 @dataclass(slots=True)
 class Report:
-    """Findings by name, figures, missed goals."""
+    """The findings by name, the figures, and the missed goals."""
 
     found: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     promoted: set[str] = field(default_factory=set)
-    """Notes that count as violations in this run."""
+    """Names of findings that count as violations in this run."""
     figures: list[tuple[str, str]] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
-    """Goals of liveness that were missed."""
+    """The missed liveness goals."""
     acknowledged: int = 0
     is_read_back: bool = True
-    """Every partition was read to its end from some node at least."""
+    """Whether every partition was read to its end from at least one node."""
 
     @property
     def violations(self) -> set[str]:
-        """Names of what must not happen and did."""
+        """Return the names of findings that are violations."""
         return {
             name for name, texts in self.found.items() if texts and name in VIOLATIONS | self._grave
         }
 
     @property
     def notes(self) -> set[str]:
-        """Names of what is only told."""
+        """Return the names of findings that are no violations."""
         return {name for name, texts in self.found.items() if texts} - self.violations
 
     @property
     def verdict(self) -> Verdict:
-        """Safety first; a run that proves nothing is not good."""
+        """Return the verdict: a violation comes first; a run that proves nothing is not good."""
         if self.violations:
             return Verdict.UNSAFE
         if self.missed:
@@ -94,7 +94,7 @@ class Report:
         return {name: NOTES[name] for name in self.promoted}
 
     def lines(self) -> Iterator[str]:
-        """The report for people."""
+        """Yield the lines of the report for people."""
         for name, text in {**VIOLATIONS, **NOTES}.items():
             found = self.found.get(name, [])
             if not found and name in NOTES:
@@ -110,7 +110,7 @@ class Report:
         yield f"verdict: {VERDICTS[self.verdict]} ({self.acknowledged} acknowledged writes)"
 
     def as_json(self) -> str:
-        """The report for programs."""
+        """Return the report for programs."""
         return json.dumps(
             {
                 "verdict": int(self.verdict),

@@ -1,4 +1,4 @@
-"""One run, from an empty directory to a report. With a network or small disks it must have a process of its own.
+"""Conduct one run, from an empty directory to a report. With a network or small disks it needs its own process.
 
 python -m tests.chaos.run --scenario kill-leader --seconds 60 --seed 7 --work chaos-runs/x
 """
@@ -29,16 +29,19 @@ POLL_S = 0.1
 CREATE_ATTEMPTS = 50
 LEADER_ATTEMPTS = 100
 FAULTS_END_S = 45.0
-"""Longest wait, after the workload, for a cycle that is still under way."""
+"""The longest wait after the workload for the end of a cycle, in s."""
 IDEMPOTENT_RETRIES = 3
 
 
 class StartError(Exception):
-    """The cluster did not come up: there is nothing to judge."""
+    """The cluster did not start, so there is nothing to check."""
 
 
 async def wait_up(setup: Setup, cluster: Cluster, adapter: Adapter) -> None:
-    """Until every node serves.
+    """Wait until every node serves.
+
+    Raises:
+        StartError: a node exited, or did not serve in time.
 
     Raises:
         StartError: one exited, or did not serve in time.
@@ -56,7 +59,7 @@ async def wait_up(setup: Setup, cluster: Cluster, adapter: Adapter) -> None:
 
 
 async def create_topics(setup: Setup, cluster: Cluster, adapter: Adapter, nemesis: Nemesis) -> None:
-    """Create the topics, while the metadata quorum may still be electing, and wait for the first one's leaders."""
+    """Create the topics, while the metadata quorum may still elect a leader; wait for the first topic's leaders."""
     for name, partitions in setup.topics.items():
         await create_topic(setup, cluster, adapter, name, partitions)
     for partition in range(setup.partitions):
@@ -69,7 +72,10 @@ async def create_topics(setup: Setup, cluster: Cluster, adapter: Adapter, nemesi
 async def create_topic(
     setup: Setup, cluster: Cluster, adapter: Adapter, name: str, partitions: int
 ) -> None:
-    """Create one topic, through whichever node is able to.
+    """Create one topic, through any node.
+
+    Raises:
+        StartError: no node created it.
 
     Raises:
         StartError: none was.
@@ -91,7 +97,7 @@ async def create_topic(
 
 
 async def conduct(setup: Setup, cluster: Cluster, history: History, cycles: list[Cycle]) -> None:
-    """Start, write and read while things break, heal, read everything back."""
+    """Start, write and read under faults, heal, and read everything back."""
     async with Adapter(ready_path=cluster.target.ready_path) as adapter:
         cluster.start()
         await wait_up(setup, cluster, adapter)
@@ -111,7 +117,7 @@ async def conduct(setup: Setup, cluster: Cluster, history: History, cycles: list
 
 
 def run_once(setup: Setup, work: Path, *, is_kept: bool) -> Report:
-    """Conduct a run in a new directory, judge it, and leave its report there."""
+    """Conduct a run in a new directory, check it, and write its report."""
     cycles = plan(setup.scenario, setup.seconds, setup.seed, setup.disk, setup.network)
     work.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
@@ -135,7 +141,7 @@ def run_once(setup: Setup, work: Path, *, is_kept: bool) -> Report:
             )
         )
         asyncio.run(conduct(setup, cluster, history, cycles))
-        # Judged before disks are unmounted: what a small disk holds is worth keeping until it is known to be good.
+        # Check before the disks are unmounted, because a small disk's data must be kept if the run is not good.
         report = check(history.events)
     (work / "report.json").write_text(report.as_json())
     (work / "report.txt").write_text("\n".join(report.lines()) + "\n")
@@ -145,7 +151,7 @@ def run_once(setup: Setup, work: Path, *, is_kept: bool) -> Report:
 
 
 def make_setup(target: str, scenario: str, seconds: float, seed: int, node_count: int) -> Setup:
-    """The setup of a target: ``milena`` or ``fake:BUG``."""
+    """Return the setup of a target: ``milena`` or ``fake:BUG``."""
     if target == "milena":
         return milena_setup(scenario, seconds, seed)
     bug = target.partition(":")[2]
@@ -190,8 +196,8 @@ def main(
     work: Path,
     is_kept: bool,
 ) -> None:
-    """Conduct one run and print its report; exit code: the verdict."""
-    # So that whatever was started and mounted is undone.
+    """Conduct one run, and print its report; the exit code is the verdict."""
+    # Exit on SIGTERM like on an error, so that processes are stopped and disks are unmounted.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     setup = make_setup(target, scenario, seconds, seed, node_count)
     workload = replace(

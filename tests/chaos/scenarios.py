@@ -1,7 +1,7 @@
-"""What breaks, and when. A scenario has cycles; a cycle is a list of steps, a time to hold, and a heal.
+"""The faults of a run, and their times. A scenario has cycles; a cycle has steps, a time to hold, and a heal.
 
-The schedule depends on scenario, duration and seed alone. Targets such as "leader" are looked up when a step is
-carried out, and noted.
+The schedule depends only on the scenario, the duration and the seed. A target such as "leader" is looked up when its
+step is carried out, and is noted.
 """
 
 import random
@@ -14,7 +14,7 @@ from tests.chaos.setup import DiskKind, NetworkKind
 
 @unique
 class Needs(StrEnum):
-    """What disks and network must offer for a scenario."""
+    """The disks and networks that a scenario needs."""
 
     NOTHING = ""
     SMALL_DISK = "a small disk"
@@ -25,7 +25,7 @@ class Needs(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do to some nodes."""
+    """One operation on some nodes."""
 
     operation: str
     target: str
@@ -33,10 +33,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Cycles to choose from. ``has_quorum``: while it holds, a quorum and enough in-sync replicas are left.
+    """A choice of cycles. ``has_quorum``: during a cycle, a quorum and enough in-sync replicas remain.
 
-    ``cycle_count``: so many cycles however long the run is, spread evenly. ``is_in_storm``: may be mixed with others;
-    what empties a directory may not, for a second fault could then harm the last good copy.
+    ``cycle_count``: this many cycles, spread evenly over a run of any length. ``is_in_storm``: cycles may be mixed with
+    those of other scenarios. A cycle that empties a directory may not: a second fault could then destroy the last good
+    copy.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Cycle:
 
 
 def _cycle(text: str) -> tuple[Step, ...]:
-    """``"kill leader, torn dead"`` as steps."""
+    """Parse steps such as ``"kill leader, torn dead"``."""
     return tuple(Step(*part.split()) for part in text.split(","))
 
 
@@ -114,7 +115,7 @@ _EVERY = (
         "settle all, kill leader, wipe dead, start dead",
         is_in_storm=False,
     ),
-    # The voter that comes back empty must not help a minority to elect or commit while the leader is away.
+    # A voter that lost its directory must not help a minority to elect or commit while the leader is away.
     _scenario(
         "lost-voter", "settle all, kill follower, wipe dead, start first-dead, kill leader",
         has_quorum=False, is_in_storm=False,
@@ -144,20 +145,20 @@ SCENARIOS = {scenario.name: scenario for scenario in _EVERY}
 
 FIRST_FAULT_S = (3.0, 5.0)
 BETWEEN_STEPS_S = 1.5
-"""Longest pause between two steps of a cycle."""
+"""The longest pause between two steps of a cycle, in s."""
 REST_S = (4.0, 7.0)
-"""From a heal to the next cycle."""
+"""The time from a heal to the next cycle, in s."""
 QUIET_S_MAX = 12.0
-"""The end of a run is left quiet: this, or a quarter of a short one."""
+"""The time without faults at the end of a run, in s; a short run has a quarter of its duration."""
 SECOND_FAULT_SHARE = 0.3
 
 
 class UnknownScenarioError(Exception):
-    """No scenario of this name, or not with these disks and this network."""
+    """The scenario does not exist, or cannot run with these disks and this network."""
 
 
 def available(disk: DiskKind, network: NetworkKind) -> list[str]:
-    """Scenarios that these disks and this network allow, the storm included."""
+    """Return the scenarios that these disks and this network allow, including the storm."""
     has_network = network is NetworkKind.NETNS
     offered = {
         Needs.NOTHING: True,
@@ -170,12 +171,15 @@ def available(disk: DiskKind, network: NetworkKind) -> list[str]:
 
 
 def has_quorum(name: str) -> bool:
-    """While the scenario's faults hold, writes must go on."""
+    """Return whether writes must succeed during the scenario's faults."""
     return name != STORM and SCENARIOS[name].has_quorum
 
 
 def plan(name: str, seconds: float, seed: int, disk: DiskKind, network: NetworkKind) -> list[Cycle]:
-    """The cycles of a run.
+    """Return the cycles of a run.
+
+    Raises:
+        UnknownScenarioError: the scenario cannot run here.
 
     Raises:
         UnknownScenarioError: there is no such scenario here.

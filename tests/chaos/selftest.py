@@ -1,9 +1,9 @@
-"""Does the suite catch what it must, and only that? Whole runs against the stand-in cluster, and the network's faults.
+"""Test that the chaos suite reports every bug of the fake cluster, and nothing in the correct one; test the network.
 
     python -m tests.chaos.selftest
 
-The correct variant must pass under each kind of fault, each buggy one must be reported for its own bug. Needs root for
-disks and networks, and fifteen minutes; the part that needs neither is ``test_selftest``.
+The correct variant must pass under each kind of fault. Each variant with a bug must be reported with that bug's
+anomaly. This needs root for disks and networks, and fifteen minutes. ``test_selftest`` is the part that needs neither.
 """
 
 import json
@@ -20,12 +20,12 @@ from tests.chaos.report import NOTES, Verdict
 ROOT = Path(__file__).resolve().parents[2]
 RUN_TIMEOUT_S = 300
 OWN = "own"
-"""Expect what ``BUGS`` says."""
+"""The value of ``expect`` for the anomaly in ``BUGS``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One run of the stand-in, and what must be found (None: nothing)."""
+    """One run of the fake cluster, and the anomaly that must be reported; None for none."""
 
     bug: str
     scenario: str
@@ -38,11 +38,11 @@ class Trial:
 
     @property
     def expected(self) -> str | None:
-        """The anomaly that must be found."""
+        """Return the anomaly that must be reported."""
         return BUGS[self.bug] if self.expect == OWN else self.expect
 
     def command(self, work: Path) -> list[str]:
-        """As a command line."""
+        """Return the command line of the run."""
         return [
             *(sys.executable, "-m", "tests.chaos.run", "--target", f"fake:{self.bug}"),
             *("--scenario", self.scenario, "--seconds", f"{self.seconds:g}"),
@@ -51,21 +51,21 @@ class Trial:
         ]
 
     def __str__(self) -> str:
-        """For people."""
+        """Return a description for people."""
         where = [x for x in (self.disk, self.network) if x not in ("dir", "none")]
         return " ".join([self.bug, self.scenario, *where])
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a trial's report says."""
+    """The result of a trial."""
 
     verdict: Verdict
     found: dict[str, int]
     text: str
 
     def is_as_expected(self, expected: str | None) -> bool:
-        """Exactly a safe run where nothing is expected, else the anomaly by its name."""
+        """Return whether the run is safe if nothing is expected, else whether the anomaly was reported."""
         if expected is None:
             return self.verdict is Verdict.GOOD
         wanted = Verdict.GOOD if expected in NOTES else Verdict.UNSAFE
@@ -73,7 +73,7 @@ class Finding:
 
 
 def run_trial(trial: Trial, work: Path) -> Finding:
-    """Run it in a process of its own."""
+    """Run a trial in its own process."""
     done = subprocess.run(
         trial.command(work),
         cwd=ROOT,
@@ -111,7 +111,7 @@ EASY = (
         if bug != "transactions"
     ),
 )
-"""Root is not needed, and three minutes."""
+"""Trials that do not need root; they take three minutes."""
 
 SLOW = (
     Trial(bug="dirty-read", scenario="kill-leader"),
@@ -125,7 +125,7 @@ SLOW = (
     Trial(bug="transactions", scenario="kill-all"),
     Trial(bug="transactions", scenario="pause-leader"),
     Trial(bug="transactions", scenario="storm"),
-    # A single node without checksums cannot survive a damaged disk.
+    # A single node without checksums cannot survive damage to its disk.
     Trial(bug="none", scenario="torn-tail", node_count=1, seed=4, expect="lost-write"),
     Trial(bug="none", scenario="bit-flip", node_count=1, expect="damaged-record"),
     Trial(bug="none", scenario="emptied-directory", node_count=1, expect="lost-write"),
@@ -133,7 +133,7 @@ SLOW = (
 AS_ROOT = (
     Trial(bug="none", scenario="power-leader", node_count=1, disk="loop"),
     Trial(bug="no-fsync", scenario="power-leader", node_count=1, disk="loop"),
-    # The page cache survives a killed process: only a power cut shows a missing sync.
+    # The page cache survives a killed process, so only a power cut reveals a missing sync.
     Trial(bug="no-fsync", scenario="kill-leader", node_count=1, disk="loop", expect=None),
     Trial(bug="none", scenario="power-all", node_count=1, disk="loop"),
     Trial(bug="none", scenario="disk-full", node_count=1, disk="loop"),
@@ -211,7 +211,7 @@ finally:
 
 
 def probe_network() -> str:
-    """Do the network's faults happen? What is wrong, or nothing."""
+    """Check that the network's faults take effect; return a description of what is wrong, or an empty text."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -219,7 +219,7 @@ def probe_network() -> str:
 
 
 def problems(trials: tuple[Trial, ...]) -> Iterator[str]:
-    """Run all; what was not as expected."""
+    """Run all trials; yield a sentence for each unexpected result."""
     with tempfile.TemporaryDirectory() as directory:
         for number, trial in enumerate(trials):
             finding = run_trial(trial, Path(directory) / str(number))
@@ -234,7 +234,7 @@ def problems(trials: tuple[Trial, ...]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Run everything."""
+    """Run the whole self-test."""
     wrong = list(problems(EASY + SLOW + AS_ROOT))
     network = probe_network()
     wrong += [f"network: {network}"] if network else []

@@ -1,4 +1,4 @@
-"""What a run is made of: the cluster's shape, the workload, disks, network and goals. Values only."""
+"""The parameters of a run: the cluster, the workload, disks, network and goals (values only)."""
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum, unique
@@ -9,61 +9,61 @@ NO_GOALS = Goals()
 PADDING_BYTES = 64
 TRANSACTIONS_PER_S = 5.0
 PLACES = (("left", 0), ("left", 1), ("right", 0), ("right", 1))
-"""Topics and partitions that transactions write to. What flows from one topic to the other flows back, too."""
+"""The topics and partitions of transactions. Programs copy from each topic to the other one."""
 
 
 @unique
 class DiskKind(StrEnum):
-    """Where a node's data lies."""
+    """The kind of disk of a node."""
 
     DIR = "dir"
     TMPFS = "tmpfs"
-    """Small: it can be filled."""
+    """A small disk that can be full."""
     LOOP = "loop"
-    """ext4 on a loop device: it can be filled, and lose its power."""
+    """ext4 on a loop device, which can be full, and lose its power."""
 
 
 @unique
 class NetworkKind(StrEnum):
-    """How nodes and clients reach each other."""
+    """The kind of network between nodes and clients."""
 
     NONE = "none"
     """Loopback."""
     NETNS = "netns"
-    """A network namespace each, joined by our switch."""
+    """A network namespace per node, connected by the switch of this package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Who writes and reads, and how. Times in seconds."""
+    """The writers and readers, and their rates; times are in s."""
 
     acks: tuple[str, ...] = ("all",)
-    """One of them per request, at random."""
+    """The numbers of records per request; each request draws one of them."""
     writers: int = 6
     keys_per_writer: int = 3
     requests_per_s: float = 40.0
-    """Per writer, at most: a writer waits for its answer first."""
+    """The most requests per second of a writer, which waits for each response."""
     records_per_request_max: int = 4
     padding_bytes: int = PADDING_BYTES
     readers: int = 4
     write_timeout_s: float = 2.0
     read_timeout_s: float = 2.0
     retries: int = 0
-    """The same records again after an outcome that is not success."""
+    """The attempts for the same records while the outcome is not success."""
     is_idempotent: bool = False
     transactions_per_s: float = 0.0
-    """Of each program that writes transactions, at most; 0: there are none."""
+    """The most transactions per second of each program; 0 means no transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One run."""
+    """The parameters of one run."""
 
     scenario: str
     seconds: float
     seed: int
     target: str = "milena"
-    """``milena``, or ``fake:BUG``: see ``fake``."""
+    """``milena`` or ``fake:BUG``; see ``fake``."""
     node_count: int = 3
     topic: str = "chaos"
     partitions: int = 3
@@ -79,19 +79,19 @@ class Setup:
 
     @property
     def topics(self) -> dict[str, int]:
-        """Topics and how many partitions each has."""
+        """Return the number of partitions of each topic."""
         parts = [name for name, _ in PLACES] if self.workload.transactions_per_s else []
         return {self.topic: self.partitions, **{name: parts.count(name) for name in parts}}
 
     def located(self, view: View, partition: int) -> tuple[str, int]:
-        """Topic and partition of what a history calls a partition of this view."""
+        """Return the topic and partition of a partition of this view in the history."""
         return (self.topic, partition) if view is View.PLAIN else PLACES[partition]
 
 
 MILENA_CONFIGS = {"min.insync.replicas": "2", "segment.bytes": "1048576"}
-"""Segments of a megabyte: a run rolls some."""
+"""The size of segments: a megabyte, so that a run rolls some."""
 BULKY_BYTES = 4096
-"""A value that uses preallocated room up within seconds: a full disk is to be felt."""
+"""The size of a value that uses up preallocated space within seconds, so that a full disk has an effect."""
 AFTER_HEAL_S = 10.0
 RECOVERY_S = 3.0
 RECOVERY_S_OF = {
@@ -107,7 +107,7 @@ RECOVERY_S_OF = {
 
 
 def milena_setup(scenario: str, seconds: float, seed: int) -> Setup:
-    """Three Milena nodes with the goals that the project sets itself."""
+    """Return a run of three Milena nodes with the project's goals."""
     goals = Goals(
         recovery_s=RECOVERY_S_OF.get(scenario, RECOVERY_S),
         after_heal_s=AFTER_HEAL_S,
@@ -137,7 +137,7 @@ def fake_setup(
     node_count: int = 3,
     has_transactions: bool = False,
 ) -> Setup:
-    """The stand-in cluster with one of its bugs; no goals."""
+    """Return a run of the fake cluster with one of its bugs, without goals."""
     workload = replace(
         Workload(),
         write_timeout_s=1.0,

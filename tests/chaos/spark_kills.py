@@ -1,16 +1,16 @@
-"""A stream from topic to topic while what it is made of is killed: ``python -m tests.chaos.spark_kills``.
+"""Kill the parts of a stream from topic to topic: ``python -m tests.chaos.spark_kills``.
 
     source topic → readStream → tasks → writeStream → target topic
 
-Spark runs as a user runs it: ``spark-submit`` with ``--py-files``, on ``local-cluster``, whose executors are processes
-of their own, or on ``local``, where the driver is the executor, too. A writer adds records all the time. By the seed
-something is killed with -9, at a moment of the seed too: all of Spark, its driver alone (whose executors then go on for
-a while), an executor, a Python worker, or a node of the log. What ends by that is started again from its checkpoint;
-the first kill always falls into batch 0. At last the query runs to the end, and every record of the source must be in
-the target once.
+Spark runs as for a user: ``spark-submit`` with ``--py-files``, on ``local-cluster``, whose executors are separate
+processes, or on ``local``, where the driver is also the executor. A writer adds records all the time. At times drawn
+from the seed, something is killed with -9: all of Spark, only its driver (its executors then continue for a while), an
+executor, a Python worker, or a node of the log. Whatever ended is started again; Spark continues from its checkpoint.
+The first kill is always within batch 0. At the end the query runs until it has read everything. Every record of the
+source must then be in the target exactly once.
 
-Values end in something that is another one each time a row is computed: a row that is written twice is not written
-alike.
+Each value ends with a random part, which differs each time that the row is computed. So a row that was written twice is
+visible as two different values.
 """
 
 import os
@@ -73,7 +73,7 @@ writer.start().awaitTermination()
 
 @unique
 class Victim(StrEnum):
-    """What is killed."""
+    """The process to kill."""
 
     SPARK = "all of Spark"
     DRIVER = "the driver alone"
@@ -86,12 +86,12 @@ VICTIMS = {
     CLUSTER: tuple(Victim),
     LOCAL: tuple(victim for victim in Victim if victim is not Victim.EXECUTOR),
 }
-"""By Spark's master. One that is local has no executor beside its driver."""
+"""The victims by Spark's master. A local master has no executor besides its driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkKill:
-    """One kill; ``batch`` is the last one that had begun, None where none had."""
+    """One kill; ``batch`` is the last batch that had started, None if none had."""
 
     victim: Victim
     batch: int | None
@@ -100,7 +100,7 @@ class SparkKill:
 
 @dataclass(slots=True, kw_only=True)
 class KillReport:
-    """What a run did and found; ``lost`` and ``doubled`` are values."""
+    """The actions and findings of a run; ``lost`` and ``doubled`` are values."""
 
     seed: int
     master: str
@@ -112,11 +112,11 @@ class KillReport:
 
     @property
     def is_good(self) -> bool:
-        """Nothing is lost, nothing is there twice."""
+        """Return whether no record is lost or duplicate."""
         return not self.lost and not self.doubled
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the report for people."""
         counts = Counter(kill.victim.value for kill in self.kills)
         kinds = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
         early = sum(
@@ -128,7 +128,7 @@ class KillReport:
 
 
 def packed(folder: Path) -> Path:
-    """The code as a user sends it."""
+    """Return an archive with the code, as a user would send it."""
     path = folder / "milena.zip"
     with zipfile.ZipFile(path, "w") as archive:
         for package in SHIPPED:
@@ -138,7 +138,7 @@ def packed(folder: Path) -> Path:
 
 
 class SubmittedQuery:
-    """The query under ``spark-submit``: at most one at a time, in a session of its own."""
+    """The query under ``spark-submit``: at most one process at a time, in its own session."""
 
     def __init__(self, folder: Path, master: str, arguments: tuple[str, ...]) -> None:
         self.checkpoint = folder / "checkpoint"
@@ -153,7 +153,7 @@ class SubmittedQuery:
         self._code = packed(folder)
 
     def start(self, *, is_last: bool = False) -> None:
-        """Begin, or go on where the checkpoint ends."""
+        """Start the query; it continues from its checkpoint."""
         settings = {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
@@ -164,7 +164,7 @@ class SubmittedQuery:
             "spark.local.dir": str(self._folder / "local"),
         }
         flags = [flag for name, text in settings.items() for flag in ("--conf", f"{name}={text}")]
-        # Neither on the path nor installed there: executors have what was sent, and what is in C.
+        # Remove the project from the path and from the environment: executors must use the code that was sent.
         kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -191,25 +191,25 @@ class SubmittedQuery:
 
     @property
     def is_running(self) -> bool:
-        """Its driver has not ended."""
+        """Return whether the driver runs."""
         return self._process is not None and self._process.poll() is None
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait for the driver; return its exit code."""
         assert self._process is not None, "it was started"
         return self._process.wait(DEADLINE_S)
 
     def begun(self) -> int | None:
-        """The last batch whose offsets are logged."""
+        """Return the last batch whose offsets are logged; None if there is none."""
         return self._last("offsets")
 
     def is_committed(self, batch: int | None) -> bool:
-        """Whether that batch is done."""
+        """Return whether the batch is committed."""
         done = self._last("commits")
         return batch is not None and done is not None and done >= batch
 
     def kill(self, victim: Victim, chance: Random) -> bool:
-        """Kill -9; whether there was something to kill."""
+        """Kill the victim with -9; return whether there was one."""
         assert self._process is not None, "it was started"
         if victim is Victim.SPARK:
             self.kill_rest()
@@ -227,7 +227,7 @@ class SubmittedQuery:
         return True
 
     def kill_rest(self) -> None:
-        """What is left of any start of it."""
+        """Kill the remaining processes of all starts of the query."""
         for group in self._groups:
             for pid, _ in _session(group):
                 with suppress(ProcessLookupError):
@@ -244,7 +244,7 @@ class SubmittedQuery:
 
 
 def _session(leader: int) -> list[tuple[int, str]]:
-    """Processes of the session that this one began, with their command lines."""
+    """Return the processes of a session that this process started, with their command lines."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -258,9 +258,9 @@ def _session(leader: int) -> list[tuple[int, str]]:
 
 
 class RecordWriter:
-    """Adds records to a topic until it is told to end; each value is another one.
+    """Adds records to a topic until it is told to end; all values are different.
 
-    Its producer is idempotent: whatever node is killed, a record is written once, or the writer fails.
+    Its producer is idempotent: whichever node is killed, a record is written once, or the writer fails.
     """
 
     def __init__(self, urls: list[str], topic: str) -> None:
@@ -273,7 +273,7 @@ class RecordWriter:
         return self
 
     def check(self) -> None:
-        """Fail if it has failed: nothing would go on without it."""
+        """Raise the writer's error, if it failed: the query would wait for records for ever."""
         if self._writing.done():
             self._writing.result()
 
@@ -292,14 +292,14 @@ class RecordWriter:
 
 
 def run_kills(seed: int, count: int, folder: Path, *, master: str = CLUSTER) -> KillReport:
-    """So many kills of one query, then its end."""
+    """Kill something ``count`` times during one query, and then run the query to its end."""
     chance, report = Random(f"spark-{seed}"), KillReport(seed=seed, master=master)
     with running_cluster(folder / "nodes") as cluster:
         source = create_topic(cluster.node(1), "source", partitions=PARTITIONS)
         target = create_topic(cluster.node(1), "target", partitions=PARTITIONS)
         urls = [cluster.node(number).url for number in (1, 2, 3)]
         query = SubmittedQuery(folder, master, (",".join(urls), source, target))
-        # So that batch 0 has something to lose.
+        # Give batch 0 some records that could be lost.
         fill(cluster.node(1), source, [400] * PARTITIONS)
         try:
             with RecordWriter(urls, source) as writer:
@@ -332,9 +332,9 @@ def _kill_once(
     *,
     is_first: bool,
 ) -> SparkKill:
-    """Start what does not run, wait for a moment of the seed, and kill something."""
+    """Start what does not run, wait until a time drawn from the seed, and kill something."""
     if not query.is_running:
-        # Executors of a driver that was killed may go on until here: the new one has to fence them.
+        # Executors of a killed driver may still run here; the new query has to fence them.
         query.start()
     victim = Victim.SPARK if is_first else chance.choice(VICTIMS[query.master])
     before = query.begun()
@@ -355,11 +355,11 @@ def _kill_once(
         time.sleep(chance.uniform(0, 2))
         restart(cluster, node)
     elif query.is_running and not query.kill(victim, chance):
-        # Between two of its kind: the whole is always there.
+        # The victim does not exist at this moment: kill all of Spark, which always exists.
         query.kill(Victim.SPARK, chance)
         kill = replace(kill, victim=Victim.SPARK)
     elif not query.is_running:
-        # The last kill has ended it meanwhile, as it may: what is left of it is killed.
+        # The last kill has meanwhile also ended the driver, which is allowed. Kill the remaining processes.
         query.kill_rest()
         kill = replace(kill, victim=Victim.SPARK)
     return kill
@@ -373,7 +373,7 @@ def _until(query: SubmittedQuery, reached: Callable[[], bool]) -> None:
 
 
 def _finish(query: SubmittedQuery) -> None:
-    """Run it to the end of the source."""
+    """Run the query to the end of the source."""
     query.start(is_last=True)
     code = query.wait()
     assert code == 0, f"it failed with nobody killing it: see {query.log}"
@@ -394,7 +394,7 @@ def _finish(query: SubmittedQuery) -> None:
 )
 @click.option("--work", type=click.Path(path_type=Path), help="Keep logs there.")
 def main(seeds: str, count: int, masters: tuple[str, ...], work: Path | None) -> None:
-    """Kill what a stream from topic to topic is made of, and look for what is lost or there twice."""
+    """Kill the parts of a stream from topic to topic, and look for lost and duplicate records."""
     reports = []
     for seed, master in product(map(int, seeds.split(",")), masters):
         with ExitStack() as stack:

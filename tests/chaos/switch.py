@@ -1,10 +1,10 @@
-"""The switch: reads IP packets from one TUN interface per namespace, and forwards them as its rules say.
+"""The switch: it reads IP packets from one TUN interface per namespace, and forwards them by rules.
 
     python -m tests.chaos.switch TAG NODES SEED
 
-One JSON command per line on standard input, "ok" per command on standard output. It makes its namespaces when it
-starts and removes them when its input ends. Only root and /dev/net/tun are needed: no bridge, no netem, and a fault
-of one direction is as easy as one of both.
+It reads one JSON command per line from standard input, and writes "ok" per command. It creates its namespaces when it
+starts, and removes them when its input ends. It needs only root and /dev/net/tun, no bridge and no netem. A fault of
+one direction is as easy as a fault of both.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from tests.chaos.network import CLIENT, Rule, address_of
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x1, 0x1000
 PACKET_BYTES_MAX = 65536
 PACKETS_PER_WAKE = 64
-"""Then others get their turn."""
+"""The most packets to read from one interface before the other interfaces get their turn."""
 MTU_BYTES = "32000"
 IPV4 = 4
 DESTINATION_LAST_BYTE = 19
-"""Of an IPv4 header: our addresses differ in it alone."""
+"""The byte of an IPv4 header in which the addresses of this network differ."""
 
 
 class Switch:
-    """One place's interface per descriptor."""
+    """Forwards packets; it has one descriptor per interface."""
 
     def __init__(self, tag: str, node_count: int, seed: int) -> None:
         self._tag = tag
@@ -41,7 +41,7 @@ class Switch:
         self._descriptors: dict[int, int] = {}
 
     def open(self) -> None:
-        """Make namespaces and interfaces, and begin to forward."""
+        """Create the namespaces and interfaces, and start to forward."""
         loop = asyncio.get_running_loop()
         for place in self._places:
             name = f"{self._tag}-{place}"
@@ -64,7 +64,7 @@ class Switch:
             subprocess.run(["ip", "netns", "del", name], check=False, stderr=subprocess.DEVNULL)
 
     def command(self, line: bytes) -> None:
-        """Set or forget rules."""
+        """Set or remove rules."""
         told = json.loads(line)
         if told.get("heal"):
             self._rules.clear()
@@ -93,13 +93,13 @@ class Switch:
             asyncio.get_running_loop().call_later(wait_s, self._deliver, destination, packet)
 
     def _deliver(self, destination: int, packet: bytes) -> None:
-        # An interface that is down, or whose queue is full, loses the packet: so do networks.
+        # An interface that is down, or whose queue is full, loses the packet, like a real network.
         with contextlib.suppress(OSError):
             os.write(self._descriptors[destination], packet)
 
 
 async def serve(switch: Switch) -> None:
-    """Take commands until there are no more."""
+    """Carry out commands until the input ends."""
     loop = asyncio.get_running_loop()
     try:
         switch.open()

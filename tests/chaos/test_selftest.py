@@ -1,4 +1,4 @@
-"""The suite against its stand-in cluster: what must be found is found, and a correct cluster passes."""
+"""The chaos suite must report the bugs of the fake cluster, and must accept a correct cluster."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +11,12 @@ from tests.chaos.selftest import EASY, Trial, run_trial
 pytestmark = pytest.mark.chaos
 
 TIMES = (1, 3, 5)
-"""How often as long a trial may be."""
+"""The factors by which a trial may be longer than planned."""
 
 
 @pytest.mark.parametrize("trial", EASY, ids=str)
 def test_a_bug_is_found_by_its_name(trial: Trial, tmp_path: Path) -> None:
-    # A bug strikes now and then: on a busy machine that may be never, in the same time.
+    # A bug takes effect at random. On a busy machine it may never do so in the planned time, so repeat with more time.
     finding = None
     for times in TIMES:
         longer = replace(trial, seconds=times * trial.seconds)

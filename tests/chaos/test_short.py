@@ -1,7 +1,7 @@
-"""The short form: a few scenarios, one fault each, on plain disks. ``make chaos`` is the long one.
+"""A short form of the chaos suite: a few scenarios, one fault each, on plain disks; ``make chaos`` is the long form.
 
-Nothing may be lost, no transaction torn, and everything must be readable from every node again. How long writes stop is
-judged by the long form: here other tests share the processors.
+No record may be lost, no transaction may be partial, and every node must have everything at the end. Only the long form
+checks for how long writes fail, because here other tests share the processors.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""How the cluster is told of transactions, and what its answers mean."""
+"""The requests about transactions, and the meaning of their responses."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from tests.chaos.history import Outcome
 
 TopicPartition = tuple[str, int]
 ABORTED, COMMITTED, CHANGED = 40926, 40927, 40928
-"""It is aborted; it is committed, and cannot be aborted; it has other records than its commit names, and is open."""
+"""Error codes: aborted; committed, and cannot be aborted; open, and its records differ from those of the commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +31,16 @@ class Session:
     producer_id: int
     producer_epoch: int
     header: str
-    """That its writes carry."""
+    """The value of the header that its writes have."""
 
     def path(self, end: "End") -> str:
-        """Of its end."""
+        """Return the path of the request that ends it."""
         return f"/transactions/{self.producer_id}/{self.producer_epoch}:{end}"
 
 
 @unique
 class End(StrEnum):
-    """What a session asks for."""
+    """The requested end of a session."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -48,7 +48,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a node says of a transaction's end. ``outcome``: of the transaction, where ``is_settled`` for ever."""
+    """A node's response about the end of a transaction. If ``is_settled``, ``outcome`` is final."""
 
     outcome: Outcome
     is_settled: bool
@@ -56,7 +56,7 @@ class Ending:
 
 
 class TransactionCalls:
-    """Calls about transactions, each to one node. ``timeout_s``: of an answer; nodes are to give up a bit earlier."""
+    """Requests about transactions. A response may take ``timeout_s``; nodes get a slightly shorter timeout."""
 
     def __init__(self, adapter: Adapter, *, timeout_s: float) -> None:
         self._adapter = adapter
@@ -70,7 +70,7 @@ class TransactionCalls:
         *,
         idempotency_key: str | None,
     ) -> list[Receipt]:
-        """All writes in one request; one receipt for each record, in their order."""
+        """Make all writes in one request; return one receipt per record, in their order."""
         body = {
             "writes": [
                 {
@@ -91,7 +91,7 @@ class TransactionCalls:
         return [Receipt(_meaning(status), error=error)] * count
 
     async def begin(self, base: str, transactional_id: str, *, timeout_ms: int) -> Session | None:
-        """The id's next transaction; None: perhaps there is one, which nobody holds."""
+        """Begin the id's next transaction; None if it is unknown whether it was begun."""
         body = {"transactional_id": transactional_id, "timeout_ms": timeout_ms}
         status, answer, _ = await self._post(base + "/transactions:begin", body)
         if status != 200:
@@ -111,7 +111,7 @@ class TransactionCalls:
         group: str | None = None,
         offsets: Mapping[TopicPartition, int] | None = None,
     ) -> Ending:
-        """Commit or abort. ``extents``: (end offset, records) by partition; ``offsets``: where the group goes on."""
+        """Commit or abort. ``extents`` has (end offset, records) by partition, ``offsets`` the group's new offsets."""
         body = {
             "writes": [
                 {"topic": t, "partition": p, "end_offset": upto, "records": records}
@@ -132,7 +132,10 @@ class TransactionCalls:
         return Ending(_meaning(status), False, error)
 
     async def position(self, base: str, group: str, place: TopicPartition) -> int | None:
-        """Where a group goes on; None: it never committed.
+        """Return the committed offset of a group; None if there is none.
+
+        Raises:
+            ApiError: the node did not return it.
 
         Raises:
             ApiError: the node cannot tell.
@@ -154,7 +157,7 @@ class TransactionCalls:
     async def _post(
         self, url: str, body: object, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any, str | None]:
-        """Status, answer, and what went wrong. Without an answer the status is 0, without a connection -1."""
+        """Return status, body and error. The status is 0 without a response, and -1 without a connection."""
         types = {"Content-Type": JSON_MEDIA, "Accept": META_MEDIA}
         is_begin = url.endswith(":begin")
         try:
@@ -175,5 +178,5 @@ class TransactionCalls:
 
 
 def _meaning(status: int) -> Outcome:
-    """Any error but 504 promises that nothing took effect, nor will (docs/exactly-once.md)."""
+    """Return the outcome of an error: all except 504 promise no effect, now or later (docs/exactly-once.md)."""
     return Outcome.UNKNOWN if status in (0, 504) else Outcome.FAILED

@@ -1,11 +1,10 @@
-"""Are transactions all or nothing, once, and in an order that has no circle? Pure functions over a history.
+"""Check that transactions are atomic, happen once, and are in an order without cycles: pure functions over a history.
 
-Their topics are logs like others (``log_checks``), once as readers of committed records see them and once as
-``read_uncommitted`` shows them. On top of that comes what is said of whole transactions. One of unknown outcome may be
-there or not: the final log says which, and everything else must agree with it.
-
-Source: Adya, "Weak Consistency" (1999), for G0, G1a, G1c; Kingsbury and Alvaro, "Elle" (VLDB 2020), for how they are
-inferred from what clients saw; Jepsen's names for logs (``jepsen.tests.kafka``).
+The topics of transactions are first checked like other logs (``log_checks``), once as readers of committed records see
+them, and once as ``read_uncommitted`` shows them. Then whole transactions are checked. A transaction of unknown outcome
+may be committed or not: the final log shows which, and everything else must agree with that. Source: Adya, "Weak
+Consistency" (1999), for G0, G1a, G1c; Kingsbury and Alvaro, "Elle" (VLDB 2020), for how they are inferred from what
+clients saw; Jepsen's names for logs (``jepsen.tests.kafka``).
 """
 
 from bisect import bisect_right
@@ -48,13 +47,13 @@ OF_COMMITTED = (
 )
 OF_UNCOMMITTED = (check_replicas, check_pages, check_offsets, check_losses)
 NAMES = {"duplicate": "doubled-transaction", "aborted-visible": "aborted-read"}
-"""What is only noted of other writes breaks a promise here."""
+"""Findings that are only noted for other writes, and are violations for transactions."""
 ALLOWED_UNCOMMITTED = frozenset({"aborted-visible"})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """All transactions of a run, and what the logs say of their places in the end."""
+    """All transactions of a run, and the final logs of their partitions."""
 
     tried: Sequence[TransactionTried]
     committed: Evidence
@@ -62,20 +61,20 @@ class Outcomes:
     positions: Sequence[GroupPosition]
 
     def found(self, transaction: TransactionTried) -> list[int | None]:
-        """Where each of its records stands for readers of committed ones; None: nowhere. In the order of writing.
+        """Return the offset of each record as committed readers see it, in the order of writing; None if it is absent.
 
-        Without those of places that could not be read back.
+        Records of partitions that were not read back are left out.
         """
         places, truth = self.committed.places, self.committed.truth
         return [places.get((p, record)) for p, record, _ in transaction.writes if p in truth]
 
     def is_there(self, transaction: TransactionTried) -> bool:
-        """Readers of committed records see any of it."""
+        """Return whether readers of committed records see any of its records."""
         return any(offset is not None for offset in self.found(transaction))
 
 
 def outcomes_of(events: Iterable[Event]) -> Outcomes:
-    """What a history says of transactions."""
+    """Return the transactions of a history, with the final logs."""
     every = list(events)
     tried = [e for e in every if isinstance(e, TransactionTried)]
     written = [write for one in tried for write in _writes_of(one)]
@@ -90,7 +89,7 @@ def outcomes_of(events: Iterable[Event]) -> Outcomes:
 
 
 def _writes_of(transaction: TransactionTried) -> Iterator[Write]:
-    """As writes of its records, all of which have its outcome."""
+    """Yield the writes of its records; all have the transaction's outcome."""
     for place, record, offset in transaction.writes:
         yield Write(
             at_s=transaction.at_s,
@@ -107,7 +106,7 @@ def _writes_of(transaction: TransactionTried) -> Iterator[Write]:
 
 
 def judge_transactions(report: Report, events: Iterable[Event]) -> None:
-    """Add to the report what the history says of transactions, if there were any."""
+    """Add the findings about transactions to the report, if there were any transactions."""
     outcomes = outcomes_of(events)
     if not outcomes.tried:
         return
@@ -136,7 +135,11 @@ def judge_transactions(report: Report, events: Iterable[Event]) -> None:
 
 
 def longest_hold(outcomes: Outcomes) -> tuple[float, str]:
-    """How long after the end of a transaction's program readers stood before its records, and which one's that was.
+    """Return the longest time for which an ended transaction held up readers, and the transaction.
+
+    Only transactions that did not commit are considered, because a commit waits for readers. A transaction holds up
+    readers until one of them gets a record after its records. So the time includes that of anything else that held up
+    readers.
 
     Of those that did not commit: whoever commits waits for readers. They stand until one of them is given a record
     behind it, so that what holds up everything holds it up, too.
@@ -158,7 +161,7 @@ def longest_hold(outcomes: Outcomes) -> tuple[float, str]:
 
 
 def _passed_s(outcomes: Outcomes, place: int) -> tuple[list[int], list[float]]:
-    """Offsets in a place that readers of committed records were given, rising; when first one at or above each was."""
+    """Return the offsets that committed readers got, ascending, and when one first got each or a higher one."""
     first: dict[int, float] = {}
     for read in outcomes.committed.reads:
         if read.partition == place:
@@ -170,7 +173,7 @@ def _passed_s(outcomes: Outcomes, place: int) -> tuple[list[int], list[float]]:
 
 
 def findings(outcomes: Outcomes) -> Iterator[Finding]:
-    """Everything that is wrong."""
+    """Yield all findings."""
     for check in OF_COMMITTED:
         for name, text in check(outcomes.committed):
             yield NAMES.get(name, name), text
@@ -188,10 +191,10 @@ def findings(outcomes: Outcomes) -> Iterator[Finding]:
 
 
 def check_views(outcomes: Outcomes) -> Iterator[Finding]:
-    """What is committed stands at the same offset for who reads everything."""
+    """Check that a committed record has the same offset in both views."""
     for place, log in outcomes.committed.truth.items():
         raw = outcomes.uncommitted.truth.get(place, log)
-        # They were read one after the other: more may have come between.
+        # The views were read one after the other, so one may have more records.
         end = max(raw, default=-1)
         for offset, record in log.items():
             if offset <= end and raw.get(offset) != record:
@@ -200,7 +203,7 @@ def check_views(outcomes: Outcomes) -> Iterator[Finding]:
 
 
 def check_wholeness(outcomes: Outcomes) -> Iterator[Finding]:
-    """All of a transaction is there or nothing, in each place in the order in which it was written."""
+    """Check that each transaction is whole or absent, with its records in the order of writing in each partition."""
     for one in outcomes.tried:
         found = outcomes.found(one)
         missing = found.count(None)
@@ -224,14 +227,14 @@ def check_wholeness(outcomes: Outcomes) -> Iterator[Finding]:
 
 
 def check_answers(outcomes: Outcomes) -> Iterator[Finding]:
-    """Whoever asks once more how a transaction ended is told the same."""
+    """Check that a repeated request for the end of a transaction got the same outcome."""
     for one in outcomes.tried:
         if {one.outcome, one.again} == {Outcome.OK, Outcome.FAILED}:
             yield "two-answers", f"{one.name}: {one.outcome}, then {one.again}"
 
 
 def check_stability(outcomes: Outcomes) -> Iterator[Finding]:
-    """After healing, and when every transaction's time is over, committed readers reach the end as others do."""
+    """Check that committed readers finally reach the end of each log, when all transactions have timed out."""
     raw = {(f.partition, f.node): f for f in outcomes.uncommitted.finals}
     for final in outcomes.committed.finals:
         if not final.is_complete and _is_complete(raw.get((final.partition, final.node))):
@@ -246,7 +249,7 @@ def _is_complete(final: FinalRead | None) -> bool:
 
 
 def check_consumption(outcomes: Outcomes) -> Iterator[Finding]:
-    """Each committed record is consumed by one committed transaction, and the group stands behind the last of them."""
+    """Check that one committed transaction consumed each committed record, and that the group's offset is above all."""
     name = "not-exactly-once"
     moves: dict[int, list[tuple[int, int, TransactionTried]]] = {}
     for one in outcomes.tried:

@@ -1,12 +1,12 @@
-"""Programs that write transactions, and readers of what they wrote.
+"""Programs that write transactions, and readers of their records.
 
-*Requesters* write two or three places in one request, with an idempotency key, under which they ask again, also two
-nodes at once, or without. *Sessions* write step by step, then commit, abort, or leave it at that, so that its time runs
-out. *Flows*, one for each place, make a record in both places of the other topic from what the group has not consumed
-yet, and move the group in the same transaction; now and then a flow is overtaken by another one under its transactional
-id before it commits.
+*Requesters* write to two or three partitions in one request. Some use an idempotency key, under which they repeat the
+request, also to two nodes at once. *Sessions* write step by step; then they commit, abort, or leave the transaction
+until its timeout. *Flows*, one per partition, consume a topic: in one transaction they write a record to both
+partitions of the other topic, and move the group's offset. Sometimes another flow with the same transactional id takes
+over before the commit.
 
-A flow reads before it writes, which ``dependencies`` relies on.
+A flow reads before it writes, and ``dependencies`` relies on that.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ REQUESTERS, SESSIONS = 3, 2
 COMMITTED_READERS, UNCOMMITTED_READERS = 3, 1
 GROUP = "flows"
 ATTEMPTS = 4
-"""Of a write under a key, or of an end, at least. Each at the next node."""
+"""The fewest attempts for a write with a key, or for an end; each goes to the next node."""
 PATIENCE_S = 10.0
-"""How long the same is asked where an answer was lost: all nodes may be down for a while."""
+"""The time in s for which a request without a response is repeated; all nodes may be down for a while."""
 KEYED_SHARE, HEDGED_SHARE = 0.6, 0.15
 ABORTED_SHARE, LEFT_SHARE = 0.15, 0.04
 OVERTAKEN_SHARE = 0.15
 AGAIN_SHARE = 0.2
-"""Ends that are asked for again, or the other way."""
+"""The share of ends that are requested again, or followed by a request for the opposite end."""
 SESSION_TIMEOUT_MS, LEFT_TIMEOUT_MS = 10_000, 1_500
-"""Shorter than anybody waits at the end of a run. Those that are left hold up readers and flows meanwhile."""
+"""Timeouts in ms, shorter than the wait at the end of a run. A session left open holds up readers until then."""
 CONSUMED_MAX = 25
 
 Writes = Mapping[TopicPartition, Sequence[tuple[str, Value]]]
@@ -51,7 +51,7 @@ class Draft:
     node: Node
     sent_s: float
     outcome: Outcome = Outcome.FAILED
-    """So long as nobody was asked to commit it."""
+    """The outcome; FAILED as long as no commit was requested."""
     writes: list[tuple[int, str, int | None]] = field(default_factory=list)
     consumed: tuple[tuple[int, int, str], ...] = ()
     moved: tuple[tuple[int, int, int], ...] = ()
@@ -59,7 +59,7 @@ class Draft:
     error: str | None = None
 
     def tried(self, at_s: float) -> TransactionTried:
-        """As an event."""
+        """Return the transaction as an event."""
         return TransactionTried(
             at_s=at_s,
             sent_s=self.sent_s,
@@ -75,7 +75,7 @@ class Draft:
 
     @property
     def extents(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """End offset and number of its records in each topic and partition, all of which were acknowledged."""
+        """Return the end offset and number of its records by topic and partition; all are acknowledged."""
         offsets: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         for place, _, offset in self.writes:
             assert offset is not None
@@ -84,7 +84,7 @@ class Draft:
 
 
 class Transactors:
-    """All programs of a run that have to do with transactions. They end soon after ``is_stopping`` is set."""
+    """All programs of a run that write or read transactions. They end soon after ``is_stopping`` is set."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Transactors:
         self._counts: defaultdict[str, int] = defaultdict(int)
 
     def work(self) -> list[Coroutine[None, None, None]]:
-        """What is to run at the same time."""
+        """Return the coroutines to run at the same time."""
         committed = [self._read_on(f"c{n}", n, View.COMMITTED) for n in range(COMMITTED_READERS)]
         uncommitted = [
             self._read_on(f"u{n}", n, View.UNCOMMITTED) for n in range(UNCOMMITTED_READERS)
@@ -158,14 +158,14 @@ class Transactors:
     async def _transact(
         self, node: Node, writes: Writes, key: str | None
     ) -> Sequence[Sequence[Receipt]]:
-        """Ask one node, or under a key now and then two at the same time."""
+        """Send the request to one node; with a key, sometimes to two nodes at the same time."""
         is_hedged = key is not None and self._is(HEDGED_SHARE)
         nodes = [node, self._another(node)] if is_hedged else [node]
         calls = [self._calls.transact(n.url, writes, idempotency_key=key) for n in nodes]
         return await asyncio.gather(*calls)
 
     def _note_offsets(self, draft: Draft, receipts: Sequence[Receipt]) -> None:
-        """It is committed; a second answer that says so says the same offsets."""
+        """Note the offsets of a committed transaction; a second response must have the same ones."""
         written = [
             (place, name, receipt.offset)
             for (place, name, _), receipt in zip(draft.writes, receipts, strict=True)
@@ -179,7 +179,7 @@ class Transactors:
     async def _write_on(self, program: str) -> None:
         while not self.is_stopping:
             draft = self._draft(program)
-            # Nobody begins again under the id of one that is left: only its time ends it.
+            # A session that is left open uses a new id: the next start under its id would abort it before its timeout.
             is_left = self._is(LEFT_SHARE)
             name = draft.name if is_left else program
             timeout_ms = LEFT_TIMEOUT_MS if is_left else SESSION_TIMEOUT_MS
@@ -211,7 +211,7 @@ class Transactors:
     async def _write(
         self, draft: Draft, session: Session, place: int, names: Sequence[str]
     ) -> bool:
-        """Write records, under a key of their own; whether all of them were acknowledged."""
+        """Write records under an idempotency key; return whether all of them were acknowledged."""
         topic, partition = PLACES[place]
         written = len(draft.writes)
         draft.writes += [(place, name, None) for name in names]
@@ -240,7 +240,7 @@ class Transactors:
     async def _commit(
         self, draft: Draft, session: Session, offsets: dict[tuple[str, int], int] | None = None
     ) -> None:
-        """Ask until the answer is certain; at last, for the opposite, which settles it, too."""
+        """Request the commit until the outcome is certain; finally request the abort, which makes it certain."""
         outcomes, end = set(), End.COMMIT
         for attempt in itertools.count(1):
             draft.outcome = Outcome.UNKNOWN
@@ -253,7 +253,7 @@ class Transactors:
                 draft.outcome = ending.outcome
                 await self._ask_again(draft, session, offsets)
                 return
-            # What was refused certainly by all who were asked does not come later.
+            # If every attempt was certainly refused, none of them takes effect later.
             draft.outcome = Outcome.UNKNOWN if Outcome.UNKNOWN in outcomes else Outcome.FAILED
             if end is End.ABORT:
                 return
@@ -263,7 +263,7 @@ class Transactors:
             await asyncio.sleep(RETRY_AFTER_S)
 
     async def _abort(self, draft: Draft, session: Session) -> None:
-        """It is aborted whatever the answer is: nobody was ever asked to commit it."""
+        """Request the abort. The outcome is aborted whatever the response is, because no commit was ever requested."""
         draft.error = "aborted"
         ending = await self._calls.end(draft.node.url, session, End.ABORT, {})
         if ending.is_settled:
@@ -273,7 +273,7 @@ class Transactors:
     async def _ask_again(
         self, draft: Draft, session: Session, offsets: dict[tuple[str, int], int] | None = None
     ) -> None:
-        """Of another node, now and then: once it has ended, a repeated end or the other one changes nothing."""
+        """Sometimes request the same or the opposite end from another node; neither may change an ended transaction."""
         is_known = all(offset is not None for _, _, offset in draft.writes)
         if not is_known or not self._is(AGAIN_SHARE):
             return
@@ -312,7 +312,7 @@ class Transactors:
             self._history.add(draft.tried(self._history.now_s()))
 
     async def _consume(self, draft: Draft, place: int) -> bool:
-        """Take what the group has not consumed yet; whether there is any."""
+        """Read the records that the group has not consumed; return whether there are any."""
         try:
             position = await self._calls.position(draft.node.url, GROUP, PLACES[place])
         except ApiError:
@@ -327,7 +327,7 @@ class Transactors:
         return True
 
     async def look_at_group(self, deadline_s: float) -> None:
-        """Note where the group stands, as each node says. ``deadline_s``: monotonic."""
+        """Note the group's committed offset, as each node reports it. ``deadline_s`` is monotonic."""
         for place, (topic, partition) in enumerate(PLACES):
             for node in self._nodes:
                 while time.monotonic() < deadline_s:
@@ -366,7 +366,7 @@ class Transactors:
         return self._rng.random() < share
 
     def _is_patient(self, draft: Draft, attempt: int) -> bool:
-        """Whether to ask once more, after so many attempts."""
+        """Return whether to make another attempt after this many."""
         is_late = self._history.now_s() > draft.sent_s + PATIENCE_S
         return attempt < ATTEMPTS or (draft.outcome is Outcome.UNKNOWN and not is_late)
 

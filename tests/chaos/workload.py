@@ -1,8 +1,8 @@
-"""Writers, readers and the final read; every operation that ends is one event.
+"""Writers, readers and the final read; every completed operation is one event.
 
-Each value is unique ("w0k2:17" = 17th value of key w0k2) and carries padding made from it, so that a reader can tell
-a damaged or foreign record. A key has one partition and one writer, which waits for each request to end before the
-next: a key's sequence numbers must appear in offset order.
+Each value is unique ("w0k2:17" is the 17th value of key w0k2) and has padding made from it. So a reader can recognize a
+damaged or foreign record. A key has one partition and one writer, which waits for each response. So a key's sequence
+numbers must ascend with the offsets.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from tests.chaos.setup import PLACES, Setup
 from tests.chaos.transactors import Transactors
 
 ANOTHER_NODE_SHARE = 0.01
-"""A writer changes nodes now and then even when all is well."""
+"""The share of requests before which a writer changes nodes, even if its node works."""
 DRAIN_S = 3.0
 SETTLE_S = 3.0
-"""Longer than a node goes on with a request: a transaction whose client is gone does not come in between markers."""
+"""The wait before the final read, in s: longer than a node continues with a request after its client is gone."""
 
 
 class WorkloadRunner:
-    """Runs a setup's workload against a cluster."""
+    """Runs the workload of a setup against a cluster."""
 
     def __init__(
         self, setup: Setup, nodes: Sequence[Node], adapter: Adapter, history: History
@@ -46,7 +46,7 @@ class WorkloadRunner:
         self._is_stopping = False
 
     async def run(self) -> None:
-        """Write and read for the run's duration."""
+        """Write and read for the duration of the run."""
         workload = self._workload
         work = [self._write_on(i) for i in range(workload.writers)]
         work += [self._read_on(i) for i in range(workload.readers)]
@@ -56,7 +56,7 @@ class WorkloadRunner:
         self._is_stopping = True
         if self._transactors:
             self._transactors.is_stopping = True
-        # Noted before the last requests end: they belong to the run, the time that they take does not.
+        # Note the end before the last requests end. They are part of the run, but their time is not.
         self._history.add(Ended(at_s=self._history.now_s()))
         await asyncio.wait(
             tasks, timeout=workload.write_timeout_s * (workload.retries + 1) + DRAIN_S
@@ -97,7 +97,7 @@ class WorkloadRunner:
         acks: str,
         view: View = View.PLAIN,
     ) -> list[Receipt]:
-        """Write the next ``count`` records of a key through the node at this position."""
+        """Write the next ``count`` records of a key, through the node at this position."""
         first = self._next_sequence[key]
         self._next_sequence[key] = first + count
         names = [f"{key}:{first + i}" for i in range(count)]
@@ -147,7 +147,7 @@ class WorkloadRunner:
     # -- readers
 
     async def _read_on(self, number: int) -> None:
-        """Even readers stay on one node, so that every replica is watched; odd ones move on failure."""
+        """Read repeatedly. Readers with even numbers stay on one node, so each replica is read; others may move."""
         rng = random.Random(f"{self._setup.seed}/reader/{number}")
         positions = dict.fromkeys(range(self._setup.partitions), 0)
         at = number % len(self._nodes)
@@ -166,7 +166,9 @@ class WorkloadRunner:
     # -- after healing
 
     async def read_finally(self) -> None:
-        """Write a marker to every partition, then read each from every node's own replica up to its marker.
+        """Write a marker to every partition; then read each partition from every node's own replica up to its marker.
+
+        The checkers use this read as the reference for everything else.
 
         What this read shows is the truth that all else is compared with.
         """
@@ -184,7 +186,7 @@ class WorkloadRunner:
                 await self._pages.read_all(node, View.PLAIN, partition, marker, deadline_s)
 
     async def _read_place(self, place: int, deadline_s: float) -> None:
-        """Whoever reads uncommitted reaches the marker; others as well, once no transaction is open before it."""
+        """Read a partition in both views. Committed readers reach the marker when no transaction is open."""
         await asyncio.sleep(SETTLE_S)
         marker = await self._write_marker(View.COMMITTED, place, deadline_s)
         if marker is None:
