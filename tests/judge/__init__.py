@@ -1,1 +1,1 @@
-"""Judge Milena from outside: real clusters, the documents as the only source, no import of the project."""
+"""Test Milena from outside: real clusters, rules taken only from the documents, no import of the project."""

@@ -1,4 +1,4 @@
-"""Judge a cluster that is started for it: `python -m tests.judge --seconds 600 --seed 1 --ports 48000`."""
+"""Start a cluster and judge it: `python -m tests.judge --seconds 600 --seed 1 --ports 48000`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.judge.world import ADMIN
 
 
 def main() -> int:
-    """Run the judge; the exit code is 1 where there are findings."""
+    """Run the judge; the exit code is 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="python -m tests.judge", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long new episodes start")
     parser.add_argument(
@@ -64,7 +64,7 @@ def _free_port() -> int:
 
 @dataclass
 class Run:
-    """Episodes on one cluster."""
+    """Runs episodes on one cluster."""
 
     cluster: Cluster
     args: argparse.Namespace
@@ -132,7 +132,7 @@ class Run:
         return found
 
     def shrink(self, episode: Plan, rules: set[str]) -> None:
-        """Leave out steps as long as one of the rules is still broken, in at most 24 trials."""
+        """Leave out steps while one of the rules is still broken, in at most 24 trials; print the shortest episode."""
         steps, size, trials = episode.steps, max(1, len(episode.steps) // 2), 0
         while size and trials < 24:
             for at in range(0, len(steps), size):
@@ -153,7 +153,7 @@ class Run:
         )
 
     def _set_mode(self, mode: str) -> None:
-        """Open or close the cluster, and wait until every node has heard of it."""
+        """Enable or disable access control, and wait until every node applies that."""
         own = (("Authorization", ADMIN.authorization),)
         headers = (*own, ("Content-Type", "application/json"))
         put = Request("PUT", "/access", headers, json.dumps({"mode": mode}).encode())
@@ -172,7 +172,7 @@ class Run:
             time.sleep(0.2)
 
     def summarize(self) -> None:
-        """Print what was done and found."""
+        """Print the number of episodes and checks, and the findings."""
         found, known = len(self.verdicts.findings), len(self.verdicts.known)
         checks = sum(self.verdicts.checks.values())
         print(

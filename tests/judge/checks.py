@@ -1,4 +1,4 @@
-"""Judge what a read answered against the model."""
+"""Compare the response of a read with the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """A record that a path showed; None is what the path does not show."""
+    """A record as a format shows it; a field is None if the format does not have it."""
 
     offset: int
     key: Shown
@@ -25,10 +25,10 @@ class Row:
 
 @dataclass
 class Read:
-    """One answer of one partition.
+    """One response about one partition.
 
-    `start` is the first offset that was asked for. `is_whole` says that the answer has to go to the end of the
-    partition; otherwise it may stop anywhere behind its first record.
+    `start` is the first offset that was requested. If `is_whole`, the response must reach the end of the partition;
+    otherwise it may stop anywhere after its first record.
     """
 
     partition: Partition
@@ -45,13 +45,13 @@ class Read:
 
 @dataclass
 class Checker:
-    """Judge answers of reads at once."""
+    """Checks the responses of reads at once."""
 
     model: Model
     verdicts: Verdicts
 
     def read(self, read: Read) -> None:
-        """Judge a read: each record, the order, and what is missing."""
+        """Check a read: each record, the order, and missing records."""
         with self.model.lock:
             for row in read.rows:
                 self.row(read, row)
@@ -91,7 +91,7 @@ class Checker:
         )
 
     def row(self, read: Read, row: Row) -> None:
-        """Judge one record."""
+        """Check one record."""
         check, part = self.verdicts.check, read.partition
         where = f"{read.path} {part.name}@{row.offset}"
         found = UID.search(row.value.text()) or UID.search(row.key.text())

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client of sockets that can send what polite clients do not."""
+"""An HTTP/1.1 client over sockets that can also send unusual or invalid requests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class Lost(Exception):
-    """No answer, or half of one: the fate of the request is unknown."""
+    """There is no response, or only a part of it; the fate of the request is unknown."""
 
 
 @dataclass(frozen=True)
 class Quirks:
-    """How a body travels: encoding, chunks, pauses, packets and trailers."""
+    """The way in which a body is sent: encoding, chunks, pauses, packets and trailers."""
 
     encoding: str = ""
     chunks: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class Quirks:
 
 @dataclass(frozen=True)
 class Request:
-    """A request before the client frames it."""
+    """A request, before it is encoded for the wire."""
 
     method: str
     target: str
@@ -64,13 +64,13 @@ class Request:
         return Request(self.method, self.target, (*self.headers, *more), self.body, self.quirks)
 
     def with_quirks(self, quirks: Quirks) -> Request:
-        """Return the same request, sent in another way."""
+        """Return the same request with other quirks."""
         return Request(self.method, self.target, self.headers, self.body, quirks)
 
 
 @dataclass(frozen=True)
 class Response:
-    """An answer that arrived whole, with the times at which its request began and it ended."""
+    """A complete response, with the times at which its request started and it ended."""
 
     status: int
     headers: Mapping[str, str]
@@ -81,15 +81,15 @@ class Response:
 
 
 class Transport(Protocol):
-    """A way to the nodes: sockets, or a stand-in in the tests of the judge."""
+    """The connections to the nodes: real sockets, or a fake in the tests of the judge."""
 
     def exchange(self, node: int, requests: Sequence[Request]) -> list[Response | Lost]:
-        """Send requests on one connection, all of them before the first answer is read."""
+        """Send requests on one connection, all of them before the first response is read."""
         ...
 
 
 def draw_quirks(rng: random.Random, size: int) -> Quirks:
-    """Draw a way to send a body of so many bytes; half of the time the plain one."""
+    """Draw quirks for a body of this size; half of the time none."""
     if rng.random() < 0.5:
         return Quirks(is_fresh=rng.random() < 0.2)
     chunks: tuple[int, ...] = ()
@@ -154,7 +154,7 @@ def _chunked(body: bytes, quirks: Quirks) -> list[bytes]:
 
 
 class _Open:
-    """A reader that survives the end of an answer, so that a pipeline can go on with the next."""
+    """A reader that stays open after a response, so that the next response of a pipeline can be read."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -183,20 +183,20 @@ class _Shared(io.RawIOBase):
 
 @dataclass
 class Held:
-    """A connection whose answer goes on; the status is 0 if there was none."""
+    """A connection with a response that does not end; the status is 0 if there was no response."""
 
     status: int
     connection: socket.socket | None
 
     def close(self) -> None:
-        """Go away."""
+        """Close the connection."""
         if self.connection is not None:
             self.connection.close()
 
 
 @dataclass
 class SocketTransport:
-    """Sockets to real nodes, kept open by thread and node."""
+    """Connections to real nodes, kept open by thread and node."""
 
     addresses: Mapping[int, tuple[str, int]]
     clock: Callable[[], float] = time.monotonic
@@ -204,7 +204,7 @@ class SocketTransport:
     local: threading.local = field(default_factory=threading.local)
 
     def exchange(self, node: int, requests: Sequence[Request]) -> list[Response | Lost]:
-        """Send requests on one connection, all of them before the first answer is read."""
+        """Send requests on one connection, all of them before the first response is read."""
         pool: dict[int, _Open] = self.local.__dict__.setdefault("pool", {})
         if any(request.quirks.is_fresh for request in requests):
             self._forget(pool, node)
@@ -237,7 +237,7 @@ class SocketTransport:
         return answers
 
     def hold(self, node: int, request: Request) -> Held:
-        """Send a request on a connection of its own and read only the status of its answer."""
+        """Send a request on its own connection; read only the status of the response."""
         try:
             connection = socket.create_connection(self.addresses[node], timeout=5)
         except OSError:

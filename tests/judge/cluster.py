@@ -1,4 +1,4 @@
-"""Real nodes as processes: in network namespaces where the judge is root, with a clock file each."""
+"""Real nodes as processes: each has a clock file and, if the judge is root, a network namespace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ threading.Thread(target=_watch, daemon=True).start()
 
 @dataclass
 class Node:
-    """One process; `is_down` says that the judge took it down."""
+    """One process; `is_down` means that the judge stopped it."""
 
     number: int
     folder: Path
@@ -53,7 +53,7 @@ class Node:
 
 @dataclass
 class Cluster:
-    """Three nodes of a cluster that asks for credentials, each a `milena start` of its own."""
+    """Three nodes of a cluster with access control; each is a `milena start` process."""
 
     folder: Path
     base_port: int
@@ -85,7 +85,7 @@ class Cluster:
             raise RuntimeError(f"the nodes do not start: see {self.folder}/node*.log")
 
     def _make_network(self) -> bool:
-        """Make a bridge and a namespace for each node; without the rights there is none."""
+        """Create a bridge and a namespace for each node; return False if this process may not."""
         octet = self.base_port % 250
         commands = [
             f"ip link add {self.tag}br type bridge",
@@ -180,7 +180,7 @@ class Cluster:
         return self.folder / f"clock{number}"
 
     def set_clock(self, number: int, shift_s: float) -> None:
-        """Shift a node's wall clock, while it runs and when it starts again."""
+        """Shift a node's wall clock, now and after a restart."""
         self._clock(number).write_text(str(shift_s))
 
     def wait_ready(self, seconds: float) -> bool:
@@ -201,7 +201,7 @@ class Cluster:
         return True
 
     def died(self) -> list[int]:
-        """Return the nodes whose process ended without the judge."""
+        """Return the nodes whose process ended by itself."""
         return [
             n.number
             for n in self.nodes.values()
@@ -215,7 +215,7 @@ class Cluster:
             process.send_signal(what)
 
     def kill(self, number: int) -> None:
-        """Kill a node as by kill -9."""
+        """Kill a node with SIGKILL."""
         node = self.nodes[number]
         node.is_down = True
         self.signal(number, signal.SIGKILL)
@@ -223,7 +223,7 @@ class Cluster:
             node.process.wait()
 
     def cut(self, number: int, *, is_cut: bool) -> None:
-        """Cut a node from the other nodes, not from its clients; without namespaces it stands still."""
+        """Cut a node off from the other nodes, but not from clients. Without namespaces, the node is paused instead."""
         node = self.nodes[number]
         node.is_cut = is_cut
         if not node.namespace:
@@ -236,7 +236,7 @@ class Cluster:
                 subprocess.run(command.split(), check=False, capture_output=True)
 
     def stop(self, *, keep: bool = False) -> None:
-        """Kill every node and remove what the cluster left."""
+        """Kill every node, and remove the cluster's network and files."""
         for node in self.nodes.values():
             self.signal(node.number, signal.SIGCONT)
             self.kill(node.number)

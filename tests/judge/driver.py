@@ -1,4 +1,4 @@
-"""Draw episodes of steps from a seed, run them with several workers while nodes break, and judge the end."""
+"""Draw episodes of steps from a seed, run them with several workers under faults, and check the final state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EPISODE_S = 45.0  # after so long an episode begins no further step
 
 @dataclass(frozen=True)
 class Planned:
-    """A step of an episode: who runs it, what it is, and the seed of its details."""
+    """A step of an episode: its worker, its kind, and the seed of its details."""
 
     worker: int
     kind: str
@@ -37,7 +37,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """An episode: its steps, and whether nodes break meanwhile."""
+    """An episode: its steps, and whether faults are injected meanwhile."""
 
     seed: str
     steps: tuple[Planned, ...]
@@ -46,7 +46,7 @@ class Plan:
 
 
 def plan(seed: str, *, kinds: Sequence[str] = (), workers: int = 0) -> Plan:
-    """Draw an episode, with a number of workers of its own unless it is given."""
+    """Draw an episode; the number of workers is also drawn unless it is given."""
     rng = random.Random(seed)
     is_stormy, is_closed = rng.random() < 0.4, rng.random() < 0.5
     names = [name for name in kinds or STEPS if is_closed or name not in CLOSED]
@@ -72,7 +72,7 @@ class Driver:
     contained: dict[int, float] = field(default_factory=dict)
 
     def world(self, episode: Plan, prefix: str) -> World:
-        """Return what the steps of an episode work on."""
+        """Return the world in which the steps of an episode run."""
         model = Model(
             self.clock,
             lambda: " in " + str(getattr(self.verdicts.local, "step", "")).split("#")[-1],
@@ -85,7 +85,7 @@ class Driver:
         return world
 
     def prepare(self, episode: Plan, world: World) -> None:
-        """Make topics, and users where the cluster is closed."""
+        """Create topics and, in a cluster with access control, users."""
         rng = random.Random(f"{episode.seed} topics")
         self._mark(episode, "prepare", "main")
         for _ in range(rng.choice((1, 2))):
@@ -96,7 +96,7 @@ class Driver:
             world.until_answered(rng, world.json("POST", "/admin/topics", body))
 
     def run(self, episode: Plan, world: World) -> None:
-        """Run the steps of an episode, each worker's in turn."""
+        """Run the steps of an episode; each worker runs its steps in order."""
         workers = sorted({step.worker for step in episode.steps})
         if len(workers) == 1:
             self._work(episode, world, workers[0])
@@ -133,7 +133,7 @@ class Driver:
                 )
 
     def end(self, episode: Plan, world: World) -> None:
-        """Read everything back from every node once nothing breaks any more."""
+        """Read everything back from every node, after all faults have ended."""
         rng = random.Random(f"{episode.seed} end")
         self._mark(episode, "end", "main")
         until = world.now + 90
@@ -162,7 +162,7 @@ class Driver:
         self._atomic(world)
 
     def _metrics(self, world: World, rng: random.Random) -> None:
-        """Read what each node counts of errors that it contained; a restart begins at 0."""
+        """Read each node's count of contained errors; it starts at 0 at each start of a node."""
         for node in self.nodes:
             answer = world.ask(rng, Request("GET", "/metrics?partitions=false"), node=node)
             if not isinstance(answer, Response) or answer.status != 200:
@@ -181,7 +181,7 @@ class Driver:
             )
 
     def _atomic(self, world: World) -> None:
-        """Judge that each transaction of an open fate is there as a whole, or not at all."""
+        """Check that each transaction of unknown fate is in the topics as a whole, or not at all."""
         for tx in {tx for topic in world.model.topics.values() for tx in topic.transactions}:
             if tx.fate is not Fate.UNKNOWN or any(part.deletions for part in tx.low):
                 continue

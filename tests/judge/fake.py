@@ -1,6 +1,6 @@
-"""A small stand-in for a cluster, without sockets or clocks, into which the tests of the judge plant faults.
+"""A small fake cluster without sockets or clocks, into which the tests of the judge plant faults.
 
-It keeps what the documents promise for the steps that `STEPS` names. A fault is a word in `faults`.
+It keeps the promises of the documents that the steps in `STEPS` use. A fault is a name in `faults`.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class _Error(Exception):
 
 @dataclass
 class FakeCluster:
-    """A `Transport` that answers as a cluster of three nodes."""
+    """A `Transport` that responds like a cluster of three nodes."""
 
     faults: frozenset[str] = frozenset()
     ticks: int = 0
@@ -137,7 +137,7 @@ class FakeCluster:
         self.ticks += int(seconds * 1000)
 
     def exchange(self, node: int, requests: Sequence[Request]) -> list[Response | Lost]:
-        """Answer requests in their order."""
+        """Respond to requests in order."""
         answers: list[Response | Lost] = []
         for request in requests:
             began = self.now()
@@ -418,7 +418,7 @@ class FakeCluster:
         return found
 
     def _choose(self, log: _Log, query: dict[str, str]) -> tuple[int, list[_Stored]]:
-        """Return where an answer begins, and its records."""
+        """Return the offset at which a response starts, and its records."""
         shown, word = self._visible(log), query.get("offset", "earliest")
         if "timestamp" in query:
             try:
@@ -565,13 +565,13 @@ class FakeCluster:
         return 200, {}, body
 
     def _list(self, *_: object) -> _Answer:
-        """Tell of no transaction: the time of what was left alone is over by then."""
+        """List no transaction, as if all that were left open had timed out."""
         for mark in [mark for mark, state in self.open.items() if state == "open"]:
             self._mark(mark, "aborted")
         return 200, {}, b'{"total":0,"transactions":[]}'
 
     def _mark(self, mark: str, state: str) -> None:
-        """End a transaction: a marker in each of its partitions."""
+        """End a transaction: append a marker to each of its partitions."""
         for logs in self.topics.values():
             for log in logs:
                 own = [record for record in log.records if record.transaction == mark]

@@ -1,4 +1,4 @@
-"""Break nodes while steps run: kill, pause, cut off, and shift clocks. A seed decides what, whom and for how long."""
+"""Inject faults while steps run: kills, pauses, cuts and shifted clocks. A seed decides kind, node and duration."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KINDS = (
 
 @dataclass
 class Storm:
-    """Faults of one episode, on a thread of their own; at most one node at a time, or all by a kill."""
+    """The faults of one episode, on their own thread; one node at a time, or a kill of all."""
 
     cluster: Cluster
     rng: random.Random
@@ -36,7 +36,7 @@ class Storm:
     thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to break nodes."""
+        """Start to inject faults."""
         self.kinds = self.kinds or self.rng.choice(_KINDS)
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
@@ -86,7 +86,7 @@ class Storm:
         self.cluster.set_clock(node, 0.0)
 
     def stop(self) -> bool:
-        """Heal all; tell whether every node is ready again."""
+        """Undo all faults; return whether every node is ready again."""
         self.over.set()
         if self.thread is not None:
             self.thread.join()

@@ -1,3 +1,3 @@
-"""Known faults that the judge tolerates: a rule, and a part of the finding's line. Empty is the goal."""
+"""Known faults that the judge tolerates: a rule, and a part of the finding's line. The list should be empty."""
 
 KNOWN: tuple[tuple[str, str], ...] = ()

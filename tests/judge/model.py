@@ -1,7 +1,7 @@
-"""The reference model: what clients sent, what they were told, and what a reader must and may see after that.
+"""The reference model: what clients sent, which responses they got, and what readers must and may see after that.
 
-The model predicts no offset. It learns offsets from answers and keeps, for each record, since when it must be visible
-and whether it may be. All times are those of one clock of the judge.
+The model predicts no offset. It learns offsets from responses. For each record it has the time from which readers must
+see it, and the time from which they may. All times are from one clock of the judge.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True)
 class Number:
-    """A JSON number by its digits as they were written."""
+    """A JSON number, as the digits that were written."""
 
     text: str
 
@@ -63,7 +63,7 @@ class Datum:
     is_loose: bool = False
 
     def allows(self, shown: Shown) -> bool:
-        """Tell whether a reader may be shown this."""
+        """Return whether a reader may get this key or value."""
         if self.data is None or shown.is_null:
             return (self.data is None or self.data == b"null") == shown.is_null and (
                 shown.is_parsed or (self.data is None) == (shown.raw is None)
@@ -91,13 +91,13 @@ class Shown:
         return self.parsed is None if self.is_parsed else self.raw is None
 
     def text(self) -> str:
-        """Return it for the search of a record's id."""
+        """Return the text in which to search for a record's id."""
         return repr(self.parsed) if self.is_parsed else (self.raw or b"").decode("utf-8", "replace")
 
 
 @dataclass
 class Transaction:
-    """A transaction: `visible` is when every reader must see it, `may_show` when one may."""
+    """A transaction. From `visible` on every reader must see its records; from `may_show` on a reader may."""
 
     name: str
     began: float
@@ -134,20 +134,20 @@ class Sent:
 
     @property
     def visible(self) -> float:
-        """Return when every reader must see it."""
+        """Return the time from which every reader must see the record."""
         if self.fate is not Fate.ACKED or self.offset is None:
             return FOREVER
         return self.ended if self.transaction is None else max(self.ended, self.transaction.visible)
 
     @property
     def may_show(self) -> float:
-        """Return when a reader may see it at the earliest."""
+        """Return the earliest time at which a reader may see the record."""
         return self.began if self.transaction is None else self.transaction.may_show
 
 
 @dataclass
 class Seen:
-    """A record that a reader was shown at an offset."""
+    """A record that a reader got at an offset."""
 
     uid: int
     key: Shown
@@ -159,7 +159,7 @@ class Seen:
 
 @dataclass
 class Deletion:
-    """A deletion of the records below an offset; `ended` is infinite while its fate is open."""
+    """A deletion of the records below an offset; `ended` is infinite while its fate is unknown."""
 
     began: float
     before: int
@@ -168,7 +168,7 @@ class Deletion:
 
 @dataclass
 class Partition:
-    """A partition of a topic: what is known of its offsets."""
+    """A partition of a topic, with all knowledge about its offsets."""
 
     topic: Topic
     number: int
@@ -191,7 +191,7 @@ class Partition:
         return f"{self.topic.name}-{self.number}"
 
     def told_end(self, at: float, end: int) -> None:
-        """Note that the partition did not end below this offset at that time."""
+        """Note that the partition's end was not below this offset at this time."""
         place = bisect_right(self._end_times, at)
         floor = self._ends[place - 1] if place else 0
         if end <= floor:
@@ -202,29 +202,29 @@ class Partition:
             self._ends[later] = max(self._ends[later], end)
 
     def end_floor(self, at: float) -> int:
-        """Return the offset below which no answer to a later question may put the end."""
+        """Return the least end offset that a later response may report."""
         place = bisect_right(self._end_times, at)
         return self._ends[place - 1] if place else 0
 
     def start_range(self, began: float, ended: float) -> tuple[int, int]:
-        """Return the least and the greatest first offset that a question of that time may have met."""
+        """Return the least and the greatest first offset that were possible during a question."""
         sure = max((d.before for d in self.deletions if d.ended <= began), default=0)
         maybe = max((d.before for d in self.deletions if d.began <= ended), default=0)
         return sure, max(sure, maybe)
 
     def first(self, at: float) -> int:
-        """Return an offset from which a reader may begin at that time."""
+        """Return an offset at which a reader may start at that time."""
         return min(self.start_range(at, at)[1], self.end_floor(at))
 
     def stable_floor(self, at: float) -> float:
-        """Return the least offset that a transaction, not known to be over at that time, may hold up."""
+        """Return the least offset that a transaction may hold up, if it may have been open at that time."""
         held = [t.low[self] for t in self.topic.transactions if self in t.low and t.ended > at]
         return min(held, default=FOREVER)
 
     def must_show(
         self, began: float, ended: float, start: int, *, uncommitted: bool = False
     ) -> list[int]:
-        """Return the offsets that an answer must have, if the question began and ended at these times."""
+        """Return the offsets that a response must have, for a question between these times."""
         stable = FOREVER if uncommitted else self.stable_floor(began)
         _, deleted = self.start_range(began, ended)
         least = max(start, deleted)
@@ -233,7 +233,7 @@ class Partition:
         )
 
     def is_quiet(self, began: float) -> bool:
-        """Tell whether no write, transaction or deletion was under way since then, and none has an open fate."""
+        """Return whether no write, transaction or deletion was in progress since then, and none has an unknown fate."""
         return (
             not self.busy
             and not self.is_doubled
@@ -266,7 +266,7 @@ class Topic:
 
 @dataclass
 class Model:
-    """All that is known of a cluster."""
+    """All knowledge about a cluster."""
 
     now: Callable[[], float]
     step: Callable[[], str] = lambda: ""
@@ -276,7 +276,7 @@ class Model:
     _uids: Iterator[int] = field(default_factory=lambda: iter(range(1, 1 << 60)))
 
     def create(self, name: str, partitions: int, *, is_shared: bool = True) -> Topic:
-        """Note a topic that was created; other steps use it only if it is shared."""
+        """Note a created topic; other steps use it only if it is shared."""
         with self.lock:
             topic = Topic(name, [], changed=self.now())
             topic.partitions.extend(Partition(topic, number) for number in range(partitions))
@@ -285,7 +285,7 @@ class Model:
             return topic
 
     def next_uid(self) -> int:
-        """Return the id of the next record; it travels inside of the record."""
+        """Return the id of the next record, which is also a part of the record."""
         with self.lock:
             return next(self._uids)
 
@@ -312,7 +312,7 @@ class Model:
     def settle(
         self, sent: Sent, fate: Fate, partition: int | None = None, offset: int | None = None
     ) -> None:
-        """Note what became of a record."""
+        """Note the fate of a record."""
         with self.lock:
             now = self.now()
             for place in sent.topic.partitions:
@@ -331,7 +331,7 @@ class Model:
                     place.told_end(now, offset + 1)
 
     def appeared(self, sent: Sent, partition: Partition, offset: int, at: float) -> None:
-        """Note that a record of an open fate was read: from now on every reader must see it."""
+        """Note that a record of unknown fate was read: from now on every reader must see it."""
         if sent.fate is not Fate.UNKNOWN or sent.transaction is not None:
             return
         sent.fate, sent.ended, sent.partition, sent.offset = (
@@ -345,7 +345,7 @@ class Model:
         partition.acked.setdefault(offset, sent)
 
     def end(self, transaction: Transaction, fate: Fate, *, after_s: float = 0.0) -> None:
-        """Note how a transaction ended, and after how long it holds up no reader any more."""
+        """Note how a transaction ended, and the time after which it no longer holds up readers."""
         with self.lock:
             transaction.fate, transaction.over = fate, self.now()
             if fate is not Fate.UNKNOWN:

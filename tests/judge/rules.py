@@ -50,7 +50,7 @@ RULES = {
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that an answer broke, and how to see it again."""
+    """A broken rule, the response that broke it, and how to reproduce it."""
 
     rule: str
     path: str
@@ -67,7 +67,7 @@ class Finding:
 
 @dataclass
 class Verdicts:
-    """Findings of a run; `tolerated` holds (rule, part of the path or answer) of known faults."""
+    """The findings of a run; `tolerated` has (rule, part of the path or response) of known faults."""
 
     tolerated: tuple[tuple[str, str], ...] = ()
     findings: list[Finding] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Verdicts:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def check(self, rule: str, is_kept: bool, path: str, expected: object, got: object) -> bool:
-        """Count a check of a rule and note a finding where it is broken."""
+        """Count a check of a rule; add a finding if the rule is broken."""
         assert rule in RULES, rule
         with self.lock:
             self.checks[rule] = self.checks.get(rule, 0) + 1
@@ -88,7 +88,7 @@ class Verdicts:
         return is_kept
 
     def add(self, finding: Finding) -> None:
-        """Keep a finding once, and at most three of a rule in an episode; tolerated ones stand apart."""
+        """Add a finding, unless it is a repetition or the fourth of its rule; known faults are kept separately."""
         text = finding.line()
         with self.lock:
             told = self.told.setdefault((finding.rule, finding.step.split(" ")[0]), set())

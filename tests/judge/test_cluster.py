@@ -1,4 +1,4 @@
-"""The judge on three real nodes, for a bounded time: `JUDGE_SECONDS` and `JUDGE_SEED` choose more of it."""
+"""Run the judge on three real nodes, for a limited time: set `JUDGE_SECONDS` and `JUDGE_SEED` for more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge finds every fault that is planted into a small stand-in, and none in the stand-in as it is."""
+"""The judge must find every fault that is planted into the fake cluster, and nothing in the correct one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.judge.rules import RULES, Verdicts
 
 
 def judge(faults: frozenset[str], seeds: int, until: tuple[str, ...] = ()) -> Verdicts:
-    """Judge the stand-in with faults by several seeds, until one of some rules is broken."""
+    """Judge the fake cluster with faults over several seeds, until one of some rules is broken."""
     verdicts = Verdicts()
     for seed in range(seeds):
         fake = FakeCluster(faults)

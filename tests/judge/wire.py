@@ -1,4 +1,4 @@
-"""The encoded record batch, by docs/record-batch.md."""
+"""Encode and decode record batches as docs/record-batch.md describes them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Row:
 
 
 def encode(rows: list[Row], producer: int = -1, epoch: int = -1, sequence: int = -1) -> bytes:
-    """Return a batch; the leader sets the offset, the epoch and the time."""
+    """Return a batch; the leader sets its offset, epoch and time."""
     first = min(row.timestamp for row in rows)
     last = max(row.timestamp for row in rows)
     base = rows[0].timestamp
@@ -66,14 +66,14 @@ def encode(rows: list[Row], producer: int = -1, epoch: int = -1, sequence: int =
 
 
 def stamped(batch: bytes, offset: int) -> bytes:
-    """Return a batch with the stamp that a leader gives it."""
+    """Return a batch with the fields that a leader sets."""
     size, version, head, *_ = _STAMP.unpack_from(batch)
     stamp = _STAMP.pack(size, version, head, offset, 0, 0)
     return stamp + struct.pack(">I", crc32c.crc32c(stamp)) + batch[_STAMP.size + 4 :]
 
 
 def decode(data: bytes) -> list[Row]:
-    """Return the records of whole batches; a ValueError tells what is damaged."""
+    """Return the records of complete batches; a ValueError describes any damage."""
     rows: list[Row] = []
     while data:
         size, version, head, base, _epoch, append_time = _STAMP.unpack_from(data)

@@ -1,4 +1,4 @@
-"""Shared parts of all steps: the model, the way to the nodes, and the checks that hold for every answer."""
+"""Shared parts of all steps: the model, the connections to nodes, and the checks for every response."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _CODES_503 = frozenset(range(50302, 50313))
 
 @dataclass(frozen=True)
 class Caller:
-    """A user of the cluster by its `Authorization`; empty: no credentials."""
+    """A user of the cluster, by its `Authorization` header; empty without credentials."""
 
     name: str
     authorization: str = ""
 
 
 def basic(user: str, password: str) -> str:
-    """Return an `Authorization` of a name and a password."""
+    """Return an `Authorization` header for a name and a password."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
@@ -45,7 +45,7 @@ NOBODY = Caller("nobody")
 
 @dataclass
 class World:
-    """A cluster as the steps of an episode see it."""
+    """The cluster, as the steps of an episode use it."""
 
     transport: Transport
     nodes: Sequence[int]
@@ -65,11 +65,11 @@ class World:
 
     @property
     def now(self) -> float:
-        """Return the time of the judge."""
+        """Return the time of the judge's clock."""
         return self.model.now()
 
     def check(self, rule: str, is_kept: bool, path: str, expected: object, got: object) -> bool:
-        """Count a check of a rule and note a finding where it is broken."""
+        """Count a check of a rule; add a finding if the rule is broken."""
         return self.verdicts.check(rule, is_kept, path, expected, got)
 
     def ask(
@@ -81,7 +81,7 @@ class World:
         caller: Caller | None = None,
         is_plain: bool = False,
     ) -> Response | Lost:
-        """Send a request by a random node, in a random way, and judge what holds for every answer."""
+        """Send a request to a random node with random quirks; check what holds for every response."""
         if request.body is not None and request.quirks == Quirks() and not is_plain:
             request = request.with_quirks(draw_quirks(rng, len(request.body)))
         return self.ask_all(rng, [request], node=node, caller=caller)[0]
@@ -94,7 +94,7 @@ class World:
         node: int | None = None,
         caller: Caller | None = None,
     ) -> list[Response | Lost]:
-        """Send several requests on one connection before the first answer is read."""
+        """Send several requests on one connection before the first response is read."""
         node = rng.choice(self.nodes) if node is None else node
         caller = ADMIN if caller is None and self.is_closed else caller
         marked = []
@@ -151,7 +151,7 @@ class World:
         seconds: float = 30.0,
         caller: Caller | None = None,
     ) -> Response | Lost:
-        """Send a request that may be repeated, to any node, until it is neither lost, 429 nor 5xx."""
+        """Send a request that may be repeated, to any node, until the response is neither lost, 429 nor 5xx."""
         until = self.now + seconds
         while True:
             answer = self.ask(rng, request, caller=caller)
@@ -169,7 +169,7 @@ class World:
         )
 
     def topic(self, rng: random.Random) -> Topic:
-        """Choose one of the topics that are there; the driver runs no step without one."""
+        """Choose an existing topic; the driver runs no step without one."""
         with self.model.lock:
             return rng.choice(list(self.model.topics.values()))
 
@@ -179,22 +179,22 @@ class World:
 
 
 def code_of(answer: Response | Lost) -> int:
-    """Return status or error code of an answer; 0 for none."""
+    """Return the error code or the status of a response; 0 if there is none."""
     if isinstance(answer, Lost):
         return 0
     return error_code(answer) or answer.status
 
 
 def is_told(answer: Response | Lost | None) -> TypeGuard[Response]:
-    """Tell whether an answer says something of its request: it came, and does not ask to come again."""
+    """Return whether a response arrived and does not request a repetition."""
     return isinstance(answer, Response) and answer.status not in (429, 503)
 
 
 def is_unsure(answer: Response | Lost) -> bool:
-    """Tell whether an answer leaves open whether something was done."""
+    """Return whether a response leaves open whether the request had an effect."""
     return isinstance(answer, Lost) or answer.status == 504 or error_code(answer) in UNSURE
 
 
 def body_of(answer: Response) -> Any:
-    """Return the JSON of an answer."""
+    """Return the JSON of a response."""
     return json.loads(answer.body)

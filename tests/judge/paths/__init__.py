@@ -1,1 +1,1 @@
-"""Paths by which a step reaches the cluster: each module knows one family of requests."""
+"""The families of requests that steps use; each module has one."""

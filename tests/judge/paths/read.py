@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Format:
-    """A way to be shown records: what `Accept` says, the parameters, and how to parse the answer."""
+    """A format of a fetch: its `Accept` header, its parameters, and the parser of its response."""
 
     name: str
     accept: str
@@ -66,7 +66,7 @@ def _events(data: str) -> Callable[[Response], list[tuple[int, Row]]]:
 
 
 def events(body: bytes) -> list[tuple[str, str]]:
-    """Return id and data of server-sent events."""
+    """Return the id and data of each server-sent event."""
     found = []
     for block in body.decode().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
@@ -99,7 +99,7 @@ def _batches(answer: Response) -> list[tuple[int, Row]]:
 
 
 def row_of(item: dict[str, Any], data: str) -> tuple[int, Row]:
-    """Return partition and record of an item as v2 writes it; `data` says how keys and values are written."""
+    """Return the partition and the record of an item of a v2 response; `data` is the encoding of keys and values."""
     headers = tuple(
         (pair["key"], base64.b64decode(pair["value"] or "")) for pair in item.get("headers") or ()
     )
@@ -184,7 +184,7 @@ FORM = {form.name: form for form in FORMATS}
 
 
 def is_error_line(body: bytes) -> bool:
-    """Tell whether a stream ended with an error, as its last line or event says."""
+    """Return whether a stream ended with an error in its last line or event."""
     last = body.rstrip().rsplit(b"\n", 1)[-1].removeprefix(b"data: ")
     try:
         item = json.loads(last)

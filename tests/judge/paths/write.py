@@ -1,4 +1,4 @@
-"""Write records: v2 in its formats, lines, v3, encoded batches. A path draws records, frames them, reads receipts."""
+"""Write records: v2 in its formats, lines, v3, encoded batches. Each path draws records and parses receipts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class WritePath:
     is_v3: bool = False
 
     def draw(self, rng: random.Random, model: Model, topic: Topic, partition: int | None) -> Sent:
-        """Draw a record that this path can carry."""
+        """Draw a record that this path can send."""
         uid = model.next_uid()
         mark = f"w{uid}x"
         key, value = _draw_data(rng, self.data, mark, has_key=self.has_extras)
@@ -95,11 +95,11 @@ class WritePath:
     def some(
         self, rng: random.Random, model: Model, topic: Topic, partition: int | None, count: int
     ) -> list[Sent]:
-        """Draw so many records."""
+        """Draw `count` records."""
         return [self.draw(rng, model, topic, partition) for _ in range(count)]
 
     def request(self, records: Sequence[Sent], partition: int | None, cluster: str) -> Request:
-        """Return the request that carries records of one topic."""
+        """Return the request that writes records to one topic."""
         topic = records[0].topic
         base = f"/topics/{topic.name}"
         if self.is_v3:
@@ -138,7 +138,7 @@ class WritePath:
         return wire.encode([_row(sent) for sent in records], producer, epoch, sequence)
 
     def receipts(self, answer: Response, count: int) -> list[Receipt]:
-        """Return what the answer says of each record, in the order of the records."""
+        """Return the receipt of each record in a response, in the order of the records."""
         if answer.status not in (200, 207):
             return [Receipt(answer.status, code=error_code(answer))] * count
         if self.name == "v3-batch":
@@ -180,7 +180,7 @@ PATH = {path.name: path for path in PATHS}
 
 
 def error_code(answer: Response) -> int:
-    """Return the `error_code` of an answer, 0 where it has none."""
+    """Return the `error_code` of a response, or 0."""
     try:
         return int(json.loads(answer.body)["error_code"])
     except (ValueError, KeyError, TypeError):
@@ -188,7 +188,7 @@ def error_code(answer: Response) -> int:
 
 
 def objects(body: bytes) -> list[Any]:
-    """Return the JSON objects that stand one after the other in a body."""
+    """Return the JSON objects that follow each other in a body."""
     decoder, text, found = json.JSONDecoder(), body.decode().strip(), []
     while text:
         item, end = decoder.raw_decode(text)
@@ -215,7 +215,7 @@ def _v3_batch_receipts(told: dict[str, Any], count: int) -> list[Receipt]:
 
 
 def draw_json(rng: random.Random, mark: str) -> str:
-    """Draw JSON text that has the mark in it."""
+    """Draw a JSON text that contains the mark."""
     odd = rng.choice(_NUMBERS) if rng.random() < 0.5 else _draw_odd(rng)
     space = rng.choice(("", "", " ", "\t"))
     form = rng.randrange(4)

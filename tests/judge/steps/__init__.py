@@ -1,4 +1,4 @@
-"""Steps that the driver draws: each sends requests, tells the model, and judges the answers."""
+"""The steps that the driver draws: each sends requests, updates the model, and checks the responses."""
 
 from __future__ import annotations
 

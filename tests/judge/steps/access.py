@@ -1,4 +1,4 @@
-"""Callers with different rights on a closed cluster: what each may not do has no effect and shows nothing."""
+"""Callers with different rights in a cluster with access control: a forbidden request must do and show nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PASSWORD = "a password of the judge"
 
 
 def prepare(world: World, rng: random.Random) -> bool:
-    """Make users: one that reads and writes, another such, one that reads, one that may nothing."""
+    """Create users: two that read and write, one that only reads, and one without any rights."""
     users = {"writer": ("ALL",), "other": ("ALL",), "reader": ("READ",), "none": ()}
     entries = []
     for role, operations in users.items():
@@ -44,7 +44,7 @@ def prepare(world: World, rng: random.Random) -> bool:
 
 
 def other_hosts(world: World, rng: random.Random) -> None:
-    """Ask under the name of another site, as a page does that had its name resolve to a node: it is refused."""
+    """Send requests with the host name of another site (DNS rebinding): they must be refused."""
     host = rng.choice(("evil.example", "evil.example:8082", "10.77.0.1.evil.example"))
     gets = [Request("GET", target) for target in ("/topics", "/groups", "/brokers", "/metadata")]
     request = rng.choice([*gets, world.json("POST", "/consumers/g", {"name": "c"})])
@@ -68,7 +68,7 @@ def _entry(world: World, user: str, resource: str, operation: str) -> dict[str, 
 
 
 def _refused(world: World, answer: Response | Lost, where: str, caller: Caller) -> None:
-    """Judge that a caller without rights got 401 or 403 and nothing else."""
+    """Check that a caller without rights got 401 or 403 and no data."""
     if is_told(answer):
         wanted = (
             403
@@ -85,7 +85,7 @@ def _refused(world: World, answer: Response | Lost, where: str, caller: Caller) 
 
 
 def forbidden(world: World, rng: random.Random) -> None:
-    """Do what a caller may not."""
+    """Send requests that the caller may not make."""
     topic = world.topic(rng)
     strangers = [
         NOBODY,
@@ -132,7 +132,7 @@ def forbidden(world: World, rng: random.Random) -> None:
 
 
 def lists(world: World, rng: random.Random) -> None:
-    """Ask for lists as a caller who may see nothing of the episode: its names are in none."""
+    """Request lists as a caller without rights: no name of this episode may be in them."""
     caller = world.callers["none"]
     v3 = f"/v3/clusters/{world.cluster_id}"
     targets: tuple[str, ...] = (
@@ -161,7 +161,7 @@ def lists(world: World, rng: random.Random) -> None:
 
 
 def transactions_of_others(world: World, rng: random.Random) -> None:
-    """List transactions as a reader of the topic: it may not see transactional ids of others."""
+    """List transactions as a reader of the topic: transactional ids of others must not be shown."""
     topic = world.topic(rng)
     name = f"{world.prefix}-hidden-{next(world.numbers)}"
     begun = world.until_answered(
@@ -187,7 +187,7 @@ def transactions_of_others(world: World, rng: random.Random) -> None:
 
 
 def producer_of_another(world: World, rng: random.Random) -> None:
-    """Write an encoded batch under the producer id of another user: it is refused, and takes nothing from its owner."""
+    """Write a batch with the producer id of another user: it must be refused, and must not affect that user."""
     topic = world.topic(rng)
     owner, thief = world.callers["writer"], world.callers["other"]
     made = world.until_answered(rng, Request("POST", "/producers"), caller=owner)
@@ -214,7 +214,7 @@ def producer_of_another(world: World, rng: random.Random) -> None:
 
 
 def key_of_another(world: World, rng: random.Random) -> None:
-    """Use an `Idempotency-Key` that another user has used: it is one's own."""
+    """Use an `Idempotency-Key` that another user has used: the two keys must be independent."""
     topic = world.topic(rng)
     key = f"{world.prefix}-shared-{next(world.numbers)}"
     for role in ("writer", "other"):
@@ -232,7 +232,7 @@ def key_of_another(world: World, rng: random.Random) -> None:
 
 
 def trailers(world: World, rng: random.Random) -> None:
-    """Put headers into the trailers of a chunked request: none of them counts for the next on the connection."""
+    """Put headers into the trailers of a chunked request: none may affect the next request on the connection."""
     topic = world.topic(rng)
     path = rng.choice([path for path in PATHS if path.name in ("v2-text", "v2-json", "plain")])
     groups = [path.some(rng, world.model, topic, 0, 1) for _ in range(3)]
@@ -280,7 +280,7 @@ def trailers(world: World, rng: random.Random) -> None:
 
 
 def tokens(world: World, rng: random.Random) -> None:
-    """Make tokens by tokens: none may more, lives longer, or administers beyond its grants."""
+    """Create tokens with tokens: none may have more rights, a longer life, or administer beyond its grants."""
     name, check = world.callers["writer"].name, world.check
     owner = Caller(name, basic(name, _PASSWORD))
     grant = {
@@ -343,7 +343,7 @@ def tokens(world: World, rng: random.Random) -> None:
 
 
 def _is_known(world: World, rng: random.Random, caller: Caller) -> bool:
-    """Wait until every node has heard of a new token, which takes milliseconds."""
+    """Wait until every node knows a new token, which takes milliseconds."""
     for node in world.nodes:
         until = world.now + 5
         while world.now < until:
@@ -361,7 +361,7 @@ def _is_known(world: World, rng: random.Random, caller: Caller) -> bool:
 def _token(
     world: World, rng: random.Random, caller: Caller, body: dict[str, object]
 ) -> dict[str, Any] | None:
-    """Make a token of the writer's."""
+    """Create a token of the user that writes."""
     target = f"/users/{world.callers['writer'].name}/tokens"
     made = world.until_answered(rng, world.json("POST", target, body), caller=caller)
     if not isinstance(made, Response) or made.status != 201:
@@ -371,7 +371,7 @@ def _token(
 
 
 def _narrow(world: World, rng: random.Random, caller: Caller, user: str, token_id: str) -> None:
-    """Judge that a token for reading a topic does nothing else, and sees itself alone."""
+    """Check that a token for reading one topic allows nothing else, and shows only itself in lists."""
     topic = world.topic(rng)
     if not _is_known(world, rng, caller):
         return
@@ -399,7 +399,7 @@ def _narrow(world: World, rng: random.Random, caller: Caller, user: str, token_i
 
 
 def read_as_reader(world: World, rng: random.Random) -> None:
-    """Read as a caller who may read."""
+    """Read as a caller with the right to read."""
     topic = world.topic(rng)
     part = rng.choice(topic.partitions)
     target = f"/topics/{topic.name}/partitions/{part.number}/records"

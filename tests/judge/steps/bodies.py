@@ -1,4 +1,4 @@
-"""Send bodies and headers that old, odd and broken clients send: each is taken as it is described, or refused."""
+"""Send bodies and headers of old, unusual and broken clients: each must be handled as documented, or refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def neighbours(world: World, rng: random.Random) -> None:
-    """Send one bad record among good ones: it is refused alone."""
+    """Send one invalid record among valid ones: only the invalid one may be refused."""
     path = PATH[rng.choice(("v3-json", "v3-batch", "v2-json"))]
     fault = rng.choice(("late", "seconds", "partition") if path.is_v3 else ("late", "seconds"))
     bound = {"name": "message.timestamp.before.max.ms", "value": "86400000"}
@@ -108,7 +108,7 @@ _WANTED = {
 
 
 def frames(world: World, rng: random.Random) -> None:
-    """Describe a body in an unusual way: what is stored is the body as described, or nothing."""
+    """Describe a body with unusual headers: either the described body is stored, or nothing."""
     topic = world.topic(rng)
     path = rng.choice([path for path in PATHS if path.name != "batch"])
     records = [path.draw(rng, world.model, topic, None)]
@@ -129,7 +129,7 @@ def frames(world: World, rng: random.Random) -> None:
 
 
 def heads(world: World, rng: random.Random) -> None:
-    """Ask with the `Accept` headers of old clients, in pipelines, by HEAD: a documented type comes back."""
+    """Send `Accept` headers of old clients, pipelines, and HEAD: the response must have a documented type."""
     topic = world.topic(rng)
     v2, json_type = "application/vnd.kafka.v2+json", "application/json"
     accepts = (
@@ -162,10 +162,10 @@ def heads(world: World, rng: random.Random) -> None:
 
 
 def followed(world: World, rng: random.Random) -> None:
-    """Go away right after keyed requests, or read on: the repeats find out, and add nothing.
+    """Close the connection right after requests with keys, or only the sending side. Repeats must add no records.
 
-    Where nodes break, the topic has two replicas, and writes need both. The repeats come two seconds later: a 503
-    says that nothing was written, also by the first try.
+    Under faults, the topic has two replicas, and writes need both. The repeats come two seconds later. A 503 promises
+    that nothing was written, also by the first attempt.
     """
     more = {"replication_factor": 2, "configs": [{"name": "min.insync.replicas", "value": "2"}]}
     topic = topics.create(world, rng, more=more) if world.is_stormy else world.topic(rng)
@@ -184,7 +184,7 @@ def followed(world: World, rng: random.Random) -> None:
         node = rng.choice(world.nodes)
         first = world.ask(rng, request.with_quirks(quirks), node=node)
         left.append((path, records, request, first))
-        # A node that stands still would read the first try behind the repeat.
+        # Make sure that the node is not paused: a paused node would read the first attempt after the repeat.
         world.ask(rng, Request("GET", "/livez"), node=node)
         world.sleep(0.1 if world.is_stormy else 0)
     for path, records, request, first in left:

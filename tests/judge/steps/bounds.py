@@ -1,4 +1,4 @@
-"""Send values at and beyond their bounds to every operation that the node's own description lists."""
+"""Send values at and beyond their limits to every operation in the node's OpenAPI document."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _SAFE = (
 
 
 def bounds(world: World, rng: random.Random) -> None:
-    """Ask one operation with one value at a bound: the answer is a documented one, and the node lives."""
+    """Call one operation with one extreme value: the response must be a documented one, and the node must survive."""
     document = _document(world, rng)
     topic = topics.create(
         world, rng, f"{world.prefix}-bounds-{next(world.numbers)}", is_shared=False
@@ -175,7 +175,7 @@ def _value(
     name: str,
     depth: int,
 ) -> str:
-    """Return JSON text that fits a schema, but for a value at a bound here and there."""
+    """Return JSON text that fits a schema, except for some extreme values."""
     schema = _resolve(document, schema)
     if "anyOf" in schema:
         return _value(rng, document, rng.choice(schema["anyOf"]), topic, name, depth)

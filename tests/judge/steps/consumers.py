@@ -19,7 +19,7 @@ _KINDS = {"json": "json", "binary": "binary", "text": "text"}
 
 
 def consume(world: World, rng: random.Random) -> None:
-    """Make a consumer, read a topic to its end by calls to any node, and judge what came."""
+    """Create a consumer, read a topic to its end with calls to any node, and check the records."""
     topic = world.topic(rng)
     group, form = f"{world.prefix}-c{next(world.numbers)}", rng.choice(sorted(_KINDS))
     settings = {
@@ -52,7 +52,7 @@ def consume(world: World, rng: random.Random) -> None:
 
 
 def _disturb(world: World, rng: random.Random, topic: Topic, base: str) -> None:
-    """Let a page of another origin ask for records, and seek to the first record by a time: neither moves anything."""
+    """Request records as a page of another origin, and seek to the first record by a time: no position may move."""
     page = (
         ("Sec-Fetch-Site", "cross-site"),
         ("Sec-Fetch-Mode", "no-cors"),
@@ -68,7 +68,7 @@ def _disturb(world: World, rng: random.Random, topic: Topic, base: str) -> None:
 
 
 def _read_all(world: World, rng: random.Random, topic: Topic, base: str, form: str) -> bool:
-    """Read until an answer is empty, each answer twice under its token; tell whether all calls were answered."""
+    """Read until a response is empty, each response twice with its token; return whether all calls got a response."""
     positions = {
         part.number: part.start_range(world.now, world.now)[0] for part in topic.partitions
     }

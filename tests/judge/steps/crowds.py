@@ -1,4 +1,4 @@
-"""Take all places of a node as one caller, and try to sign in with wrong passwords: others are served."""
+"""Use up a node's capacity as one caller, and try wrong passwords: other callers must still be served."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STREAMS_MAX = 24  # the judge starts its nodes with this bound
 
 
 def streams(world: World, rng: random.Random) -> None:
-    """Open as many streams as a node has places, as one reader; another one still gets a stream."""
+    """Open as many streams as a node allows as one user; another user must still get a stream."""
     topic = world.topic(rng)
     if not isinstance(world.transport, SocketTransport):
         return
@@ -38,7 +38,7 @@ def streams(world: World, rng: random.Random) -> None:
 
 
 def strangers(world: World, rng: random.Random) -> None:
-    """Try wrong passwords from one address: a caller that is known still gets in."""
+    """Try wrong passwords from one address; a caller with a valid token must still be accepted."""
     node = rng.choice(world.nodes)
     for number in range(12):
         wrong = Caller("a stranger", basic(world.callers["writer"].name, f"wrong {number}"))
@@ -54,7 +54,7 @@ def strangers(world: World, rng: random.Random) -> None:
 
 
 def tokens(world: World, rng: random.Random) -> None:
-    """Make more tokens than a user may have; once in an episode, since it takes a thousand requests."""
+    """Create more tokens than a user may have; once in an episode, because it takes a thousand requests."""
     if world.is_stormy or world.notes.get("has_tokens"):
         return
     world.notes["has_tokens"] = True
@@ -75,7 +75,7 @@ def tokens(world: World, rng: random.Random) -> None:
 
 
 def audit(world: World, rng: random.Random) -> None:
-    """Judge that the audit topic has each created topic once, each deletion of records, and each number once."""
+    """Check that the audit topic has each creation of a topic, deletion of records, and number once."""
     form = FORM["ndjson"]
     created, deleted = world.notes.get("created", []), world.notes.get("deleted", [])
     until, missing, numbers = world.now + 20, [*created, *deleted], list[int]()

@@ -21,7 +21,7 @@ _TAKEN_OVER = 40935  # another process has the instance id
 
 @dataclass
 class _Commits:
-    """Possible commits of one step's group, by partition: several values where a fate is open."""
+    """The possible commits of one step's group, by partition: several values if a fate is unknown."""
 
     group: str
     topic: Topic
@@ -41,7 +41,7 @@ class _Commits:
 
 
 def offsets(world: World, rng: random.Random) -> None:
-    """Commit for a group without members by every way there is, and ask what is committed and left."""
+    """Commit for a group without members in every possible way; read the committed offsets and the lag."""
     topic = world.topic(rng)
     commits = _Commits(f"{world.prefix}-g{next(world.numbers)}", topic)
     for _ in range(rng.randint(2, 5)):
@@ -67,7 +67,7 @@ def _send_commit(
 
 
 def _commit_read(world: World, rng: random.Random, commits: _Commits, part: Partition) -> None:
-    """Read to the end, and commit where the answer says to go on."""
+    """Read to the end, and commit the next offset in the response."""
     form = FORM["binary"]
     start: int | None = part.first(world.now)
     value = None
@@ -150,9 +150,9 @@ def _ask_lag(world: World, rng: random.Random, commits: _Commits) -> None:
 def judge_lag(
     world: World, part: Partition, item: dict[str, Any], answer: Response, where: str
 ) -> None:
-    """Judge a lag, where nothing was under way that could change it.
+    """Check a lag, if nothing in progress could change it.
 
-    It is the number of offsets up to the last visible record, without deleted ones; behind the end it is not known.
+    The lag is the number of offsets up to the last visible record, without deleted ones. Above the end it is unknown.
     """
     value: Any = item.get("offset", item.get("current_offset"))
     lag = item["lag"]
@@ -171,7 +171,7 @@ def judge_lag(
 
 @dataclass
 class _Member:
-    """A member as its process knows it."""
+    """A member, as its own process knows it."""
 
     world: World
     group: str
@@ -183,7 +183,7 @@ class _Member:
     assigned: frozenset[int] = frozenset()
 
     def beat(self, rng: random.Random) -> Response | None:
-        """Send a heartbeat that says what the member works on."""
+        """Send a heartbeat with the partitions that the member works on."""
         body: dict[str, Any] = {"member_id": self.member_id, "member_epoch": self.epoch}
         body["owned"] = (
             [{"topic": self.topic.name, "partitions": sorted(self.owned)}] if self.owned else []
@@ -211,13 +211,13 @@ class _Member:
         return answer
 
     def take(self) -> None:
-        """Begin to work on what is assigned."""
+        """Start to work on the assigned partitions."""
         self.owned = self.assigned
 
     def commit(
         self, rng: random.Random, number: int, offset: int, epoch: int | None = None
     ) -> Response | None:
-        """Commit for a partition."""
+        """Commit an offset of a partition."""
         body = {
             "member_id": self.member_id,
             "member_epoch": self.epoch if epoch is None else epoch,
@@ -230,7 +230,7 @@ class _Member:
 
 
 def members(world: World, rng: random.Random) -> None:
-    """Let two members share a topic: never one partition for both, and no commit under a former epoch."""
+    """Let two members share a topic: no partition may belong to both, and no commit with an old epoch may succeed."""
     topic = world.topic(rng)
     check, group = world.check, f"{world.prefix}-m{next(world.numbers)}"
     crew = [_Member(world, group, f"m{n}", None, topic) for n in range(2)]
@@ -280,7 +280,7 @@ def _leave(world: World, rng: random.Random, crew: list[_Member]) -> None:
 
 
 def static_members(world: World, rng: random.Random) -> None:
-    """Let a new process take over an `instance_id`: every call of the former one tells it to stop."""
+    """Let a new process take over an `instance_id`: every call of the former process must tell it to stop."""
     topic = world.topic(rng)
     check, group = world.check, f"{world.prefix}-s{next(world.numbers)}"
     old = _Member(world, group, "old", "instance-1", topic)

@@ -1,4 +1,4 @@
-"""Read by a random format and start, from a random node."""
+"""Read in a random format from a random offset, on a random node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fetch(
     node: int | None = None,
     method: str = "GET",
 ) -> Response | None:
-    """Ask for records of a partition; None where the answer tells nothing."""
+    """Fetch records of a partition; return None if the response shows nothing."""
     query = urlencode({**dict(form.parameters), **parameters})
     target = f"/topics/{part.topic.name}/partitions/{part.number}/records" + (
         f"?{query}" if query else ""
@@ -44,7 +44,7 @@ def fetch(
 def rows_of(
     world: World, form: Format, answer: Response, where: str
 ) -> list[tuple[int, Row]] | None:
-    """Return the records of an answer, None where it cannot be read."""
+    """Return the records of a response; None if it cannot be parsed."""
     try:
         return form.parse(answer)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -85,7 +85,7 @@ def read_from(
     is_all: bool = False,
     rule: str = "J-read-ack",
 ) -> int | None:
-    """Read from an offset and judge the answer; return where to go on. The rule holds for the answer's end."""
+    """Read from an offset and check the response; return the next offset. `rule` is for a response that ends early."""
     parameters = {"offset": str(start)}
     count = 0 if is_all else rng.choice((0, 0, 0, 1, 2))
     parameters |= {"count": str(count)} if count else {}
@@ -125,9 +125,9 @@ def read_from(
 
 
 def _is_to_the_end(world: World, form: Format) -> bool:
-    """Tell whether an answer that is not full goes to the end of the partition.
+    """Return whether a response that is not full must reach the end of the partition.
 
-    A fetch serves what a node has where the leader cannot be asked; a stream ends with an error there.
+    If the leader cannot be asked, a fetch returns what the node has, and a stream ends with an error.
     """
     return form.is_stream or (
         not world.is_stormy and form.name in ("kafka", "kafka-any", "binary", "arrow")
@@ -137,7 +137,7 @@ def _is_to_the_end(world: World, form: Format) -> bool:
 def _refused(
     world: World, part: Partition, form: Format, start: int, answer: Response, where: str
 ) -> None:
-    """Judge why a read was refused."""
+    """Check the reason why a read was refused."""
     code, message = code_of(answer), answer.body.decode("utf-8", "replace")
     if code == 42203:
         found = re.search(r"at offset (\d+)", message)
@@ -196,7 +196,7 @@ def tail(world: World, rng: random.Random, part: Partition, form: Format) -> Non
 
 
 def by_time(world: World, rng: random.Random, part: Partition, form: Format) -> None:
-    """Read from a time; the bounds of times are asked for as well."""
+    """Read from a time; also look up the offset of the time."""
     times = [sent.timestamp for sent in list(part.acked.values()) if sent.timestamp is not None]
     near = [time + rng.choice((-1, 0, 1)) for time in times[-5:]]
     bounds: list[int | str] = [
@@ -266,7 +266,7 @@ def read_topic(world: World, rng: random.Random) -> None:
 
 
 def end(world: World, rng: random.Random) -> None:
-    """Ask where a partition begins and ends, by each dialect."""
+    """Request the first and the end offset of a partition in each API version."""
     topic = world.topic(rng)
     part = rng.choice(topic.partitions)
     targets = (

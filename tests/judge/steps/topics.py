@@ -29,7 +29,7 @@ def create(
     most: int = 3,
     more: Mapping[str, object] = MappingProxyType({}),
 ) -> Topic | None:
-    """Create a topic, of a new name unless one is given, and with more of what such a request may say."""
+    """Create a topic, with a new name unless one is given, and with random optional fields."""
     is_new = not name
     name = name or f"{world.prefix}-{next(world.numbers)}"
     partitions = min(most, rng.choice((1, 1, 2, 3)))
@@ -46,7 +46,7 @@ def create(
 
 
 def _ask(world: World, rng: random.Random, name: str, wanted: int) -> None:
-    """Ask any node for a topic: it knows what another one has just answered."""
+    """Request a topic from any node: it must know a topic that another node has just created."""
     target = rng.choice((f"/topics/{name}", f"/v3/clusters/{world.cluster_id}/topics/{name}"))
     answer = world.ask(rng, Request("GET", target))
     if is_told(answer):
@@ -93,7 +93,7 @@ def delete_records(world: World, rng: random.Random) -> None:
 
 @dataclass
 class _Former:
-    """State that a client keeps of a topic that will be deleted."""
+    """The state that a client keeps about a topic that will be deleted."""
 
     etag: str
     event_id: str
@@ -103,7 +103,7 @@ class _Former:
 
 
 def recreate(world: World, rng: random.Random) -> None:
-    """Delete a topic, create it again, and use what is left of the former one."""
+    """Delete a topic, create it again, and use the state that clients kept about the former one."""
     name = f"{world.prefix}-again-{next(world.numbers)}"
     first = create(world, rng, name, is_shared=False, most=1)
     if first is None:
@@ -146,7 +146,7 @@ def _write(
 def _live(
     world: World, rng: random.Random, topic: Topic, path: WritePath, count: int
 ) -> _Former | None:
-    """Write to a topic, read it, commit for it; return what a client keeps."""
+    """Write to a topic, read it, and commit for it; return the state that a client keeps."""
     key, group = f"{topic.name}-kept", f"{topic.name}-group"
     if not _write(world, rng, topic, path, count, ("Idempotency-Key", key)):
         return None
@@ -171,7 +171,7 @@ def _live(
 def _use_tags(
     world: World, rng: random.Random, topic: Topic, path: WritePath, former: _Former
 ) -> None:
-    """Use the former topic's `ETag` and `Last-Event-ID` where they would fit by their number."""
+    """Use the former topic's `ETag` and `Last-Event-ID`, whose numbers would also be valid in the new topic."""
     check, part = world.check, topic.partitions[0]
     for form in (FORM["sse"], FORM["ndjson"]):
         for target, last in (
@@ -199,7 +199,7 @@ def _use_tags(
 def _use_etag(
     world: World, rng: random.Random, topic: Topic, path: WritePath, former: _Former
 ) -> None:
-    """Write under the former topic's `ETag`, whose number is where this topic ends."""
+    """Write with the former topic's `ETag`, whose number is the end of the new topic."""
     records, tag = path.some(rng, world.model, topic, 0, 1), ("If-Match", former.etag)
     sent = writes.send(world, rng, path, 0, records, tag, note=f"{tag} of the former topic")
     is_taken = isinstance(sent.answer, Response) and sent.answer.status == 200
@@ -209,7 +209,7 @@ def _use_etag(
 def _use_rest(
     world: World, rng: random.Random, topic: Topic, path: WritePath, former: _Former
 ) -> None:
-    """Use the former topic's key and group."""
+    """Use the former topic's idempotency key and group."""
     check = world.check
     target = f"/groups/{former.group}/offsets?topic={topic.name}"
     answer = world.ask(rng, Request("GET", target))

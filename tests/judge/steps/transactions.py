@@ -1,4 +1,4 @@
-"""Transactions in one request and step by step: commit, abort, take over, leave alone."""
+"""Transactions in one request and step by step: commit, abort, take over, or leave open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING = (40926, 40924, 40412)  # aborted, fenced, never started or forgotten
 
 
 def one_request(world: World, rng: random.Random) -> None:
-    """Write to several partitions by `POST /transactions`, with or without a key."""
+    """Write to several partitions with `POST /transactions`, with or without a key."""
     path = rng.choice(_V2)
     parts: list[tuple[Topic, int | None, list[Sent]]] = []
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -88,7 +88,7 @@ def _settle_one(
 
 
 def session(world: World, rng: random.Random) -> None:
-    """Begin, write by several paths, read meanwhile, and end in one of four ways."""
+    """Begin, write in several ways, read meanwhile, and end in one of four ways."""
     name = f"{world.prefix}-tx-{world.worker()}-{rng.randrange(2)}"
     timeout_ms = rng.choice((10_000, 20_000, 60_000))
     begun = world.until_answered(
@@ -140,7 +140,7 @@ def session(world: World, rng: random.Random) -> None:
 
 
 def _end(world: World, rng: random.Random, tx: Transaction, request: Request) -> Response | Lost:
-    """Ask for the end of a transaction. If the answer comes soon, every leader has heard of the end."""
+    """Request the end of a transaction. If the response comes soon, every leader knows of the end."""
     began = world.now
     answer = world.until_answered(rng, request)
     is_told = isinstance(answer, Response) and answer.status == 200
@@ -149,7 +149,7 @@ def _end(world: World, rng: random.Random, tx: Transaction, request: Request) ->
 
 
 def _write_behind(world: World, rng: random.Random, tx: Transaction) -> None:
-    """Write a record outside of the transaction behind the records that it has in a partition."""
+    """Write a record outside of the transaction, after its records in a partition."""
     written = [sent for sent in tx.sent if sent.fate is Fate.ACKED and sent.partition is not None]
     if not written:
         return
@@ -160,7 +160,7 @@ def _write_behind(world: World, rng: random.Random, tx: Transaction) -> None:
 
 
 def _discarded(world: World, rng: random.Random, tx: Transaction, answer: Response | Lost) -> None:
-    """Note that a transaction is aborted. If the answer calls its end visible, no node stops at it."""
+    """Note that a transaction is aborted. If the response calls its end visible, no reader stops at it."""
     is_visible = isinstance(answer, Response) and body_of(answer).get("visible") is True
     world.model.end(tx, Fate.REFUSED, after_s=0.0 if is_visible else _AGAIN)
     if is_visible:
@@ -168,7 +168,7 @@ def _discarded(world: World, rng: random.Random, tx: Transaction, answer: Respon
 
 
 def _read_past(world: World, rng: random.Random, tx: Transaction) -> None:
-    """Read on every node from the first record of an ended transaction on."""
+    """Read on every node, from the first record of an ended transaction."""
     parts = {
         sent.topic.partitions[sent.partition] for sent in tx.sent if sent.partition is not None
     }
@@ -182,7 +182,7 @@ def _read_past(world: World, rng: random.Random, tx: Transaction) -> None:
 
 
 def _write_some(world: World, rng: random.Random, tx: Transaction, mark: tuple[str, str]) -> bool:
-    """Write within a transaction; tell whether every answer came."""
+    """Write within a transaction; return whether every response came."""
     is_sure = True
     for _ in range(rng.choice((1, 2, 3))):
         topic = world.topic(rng)
@@ -277,7 +277,7 @@ def _commit(
 
 
 def _write_late(world: World, rng: random.Random, tx: Transaction, mark: tuple[str, str]) -> None:
-    """Write under a transaction that is over: it is refused, and nothing of it appears."""
+    """Write with a transaction that has ended: the write must be refused, and none of its records may appear."""
     topic = world.topic(rng)
     if rng.random() < 0.5:
         return
@@ -301,7 +301,7 @@ def _write_late(world: World, rng: random.Random, tx: Transaction, mark: tuple[s
 
 
 def look(world: World, rng: random.Random) -> None:
-    """List transactions: where none is open, those that have ended hold up no reader any more."""
+    """List transactions: if none is open, the ended ones must not hold up readers."""
     began = world.now
     answer = world.ask(rng, Request("GET", "/transactions"))
     if not isinstance(answer, Response) or answer.status != 200 or body_of(answer)["total"]:
@@ -315,7 +315,7 @@ def look(world: World, rng: random.Random) -> None:
 
 
 def all_over(world: World, rng: random.Random) -> bool:
-    """Tell whether no transaction of the episode is open any more."""
+    """Return whether no transaction of the episode is open."""
     answer = world.ask(rng, Request("GET", "/transactions"))
     if not isinstance(answer, Response) or answer.status != 200:
         return False

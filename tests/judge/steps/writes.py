@@ -1,4 +1,4 @@
-"""Write records by a random path; repeat writes under a key."""
+"""Write records in a random way; repeat writes with a key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def draw(
     paths: Sequence[WritePath] = PATHS,
     most: int = 5,
 ) -> tuple[WritePath, int | None, list[Sent]]:
-    """Draw a path, a partition of the path's, and records."""
+    """Draw a way to write, a partition, and records."""
     path = rng.choice(paths)
     number = rng.randrange(len(topic.partitions))
     if path.name == "batch":
@@ -42,7 +42,7 @@ def draw(
 
 @dataclass(frozen=True)
 class Written:
-    """A write that was sent: its request, the answer, and what the answer says of each record."""
+    """A write: its request, the response, and the receipt of each record."""
 
     request: Request
     answer: Response | Lost
@@ -62,7 +62,7 @@ def send(
     patience: float | None = None,
     note: str = "",
 ) -> Written:
-    """Send records and tell the model; with patience, which is in seconds, they are sent until there is an answer."""
+    """Send records and update the model; with `patience`, in s, repeat them until there is a response."""
     request = path.request(records, place, world.cluster_id).with_headers(*headers)
     world.model.begin(records, transaction)
     if patience is None:
@@ -76,7 +76,7 @@ def send(
 def settle(
     world: World, path: WritePath, records: Sequence[Sent], answer: Response | Lost, where: str
 ) -> list[Receipt]:
-    """Tell the model what an answer says of records; return the receipts."""
+    """Update the model from a response about records; return the receipts."""
     if isinstance(answer, Lost):
         for sent in records:
             world.model.settle(sent, Fate.UNKNOWN)
@@ -100,7 +100,7 @@ def settle(
 
 
 def acknowledge(world: World, sent: Sent, receipt: Receipt, where: str) -> None:
-    """Judge a receipt against what is known, and tell the model."""
+    """Check a receipt against the model, and update the model."""
     check, topic = world.check, sent.topic
     with world.model.lock:
         number, offset = receipt.partition, receipt.offset
@@ -144,7 +144,7 @@ def acknowledge(world: World, sent: Sent, receipt: Receipt, where: str) -> None:
 
 
 def write(world: World, rng: random.Random) -> None:
-    """Write once; whatever the answer is, it is not repeated. Half of the time read it back at once, from any node."""
+    """Write once, without a repetition. Half of the time read it back at once, from any node."""
     topic = world.topic(rng)
     told = send(world, rng, *draw(world, rng, topic)).receipts
     last = next((receipt for receipt in reversed(told) if receipt.status == 200), None)
@@ -154,11 +154,11 @@ def write(world: World, rng: random.Random) -> None:
 
 
 def repeat(world: World, rng: random.Random) -> None:
-    """Write under a key until there is an answer, then once more elsewhere: the offsets are the first ones."""
+    """Write with a key until there is a response, then once more on another node: the offsets must be the same."""
     topic = world.topic(rng)
     path, place, records = draw(world, rng, topic)
     key = f"{world.prefix}-key-{next(world.numbers)}"
-    # A refusal says that nothing was written, whatever was tried before.
+    # A refusal promises that nothing was written, also by earlier attempts.
     patience = rng.choice((30.0, 30.0, 1.0))
     header = ("Idempotency-Key", key)
     sent = send(world, rng, path, place, records, header, patience=patience, note=f"under {key}")
@@ -169,7 +169,7 @@ def repeat(world: World, rng: random.Random) -> None:
 
 
 def _send_again(world: World, rng: random.Random, path: WritePath, sent: Written) -> None:
-    """Repeat a keyed request that was answered: the receipts are the first ones."""
+    """Repeat a request with a key that got a response: the receipts must be the same."""
     again = world.until_answered(rng, sent.request)
     if is_told(again) and not is_unsure(again):
         told = path.receipts(again, len(sent.receipts))
@@ -178,7 +178,7 @@ def _send_again(world: World, rng: random.Random, path: WritePath, sent: Written
 
 
 def conditional(world: World, rng: random.Random) -> None:
-    """Write under `If-Match` twice: one of both is written at most, and it gets the named offset."""
+    """Write twice with the same `If-Match`: at most one may be written, and it must get the named offset."""
     topic = world.topic(rng)
     part = rng.choice(topic.partitions)
     target = f"/topics/{topic.name}/partitions/{part.number}/records?offset=-1"
@@ -212,7 +212,7 @@ def conditional(world: World, rng: random.Random) -> None:
 
 
 def pipeline(world: World, rng: random.Random) -> None:
-    """Write several requests on one connection before the first answer is read."""
+    """Write several requests on one connection before the first response is read."""
     topic = world.topic(rng)
     drawn = [draw(world, rng, topic, most=3) for _ in range(rng.choice((2, 3, 4)))]
     requests = []
@@ -232,7 +232,7 @@ def pipeline(world: World, rng: random.Random) -> None:
 
 
 def unsure(world: World, rng: random.Random) -> None:
-    """Write with less than `acks=all`: what was acknowledged may be lost, and nothing else is promised."""
+    """Write with less than `acks=all`: an acknowledged record may be lost, and nothing else is promised."""
     topic = world.topic(rng)
     path, place, records = draw(world, rng, topic)
     word = rng.choice(("acks=1", "acks=0", "async=true"))
@@ -248,7 +248,7 @@ def unsure(world: World, rng: random.Random) -> None:
 
 
 def old_key(world: World, rng: random.Random) -> None:
-    """Send a request under a key of before again: it gets its first answer, whatever happened since."""
+    """Send an earlier request with its key again: it must get its first response, whatever happened since."""
     kept = world.notes.get("keyed")
     if not kept:
         return
@@ -256,7 +256,7 @@ def old_key(world: World, rng: random.Random) -> None:
 
 
 def sequenced(world: World, rng: random.Random) -> None:
-    """Write batches by their sequence: a repeat is a duplicate, a gap is refused, a former holder is fenced."""
+    """Write batches with sequences: a repeat is a duplicate, a gap is refused, and a former holder is fenced."""
     topic = world.topic(rng)
     check, part = world.check, rng.choice(topic.partitions)
     path = PATH["batch"]
