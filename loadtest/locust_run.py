@@ -220,10 +220,6 @@ def end_offsets(nodes: list[str], path: str, headers: Mapping[str, str]) -> dict
     Raises:
         StartError: no node responds, or the topic does not exist.
         BadCredentialsError: a certificate cannot be used.
-
-    Raises:
-        StartError: no node answers, or there is no such topic.
-        BadCredentialsError: a certificate cannot be used.
     """
     trouble = "no node was named: --host"
     for node in nodes:

@@ -245,9 +245,6 @@ async def report(settings: Settings, urls: tuple[str, ...], ledgers: Path, direc
 
     Raises:
         LedgerError: a ledger cannot be read.
-
-    Raises:
-        LedgerError: a ledger cannot be read.
     """
     planter = Planter(settings.plant)
     verdict = await judge(ledgers, urls, planter=planter, credentials=settings.credentials)

@@ -21,8 +21,6 @@ def dated(events: DataFrame) -> DataFrame:
     """Return the events; an event whose time is too far ahead of its record's ``timestamp`` gets a reason.
 
     One event with a time in the next year would close all windows until then, and make every other event late.
-
-    One event that claims to be of next year would close all windows until then, and make every other event late.
     """
     latest = sf.col("timestamp") + sf.expr(f"interval {AHEAD_MAX}")
     is_ahead = sf.col("reason").isNull() & (sf.col("time") > latest)

@@ -24,8 +24,6 @@ def market_events(records: DataFrame) -> DataFrame:
     """Return the records with the columns ``kind, area, time, count`` and ``reason``; other columns stay.
 
     ``reason`` is null if the record could be read.
-
-    The columns of ``records`` stay.
     """
     text = sf.make_valid_utf8(sf.col("value").cast("string"))
     fields = records.withColumn("fields", sf.from_json(text, _FIELDS))

@@ -16,8 +16,6 @@ class PriceRule:
     """The surcharge of a window: the percentage by which demand exceeds supply, a whole number up to ``percent_max``.
 
     It is 0 if demand does not exceed supply, and ``percent_max`` if there is demand and no supply.
-
-    It is 0 where demand does not exceed supply, and ``percent_max`` where there is demand and no supply.
     """
 
     window_s: int

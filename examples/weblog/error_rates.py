@@ -16,9 +16,6 @@ class AlertRule:
 
     A response with ``status_min`` or above is an error. With ``is_by_path`` each path is judged separately. A request
     that is not HTTP has no path, and does not count then.
-
-    An answer with ``status_min`` or above is an error. With ``is_by_path`` each path is judged by itself; a request
-    that is no HTTP request has none, and does not count then.
     """
 
     window_s: int

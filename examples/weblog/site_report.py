@@ -71,8 +71,6 @@ def site_report(lines: DataFrame, *, top: int) -> SiteReport:
     """Count the lines from ``access_log.parsed``, which should be persisted, because they are read three times.
 
     ``top`` is the number of paths to name per hour.
-
-    ``top`` is how many paths are named an hour.
     """
     reasons = lines.where(sf.col("reason").isNotNull()).groupBy("reason").count().collect()
     events = lines.where(sf.col("reason").isNull()).withColumn(

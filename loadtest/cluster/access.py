@@ -44,9 +44,6 @@ def session_for(credentials: Credentials, limits: aiohttp.ClientTimeout) -> aioh
 
     Raises:
         BadCredentialsError: as ``headers_of``, or a certificate cannot be used.
-
-    Raises:
-        BadCredentialsError: as ``headers_of``, or a certificate cannot be used.
     """
     return aiohttp.ClientSession(
         timeout=limits,

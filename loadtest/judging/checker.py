@@ -90,9 +90,6 @@ class Checker:
 
         Raises:
             LedgerError: the event contradicts earlier ones.
-
-        Raises:
-            LedgerError: it contradicts earlier ones.
         """
         match event:
             case Opened():

@@ -170,9 +170,6 @@ def decode_payload(payload: bytes) -> Event:
 
     Raises:
         LedgerError: another version wrote the frame.
-
-    Raises:
-        LedgerError: it is of another version.
     """
     try:
         tag, *values = msgpack.unpackb(payload, use_list=False, strict_map_key=False)
@@ -212,9 +209,6 @@ class LedgerWriter:
 
         Raises:
             OSError: the disk is full or fails; the file then ends with a torn frame.
-
-        Raises:
-            OSError: the disk is full or fails; the file then ends with a torn frame.
         """
         if not self._is_open:
             return
@@ -236,9 +230,6 @@ def read_ledger(path: Path) -> Iterator[Event]:
 
     Raises:
         LedgerError: a frame before the last one is damaged.
-
-    Raises:
-        LedgerError: a frame is damaged that is not the last.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -266,9 +257,6 @@ def read_all(directory: Path) -> Iterator[Event]:
 
     Raises:
         LedgerError: a ledger is damaged, or there is none.
-
-    Raises:
-        LedgerError: one is damaged, or there is none.
     """
     files = ledger_files(directory)
     if not files:

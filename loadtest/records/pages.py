@@ -84,9 +84,6 @@ def parse_page(page_format: PageFormat, body: bytes, asked: int) -> Page:
 
     Raises:
         PageError: the response is damaged.
-
-    Raises:
-        PageError: it is damaged.
     """
     try:
         if page_format is PageFormat.BATCHES:

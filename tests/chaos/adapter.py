@@ -72,9 +72,6 @@ class Adapter:
 
         Raises:
             ApiError: the topic does not exist.
-
-        Raises:
-            ApiError: it is not there.
         """
         try:
             _, clusters = await self.call("GET", f"{base}/v3/clusters", 5.0)
@@ -166,9 +163,6 @@ class Adapter:
 
         Raises:
             ApiError: the node returned no page.
-
-        Raises:
-            ApiError: the node has no page to give.
         """
         params = {"offset": str(offset), "timeout": str(wait_ms), "max_bytes": str(max_bytes)}
         if is_local:
@@ -193,9 +187,6 @@ class Adapter:
 
         Raises:
             NETWORK_ERRORS: there is no response.
-
-        Raises:
-            NETWORK_ERRORS: there is no answer.
         """
         limits = aiohttp.ClientTimeout(
             total=timeout_s, sock_connect=min(timeout_s, CONNECT_TIMEOUT_S)
@@ -228,8 +219,6 @@ def _failure(code: int) -> Outcome:
     """Return the outcome of a failure. 4xx and 503 promise that nothing was appended; after others it is unknown.
 
     ``code`` is a status, or an error code of five digits that starts with the status.
-
-    ``code`` is a status, or five digits that begin with one.
     """
     status = code if code < 1000 else code // 100
     is_refused = 400 <= status < 500 and status not in NOT_JUDGED_BY_STATUS

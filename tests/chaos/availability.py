@@ -88,8 +88,6 @@ def waits_after_heals(
     """Return the time from each heal to the first acknowledgement of a write sent after it, per partition.
 
     If the next fault comes before that acknowledgement, the wait counts until the fault.
-
-    A wait that the next fault cuts short counts as long as it lasted.
     """
     waits = []
     for heal in heals:

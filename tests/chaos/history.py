@@ -107,9 +107,6 @@ class TransactionTried:
 
     ``outcome``: OK means committed. FAILED means aborted: no reader may ever see its records. Its consumed records were
     read before its first write was sent.
-
-    ``outcome``: OK is committed, FAILED is aborted: nothing of it may ever be read. What was consumed was read before
-    the first of its writes was sent.
     """
 
     at_s: float

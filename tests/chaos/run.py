@@ -42,9 +42,6 @@ async def wait_up(setup: Setup, cluster: Cluster, adapter: Adapter) -> None:
 
     Raises:
         StartError: a node exited, or did not serve in time.
-
-    Raises:
-        StartError: one exited, or did not serve in time.
     """
     for _ in range(int(setup.start_timeout_s / POLL_S)):
         ready = await asyncio.gather(*(adapter.is_ready(n.url) for n in cluster.nodes))
@@ -76,9 +73,6 @@ async def create_topic(
 
     Raises:
         StartError: no node created it.
-
-    Raises:
-        StartError: none was.
     """
     for attempt in range(CREATE_ATTEMPTS):
         try:

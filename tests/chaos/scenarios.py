@@ -180,9 +180,6 @@ def plan(name: str, seconds: float, seed: int, disk: DiskKind, network: NetworkK
 
     Raises:
         UnknownScenarioError: the scenario cannot run here.
-
-    Raises:
-        UnknownScenarioError: there is no such scenario here.
     """
     possible = available(disk, network)
     if name not in possible:

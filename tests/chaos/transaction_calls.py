@@ -136,9 +136,6 @@ class TransactionCalls:
 
         Raises:
             ApiError: the node did not return it.
-
-        Raises:
-            ApiError: the node cannot tell.
         """
         topic, partition = place
         try:

@@ -140,9 +140,6 @@ def longest_hold(outcomes: Outcomes) -> tuple[float, str]:
     Only transactions that did not commit are considered, because a commit waits for readers. A transaction holds up
     readers until one of them gets a record after its records. So the time includes that of anything else that held up
     readers.
-
-    Of those that did not commit: whoever commits waits for readers. They stand until one of them is given a record
-    behind it, so that what holds up everything holds it up, too.
     """
     passed_s = {place: _passed_s(outcomes, place) for place in outcomes.committed.truth}
     worst = 0.0, ""

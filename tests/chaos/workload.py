@@ -169,8 +169,6 @@ class WorkloadRunner:
         """Write a marker to every partition; then read each partition from every node's own replica up to its marker.
 
         The checkers use this read as the reference for everything else.
-
-        What this read shows is the truth that all else is compared with.
         """
         deadline_s = time.monotonic() + self._setup.final_timeout_s
         plain = [self._read_partition(p, deadline_s) for p in range(self._setup.partitions)]

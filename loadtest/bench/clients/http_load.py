@@ -98,9 +98,6 @@ class HttpLoad:
 
         Raises:
             HttpLoadError: a response is wrong, or did not arrive.
-
-        Raises:
-            HttpLoadError: an answer is not what it should be, or does not come.
         """
         began_s = perf_counter()
         self._ends_s = began_s + seconds

@@ -155,9 +155,6 @@ class NatsLoad(asyncio.Protocol):
 
         Raises:
             HttpLoadError: the server refused the call, or did not respond.
-
-        Raises:
-            HttpLoadError: it was refused, or not answered.
         """
         self._count = None
         self._answer = b""
@@ -184,9 +181,6 @@ class NatsLoad(asyncio.Protocol):
 
         Raises:
             HttpLoadError: the stream cannot be created, for example while the cluster has no leader.
-
-        Raises:
-            HttpLoadError: it cannot be made, as long as the cluster has no leader.
         """
         await self.call(f"STREAM.DELETE.{STREAM}", {})
         answer = await self.call(
@@ -232,9 +226,6 @@ class NatsLoad(asyncio.Protocol):
 
         Raises:
             HttpLoadError: the server did not create it.
-
-        Raises:
-            HttpLoadError: it cannot be made.
         """
         config = {"ack_policy": "none", "deliver_policy": "all", "replay_policy": "instant"}
         answer = await self.call(
@@ -270,9 +261,6 @@ def publish_each(port: int, size: int, seconds: float) -> Turn:
 
     Raises:
         LoadError, OSError: NATS refused a message, or closed the connection.
-
-    Raises:
-        LoadError, OSError: NATS refused one, or hung up.
     """
     message = f"PUB {SUBJECT} {_INBOX}.ack {size}\r\n".encode() + payload_of(size) + b"\r\n"
     client = OneClient("127.0.0.1", port)

@@ -45,9 +45,6 @@ class OneClient:
 
         Raises:
             HttpLoadError: the response is bad, or the server closed the connection.
-
-        Raises:
-            HttpLoadError: it is no good one, or the server hung up.
         """
         self._socket.sendall(request)
         answer = b""
@@ -85,9 +82,6 @@ def http_turn(url: str, ask: Ask, seconds: float) -> Turn:
 
     Raises:
         LoadError, OSError: the server did not do the work.
-
-    Raises:
-        LoadError, OSError: the server did not do what was asked.
     """
     client = OneClient.to(url)
     requests, is_whole = cycle(ask.requests), http_is_whole(ask)

@@ -184,9 +184,6 @@ class PacedLoad:
 
         Raises:
             HttpLoadError: one of them failed; the message has the response.
-
-        Raises:
-            HttpLoadError: it does not; the message says what was answered.
         """
         now_s = perf_counter()
         late_s = max(producer.pace.oldest_s(now_s) for producer in self._producers)

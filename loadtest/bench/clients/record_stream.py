@@ -84,9 +84,6 @@ class RecordStream(asyncio.Protocol):
 
         Raises:
             HttpLoadError: a record got no receipt, or none came for half a minute.
-
-        Raises:
-            HttpLoadError: one did not, or none came for half a minute.
         """
         chunk = chunk_of(record_of(size) * RECORDS_PER_CHUNK)
         ends_s = perf_counter() + seconds

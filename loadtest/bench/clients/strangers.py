@@ -92,9 +92,6 @@ async def knock(idle: "deque[Stranger]", url: str, rate: float, *, is_guessing: 
 
     Raises:
         HttpLoadError: the rate cannot be kept.
-
-    Raises:
-        HttpLoadError: it cannot be kept.
     """
     clock = asyncio.get_running_loop().time
     probe = encode_request(url, "GET", "/livez")

@@ -20,8 +20,6 @@ def make_resident(byte_count: int = RESIDENT_BYTES) -> int:
     """Touch and free this much memory, at most a quarter of what is available; return the bytes.
 
     The kernel hands out the most recently freed pages first, so the next writes get these pages.
-
-    The kernel hands out first what was freed last, so what is written next finds these pages.
     """
     size = min(byte_count, available_bytes() // 4) // mmap.PAGESIZE * mmap.PAGESIZE
     if size:

@@ -40,9 +40,6 @@ class SharedSyncs:
 
         Raises:
             OSError: the data may not be on the disk.
-
-        Raises:
-            OSError: it may not be.
         """
         self._arrived.append(data)
         if self._next is None:

@@ -24,9 +24,6 @@ def check_out(commit: str) -> Path:
 
     Raises:
         BaseTreeError: git does not know the commit.
-
-    Raises:
-        BaseTreeError: git knows no such commit.
     """
     name = _done(["git", "rev-parse", "--verify", f"{commit}^{{commit}}"], f"no commit {commit}")
     tree = TREES.resolve() / name[:12]
@@ -46,9 +43,6 @@ def environment_of(tree: Path, kind: str) -> dict[str, str]:
 
     Raises:
         BaseTreeError: the tree cannot be built in this kind.
-
-    Raises:
-        BaseTreeError: it cannot be had in this kind.
     """
     places = [str(tree)]
     plain = {k: v for k, v in os.environ.items() if k not in _NOT_INHERITED}

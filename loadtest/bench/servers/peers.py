@@ -33,9 +33,6 @@ def executable(name: str) -> str:
 
     Raises:
         PeerMissingError: the program is in neither.
-
-    Raises:
-        PeerMissingError: nowhere.
     """
     found = find_program(name)
     if found is None:
@@ -68,9 +65,6 @@ async def listening(port: int, what: str) -> None:
 
     Raises:
         HttpLoadError: no server listens in time.
-
-    Raises:
-        HttpLoadError: no server does.
     """
     ends_s = perf_counter() + READY_S
     while True:
@@ -95,9 +89,6 @@ class NatsCluster:
 
     async def stream(self) -> NatsLoad:
         """Create an empty stream of three replicas; return a connection to the server that leads it.
-
-        Raises:
-            LoadError, OSError: the cluster is not ready in time.
 
         Raises:
             LoadError, OSError: the cluster is not ready in time.
@@ -167,9 +158,6 @@ class EtcdCluster:
 
         Raises:
             HttpLoadError: no member is the leader in time.
-
-        Raises:
-            HttpLoadError: there is none in time.
         """
         ends_s = perf_counter() + READY_S
         while perf_counter() < ends_s:

@@ -201,9 +201,6 @@ async def http_turn(
 
     Raises:
         HttpLoadError: the server did not do the work.
-
-    Raises:
-        HttpLoadError: it did not do what was asked.
     """
     load = HttpLoad(url, ask, connections=connections, tls=tls)
     await load.open()

@@ -67,9 +67,6 @@ def take_turns(operations: Sequence[MeasuredOperation], rounds: int) -> list[Tim
 
     Raises:
         click.ClickException: a way did not process exactly the expected records.
-
-    Raises:
-        click.ClickException: a way did not meet the records that it should have.
     """
     measured = []
     for number in range(rounds + 1):

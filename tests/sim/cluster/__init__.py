@@ -1,1 +1,1 @@
-"""Simulation of a whole cluster: production nodes, quorum and sockets included, on virtual time under seeded faults."""
+"""Simulate a whole cluster: production nodes with quorum and sockets, on virtual time, under faults from a seed."""

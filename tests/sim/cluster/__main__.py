@@ -1,4 +1,4 @@
-"""``python -m tests.sim.cluster --seeds 0:100``: many runs; a failure prints the command that replays it."""
+"""Run many simulations: ``python -m tests.sim.cluster --seeds 0:100``. A failure prints the command that replays it."""
 
 import argparse
 import functools
@@ -17,11 +17,11 @@ from tests.sim.cluster.world import Options, World
 
 PROBLEM_CHARACTERS_MAX = 3_000
 PROGRESS_SEEDS = 50
-"""Between two lines that say that it goes on."""
+"""The time between two progress lines, in s."""
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     default = Options()
     parser = argparse.ArgumentParser(prog="python -m tests.sim.cluster", description=__doc__)
     parser.add_argument("--seeds", default="0:50", help="first:end")
@@ -40,7 +40,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run seeds; the exit code says whether one failed."""
+    """Run the seeds; the exit code is 1 if one failed."""
     parsed = parse(sys.argv[1:])
     options = Options(
         nodes=parsed.nodes,
@@ -82,7 +82,7 @@ def main() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What is worth telling of one run."""
+    """The result of one run, without its objects."""
 
     seed: int
     events: int
@@ -92,7 +92,7 @@ class Outcome:
 
 
 def outcomes(seeds: Iterable[int], options: Options, jobs: int) -> Iterator[Outcome]:
-    """One after the other, or from several processes, in the order of the seeds."""
+    """Yield the outcomes in the order of the seeds; with several jobs, they come from several processes."""
     if jobs == 1:
         yield from (run(options, seed) for seed in seeds)
         return
@@ -101,17 +101,17 @@ def outcomes(seeds: Iterable[int], options: Options, jobs: int) -> Iterator[Outc
 
 
 def run(options: Options, seed: int) -> Outcome:
-    """One run, and nothing is left of it; what it raises is a problem like others."""
+    """Run one seed and free all its objects; an exception of the run becomes a problem."""
     _freeze()
     outcome = _run(options, seed)
-    # A world is full of cycles, and thousands of runs share a process.
+    # Collect now: a world is full of cycles, and a process does thousands of runs.
     gc.collect()
     return outcome
 
 
 @functools.cache
 def _freeze() -> None:
-    """Modules and what they hold: looked through after every run, they would be dearer than what is left of it."""
+    """Hide all present objects from the collector: searching them costs more than the garbage of a run."""
     gc.collect()
     gc.freeze()
 
@@ -132,13 +132,13 @@ def _run(options: Options, seed: int) -> Outcome:
 
 
 def report(world: World, *, is_alone: bool) -> None:
-    """Print what is worth it."""
+    """Print the result of a run."""
     if is_alone or world.problems:
         print(story(world), flush=True)
 
 
 def story(world: World) -> str:
-    """What happened, and how to see it again."""
+    """Return what happened in a run, and the command that replays it."""
     seed, history = world.seed, world.history
     counts = (
         f"seed {seed}: {world.scheduler.now:.1f} virtual s, {world.scheduler.events} events, "
@@ -157,7 +157,7 @@ def story(world: World) -> str:
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets of strings must be walked through in the same order in every process.
+        # Sets of strings must be iterated in the same order in every process.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim.cluster", *sys.argv[1:]])
     sys.exit(main())

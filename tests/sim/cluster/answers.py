@@ -1,7 +1,7 @@
-"""A quorum that does not say what becomes of what it is asked: stands before a node's own, which is the real one.
+"""Lose responses of a node's quorum; the object stands before the real quorum.
 
-What a network and a change of leader do to an answer now and then, as often as a run wants it, to a node that is
-otherwise well. Nothing happens that ``Quorum.propose`` does not allow for.
+A network fault or a change of leader can lose a response. This object does so as often as a run requests, on a node
+that otherwise works. It does nothing that ``Quorum.propose`` does not permit.
 """
 
 import asyncio
@@ -16,16 +16,19 @@ if TYPE_CHECKING:
     from raft_meta.consensus.raft_quorum import RaftQuorum
 
 FATES = ("told", "refused", "lost", "late", "vanished")
-"""Of a proposal: as ever; never applied, and said so; applied, but not told; told to be unknown, then applied; neither
-applied nor answered."""
+"""The fates of a proposal, in this order:
+
+normal; never applied, and reported so; applied, and not reported; reported as unknown, then applied; neither applied
+nor reported.
+"""
 ANSWER_S = 0.05
-"""Until a caller is told that an answer got lost."""
+"""The time in s until the caller gets the error that the response is lost."""
 LATE_S = 3.0
-"""After that, at most, a late proposal is on its way."""
+"""The longest delay in s after that until a late proposal is sent."""
 
 
 class LostAnswers:
-    """Decides over the next proposals of one process: ``fates``, the first one first."""
+    """Decides the fates of the next proposals of one process; ``fates`` has them in order."""
 
     def __init__(self, quorum: "RaftQuorum", rng: Random, counts: Counter[str]) -> None:
         self.fates: list[str] = []
@@ -36,7 +39,7 @@ class LostAnswers:
         quorum.propose = self.propose  # type: ignore[method-assign]
 
     async def propose(self, command: bytes, *, timeout_ms: int) -> bytes:
-        """In the place of ``Quorum.propose``."""
+        """Propose like ``Quorum.propose``, and apply the next fate."""
         fate = self.fates.pop(0) if self.fates else "told"
         if fate == "told":
             return await self._propose(command, timeout_ms=timeout_ms)

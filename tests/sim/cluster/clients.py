@@ -1,7 +1,7 @@
-"""Clients of the simulated cluster: writers of three kinds, readers on any replica, and a follower of the metadata.
+"""Clients of the simulated cluster: writers of three kinds, readers of any replica, and a reader of the metadata.
 
-They run in a process of their own and reach nodes through the ports that the HTTP server is built from. A call ends
-when its node does.
+They run in their own process, and call the ports from which the HTTP server is built. A call ends when its node's
+process ends.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ TIMEOUT_MS = 1_000
 PAUSE_MS_MAX = 250
 FINISH_S = 60.0
 WRITABLE_S = 10.0
-"""Virtual seconds until every partition takes a write, once everything is whole."""
+"""The virtual seconds within which every partition must accept a write after all faults have ended."""
 READ_BYTES = 1 << 16
 
 
 class Clients:
-    """All clients of a topic: of ``t``, unless a subclass says otherwise."""
+    """All clients of a topic; the topic is ``t`` unless a subclass changes that."""
 
     topic = "t"
     prefix = "v"
-    """Of the values that are written."""
+    """The prefix of the written values."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -60,16 +60,16 @@ class Clients:
 
     @property
     def topic_id(self) -> str:
-        """Of the topic."""
+        """Return the topic's id."""
         return self._world.topic_id
 
     @property
     def partition_count(self) -> int:
-        """What there is to write to and to read."""
+        """Return the number of partitions to write and read."""
         return self._world.options.partitions
 
     def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        """One coroutine function each."""
+        """Return a coroutine function per client."""
         partitions = range(self.partition_count)
         writers = [self._write_plain] * 3 + [self._write_keyed] * 2 + [self._write_idempotent] * 2
         readers = [
@@ -94,7 +94,7 @@ class Clients:
         return run
 
     async def finish(self) -> None:
-        """Wait until everybody is done: whoever does not give up succeeds now, and so does who comes last."""
+        """Wait until all clients have ended. Writers that repeat until success succeed now that faults are over."""
         await self._world.until(
             lambda: self._running == 0, FINISH_S, "liveness: clients do not come to an end"
         )
@@ -106,7 +106,7 @@ class Clients:
                 await self._pause()
 
     def final_values(self) -> dict[int, dict[int, str]]:
-        """What is to be judged in the end: partition → offset → value."""
+        """Return the committed values to check at the end, by partition and offset."""
         return self._world.checker.final_values(self.topic_id)
 
     async def _takes_a_write(self, partition: int) -> bool:
@@ -149,7 +149,7 @@ class Clients:
                 await self._produce(node, self._new_write("plain"), None)
 
     async def _write_keyed(self) -> None:
-        """Until it is acknowledged, whichever node it takes."""
+        """Write one value with a key, on any node, until it is acknowledged."""
         while not self._is_over:
             write = self._new_write("keyed")
             key = IdempotencyKey(
@@ -194,7 +194,7 @@ class Clients:
             write.why = f"{type(error).__name__}: {error}"
 
     async def _write_idempotent(self) -> None:
-        """One producer id, one partition; each batch again and again under its sequence."""
+        """Write batches to one partition with one producer id; repeat each until its fate is known."""
         partition = self._rng.randrange(self.partition_count)
         producer = None
         while producer is None and not self._is_over:
@@ -235,12 +235,12 @@ class Clients:
                 write.offset = receipt.base_offset
 
     def make_noise(self) -> None:
-        """Some commands for the quorum."""
+        """Add some commands to the metadata log."""
         for _ in range(20):
             self.call(lambda ports: ports.metadata.allocate_producer(None))
 
     def call(self, make: Callable[[Ports], Coroutine[Any, Any, object]]) -> None:
-        """Ask some node; the answer is nobody's business, but the run is not judged before it is there."""
+        """Call some node. The response is ignored, but the run waits for it before the final checks."""
         node = self._some_node()
         if node is not None:
             self._running += 1
@@ -260,7 +260,7 @@ class Clients:
     # Reading.
 
     async def _read(self, partition: int, is_local: bool) -> None:
-        """From the beginning, from whichever node; to the very end once faults are over."""
+        """Read from the start, from any node; after the end of faults, to the final end."""
         offset = 0
         while True:
             key = self._key(partition)
@@ -298,7 +298,8 @@ class Clients:
         try:
             return self._take(f"a reader of {node.name}", partition, offset, result)
         except CorruptBatchError:
-            # A reader checks what it gets: one machine may have flipped bits, and so may the network.
+            # A fault may have damaged the bytes: bits flipped on a disk, or in the network. Only the client notices
+            # that.
             if not self._world.faults.has_lost_any and not self._world.wires.tampered:
                 raise
             return offset
@@ -306,13 +307,13 @@ class Clients:
     def _read_elsewhere(
         self, node: "NodeProcess", partition: int, offset: int, error: OffsetOutOfRangeError
     ) -> int:
-        """There is nothing at an offset, somebody says."""
+        """Check a node's response that there is nothing at an offset."""
         if offset <= self._acknowledged_end(partition):
             raise ViolationError(f"{node.name} says of a committed offset: {error}") from error
         return offset
 
     def _take(self, who: str, partition: int, offset: int, result: FetchResult) -> int:
-        """Check and count what was read; returns where to read on."""
+        """Check and count the records; return the next offset to read."""
         key = self._key(partition)
         for position, header in list(iterate_batches(result.batches)):
             columns = decode_columns(result.batches, header, position, bytes_max=1 << 20)
@@ -328,7 +329,7 @@ class Clients:
         return offset
 
     def _acknowledged_end(self, partition: int) -> int:
-        """Just behind the last record that somebody was told of."""
+        """Return the offset after the last acknowledged record."""
         writes = self.history.writes.values()
         return max(
             (w.offset + 1 for w in writes if w.partition == partition and w.offset is not None),
@@ -336,7 +337,7 @@ class Clients:
         )
 
     async def _ask_for_ends(self) -> None:
-        """Where a partition ends is never less than what was acknowledged before the question."""
+        """Check that a reported end is never below what was acknowledged before the question."""
         while not self._is_over:
             await self._pause()
             node = self._some_node()
@@ -359,7 +360,7 @@ class Clients:
     # The metadata.
 
     async def _follow_metadata(self) -> None:
-        """Images of one node never go back, nor do epochs."""
+        """Check that the images of one node never go back, and neither do epochs."""
         seen: dict[int, Image] = {}
         while not self._is_over:
             node = self._some_node()
@@ -386,7 +387,7 @@ class Clients:
 
 
 def numbered_batch(value: str, stamp: ProducerStamp, key: bytes | None = None) -> bytes:
-    """A record that its producer numbers, as a client encodes it."""
+    """Return a batch with a producer's sequence, as a client encodes it."""
     columns = RecordColumns(
         offset_deltas=None,
         timestamp_deltas=None,

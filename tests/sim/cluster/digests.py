@@ -1,8 +1,8 @@
-"""A number of an image that is equal on two nodes if their images are, at the price of what has changed.
+"""Compute a digest of an image that is equal for equal images, at a cost that depends only on changes.
 
-Every command is applied on every node, and most of an image stays what it was: values of its maps are looked at once,
-and known by their identity from then on, since an image never changes. That the bytes of equal images are equal is
-checked by production itself, with the codec's own hash (``CheckImage``).
+Every command is applied on every node, and most parts of an image stay the same. Images are immutable. So each value in
+a map is hashed once, and later recognized by its identity. Production's own check (``CheckImage``, with the codec's
+hash) compares the encoded bytes.
 """
 
 from dataclasses import fields, is_dataclass
@@ -16,15 +16,15 @@ _FIELDS = tuple(field.name for field in fields(Image))
 
 
 class ImageDigest:
-    """Of the images of one node, one after the other."""
+    """Computes the digests of one node's images, in order."""
 
     def __init__(self) -> None:
         self._maps: dict[str, tuple[Map[Any, Any], int]] = {}
         self._values: dict[tuple[str, object], tuple[object, int]] = {}
-        """(field, key) → the value that was there last, and its digest."""
+        """The latest value at (field, key), and its digest."""
 
     def of(self, image: Image) -> int:
-        """Equal for equal images; of different ones it is not, but for chance."""
+        """Return the digest: equal for equal images, and different for different ones except by chance."""
         parts = []
         for name in _FIELDS:
             value = getattr(image, name)
@@ -40,7 +40,7 @@ class ImageDigest:
             entry = values.get((name, key))
             if entry is None or entry[0] is not value:
                 entry = values[name, key] = (value, hash((key, _digest(value))))
-            # A sum: maps are equal in whichever order they are walked through.
+            # Use a sum, because the order of a map's items must not matter.
             digest += entry[1]
         self._maps[name] = items, digest
         return digest
@@ -58,10 +58,10 @@ def _digest(value: object) -> int:
     if names:
         return hash(tuple([_digest(getattr(value, name)) for name in names]))
     text = repr(value)
-    # Its order would be part of its text.
+    # The order of a map would be part of its text.
     assert "Map(" not in text, text
     return hash(text)
 
 
 _names: dict[type, tuple[str, ...]] = {}
-"""Of the fields of each type that was met."""
+"""The names of the fields, by class."""

@@ -1,9 +1,9 @@
-"""What goes wrong: seeded faults at seeded moments, never more than the promises allow for.
+"""Inject faults, drawn from a seed, up to the limits under which the promises must hold.
 
-Each run draws some kinds of faults out of all, so that rare combinations come up (swarm testing). One machine of a
-run, the victim, may lose what its disk had acknowledged: bits flip, or its directory is emptied. Any number may lose
-power, be killed, paused, cut off, filled up, or fail a sync, at the same time, too; and an observer that nobody counts
-on may come back with an empty directory as often as it likes.
+Each run draws some kinds of faults, so that rare combinations occur (swarm testing). One machine per run, the victim,
+may lose data that its disk had acknowledged: bits flip, or its directory is emptied. Any number of machines may lose
+power, be killed, paused, disconnected, have a full disk, or fail a sync, also at the same time. An observer that no
+partition needs may come back with an empty directory at any time.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ KINDS = (
     "flip_bit", "wipe", "lose_raft_log", "grow", "move", "move", "drain", "cancel_moves",
 )  # fmt: skip
 LATER_KINDS = ("lose_answers", "replace", "upgrade", "wrong_clock")
-"""Drawn apart from everything else: see ``World.later``."""
+"""Kinds that are drawn independently of everything else; see ``World.later``."""
 LATER_SHARE = 0.2
-"""Of the faults of a run, at least, for each that it has drawn: among thirty others it would hardly come up."""
+"""The least share of the faults of a run for each of these kinds; among thirty others they would rarely occur."""
 PROPOSALS = 4
-"""Of a node, whose answers may get lost at a time."""
+"""The most proposals of a node whose responses are lost at a time."""
 REPLACE_TRIES = 40
 REPLACE_S = 0.1
-"""Between two looks whether somebody counts on a machine that is to be replaced."""
+"""The time in s between two checks whether a partition needs the machine to be replaced."""
 KEEPS: tuple[Keep, ...] = ("none", "some", "some", "all")
 DOWN_S = (0.05, 0.5, 2.0, 5.0)
 LASTING_S = (0.1, 0.5, 2.0, 4.0)
@@ -49,13 +49,13 @@ WRONG_MS = (
     60_000, -60_000, 3_000, -3_000, 0,
 )  # fmt: skip
 DRIFTS = (-2.0, -1.0, -0.5, 0.5, 9.0, 100_000.0, -100_000.0)
-"""Seconds that a clock gains in each."""
+"""The rates of a wrong clock: seconds that it gains per second."""
 RIGHT_MS_MAX = 900
-"""How far a right clock is off at most."""
+"""The largest error of a correct clock, in s."""
 
 
 class Faults:
-    """Strikes until ``heal``."""
+    """Injects faults until ``heal``."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -72,14 +72,14 @@ class Faults:
         self.has_right_majority = "wrong_clock" in self._kinds or any(
             part.needs_right_majority for part in world.parts
         )
-        """Whether clocks are wrong on a minority of the voters at most, and on observers."""
+        """Whether clocks are wrong, on at most a minority of the voters and on observers."""
         self.wrong_clocks = self._draw_wrong_clocks()
-        """Machines whose clocks may then be wrong."""
+        """The machines whose clocks may be wrong."""
         self.struck = 0
         self.fates: Counter[str] = Counter()
-        """Of proposals whose answers got lost."""
+        """The number of proposals whose responses were lost."""
         self.replaced = 0
-        """Observers that came back with nothing."""
+        """The number of observers that came back with an empty directory."""
 
     def _draw_wrong_clocks(self) -> frozenset[int]:
         world = self._world
@@ -90,35 +90,35 @@ class Faults:
 
     @property
     def has_lost_any(self) -> bool:
-        """Whether the victim has lost something."""
+        """Return whether the victim has lost data."""
         return self._has_lost
 
     def has_lost(self, node_id: int) -> bool:
-        """Whether acknowledged records of this machine were taken from its disk."""
+        """Return whether acknowledged records of this machine were lost from its disk."""
         return self._has_lost and node_id == self._victim
 
     def strikes_any(self, kinds: Collection[str]) -> bool:
-        """Whether one of these is among the faults of this run."""
+        """Return whether this run has one of these kinds of faults."""
         return any(kind in kinds for kind in self._kinds)
 
     def on_self_stop(self, machine: "Machine", error: BaseException) -> None:
-        """A node stopped itself: only a failing disk is a reason."""
+        """Check that a node stopped itself only because its disk failed."""
         self._world.note(f"node {machine.node_id} stops itself: {error!r}")
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if isinstance(error, DiskFailedError):
-            # What the kernel could not write is lost; the machine is started anew.
+            # Data that the kernel could not write are lost; the machine starts again.
             machine.cut_power(self._rng.choice(KEEPS))
         elif not isinstance(error, DiskFullError) or not machine.has_lacked_room:
             self._world.fail(f"node {machine.node_id} stopped itself: {error!r}")
         self._restart_later(machine)
 
     def on_crash(self, machine: "Machine") -> None:
-        """The power went in the middle of something."""
+        """Cut the power in the middle of a disk operation."""
         self._restart_later(machine)
 
     async def strike(self, seconds: float) -> None:
-        """Faults for so long."""
+        """Inject faults for this long."""
         world, rng = self._world, self._rng
         end = world.scheduler.now + seconds
         while world.scheduler.now < end:
@@ -129,13 +129,13 @@ class Faults:
             getattr(self, "_" + kind)(machine)
 
     def begin_outdated(self, level: int) -> None:
-        """An earlier release is installed everywhere, which goes up to this feature level."""
+        """Install an earlier release on all machines, which supports features up to this level."""
         self._note(f"all nodes go up to feature level {level}")
         for machine in self._world.machines.values():
             machine.feature_max = level
 
     def heal(self) -> None:
-        """Undo what lasts; upgrade what is not yet; start everything that is down."""
+        """Undo all lasting faults, install the present release everywhere, and start all machines that are down."""
         world = self._world
         world.wires.heal()
         world.wires.tamper_chance = world.wires.tail_chance = 0.0
@@ -183,7 +183,7 @@ class Faults:
     # Processes and power.
 
     def _upgrade(self, machine: "Machine") -> None:
-        """The present release is installed, and the node, if it runs, ends in order or not, and is started again."""
+        """Install the present release; if the node runs, stop or kill it, and start it again."""
         if not machine.is_outdated:
             return
         self._note(f"upgrade {machine.node_id}")
@@ -227,7 +227,7 @@ class Faults:
             machine.stop()
 
     def on_clean_stop(self, machine: "Machine") -> None:
-        """A node left in order."""
+        """Handle a graceful stop of a node."""
         self._note(f"stopped {machine.node_id}")
         self._restart_later(machine)
 
@@ -345,7 +345,7 @@ class Faults:
         self._note(f"clock of {machine.node_id} off by {machine.skew_ms} ms")
 
     def _wrong_clock(self, machine: "Machine") -> None:
-        """A clock of a minority of the voters, or of an observer, jumps or runs fast, slow, backwards or not at all."""
+        """Let a clock jump, or run fast, slow, backwards or not at all, on a minority of the voters or an observer."""
         machine = self._world.machines[self._rng.choice(sorted(self.wrong_clocks))]
         if self._rng.random() < 0.5:
             machine.set_clock(self._rng.choice(WRONG_MS))
@@ -358,7 +358,7 @@ class Faults:
     # What only the victim suffers.
 
     def _flip_bit(self, machine: "Machine") -> None:
-        """A bit of a log turns over while the machine is down."""
+        """Flip a bit of a log while the machine is down."""
         machine = self._world.machines[self._victim]
         if not self._may_lose():
             return
@@ -380,7 +380,7 @@ class Faults:
             self._note(f"bit flipped at {position} of {size} in {path} on {machine.node_id}")
 
     def _may_lose(self) -> bool:
-        """The victim's copies may go while everybody else's are whole."""
+        """Return whether the victim may lose its copies: all other machines must have theirs."""
         if self._has_lost or not self._world.is_whole():
             return False
         if any(part.is_at_risk for part in self._world.parts):
@@ -390,7 +390,7 @@ class Faults:
         return True
 
     def _wipe(self, machine: "Machine") -> None:
-        """The victim comes back with an empty directory."""
+        """Start the victim with an empty directory."""
         machine = self._world.machines[self._victim]
         if self._may_lose():
             self._note(f"directory of {machine.node_id} emptied")
@@ -399,7 +399,7 @@ class Faults:
             self._restart_later(machine)
 
     def _lose_raft_log(self, machine: "Machine") -> None:
-        """The victim lost what it knew of Raft, and an operator removed what was left."""
+        """Start the victim without its Raft state, as if an operator had removed a damaged Raft log."""
         machine = self._world.machines[self._victim]
         if self._may_lose():
             self._note(f"raft folder of {machine.node_id} lost")
@@ -409,13 +409,13 @@ class Faults:
             self._world.checker.on_raft_loss(machine.node_id)
             self._restart_later(machine)
 
-    # What nobody counts on.
+    # Machines that no partition needs.
 
     def _replace(self, machine: "Machine") -> None:
-        """An observer goes down, and comes back with an empty directory once no partition counts on it.
+        """Stop an observer, and start it with an empty directory once no partition needs it.
 
-        Nor may any do so later: one that is fenced already when it goes down may be let in again as late as its last
-        heartbeat, and as whoever proposes it, allow.
+        No partition may start to need it later either. A fenced observer may still be unfenced after it stopped: as
+        late as its last heartbeat and the proposer of the change allow.
         """
         observers = self._world.node_ids[len(self._world.voter_ids) :]
         if not observers:
@@ -428,7 +428,7 @@ class Faults:
 
     def _maybe_empty(self, machine: "Machine", tries: int) -> None:
         if machine.process is not None:
-            # Somebody else has started it meanwhile.
+            # Another fault has already started the machine.
             return
         if not self._counts(machine.node_id) and not self._may_restore(machine):
             self._note(f"directory of {machine.node_id} emptied, which nobody counts on")
@@ -440,14 +440,14 @@ class Faults:
         self._restart_later(machine)
 
     def _counts(self, node_id: int) -> bool:
-        """Whether it may be elected somewhere, or may yet come in sync: nobody does who is fenced."""
+        """Return whether a partition may elect the node, or whether it may become in sync: a fenced node cannot."""
         partitions = self._world.checker.newest_applied.partitions.values()
         return not self._is_fenced(node_id) or any(
             node_id in (*state.isr, *state.eligible) for state in partitions
         )
 
     def _may_restore(self, machine: "Machine") -> bool:
-        """Whether it has a copy of a partition of which another one rots: a sound one, though not in sync."""
+        """Return whether the machine has a sound copy, not in sync, of a partition with a damaged copy elsewhere."""
         partitions = self._world.checker.newest_applied.partitions
         return any(
             part.is_rotten(other, key)
@@ -462,7 +462,7 @@ class Faults:
         broker = self._world.checker.newest_applied.brokers.get(node_id)
         return broker is not None and broker.is_fenced
 
-    # The quorum's answers.
+    # The quorum's responses.
 
     def _lose_answers(self, machine: "Machine") -> None:
         process = machine.process
@@ -474,7 +474,7 @@ class Faults:
         self._note(f"answers of the quorum to {machine.node_id}: {fates}")
         process.lost_answers.fates += fates
 
-    # What operators do.
+    # Operations of administrators.
 
     def _transfer(self, machine: "Machine") -> None:
         process = machine.process
@@ -492,11 +492,11 @@ class Faults:
             thread.call(lambda: driver.guarded(lambda core: core.force_compaction()))
 
     def _grow(self, machine: "Machine") -> None:
-        """More commands for the quorum, so that its log is compacted."""
+        """Add commands to the metadata log, so that it is compacted."""
         self._world.clients.make_noise()
 
     def _move(self, machine: "Machine") -> None:
-        """Some partition shall live elsewhere, or be led by another of its replicas."""
+        """Move a partition to other nodes, or to another leader among its replicas."""
         del machine
         image = self._world.checker.newest_image()
         if not image.partitions:

@@ -1,62 +1,62 @@
-"""What clients did and were told, and what that says about the promises. Judges from the outside alone."""
+"""The clients' writes and their responses, and a check of the promises that uses nothing else."""
 
 from dataclasses import dataclass, field
 
 _LARGE_BYTES = 17_000
-"""Above ``storage.segments.tail.TAIL_BYTES_MAX``."""
+"""A size above ``storage.segments.tail.TAIL_BYTES_MAX``, in bytes."""
 _LARGE_ENDS = ("07", "37", "67")
-"""Of names of values: more would make runs a fifth slower."""
+"""The share of values that are large; more would make runs a fifth slower."""
 _FILLER = b"."
 
 
 def encoded(value: str) -> bytes:
-    """The value as it is sent. Some are large: those go other ways through a leader."""
+    """Return the value's bytes. Some values are large, because a leader handles these in another way."""
     return value.encode() + _FILLER * (_LARGE_BYTES if value.endswith(_LARGE_ENDS) else 0)
 
 
 def decoded(value: bytes) -> str:
-    """The value that was sent."""
+    """Return the value of the bytes."""
     return value.rstrip(_FILLER).decode()
 
 
 @dataclass(slots=True)
 class Write:
-    """One value that was sent; ``offset`` once it was acknowledged."""
+    """One value that was sent; ``offset`` is set when it is acknowledged."""
 
     value: str
     partition: int | None
-    """None: as its key falls."""
+    """The partition; None if the key decides."""
     kind: str = "plain"
-    """plain, keyed (sent again and again under an idempotency key) or idempotent (under a producer's sequence)."""
+    """plain; keyed: repeated with an idempotency key; or idempotent: repeated with a producer's sequence."""
     offset: int | None = None
     is_refused: bool = False
-    """Certainly not written, somebody said."""
+    """Whether a response promised that the value was not written."""
     is_in_doubt: bool = False
-    """Some try got no answer."""
+    """Whether some attempt got no response."""
     why: str = ""
     is_given_up: bool = False
-    """Not tried again: the topic has other partitions than when it was sent, so nobody says what became of it."""
+    """Whether the writer stopped without a response, because the topic got more partitions; the fate is unknown."""
     sequence: int = -1
     producer: int = -1
 
 
 @dataclass(slots=True)
 class History:
-    """Writes of one run, and what is wrong with them."""
+    """The writes of one run, and the problems found in them."""
 
     writes: dict[str, Write] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     reads: int = 0
     doubts: int = 0
-    """Answers that said that the fate is not known."""
+    """The number of responses with an unknown fate."""
 
     @property
     def acknowledged(self) -> int:
-        """Writes that were acknowledged."""
+        """Return the number of acknowledged writes."""
         return sum(write.offset is not None for write in self.writes.values())
 
     def judge(self, copies: dict[int, dict[int, str]]) -> None:
-        """``copies``: partition → offset → value, as it is in the end."""
+        """Check the writes against the final values, by partition and offset."""
         self._judge_spread(copies)
         for partition, values in copies.items():
             places: dict[str, list[int]] = {}
@@ -66,7 +66,7 @@ class History:
             self._judge_sent(partition, places)
 
     def _judge_spread(self, copies: dict[int, dict[int, str]]) -> None:
-        """What went where its key fell is where it was acknowledged, and nowhere else."""
+        """Check that a value whose key chose its partition is only where it was acknowledged."""
         found: dict[str, list[int]] = {}
         for partition, values in copies.items():
             for value in values.values():

@@ -1,18 +1,17 @@
-"""What must hold after every event, seen from inside the nodes.
+"""The invariants that must hold after every event, checked inside the nodes.
 
-After each callback of a node that can have changed them, its replicas and its Raft core are compared with what they
-were after the one before; whatever moved is judged:
+After each callback of a node that may have changed them, its replicas and its Raft core are compared with their earlier
+state. Each change is checked:
+- Raft: at most one leader per term; a vote survives a crash; an entry that was applied on a node is the same on all
+  nodes; images at the same index are byte-identical.
+- Partitions: at most one leader per leader epoch. A leader's high watermark never falls, and every member of the
+  committed isr has stored the records below it. Records below any high watermark are recorded here; no replica's high
+  watermark may pass other records. A recorded record is neither replaced nor truncated.
+- A damaged copy is never read, and a copy in sync is never removed.
 
-- Raft: one leader a term; a vote that was given survives a crash; an entry, once applied anywhere, is the same
-  everywhere; images at one index are byte-identical.
-- Partitions: one leader a leader epoch; a leader's high watermark never falls and lies on records that every member of
-  the committed isr has stored; what a high watermark has passed is recorded, and no replica's may ever pass
-  anything else; nothing recorded ends up below a log's end with other bytes, or is truncated.
-- A copy that is damaged is never read, and nobody removes one while it is in sync.
-
-``check_replicas`` runs after every single event in which anything was assigned to an attribute of a replica's parts
-(``platform.WATCHED``), be it what was there before; ``check_core`` after every event of a Raft core's thread. Records
-are compared when a high watermark moves, and all of them at the end.
+``check_replicas`` runs after every event that assigned an attribute of a part of a replica (``platform.WATCHED``), even
+if the value stayed the same. ``check_core`` runs after every event of a Raft core's thread. Records are compared when a
+high watermark moves, and all records at the end.
 """
 
 import zlib
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 20
 TOMBSTONE = ""
-"""Stands for no value in ledgers; clients write none that is empty."""
+"""The mark of an offset without a value in a ledger; clients write no empty values."""
 
 
 class ViolationError(Exception):
@@ -43,7 +42,7 @@ class ViolationError(Exception):
 
 
 class Seen(NamedTuple):
-    """A replica after an event."""
+    """The state of a replica after an event."""
 
     leader_epoch: int
     is_leader: bool
@@ -60,7 +59,7 @@ UNSEEN = Seen(-1, False, 0, 0, 0, 0, True)
 
 
 class _Watch:
-    """A replica, and what showed after the event before whether anything has moved in it."""
+    """A replica, and its state after the previous event, to see what has changed."""
 
     __slots__ = (
         "compaction",
@@ -91,11 +90,11 @@ class _Watch:
         self.replica = log.replica
         self.compaction = log.compaction
         self.take()
-        # Nothing is known of it yet.
+        # Its state is not known yet.
         self.leader_epoch: int | None = None
 
     def has_moved(self) -> bool:
-        """Whether anything is another object than it was: those behind the properties, which many events assign."""
+        """Return whether an attribute is now another object; only attributes behind properties are compared."""
         log = self.log
         return not (
             self.runner.leader is self.leader
@@ -110,7 +109,7 @@ class _Watch:
         )
 
     def take(self) -> None:
-        """This is how it stands now."""
+        """Remember the present state."""
         runner, log = self.runner, self.log
         self.leader_epoch = runner.leader_epoch
         leader = self.leader = runner.leader
@@ -125,7 +124,7 @@ class _Watch:
 
 
 class _Runners(dict[PartitionKey, PartitionRunner]):
-    """The replicas of a node; that one comes or goes is looked at as well."""
+    """The replicas of a node; adding or removing one counts as a change."""
 
     def __init__(
         self, process: "NodeProcess", runners: Mapping[PartitionKey, PartitionRunner]
@@ -148,50 +147,50 @@ class _Runners(dict[PartitionKey, PartitionRunner]):
 
 @dataclass(slots=True)
 class Ledger:
-    """What is committed in one partition. ``batches``: offset → checksum of the batch that holds it."""
+    """The committed records of one partition. ``batches`` has the checksum of each batch, by offset."""
 
     batches: dict[int, int] = field(default_factory=dict)
     values: dict[int, str] = field(default_factory=dict)
     end: int = 0
     known_end: int = 0
-    """Below it all of these could be read; below ``end``, but where the only copy at hand has a flipped bit."""
+    """The end of the records that could be read. It is below ``end`` only if the one copy at hand has a flipped bit."""
     leaders: dict[int, int] = field(default_factory=dict)
-    """Leader epoch → broker."""
+    """The leader of each leader epoch."""
     keys: dict[int, bytes | None] = field(default_factory=dict)
-    """Offset → key."""
+    """The key of each record, by offset."""
     contents: dict[int, bytes] = field(default_factory=dict)
-    """Base offset → the batch, without its stamp, that was last held against all this and is the same."""
+    """The batch at each base offset, without its leader's fields, that was compared last and is the same."""
 
 
 class Checker:
-    """Watches every node of a run."""
+    """Checks every node of a run."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self.ledgers: dict[PartitionKey, Ledger] = {}
         self.stored: dict[tuple[int, PartitionKey], int] = {}
-        """What a node last had stored of a partition, alive or dead."""
+        """What each node last had stored of each partition, whether it runs or not."""
         self.leaders: dict[int, tuple[int, int]] = {}
-        """Raft term → (node, incarnation)."""
+        """The leader of each Raft term, as (node, incarnation)."""
         self.votes: dict[tuple[int, int], int] = {}
-        """(node, term) → whom it voted for."""
+        """The vote of each (node, term)."""
         self.commands: dict[int, int] = {}
         self.images: dict[int, int] = {}
         self.lost_at = 0
-        """Index of the newest image when the victim lost what it had."""
+        """The index of the newest image when the victim lost its data."""
         self._newest = Image()
-        """Of all that were ever applied."""
+        """The newest of all images that were ever applied."""
         self._watches: dict[int, list[_Watch]] = {}
-        """Incarnation → its replicas, in their order."""
+        """The replicas of each incarnation, in order."""
         self._cores: dict[int, tuple[object, ...]] = {}
-        """Incarnation → what its Raft core was after the event before."""
+        """The state of each incarnation's Raft core after the previous event."""
         self._digests: dict[int, ImageDigest] = {}
         self._replicas: dict[int, dict[PartitionKey, tuple[PartitionRunner, Seen]]] = {}
 
-    # A node's life.
+    # The start and the end of a node.
 
     def on_start(self, process: "NodeProcess") -> None:
-        """A node was built and is about to start."""
+        """Watch a node that was built and is about to start."""
         self._watches[process.incarnation] = []
         self._digests[process.incarnation] = ImageDigest()
         self._replicas[process.incarnation] = {}
@@ -214,19 +213,19 @@ class Checker:
         machine.restore = watched_restore  # type: ignore[method-assign]
 
     def on_end(self, process: "NodeProcess") -> None:
-        """A node is gone."""
+        """Forget a node whose process has ended."""
         for known in (self._watches, self._cores, self._digests):
             known.pop(process.incarnation, None)
         self._replicas.pop(process.incarnation, None)
 
     def on_wipe(self, node_id: int) -> None:
-        """A machine lost its directory."""
+        """Note that a machine lost its directory."""
         for key in [key for key in self.stored if key[0] == node_id]:
             del self.stored[key]
         self.on_raft_loss(node_id)
 
     def on_raft_loss(self, node_id: int) -> None:
-        """A machine lost its Raft folder: it spends the vote of the term in which it comes back on itself, unsent."""
+        """Note that a machine lost its Raft folder: when it is back, it spends its vote of that term on itself."""
         for key in [key for key in self.votes if key[0] == node_id]:
             del self.votes[key]
 
@@ -253,7 +252,7 @@ class Checker:
                     self._broken(str(violation))
 
     def _check_isr(self, image: Image, key: PartitionKey, state: Partition) -> None:
-        """Whoever is in sync holds a replica, and has, when it is above doubt, all that is committed."""
+        """Check that members of the isr have a replica and, unless in doubt, all committed records."""
         if not set(state.isr) <= set(state.replicas) or state.leader not in (None, *state.replicas):
             self._broken(f"in sync or leader without a replica: partition {key} {state}")
         committed = self.ledgers.setdefault(key, Ledger()).end
@@ -267,7 +266,7 @@ class Checker:
                 )
 
     def _should_have(self, image: Image, member: int, key: PartitionKey) -> bool:
-        """Who lost something knows it once it is back: then it must not count before it has everything again."""
+        """Return whether a member must have all committed records; one that lost data must not count before it has."""
         if any(part.is_rotten(member, key) for part in self._world.parts):
             return False
         if not self._world.faults.has_lost(member):
@@ -276,17 +275,17 @@ class Checker:
         return not broker.is_fenced and broker.broker_epoch > self.lost_at
 
     def on_loss(self) -> None:
-        """The victim is about to lose what it has."""
+        """Note that the victim is about to lose its data."""
         self.lost_at = self._newest.index
 
     def _broken(self, what: str) -> None:
-        # Inside production code: an exception would be the node's.
+        # Do not raise here: inside production code, the exception would become the node's.
         self._world.fail(what)
 
     # After every event.
 
     def check_replicas(self, process: "NodeProcess") -> None:
-        """Judge what moved in a node's replicas."""
+        """Check the changes in a node's replicas."""
         node = process.node
         if node is None:
             return
@@ -296,7 +295,7 @@ class Checker:
             watches = self._watch_anew(process, runners)
         for runner, watch in zip(runners.values(), watches, strict=True):
             if runner is not watch.runner:
-                # Removed and made anew between two events.
+                # The replica was removed and created again between two events.
                 self._watch_anew(process, runners)
                 self.check_replicas(process)
                 return
@@ -307,7 +306,7 @@ class Checker:
     def _watch_anew(
         self, process: "NodeProcess", runners: Mapping[PartitionKey, PartitionRunner]
     ) -> "list[_Watch]":
-        """Replicas were added or removed."""
+        """Watch the present replicas, after one was added or removed."""
         self._forget_removed(process, runners)
         former = {watch.runner: watch for watch in self._watches[process.incarnation]}
         watches = [former.get(runner) or _Watch(key, runner) for key, runner in runners.items()]
@@ -328,7 +327,7 @@ class Checker:
         replicas = self._replicas[process.incarnation]
         former, before = replicas.get(key, (runner, UNSEEN))
         if former is not runner:
-            # It was removed and made anew between two events.
+            # The replica was removed and created again between two events.
             before = UNSEEN
         if now != before:
             self._check_replica(process, key, runner, before, now)
@@ -339,7 +338,7 @@ class Checker:
     def _forget_removed(
         self, process: "NodeProcess", runners: Mapping[PartitionKey, PartitionRunner]
     ) -> None:
-        """Replicas that moved away: what they had stored counts for nobody."""
+        """Forget replicas that moved away: their stored records count no more."""
         me = process.machine.node_id
         for watch in self._watches[process.incarnation]:
             if watch.key not in runners:
@@ -353,7 +352,7 @@ class Checker:
                     )
 
     def check_core(self, process: "NodeProcess") -> None:
-        """Judge what moved in a node's Raft core."""
+        """Check the changes in a node's Raft core."""
         node = process.node
         if node is None:
             return
@@ -381,7 +380,7 @@ class Checker:
                     f"two Raft leaders in term {library.term}: {leader}, {self.leaders[library.term]}"
                 )
         vote = wal.voted_for
-        # Between two ticks all that was promised has left.
+        # Between two ticks, all promised messages have been sent.
         if vote is not None and not driver._is_scheduled:
             given = self.votes.setdefault((me, wal.term), vote)
             if given != vote:
@@ -428,12 +427,12 @@ class Checker:
     def _check_members(
         self, where: str, key: PartitionKey, runner: PartitionRunner, now: Seen
     ) -> None:
-        """Everybody who may be elected has what is called committed."""
+        """Check that every member that may be elected has the records below the high watermark."""
         leader = runner.leader
         assert leader is not None
         if len(leader.isr) < runner.settings.min_insync_replicas:
             raise ViolationError(f"{where}: committed with an isr of {sorted(leader.isr)}")
-        # That anybody ever applied: who gave its replica back by it may be dead, and no other knows of it yet.
+        # Use the newest image that any node applied: a node that gave up its replica by it may be down again.
         state = self._newest.partitions.get(key)
         if state is None or state.leader_epoch != now.leader_epoch:
             return
@@ -447,7 +446,7 @@ class Checker:
     def _record(
         self, where: str, me: int, ledger: Ledger, runner: PartitionRunner, now: Seen
     ) -> None:
-        """What is below a high watermark is what it was below every other one."""
+        """Check that the records below this high watermark are those below all others; record new ones."""
         if runner.log.health is ReplicaHealth.DAMAGED:
             return
         offset = max(now.log_start, min(ledger.known_end, now.high_watermark))
@@ -469,7 +468,7 @@ class Checker:
                     is_compacted=runner.settings.is_compacted,
                 )
             except CorruptBatchError:
-                # Nobody but this judge has read it yet. The next copy that gets here is read from there on.
+                # Only this checker has read the damaged bytes so far. Read them from the next copy that gets here.
                 if not self._world.faults.has_lost(me):
                     raise
                 return
@@ -478,13 +477,13 @@ class Checker:
     def _compare(
         self, where: str, ledger: Ledger, data: bytes, end: int, *, is_compacted: bool
     ) -> int:
-        """Hold batches against what is committed; returns the offset behind them."""
+        """Compare batches with the committed ones; return the offset after them."""
         next_offset = -1
         for position, header in iterate_batches(data):
             batch = data[position + STAMP_BYTES : position + header.batch_bytes]
             next_offset = header.next_offset
             if next_offset <= end and ledger.contents.get(header.base_offset) == batch:
-                # These very bytes were held against what is committed before.
+                # The same bytes were compared before.
                 continue
             digest = zlib.crc32(batch)
             columns = decode_columns(data, header, position, bytes_max=READ_BYTES)
@@ -499,7 +498,7 @@ class Checker:
                     ledger.values.setdefault(offset, text) == text
                     and ledger.keys.setdefault(offset, key) == key
                 )
-                # Compaction takes batches apart.
+                # Compaction may have split the batch.
                 is_whole = is_compacted or ledger.batches.setdefault(offset, digest) == digest
                 if not is_same or not is_whole:
                     raise ViolationError(
@@ -512,13 +511,13 @@ class Checker:
     def _check_truncation(
         self, where: str, me: int, key: PartitionKey, before: Seen, now: Seen
     ) -> None:
-        """A sound replica keeps what it knows to be committed, and one that may be elected all that is."""
+        """Check that a sound replica keeps all records that it knows to be committed; an electable one, all."""
         if not (now.is_sound and before.is_sound):
             return
         end = self.ledgers[key].end
         state = self._newest.partitions.get(key)
         if state is not None and me not in (*state.isr, *state.settled) and now.stored_end == 0:
-            # A copy on its way into the partition, which begins anew with each leader if the log is compacted.
+            # The copy is being added to the partition. In a compacted log it starts again with each new leader.
             return
         is_counted = (
             state is not None and me in state.isr and self._should_have(self._newest, me, key)
@@ -529,7 +528,7 @@ class Checker:
                 f"{where}: cut from {before.stored_end} to {now.stored_end}, and {kept} is committed"
             )
 
-    # What the run asks.
+    # Methods for the run.
 
     @property
     def newest_applied(self) -> Image:
@@ -537,7 +536,7 @@ class Checker:
         return self._newest
 
     def newest_image(self) -> Image:
-        """The image of the node that has applied most."""
+        """Return the image of the running node that has applied most."""
         images = [
             m.process.node._machine.image
             for m in self._world.machines.values()
@@ -546,14 +545,14 @@ class Checker:
         return max(images, key=lambda image: image.index, default=Image())
 
     def runner(self, node_id: int, key: PartitionKey) -> PartitionRunner | None:
-        """A running node's replica."""
+        """Return a running node's replica."""
         process = self._world.machines[node_id].process
         if process is None or process.node is None:
             return None
         return process.node.replicas.runners.get(key)
 
     def on_read(self, who: str, key: PartitionKey, offset: int, value: str) -> None:
-        """A client read a value."""
+        """Check a value that a client read."""
         ledger = self.ledgers.get(key, Ledger())
         if ledger.values.get(offset) != value:
             raise ViolationError(
@@ -561,7 +560,7 @@ class Checker:
             )
 
     def check_end(self) -> None:
-        """All replicas hold the same bytes from where all of them start, and these are what was committed."""
+        """Check that all replicas have the same bytes from their largest start on, and that these were committed."""
         for key, state in self.newest_image().partitions.items():
             runners = {replica: self.runner(replica, key) for replica in state.replicas}
             start = max(
@@ -574,7 +573,7 @@ class Checker:
                     self._check_content(runner)
                     digests[replica] = self._digest(runner, start)
                 except CorruptBatchError:
-                    # A flipped bit that nobody has read yet: it is told from what was written.
+                    # The flipped bit was not read by any node yet. It is a difference from what was written.
                     if not self._world.faults.has_lost(replica):
                         raise
             if len(set(digests.values())) > 1:
@@ -593,7 +592,7 @@ class Checker:
 
     def _digest(self, runner: PartitionRunner, offset: int) -> int:
         if runner.settings.is_compacted:
-            # Each node compacts for itself: what is left is judged by the part that knows.
+            # Each node compacts by itself; the part of the compacted topic checks the result.
             return 0
         digest = 0
         while offset < runner.high_watermark:
@@ -603,16 +602,16 @@ class Checker:
         return digest
 
     def final_values(self, topic_id: str) -> dict[int, dict[int, str]]:
-        """partition → offset → value of all that is committed in a topic, later deleted or not."""
+        """Return all committed values of a topic, by partition and offset, including deleted ones."""
         return {key[1]: self.values_of(key) for key in self.ledgers if key[0] == topic_id}
 
     def values_of(self, key: PartitionKey) -> dict[int, str]:
-        """offset → value of all that is committed in a partition, likewise."""
+        """Return all committed values of a partition, by offset, including deleted ones."""
         values = self.ledgers[key].values
         return {at: value for at, value in values.items() if value != TOMBSTONE}
 
     def summary(self) -> str:
-        """Where everybody stands."""
+        """Return the state of all nodes, as text."""
         parts = []
         for machine in self._world.machines.values():
             process = machine.process

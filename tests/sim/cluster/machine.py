@@ -1,4 +1,4 @@
-"""A machine of the simulated cluster: its disk, its clock, and one production node after another on it."""
+"""A machine of the simulated cluster: its disk, its clock, and one production node after another."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ log = logging.getLogger("milena.sim")
 
 
 class NodeProcess(Process):
-    """One life of a node."""
+    """One process of a node."""
 
     def __init__(self, machine: "Machine") -> None:
         scheduler = machine.world.scheduler
@@ -52,7 +52,7 @@ class NodeProcess(Process):
         self.lost_answers: LostAnswers | None = None
         self.failure: BaseException | None = None
         self.data = self.loop()
-        # What its events change says so: see ``platform.WATCHED``.
+        # Changes of its objects are reported; see ``platform.WATCHED``.
         self.data.is_watched = not CAN_WATCH
         self.incarnation = machine.world.next_incarnation()
 
@@ -62,7 +62,7 @@ class NodeProcess(Process):
         return loop
 
     def start(self) -> None:
-        """Begin to run, as the command line does."""
+        """Start the node, like the command line does."""
         self.data.call_soon(lambda: self.data.create_task(self._main()))
 
     async def _main(self) -> None:
@@ -92,7 +92,8 @@ class NodeProcess(Process):
         self.node = Node(
             config, clock=self.clock, ids=ids, voters=voters, feature_max=machine.feature_max
         )
-        # Clients of a real node get a typed error; here it is a bug that was found.
+        # A client of a real node gets an error for a contained exception. Here, such an exception is a bug that was
+        # found.
         self.node.counts.contained.report = self._on_contained  # type: ignore[method-assign]
         machine.world.checker.on_start(self)
         await self.node.start()
@@ -115,10 +116,9 @@ class NodeProcess(Process):
         *,
         patience_s: float | None = None,
     ) -> "asyncio.Future[T]":
-        """Call a port from the running client's thread; its connection ends with the process.
+        """Call a port from the client's thread; the call's connection ends with the process.
 
-        A client whose patience ends hangs up: it gets a ``TimeoutError``, and the call is cancelled, as the HTTP server
-        cancels it.
+        A client whose timeout ends gets a ``TimeoutError``, and the call is cancelled, like the HTTP server cancels it.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -161,7 +161,7 @@ class NodeProcess(Process):
                 self.data.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
 
         if self.is_dead:
-            # It died after its client had chosen it.
+            # The process ended after the client had chosen it.
             loop.call_soon(hang_up, "connection refused")
             return answer
         self.data.call_soon_threadsafe(begin)
@@ -171,7 +171,7 @@ class NodeProcess(Process):
 
 
 class Machine:
-    """What outlives a process: the disk and the address. ``process``: the node that runs here, if any."""
+    """A disk and an address, which outlive processes. ``process`` is the node that runs here, if any."""
 
     def __init__(self, world: "World", node_id: int) -> None:
         self.world = world
@@ -182,13 +182,13 @@ class Machine:
         self.process: NodeProcess | None = None
         self.skew_ms = 0
         self.drift = 0.0
-        """Seconds that its wall clock gains in each."""
+        """The seconds that its wall clock gains per second."""
         self._drifts_since = 0.0
         self.callers: dict[asyncio.Future[Any], NodeProcess] = {}
         self.crash_chance = 0.0
         self.refusals = 0
         self.feature_max = FEATURE_LEVEL_MAX
-        """Of the release that is installed."""
+        """The feature level of the installed release."""
         voters = {number: Address(f"host{number}", MACHINE_PORT) for number in world.voter_ids}
         is_voter = node_id in voters
         self.config = NodeConfig(
@@ -207,34 +207,34 @@ class Machine:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The order of all events."""
+        """Return the scheduler of all events."""
         return self.world.scheduler
 
     @property
     def wires(self) -> Wires:
-        """The network."""
+        """Return the network."""
         return self.world.wires
 
     @property
     def is_running(self) -> bool:
-        """Whether a node runs here."""
+        """Return whether a node runs here."""
         return self.process is not None
 
     @property
     def has_lacked_room(self) -> bool:
-        """Whether the disk was full for what runs here, or ran here last."""
+        """Return whether the disk was full for the present or the last process."""
         return self.files.shortages > self._shortages_before
 
     def wall_skew_ms(self) -> int:
-        """How far its wall clock is ahead of the true time."""
+        """Return how far the wall clock is ahead of the true time."""
         return self.skew_ms + int(self.drift * (self.scheduler.now - self._drifts_since) * 1000)
 
     def set_clock(self, skew_ms: int, *, drift: float = 0.0) -> None:
-        """Its wall clock is so far ahead; ``drift``: seconds that it gains in each, below -1 it runs backwards."""
+        """Set the wall clock this far ahead; ``drift`` is its gain in s per s (below -1 the clock runs backwards)."""
         self.skew_ms, self.drift, self._drifts_since = skew_ms, drift, self.scheduler.now
 
     def start(self) -> None:
-        """Power on, and start the node."""
+        """Turn the power on, and start the node."""
         assert self.process is None
         self.wires.down.discard(self.host)
         self.files.on_operation = self._before_operation
@@ -244,10 +244,10 @@ class Machine:
         process.start()
 
     def _before_operation(self, kind: str, path: str) -> None:
-        """A power cut may fall before anything that the disk does."""
+        """Let a planned power cut happen before this disk operation."""
         process = self.process
         if process is None or self.scheduler.current is not process:
-            # A former process in its death throes.
+            # An ended process is still unwinding; its operations have no effect.
             raise SimulatedCrashError(f"{kind} of {path} by a dead process")
         if self.crash_chance and self.scheduler.rng.random() < self.crash_chance:
             self.world.note(f"power cut of {self.node_id} before {kind} of {path}")
@@ -257,14 +257,14 @@ class Machine:
             raise SimulatedCrashError(f"before {kind} of {path}")
 
     def _on_exit(self, process: NodeProcess, error: BaseException) -> None:
-        """The node stopped itself."""
+        """Handle a node that stopped itself."""
         process.failure = error
         self.files.kill()
         self.on_end(process)
         self.world.faults.on_self_stop(self, error)
 
     def on_end(self, process: NodeProcess) -> None:
-        """Whoever waits for an answer gets none."""
+        """Fail the calls that wait for this process."""
         self.process = None
         self.files.on_operation = None
         if process.node is not None:
@@ -278,7 +278,7 @@ class Machine:
             loop.call_soon_threadsafe(_break, caller)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kill the process (kill -9)."""
         process = self.process
         if process is not None:
             process.is_dead = True
@@ -286,7 +286,7 @@ class Machine:
             self.on_end(process)
 
     def cut_power(self, keep: Keep) -> None:
-        """Unsynced bytes are lost, torn or kept, and nobody is told."""
+        """Cut the power: unsynced bytes are lost, torn or kept, and no connection is closed."""
         process = self.process
         self.wires.down.add(self.host)
         if process is not None:
@@ -296,22 +296,22 @@ class Machine:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether an earlier release is installed."""
+        """Return whether an earlier release is installed."""
         return self.feature_max < FEATURE_LEVEL_MAX
 
     def stop(self) -> None:
-        """SIGTERM."""
+        """Stop the process gracefully (SIGTERM)."""
         process = self.process
         if process is not None and process.stopping is not None:
             process.data.call_soon_threadsafe(process.stopping.set)
 
     def files_of(self, key: PartitionKey) -> bool:
-        """Whether anything of a replica is on the disk."""
+        """Return whether the disk has any file of a replica."""
         folder = f"/data/topics/{key[0]}/{key[1]}/"
         return any(path.startswith(folder) for path in self.files.paths())
 
     def wipe(self) -> None:
-        """Everything on the disk is gone."""
+        """Empty the disk."""
         assert self.process is None
         self.files = MemoryFiles()
         self.world.checker.on_wipe(self.node_id)

@@ -1,8 +1,8 @@
-"""Puts simulated hardware under the production code: what it asks of the machine is answered by the running process.
+"""Simulated hardware for production code: calls to the machine go to the simulated process that runs now.
 
-This is the whole list of what is not real: files, threads, sockets, clocks, chance, the way out of the process, and
-the HTTP server, in whose place clients call the ports that it is built from. Everything else that runs is the object
-that production imports (``PRODUCTION``, which a test checks).
+The list in this module is complete: files, threads, sockets, clocks, random numbers, the exit of a process, and the
+HTTP server, instead of which clients call its ports. Everything else is the production object (``PRODUCTION``; a test
+checks that).
 """
 
 import asyncio
@@ -80,7 +80,7 @@ PRODUCTION: dict[str, Any] = {
     "peer link": peer_link.CallerLink,
     "node": wiring.Node,
 }
-"""What a simulated node is made of, as production names it."""
+"""The classes of a simulated node, by their production names."""
 
 WATCHED = (
     partition_runner.PartitionRunner,
@@ -92,26 +92,26 @@ WATCHED = (
     replica_folder.ReplicaFiles,
     log_compaction.LogCompaction,
 )
-"""Of which replicas are made: whatever is assigned to an attribute of theirs, the checker looks after that event."""
+"""The classes of which replicas consist. After an event that assigned one of their attributes, the checker runs."""
 
 CAN_WATCH = not any(
     (sys.modules[kind.__module__].__file__ or "").endswith(".so") for kind in WATCHED
 )
-"""Assignments inside of compiled modules tell nobody: then the checker looks after every event."""
+"""Whether assignments can be observed. Compiled classes do not allow that; then the checker runs after every event."""
 
 SMALL = 1 << 12
-"""Rooms and steps of preallocation: as often as possible something grows, rolls and fills up."""
+"""Sizes of segments and preallocation, so small that files often grow, roll and fill up."""
 
 
 CHECK_IMAGE_MS = 500
-"""Between two comparisons of all nodes' images: many in each run."""
+"""The commands between two comparisons of all nodes' images: there are many comparisons in each run."""
 
 OWNED_TIMEOUT_MS = 5_000
-"""How long a transaction of one request may stay open: some of a run come to that."""
+"""The timeout of a transaction in one request, so short that some transactions of a run reach it."""
 
 
 class SimClock:
-    """A ``milena.model.clock.Clock`` on the process's own time; its wall clock may be wrong, and may be set."""
+    """A ``milena.model.clock.Clock`` with the process's time; its wall clock may be wrong, and can be set."""
 
     def __init__(self, process: Process, skew_ms: Callable[[], int]) -> None:
         self._process = process
@@ -124,7 +124,7 @@ class SimClock:
         return WallMs(self.true_ms() + self._skew_ms())
 
     def true_ms(self) -> WallMs:
-        """The wall time of a clock that is right."""
+        """Return the wall time of a correct clock."""
         return WallMs(1_700_000_000_000 + int(self._process.scheduler.now * 1000))
 
     async def sleep(self, ms: float) -> None:
@@ -132,7 +132,7 @@ class SimClock:
 
 
 class _Thread:
-    """Stands in for ``threading.Thread``: its loop takes its turns anyway."""
+    """Replaces ``threading.Thread``: the scheduler runs the thread's loop."""
 
     def __init__(self, **named: object) -> None:
         del named
@@ -149,16 +149,16 @@ class _Thread:
 
 
 class _Pool:
-    """Stands in for a pool of threads: a simulated loop runs its jobs itself."""
+    """Replaces a pool of threads: the simulated loop runs the jobs."""
 
     def __init__(self, *numbers: object, **named: object) -> None:
         del numbers, named
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Nothing runs in it."""
+        """Do nothing: no thread runs."""
 
     def submit(self, job: Callable[..., Any], *args: Any) -> "Future[Any]":
-        """As of a pool of threads; told on the loop, which is as late as the thread could be."""
+        """Run a job like a pool. The result is set on the loop, at the latest time at which a thread could set it."""
         future: Future[Any] = Future()
 
         def on_done(done: "asyncio.Future[Any]") -> None:
@@ -173,7 +173,7 @@ class _Pool:
 
 
 class _Sockets:
-    """Stands in for the module ``socket``."""
+    """Replaces the module ``socket``."""
 
     def __init__(self, scheduler: Scheduler, wires: Wires) -> None:
         self._scheduler = scheduler
@@ -193,33 +193,33 @@ class _Sockets:
 
 
 class _ApiSite:
-    """Stands in for the HTTP server."""
+    """Replaces the HTTP server."""
 
     def __init__(self, *parts: object, **named: object) -> None:
         del parts, named
 
     async def start(self) -> None:
-        """Clients call the ports."""
+        """Do nothing: clients call the ports."""
 
 
 class _ApiRunner:
-    """Holds the ports, where clients of the simulation find them."""
+    """Keeps the ports for the clients of the simulation."""
 
     async def setup(self) -> None:
-        """Nothing to bind."""
+        """Do nothing: there is no socket to bind."""
 
     async def cleanup(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 def _keyed(key: bytes, message: bytes, name: str) -> bytes:
-    """Stands in for an HMAC of the same length: a fifth of the price, and nothing that is spoiled gets past it."""
+    """Replaces an HMAC by a keyed hash of the same length, for a fifth of its cost."""
     del name
     return hashlib.blake2b(message, key=key[:64], digest_size=32).digest()
 
 
 class _FrameMac:
-    """Stands in for the frames' own HMAC, likewise."""
+    """Replaces the HMAC of frames in the same way."""
 
     __slots__ = ("_key",)
 
@@ -231,7 +231,7 @@ class _FrameMac:
 
 
 class _SettingsOfNodes(dict[Any, Any]):
-    """Stands in for a cache of the process: each node has its own, as it has its own objects."""
+    """Replaces a cache of the process, so that each simulated node has its own."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
@@ -279,7 +279,7 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (wiring, "socket", sockets),
         (wiring, "build_runner", build_runner),
         (wiring, "web", SimpleNamespace(SockSite=_ApiSite, ServerRunner=_ApiRunner)),
-        # Of the module itself: a compiled one does not look whether its name for it stands for another.
+        # Patch the function in its module: a compiled caller does not look up its own name for it.
         (secrets, "token_bytes", scheduler.rng.randbytes),
         (frames, "hmac", SimpleNamespace(digest=_keyed, compare_digest=hmac.compare_digest)),
         (frames, "_FrameMac", _FrameMac),
@@ -289,14 +289,14 @@ def _patches(scheduler: Scheduler, wires: Wires) -> list[tuple[object, str, obje
         (segment, "ALLOCATION_BYTES_MIN", SMALL),
         (controller, "CHECK_IMAGE_MS", CHECK_IMAGE_MS),
         (transactions, "OWNED_TIMEOUT_MS", OWNED_TIMEOUT_MS),
-        # How much this process keeps depends on what it ran before.
+        # The memory that this process keeps depends on earlier runs; report none.
         (memory, "kept_bytes", lambda: 0),
         *((kind, "__setattr__", touch) for kind in WATCHED),
     ]
 
 
 def _defaults(log_bytes_max: int) -> list[tuple[dict[str, Any], str, object]]:
-    """Sizes that production gives as defaults."""
+    """Return the default sizes in production code to replace."""
     functions: list[tuple[Any, str, object]] = [
         (wal.Wal.__init__, "room_step_bytes", SMALL),
         (wal.Wal.__init__, "reserve_bytes", SMALL // 4),
@@ -305,7 +305,7 @@ def _defaults(log_bytes_max: int) -> list[tuple[dict[str, Any], str, object]]:
         (log_config.LogConfig.__init__, "preallocate_bytes", SMALL),
         (log_config.LogConfig.__init__, "checkpoint_bytes", 4 * SMALL),
     ]
-    # A compiled function keeps its defaults to itself: there, production's sizes hold.
+    # The defaults of a compiled function cannot be replaced; it keeps production's sizes.
     return [
         (function.__kwdefaults__, name, value)
         for function, name, value in functions
@@ -315,9 +315,9 @@ def _defaults(log_bytes_max: int) -> list[tuple[dict[str, Any], str, object]]:
 
 @contextlib.contextmanager
 def simulated(scheduler: Scheduler, wires: Wires, *, log_bytes_max: int) -> Iterator[None]:
-    """Run production code on simulated hardware meanwhile.
+    """Run production code on simulated hardware during the block.
 
-    Garbage of dead processes stays until the end: collecting it would run their ``finally`` blocks, at any moment.
+    Garbage of ended processes is kept until the end: a collection would run their ``finally`` blocks at any moment.
     """
     undo: list[Callable[[], None]] = []
     try:
@@ -342,7 +342,7 @@ def simulated(scheduler: Scheduler, wires: Wires, *, log_bytes_max: int) -> Iter
 
 
 def _put_back(target: object, name: str) -> Callable[[], None]:
-    """Undoes an assignment; what a class had only inherited is inherited again."""
+    """Return a function that undoes an assignment; an attribute that a class inherited is inherited again."""
     if name not in vars(target):
         return lambda: delattr(target, name)
     before = getattr(target, name)
@@ -350,10 +350,10 @@ def _put_back(target: object, name: str) -> Callable[[], None]:
 
 
 def quiet() -> None:
-    """Nodes say nothing."""
+    """Disable the nodes' log output."""
     logging.disable(logging.CRITICAL)
 
 
 def net_loop(process: Process) -> NetLoop:
-    """A thread of a node."""
+    """Return a thread of a node, with network."""
     return NetLoop(process)  # type: ignore[abstract]  # only on paper

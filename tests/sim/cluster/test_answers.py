@@ -1,4 +1,4 @@
-"""What becomes of proposals whose answers get lost."""
+"""The fates of proposals whose responses are lost."""
 
 import asyncio
 from collections import Counter
@@ -15,7 +15,7 @@ TIMEOUT_MS = 1_000
 
 
 class Applied:
-    """A quorum that applies at once."""
+    """A quorum that applies a command at once."""
 
     def __init__(self) -> None:
         self.commands: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What tells images apart in the simulation."""
+"""Digests of different images differ, and digests of equal images are equal."""
 
 from dataclasses import fields, replace
 from typing import Any

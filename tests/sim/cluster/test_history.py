@@ -1,4 +1,4 @@
-"""The judge of what clients saw: each kind of fault is found."""
+"""The check of clients' histories finds each kind of fault."""
 
 from tests.sim.cluster.history import History, Write
 

@@ -1,4 +1,4 @@
-"""The judge inside of a run: what differs from what is committed is found."""
+"""The checker inside of a run finds differences from committed records."""
 
 import pytest
 

@@ -1,11 +1,11 @@
 """Virtual time, and the threads and processes that share it.
 
 A simulated process has several threads; an asyncio loop is one thread. All threads of all processes take turns under
-one ``Scheduler``, one callback at a time, so a run is a sequence of *events* that one seed decides. What an operating
-system does to processes happens between two events: a process that is stopped (SIGSTOP) keeps what is due for later,
-one that is killed never runs again, not even a ``finally`` of its own.
+one ``Scheduler``, one callback at a time. So a run is a sequence of *events* that is determined by one seed. The
+operating system acts on processes only between two events. A stopped process (SIGSTOP) keeps its due callbacks for
+later. A killed process never runs again, not even its ``finally`` blocks.
 
-Nothing here knows what runs on it.
+This module does not know the code that runs on it.
 """
 
 import asyncio
@@ -22,31 +22,31 @@ from random import Random
 from typing import Any
 
 INSTANT_EVENTS_MAX = 200_000
-"""Events without any time passing, after which the run is taken for a busy loop."""
+"""The number of events at the same virtual time after which the run counts as a busy loop."""
 
 SECONDS_MAX = 1_000.0
-"""Virtual seconds that a run may take; every wait within one is bounded by much less."""
+"""The most virtual seconds of a run; every wait in a run is much shorter."""
 
 CLOSES_MAX = 20
-"""Nested ``finally`` blocks that wait."""
+"""The most nested ``finally`` blocks that wait."""
 
 WAKE_S = 1 / 5_000
-"""How long a thread takes to wake up, on average."""
+"""The mean time in s that a thread takes to wake up."""
 
 TASKS_KEPT_MIN = 1_000
-"""From so many on, tasks that are gone are taken off the list."""
+"""The length of the list of tasks at which ended tasks are removed."""
 
 
 class ProcessExitError(BaseException):
-    """The process that runs now is over. Not an ``Exception``: nothing of it may go on."""
+    """The running process has ended. It is no ``Exception``, so that the process's code cannot catch it."""
 
 
 class LivelockError(AssertionError):
-    """Something spins without time passing."""
+    """Callbacks run for ever at the same virtual time."""
 
 
 class SimHandle:
-    """What ``asyncio.Handle`` and ``TimerHandle`` are to their loops, without what only a real loop asks of them."""
+    """Does the work of ``asyncio.Handle`` and ``TimerHandle``, as far as asyncio's code needs it."""
 
     __slots__ = ("_when", "args", "callback", "context", "is_cancelled")
 
@@ -64,7 +64,7 @@ class SimHandle:
         self._when = when
 
     def cancel(self) -> None:
-        """It is skipped when its time comes; what it would have called is let go at once."""
+        """Skip the callback when its time comes; release its objects now."""
         self.is_cancelled = True
         self.callback, self.args = _nothing, ()
 
@@ -79,25 +79,25 @@ set_running_loop = asyncio._set_running_loop
 
 
 def _nothing() -> None:
-    """In the place of a callback that was cancelled."""
+    """Do nothing, instead of a cancelled callback."""
 
 
 class Scheduler:
-    """The order of all events. ``now`` is in seconds."""
+    """The order of all events; ``now`` is in seconds."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
         self.now = 0.0
         self.events = 0
         self.digest = 0
-        """Hash over the sequence of events: equal in equal runs."""
+        """A hash over the sequence of events, which is equal in equal runs."""
         self.current: Process | None = None
         self.after_event: Callable[[Process, SimLoop], None] = lambda process, loop: None
-        """Called after an event of a loop that ``is_watched``, and of a process that ``is_touched``."""
+        """A function to call after an event of a loop with ``is_watched``, or a process with ``is_touched``."""
         self._ready: deque[tuple[SimLoop, SimHandle]] = deque()
         self._timers: list[tuple[float, int, SimLoop, SimHandle]] = []
         self.tasks: list[weakref.ref[SimTask]] = []
-        """Of every task that may still wait, in the order in which they were made."""
+        """References to all tasks that may still wait, in the order of their creation."""
         self._tasks_max = TASKS_KEPT_MIN
         self.dropped: list[SimHandle] = []
         self._running: SimLoop | None = None
@@ -105,21 +105,21 @@ class Scheduler:
         self._is_over = False
 
     def serial(self) -> int:
-        """A number that was not given before."""
+        """Return a new serial number."""
         self._serial += 1
         return self._serial
 
     def soon(self, loop: "SimLoop", handle: SimHandle) -> None:
-        """Run at this instant, after what is ready."""
+        """Run a callback now, after those that are ready."""
         self._ready.append((loop, handle))
 
     def at(self, when: float, loop: "SimLoop", handle: SimHandle) -> None:
-        """Run when the time has come."""
+        """Run a callback at a time."""
         self._serial += 1
         heappush(self._timers, (when, self._serial, loop, handle))
 
     def watch(self, task: "SimTask") -> None:
-        """``clear`` must know of it."""
+        """Add a task that ``clear`` must end."""
         tasks = self.tasks
         tasks.append(weakref.ref(task))
         if len(tasks) > self._tasks_max:
@@ -131,19 +131,19 @@ class Scheduler:
         self._is_over = True
 
     def clear(self) -> None:
-        """Forget what would have run, and end what waits. Nothing may run any more."""
+        """Drop all callbacks and end all waiting tasks, after the run."""
         self._ready.clear()
         self._timers.clear()
         for task in [task for ref in self.tasks if (task := ref()) is not None]:
             for _ in range(CLOSES_MAX):
-                # One that waits in its ``finally`` is closed there once more.
+                # A task that waits in a ``finally`` block must be closed again there.
                 with contextlib.suppress(BaseException):
                     task.get_coro().close()
                     break
         self.dropped.clear()
 
     def run(self) -> None:
-        """Event after event, until ``stop``."""
+        """Run events until ``stop``."""
         try:
             self._run_all()
         finally:
@@ -153,7 +153,7 @@ class Scheduler:
         ready, timers, dropped = self._ready, self._timers, self.dropped
         next_ready = ready.popleft
         instant = 0
-        # One loop for everything, and locals: this is what a run spends its time in beside production code.
+        # One loop with local variables: apart from production code, a run spends most of its time here.
         while not self._is_over:
             if ready:
                 instant += 1
@@ -173,7 +173,7 @@ class Scheduler:
                 continue
             process = loop.process
             if process.is_dead:
-                # Kept to the end: its ``finally`` blocks must not run.
+                # Keep the handle until the end, so that ``finally`` blocks of its process do not run.
                 dropped.append(handle)
                 continue
             if process.is_paused:
@@ -197,17 +197,17 @@ class Scheduler:
                 self.after_event(process, loop)
 
     def set_running(self, loop: "SimLoop | None") -> None:
-        """The loop that asyncio takes for the running one; telling it is dear, and mostly it knows."""
+        """Tell asyncio which loop runs. The call is expensive, and mostly the loop is the same."""
         if loop is not self._running:
             self._running = loop
             set_running_loop(loop)
 
 
 class Process:
-    """Several threads that live and die together.
+    """Several threads that start and end together.
 
-    ``rate``: how quick its monotonic clock runs. ``on_exit`` hears what it died of, if it died by itself.
-    ``work_ms``: how long a job of a worker thread takes.
+    ``rate`` is the speed of the monotonic clock. ``on_exit`` gets the error if the process ends itself. ``work_ms``
+    returns the time of a job on a worker thread.
     """
 
     def __init__(self, scheduler: Scheduler, name: str, *, rate: float = 1.0) -> None:
@@ -219,7 +219,7 @@ class Process:
         self.is_dead = False
         self.is_paused = False
         self.is_touched = False
-        """Something may have changed that is looked at after events."""
+        """Whether an object that the checker watches may have changed."""
         self.postponed: deque[tuple[SimLoop, SimHandle]] = deque()
         self.workers = SimLoop(self)  # type: ignore[abstract]  # only on paper
         self.make_loop: Callable[[Process], SimLoop] = SimLoop
@@ -228,34 +228,34 @@ class Process:
         self.errors: list[BaseException | str] = []
 
     def monotonic(self) -> float:
-        """Its clock, in seconds."""
+        """Return the time of its clock, in seconds."""
         return self.boot_s + (self.scheduler.now - self.began) * self.rate
 
     def exit(self, error: BaseException) -> None:
-        """Die by itself; what runs now ends here."""
+        """End the process with an error; the running callback ends here."""
         if not self.is_dead:
             self.is_dead = True
             self.on_exit(error)
         raise ProcessExitError(self.name)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Pause the process (SIGSTOP)."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """SIGCONT: what is due runs now, in its order."""
+        """Continue the process (SIGCONT): callbacks that became due run now, in their order."""
         self.is_paused = False
         postponed, self.postponed = self.postponed, deque()
         for loop, handle in postponed:
             self.scheduler.soon(loop, handle)
 
     def loop(self) -> "SimLoop":
-        """Another thread of it."""
+        """Return a new thread of the process."""
         return self.make_loop(self)
 
 
 class SimTask(asyncio.Task):  # type: ignore[type-arg]
-    """A task whose hash is a serial number: sets of tasks are walked through in the same order in every run."""
+    """A task whose hash is a serial number, so that sets of tasks have the same order in every run."""
 
     def __init__(self, coro: Any, *, loop: "SimLoop", **named: Any) -> None:
         self._serial = loop.process.scheduler.serial()
@@ -271,7 +271,7 @@ class SimTask(asyncio.Task):  # type: ignore[type-arg]
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """One thread's event loop on the scheduler's time. ``sockets`` adds what it does with the network."""
+    """The event loop of one thread, on the scheduler's time. ``wires`` adds the network."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -279,10 +279,10 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.number = process.scheduler.serial()
         self.is_ended = False
         self.is_watched = False
-        """Every event is looked at."""
+        """Whether the checker runs after every event of this loop."""
         self._woken_at = 0.0
 
-    # What asyncio asks of a loop.
+    # Methods of asyncio's loops.
 
     def time(self) -> float:
         return self.process.monotonic()
@@ -313,7 +313,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> SimHandle:
         handle = SimHandle(callback, args, context)
         if self.process.is_dead:
-            # Kept, so that it does not end as a dropped coroutine.
+            # Keep the handle, so that its coroutine is not collected as never awaited.
             self.scheduler.dropped.append(handle)
         else:
             self.scheduler._ready.append((self, handle))
@@ -325,7 +325,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         if self.is_ended:
             raise RuntimeError("the loop is closed")
         handle = SimHandle(callback, args, context)
-        # How long a thread takes to wake up: other threads get their turns in between. First come, first served.
+        # Other threads run while this one wakes up. Callbacks keep their order.
         scheduler = self.scheduler
         woken_at = scheduler.now - WAKE_S * log(1.0 - scheduler.rng.random())
         if woken_at > self._woken_at:
@@ -344,7 +344,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         handle = SimHandle(callback, args, context, when)
         process = self.process
         scheduler = self.scheduler
-        # Just after it is due: a clock that was rounded down must not wake anybody too early.
+        # Run just after the due time: a clock that is rounded down must not wake a sleeper too early.
         due = process.began + (when - process.boot_s) / process.rate + 1e-7
         scheduler.at(max(scheduler.now, due), self, handle)
         return handle
@@ -352,7 +352,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> "asyncio.Future[Any]":
-        """A worker thread of this process does the job after a while."""
+        """Run a job on a worker thread of this process, which takes some time."""
         del executor
         future = self.create_future()
         self.scheduler.at(
@@ -365,7 +365,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _work(self, future: "asyncio.Future[Any]", func: Callable[..., Any], args: Any) -> None:
         error: BaseException | None = None
         result: object = None
-        # A worker thread runs no loop.
+        # A worker thread has no event loop.
         self.scheduler.set_running(None)
         try:
             result = func(*args)
@@ -377,7 +377,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.call_soon_threadsafe(_settle, future, result, error)
 
     def on_error(self, error: BaseException) -> None:
-        """A callback raised."""
+        """Report an exception of a callback."""
         if not self.process.is_dead:
             self.process.errors.append(error)
             self.process.is_touched = True

@@ -1,10 +1,10 @@
-"""The network between simulated machines: byte streams that are late, stuck, cut, broken and tampered with.
+"""The network between simulated machines: byte streams that can be late, stuck, cut, broken and tampered with.
 
-What production code calls (``socket.socket`` and the socket methods of a loop) ends here, so frames, handshakes and
-links are the real ones. A stream keeps the promises of TCP and not one more: bytes arrive in order or not at all; a cut
-is noticed by nobody until the kernel gives up on unanswered bytes; a killed process resets its connections, a machine
-without power says nothing. A tampering box in between drops, doubles, swaps or flips pieces of a stream, which TCP
-would not let through: the frames' own checks must catch it.
+Production code's calls of ``socket.socket`` and of a loop's socket methods come here, so frames, handshakes and links
+are real. A stream keeps exactly the promises of TCP. Bytes arrive in order or not at all. A cut is noticed only when
+the kernel gives up on unacknowledged bytes. A killed process resets its connections; a machine without power sends
+nothing. A tampering middlebox can also drop, duplicate, swap or change pieces of a stream, which TCP would not allow:
+the frames' own checks must detect that.
 """
 
 import asyncio
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 GIVE_UP_S = 5.0
-"""The kernel breaks a connection whose bytes stay unanswered for so long (TCP_USER_TIMEOUT)."""
+"""The time in s after which the kernel closes a connection with unacknowledged bytes (TCP_USER_TIMEOUT)."""
 KEEPALIVE_S = 5.0
-"""A connection that is silent is found to be dead after so long (TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT)."""
+"""The time in s after which an idle dead connection is detected (TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT)."""
 SYN_RETRY_S = 1.0
 RETRANSMIT_S = 0.2
 MACHINE_PORT = 7082
 
 
 class Wires:
-    """Who reaches whom. Machines are named by host; ``down`` ones have no power."""
+    """The network. Machines are named by host; those in ``down`` have no power."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -44,7 +44,7 @@ class Wires:
         self.tamper_chance = 0.0
         self.tampered = 0
         self.cuts: set[tuple[str, str]] = set()
-        """(from, to): what is sent that way does not arrive while it lasts."""
+        """Pairs (from, to) whose packets do not arrive."""
         self.down: set[str] = set()
         self.listeners: dict[Address, SimSocket] = {}
         self.ends: dict[End, None] = {}
@@ -52,7 +52,7 @@ class Wires:
         self.context = copy_context()
 
     def delay_s(self) -> float:
-        """Of one piece, one way."""
+        """Return the random delay of one piece in one direction, in s."""
         random = self.rng.random
         delay_ms = -self.latency_ms * log(1.0 - random())
         if self.tail_chance and random() < self.tail_chance:
@@ -60,41 +60,41 @@ class Wires:
         return delay_ms / 1000
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets through that way."""
+        """Return whether no packet passes in this direction."""
         cuts, down = self.cuts, self.down
         return bool(
             (cuts and (source, target) in cuts) or (down and (source in down or target in down))
         )
 
     def heal(self) -> None:
-        """Everything gets through again, what is stuck included."""
+        """Undo all cuts; stuck bytes arrive."""
         self.cuts.clear()
         self.flush()
 
     def flush(self) -> None:
-        """Send again what was stuck and is not any more."""
+        """Send stuck bytes again whose way is free."""
         for end in list(self.ends):
             end.retransmit()
 
     def clear(self) -> None:
-        """Forget every connection."""
+        """Drop all connections."""
         self.listeners.clear()
         self.ends.clear()
 
     def later(self, delay_s: float, action: Callable[..., None], *args: object) -> None:
-        """Something in the network itself."""
+        """Run an action of the network itself later."""
         scheduler = self.scheduler
         scheduler.at(scheduler.now + delay_s, self.ground, SimHandle(action, args, self.context))
 
     def kill(self, process: Process) -> None:
-        """Its sockets are closed by the kernel, if there is power to tell anybody."""
+        """Close the sockets of a process. Peers are told only if the machine has power."""
         for address in [a for a, s in self.listeners.items() if s.process is process]:
             del self.listeners[address]
         for end in [end for end in self.ends if end.process is process]:
             end.die()
 
     def dial(self, dialler: "SimSocket", address: Address, done: "asyncio.Future[None]") -> None:
-        """A SYN, repeated until it is answered or its sender gives up."""
+        """Send a SYN repeatedly, until it is answered or the dialler gives up."""
         if done.done() or dialler.process.is_dead:
             return
         source, target = dialler.host, address[0]
@@ -135,7 +135,7 @@ def _fail(done: "asyncio.Future[Any]", error: BaseException) -> None:
 
 
 class End:
-    """One end of a connection: what arrived and was not read, and what was sent and is stuck."""
+    """One end of a connection: received bytes that were not read, and sent bytes that are stuck."""
 
     def __init__(self, wires: Wires, process: Process, host: str) -> None:
         self.wires = wires
@@ -144,7 +144,7 @@ class End:
         self.other: End
         self.received = bytearray()
         self.is_finished = False
-        """The other end hung up, and all that it sent before has arrived."""
+        """Whether the other end closed, and all bytes that it sent before have arrived."""
         self.is_broken = False
         self.is_closed = False
         self.stuck: deque[bytes | None] = deque()
@@ -154,11 +154,11 @@ class End:
 
     @property
     def waiting_bytes(self) -> int:
-        """What the network has not taken yet."""
+        """Return the number of bytes that the network has not taken."""
         return sum(len(piece) for piece in self.stuck if piece) if self.stuck else 0
 
     def send(self, piece: bytes | None) -> None:
-        """Put bytes on the wire; None hangs up behind them."""
+        """Send bytes; None closes the stream after the earlier bytes."""
         if self.is_broken or self.is_closed or self.process.is_dead:
             return
         if piece is None:
@@ -170,7 +170,8 @@ class End:
 
     def _hold(self, piece: bytes | None) -> None:
         if self.is_closed and self not in self.wires.ends:
-            # It hung up behind a cut, and nobody is left who would say so again: a probe finds nobody.
+            # The sender closed behind a cut, and no process is left to repeat that. A later keepalive probe breaks the
+            # connection.
             self.wires.later(KEEPALIVE_S, self.other.break_off)
             return
         self.stuck.append(piece)
@@ -183,7 +184,7 @@ class End:
             self.break_off()
 
     def retransmit(self) -> None:
-        """The way is free again: soon all goes out that was stuck."""
+        """Send all stuck bytes soon, because the way is free again."""
         if self.stuck and not self.wires.is_cut(self.host, self.other.host):
             self.wires.later(self.wires.rng.uniform(0, RETRANSMIT_S), self._resend)
 
@@ -208,25 +209,25 @@ class End:
         wires = self.wires
         scheduler = wires.scheduler
         arrives = scheduler.now + wires.delay_s()
-        # In the order in which they were sent.
+        # Keep the order of sending.
         if arrives < self._last + 1e-6:
             arrives = self._last + 1e-6
         self._last = arrives
         scheduler.at(arrives, wires.ground, SimHandle(self._arrive, (piece,), wires.context))
 
     def _arrive(self, piece: bytes | None) -> None:
-        """At the other end."""
+        """Deliver bytes at the other end."""
         if self.wires.is_cut(self.host, self.other.host):
             self._hold(piece)
             return
         if self.stuck:
-            # What was sent later must not overtake what is stuck.
+            # Later bytes must not overtake stuck ones.
             self.stuck.append(piece)
             return
         self.other.take(piece)
 
     def take(self, piece: bytes | None) -> None:
-        """Bytes from the other end, or its hanging up."""
+        """Take bytes, or the close, from the other end."""
         if self.process.is_dead or self.is_closed:
             if piece is not None:
                 self.other.break_soon()
@@ -238,7 +239,7 @@ class End:
         self.on_bytes()
 
     def break_soon(self) -> None:
-        """A reset is on its way here."""
+        """Let a reset arrive soon."""
         if not self.is_broken:
             self.wires.later(self.wires.delay_s(), self._reset)
 
@@ -249,17 +250,17 @@ class End:
             self.break_off()
 
     def break_off(self) -> None:
-        """The kernel says that the connection is gone."""
+        """Break the connection, as the kernel does."""
         if not self.is_broken and not self.process.is_dead:
             self.is_broken = True
             self.stuck.clear()
-            # If the other end is not told of it, and says nothing itself, a probe tells it.
+            # The other end may get no reset, and may send nothing itself. A keepalive probe then breaks its connection.
             self.wires.later(KEEPALIVE_S, self.other.break_off)
             self.on_bytes()
         self.wires.ends.pop(self, None)
 
     def abort(self) -> None:
-        """Its owner closes it at once; what is stuck is lost."""
+        """Close at once; stuck bytes are lost."""
         self.wires.ends.pop(self, None)
         if not self.is_closed and not self.is_broken:
             self.stuck.clear()
@@ -267,13 +268,14 @@ class End:
         self.is_closed = True
 
     def die(self) -> None:
-        """The process is gone."""
+        """End the connection of an ended process."""
         self.stuck.clear()
         self.wires.ends.pop(self, None)
         if self.is_closed:
             return
         if self.host in self.wires.down:
-            # Nobody is told: who sends nothing learns it from a probe that is not answered, or answered by a stranger.
+            # No packet tells the other end. If it sends nothing, a keepalive probe fails, because the address is dead
+            # or new.
             self.wires.later(KEEPALIVE_S, self.other.break_off)
         else:
             self.other.break_soon()
@@ -298,7 +300,7 @@ def _tampered(piece: bytes, rng: "Random") -> list[bytes | None]:
 
 
 class SimSocket:
-    """Stands in for ``socket.socket``."""
+    """Replaces ``socket.socket``."""
 
     family = socket.AF_INET
     type = socket.SOCK_STREAM
@@ -315,10 +317,10 @@ class SimSocket:
         self.is_closed = False
 
     def setblocking(self, flag: bool) -> None:
-        """They never block."""
+        """Do nothing: simulated sockets never block."""
 
     def setsockopt(self, *options: object) -> None:
-        """The simulated kernel does what the options ask for anyway."""
+        """Do nothing: the simulated network always behaves as the options request."""
 
     def bind(self, address: Address) -> None:
         self.address = address
@@ -335,14 +337,14 @@ class SimSocket:
         return (self.end.other.host, MACHINE_PORT)
 
     def take(self, end: End) -> None:
-        """Somebody dialled."""
+        """Add an incoming connection."""
         accepted = SimSocket(self.wires, self.process, self.host)
         accepted.end = end
         self.backlog.append(accepted)
         self.notify()
 
     def notify(self) -> None:
-        """Let the owner know that there is somebody to accept."""
+        """Tell the owner that there is a connection to accept."""
         if self.on_readable is not None and self.loop is not None:
             self.loop.call_soon(self._call_owner)
 
@@ -364,14 +366,14 @@ class SimSocket:
         self.is_closed = True
 
     def detach(self) -> End:
-        """A transport takes the connection over."""
+        """Give the connection to a transport."""
         end, self.end = self.end, None
         assert end is not None, "a socket that is not connected"
         return end
 
 
 class SimTransport(asyncio.Transport):
-    """A connection under a protocol."""
+    """A transport over a simulated connection."""
 
     def __init__(self, loop: "NetLoop", end: End, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -447,7 +449,7 @@ class SimTransport(asyncio.Transport):
         self._lose(None)
 
     def close(self) -> None:
-        """What is stuck may still leave."""
+        """Close; stuck bytes may still be sent."""
         if not self._is_closing:
             self._is_closing = True
             self._end.send(None)
@@ -455,7 +457,7 @@ class SimTransport(asyncio.Transport):
 
 
 class NetLoop(SimLoop):
-    """A thread of a process that has a network."""
+    """A thread of a process with a network."""
 
     async def getaddrinfo(self, host: str, port: int, **named: Any) -> list[Any]:  # type: ignore[override]
         del named

@@ -28,32 +28,32 @@ from tests.sim.cluster.wires import Wires
 TOPIC = "t"
 FIRST_LEADERS_S = 30.0
 LATER_CHANCE = 0.5
-"""Of a seed to have any of what came later; then, ``LATER_PART_CHANCE`` is that of each."""
+"""The chance that a seed has any of the later parts; ``LATER_PART_CHANCE`` is then that of each part."""
 LATER_PART_CHANCE = 0.7
 WHOLE_S = 120.0
-"""Virtual seconds after the last fault within which everything must be led, writable and in sync.
+"""The virtual seconds after the last fault until all partitions must be led, writable and in sync.
 
-A node of some runs takes 20 kB/s of what is moved to it, and half a dozen moves of every topic may be under way.
+In some runs a node gets moved replicas at 20 kB/s, and several moves of each topic may be in progress.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run is made of, besides its seed. ``seconds``: virtual, of faults."""
+    """The parameters of a run besides its seed. ``seconds`` are virtual, and have the faults."""
 
     nodes: int = 3
-    """Voters."""
+    """The number of voters."""
     observers: int | None = None
-    """Nodes that joined without a vote; None: drawn from the seed."""
+    """The number of nodes without a vote; None means that the seed decides."""
     seconds: float = 15.0
     partitions: int = 2
     kinds: tuple[str, ...] = ()
-    """Of faults; empty: drawn from the seed."""
+    """The kinds of faults; if empty, the seed decides."""
     parts: tuple[str, ...] | None = None
-    """Names of ``tests.sim.cluster.parts.PARTS``; None: drawn from the seed."""
+    """Names of ``tests.sim.cluster.parts.PARTS``; None means that the seed decides."""
 
     def command(self, seed: int) -> str:
-        """The command that replays a run."""
+        """Return the command that replays a run."""
         words = [f"python -m tests.sim.cluster --seed {seed}"]
         default = Options()
         words += [
@@ -71,7 +71,7 @@ class Options:
 
 
 class World:
-    """One run. ``problems``: what was broken, the first one first."""
+    """One run; ``problems`` has what went wrong, the first problem first."""
 
     def __init__(self, seed: int, options: Options) -> None:
         self.seed = seed
@@ -85,7 +85,7 @@ class World:
         self.node_ids = tuple(range(1, options.nodes + observers + 1))
         self.lag_ms_max = self.rng.choice((2_000, 10_000))
         self.housekeeping_ms = self.rng.choice((500, 2_000))
-        """Between two looks for segments to close, to compact, to forget."""
+        """The time in ms between two checks for segments to close, to compact and to delete."""
         self.log_bytes_max = self.rng.choice((3_000, 8_000, 64 << 20))
         self.topic_id = ""
         self.disk_ms = self.rng.choice((0.2, 2.0, 8.0))
@@ -104,12 +104,12 @@ class World:
         self.client_loop = self.client_process.loop()
         self.clients = Clients(self)
         self.later = self._draw_later()
-        """Parts and kinds of faults from a chance of their own: other seeds run as they did before these came."""
+        """The later parts and faults, from a separate random generator: old seeds must give the same runs."""
         chosen = self._draw_parts() if options.parts is None else options.parts
         self.parts = [PARTS[name](self) for name in chosen]
         self.faults = Faults(self)
         if self.faults.strikes_any({"upgrade"}):
-            # Nothing holds against wrong clocks before the release that compares them.
+            # Releases that do not compare clocks keep no promise under wrong clocks.
             clocks = CLOCKS_LEVEL if self.faults.strikes_any({"wrong_clock"}) else 0
             least = max([ELIGIBLE_LEVEL, clocks, *(part.level for part in self.parts)])
             if least < FEATURE_LEVEL_MAX:
@@ -125,7 +125,7 @@ class World:
         rng = Random(f"{self.seed} later")
         if rng.random() >= LATER_CHANCE:
             return frozenset()
-        # In the order in which they came: the next one changes nothing for those before it.
+        # Draw in the order of addition, so that a new part does not change the draws of earlier ones.
         names = (
             *(*LATER_PARTS[:1], *LATER_KINDS[:2], *LATER_PARTS[1:6], *LATER_KINDS[2:3]),
             *(*LATER_PARTS[6:], *LATER_KINDS[3:]),
@@ -134,27 +134,27 @@ class World:
 
     @property
     def digest(self) -> str:
-        """Hash over the sequence of all events so far."""
+        """Return a hash over the sequence of all events so far."""
         return f"{self.scheduler.digest & (1 << 64) - 1:016x}"
 
     @property
     def history(self) -> History:
-        """What clients of the first topic did."""
+        """Return the history of the first topic's clients."""
         return self.clients.history
 
-    # What machines and faults ask.
+    # Methods for machines and faults.
 
     def next_incarnation(self) -> int:
-        """Larger than any before."""
+        """Return an incarnation larger than all before."""
         self._incarnations += 1
         return self._incarnations
 
     def take_incarnation(self, number: int) -> None:
-        """A node ended as this one: to outlive its own it takes the next number, and no later wall time is the same."""
+        """Note that a node ended with this incarnation; later ones must be larger, whatever the wall clock is."""
         self._incarnations = max(self._incarnations, number)
 
     def work_ms(self) -> float:
-        """How long a job on a worker thread takes: it waits for the disk."""
+        """Return the time of a job on a worker thread, which waits for the disk, in ms."""
         random = self.rng.random
         work_ms = -self.disk_ms * log(1.0 - random())
         if self.slow_disk_chance and random() < self.slow_disk_chance:
@@ -162,11 +162,11 @@ class World:
         return work_ms
 
     def note(self, what: str) -> None:
-        """A line of the run's story."""
+        """Add a line to the report of the run."""
         self.lines.append(f"{self.scheduler.now:9.4f} {what}")
 
     def fail(self, what: str) -> None:
-        """An invariant is broken."""
+        """Note a broken invariant, and end the run."""
         self.problems.append(f"{self.scheduler.now:.4f} {what}")
         self.scheduler.stop()
 
@@ -186,9 +186,9 @@ class World:
     # The run.
 
     def run(self, *, is_frozen: bool = False) -> list[str]:
-        """To the end, or to the first problem. ``is_frozen``: what was there before is out of ``gc``'s sight."""
+        """Run to the end or to the first problem. ``is_frozen`` means that ``gc.freeze`` was called."""
         report, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
-        # What was there before is none of the garbage that is looked for in the end.
+        # Earlier objects are no garbage of this run.
         if not is_frozen:
             gc.freeze()
         try:
@@ -225,7 +225,7 @@ class World:
             name=TOPIC,
             partition_count=self.options.partitions,
             replication_factor=min(3, len(self.node_ids)),
-            # Batches of some clients say that they are of 1970.
+            # Some clients send batches with timestamps of 1970; retention must not delete them.
             configs={"min.insync.replicas": "2", "retention.ms": "-1"},
         )
         self.topic_id = await self.create(topic)
@@ -254,7 +254,7 @@ class World:
         self.scheduler.stop()
 
     async def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait for it."""
+        """Wait until the condition is true."""
         deadline = self.scheduler.now + seconds
         while not condition():
             if self.scheduler.now > deadline:
@@ -262,7 +262,7 @@ class World:
             await asyncio.sleep(0.02)
 
     async def create(self, topic: NewTopic) -> str:
-        """A topic, before anything goes wrong; returns its id."""
+        """Create a topic before any fault; return its id."""
         while True:
             process = self.machines[1].process
             assert process is not None
@@ -282,7 +282,7 @@ class World:
         )  # fmt: skip
 
     def is_whole(self) -> bool:
-        """Every partition is led by a running node, its isr is everybody, and it stays where it is."""
+        """Return whether every partition has a running leader and all replicas in its isr, and is not being moved."""
         if not self._is_up():
             return False
         image = self.checker.newest_image()
@@ -301,9 +301,9 @@ class World:
         return is_upgraded and all(part.is_settled() for part in self.parts) and self.is_whole()
 
     def _is_even(self) -> bool:
-        """Replicas are equally far, and nobody has anything of one that is not its own.
+        """Return whether all replicas have the same end, and no node has files of a partition that it does not hold.
 
-        A follower may start above its leader: an earlier one deleted records, and was gone before all had heard of it.
+        A follower may start above its leader: an earlier leader deleted records, and ended before all replicas knew.
         """
         image = self.checker.newest_image()
         for key, state in image.partitions.items():
@@ -328,7 +328,7 @@ class World:
         return True
 
     def _bury(self) -> None:
-        """Collect what is left, whose ``finally`` blocks run now and have nothing to run on."""
+        """Collect the garbage of the run; its ``finally`` blocks run now, and can reach no loop."""
         for machine in self.machines.values():
             if machine.process is not None:
                 machine.process.is_dead = True
@@ -344,14 +344,14 @@ class World:
         self.wires.clear()
         self.buried.clear()
         for _ in range(3):
-            # What a first round closes may have held more.
+            # The first collection may have freed more tasks.
             self.scheduler.clear()
             if not gc.collect():
                 break
 
 
 def run_world(seed: int, options: Options | None = None) -> World:
-    """A whole run; see ``problems``."""
+    """Run a seed to its end; see ``problems``."""
     world = World(seed, options or Options())
     world.run()
     return world

@@ -1,1 +1,1 @@
-"""Consumer groups in the simulation of a whole cluster: members and REST consumers that break down while nodes do."""
+"""Simulate consumer groups in a whole cluster: members and REST consumers break down while nodes do."""

@@ -1,4 +1,4 @@
-"""``python -m tests.sim.groups --seeds 0:100``: many runs; a failure prints the command that replays it."""
+"""Run many simulations: ``python -m tests.sim.groups --seeds 0:100``. A failure prints the command that replays it."""
 
 import argparse
 import logging
@@ -13,7 +13,7 @@ from tests.sim.groups.world import GroupOptions, GroupWorld
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line."""
+    """Return the parsed command line."""
     default = GroupOptions()
     parser = argparse.ArgumentParser(prog="python -m tests.sim.groups", description=__doc__)
     parser.add_argument("--seeds", default="0:50", help="first:end")
@@ -30,7 +30,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run seeds; the exit code says whether one failed."""
+    """Run the seeds; the exit code is 1 if one failed."""
     parsed = parse(sys.argv[1:])
     options = GroupOptions(
         nodes=parsed.nodes,
@@ -68,7 +68,7 @@ def main() -> int:
 
 
 def run(seed: int, options: GroupOptions) -> GroupWorld:
-    """One run; what it raises is a problem like others."""
+    """Run one seed; an exception of the run becomes a problem."""
     world = GroupWorld(seed, options)
     try:
         world.run()
@@ -79,7 +79,7 @@ def run(seed: int, options: GroupOptions) -> GroupWorld:
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Sets of strings must be walked through in the same order in every process.
+        # Sets of strings must be iterated in the same order in every process.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.sim.groups", *sys.argv[1:]])
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""How members reach the simulated cluster: through the ports that the HTTP server is built from, on any node."""
+"""Access of members to the simulated cluster: through the ports from which the HTTP server is built, on any node."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE_S = 8.0
-"""A member's connection; longer than any node makes it wait."""
+"""The timeout of a member's call, longer than any wait at a node."""
 FETCH_BYTES = 1 << 14
 REST_WAIT_MS = 200
 
 
 class SimCalls:
-    """Calls to any node that runs."""
+    """Calls to any running node."""
 
     def __init__(self, world: "World", group: str) -> None:
         self._world = world
@@ -67,7 +67,8 @@ class SimCalls:
         except FateUnknownError as error:
             raise UnknownError(str(error)) from error
         except CorruptBatchError as error:
-            # A reader checks what it gets: one machine may have flipped bits, and so may the network.
+            # A fault may have damaged the bytes: bits flipped on a disk, or in the network. Only the client notices
+            # that.
             if not self._world.faults.has_lost_any and not self._world.wires.tampered:
                 raise
             raise UnknownError(str(error)) from error
@@ -80,7 +81,7 @@ class SimCalls:
             raise RefusedError(str(error)) from error
 
     async def committed(self) -> dict[int, int]:
-        """By partition."""
+        """Return the committed offset of each partition."""
 
         async def ask(ports: Ports) -> dict[int, int]:
             try:
@@ -93,7 +94,7 @@ class SimCalls:
 
 
 class SimGroupApi(SimCalls):
-    """A ``GroupApi``."""
+    """An implementation of ``GroupApi``."""
 
     def __init__(self, world: "World", group: str, *, assignor: str, session_s: float) -> None:
         super().__init__(world, group)
@@ -101,7 +102,7 @@ class SimGroupApi(SimCalls):
         self._session_ms = int(session_s * 1000)
 
     async def heartbeat(self, beat: Beat) -> Assigned:
-        """Join, stay, leave."""
+        """Join, stay or leave."""
         is_new = beat.epoch == 0
         sent = Heartbeat(
             group_id=self.group,
@@ -124,7 +125,7 @@ class SimGroupApi(SimCalls):
         )
 
     async def commit(self, member: str, epoch: int, offsets: dict[int, int]) -> None:
-        """As a member."""
+        """Commit offsets as a member."""
         sent = to_commit(offsets)
         await self._ask(
             lambda ports: ports.groups.commit(
@@ -133,7 +134,7 @@ class SimGroupApi(SimCalls):
         )
 
     async def fetch(self, partition: int, offset: int) -> list[str]:
-        """From any replica."""
+        """Return records from any replica."""
         request = FetchRequest(
             topic=TOPIC,
             partition=partition,
@@ -152,10 +153,10 @@ class SimGroupApi(SimCalls):
 
 
 class SimRestApi(SimCalls):
-    """A ``RestApi``."""
+    """An implementation of ``RestApi``."""
 
     async def create(self, name: str) -> None:
-        """Once."""
+        """Create the consumer, or accept an existing one."""
         new = NewConsumer(
             instance=name,
             format="json",
@@ -174,15 +175,15 @@ class SimRestApi(SimCalls):
         await self._ask(ask)
 
     async def subscribe(self, name: str) -> None:
-        """To the topic."""
+        """Subscribe to the topic."""
         await self._ask(lambda ports: ports.consumers.subscribe(self.group, name, (TOPIC,), None))
 
     async def delete(self, name: str) -> None:
-        """It goes."""
+        """Delete the consumer."""
         await self._ask(lambda ports: ports.consumers.delete(self.group, name))
 
     async def records(self, name: str) -> list[tuple[int, int, str]]:
-        """What comes next."""
+        """Return the next records."""
 
         async def ask(ports: Ports) -> list[tuple[int, int, str]]:
             delivered = await ports.consumers.records(
@@ -197,12 +198,12 @@ class SimRestApi(SimCalls):
         return await self._ask(ask)
 
     async def assignments(self, name: str) -> frozenset[int]:
-        """What it reads from."""
+        """Return the partitions that it reads."""
         found = await self._ask(lambda ports: ports.consumers.assignments(self.group, name))
         return frozenset(partition for _, partition in found)
 
     async def seek(self, name: str, offsets: dict[int, int]) -> None:
-        """Go on from there."""
+        """Set the positions."""
         seeks = [
             Seek(topic=TOPIC, partition=partition, offset=offset)
             for partition, offset in sorted(offsets.items())
@@ -210,12 +211,12 @@ class SimRestApi(SimCalls):
         await self._ask(lambda ports: ports.consumers.seek(self.group, name, seeks))
 
     async def commit(self, name: str) -> None:
-        """What was delivered."""
+        """Commit the delivered records."""
         await self._ask(lambda ports: ports.consumers.commit(self.group, name, None))
 
 
 def to_commit(offsets: dict[int, int]) -> list[OffsetToCommit]:
-    """As ports take it."""
+    """Return offsets in the form that ports take."""
     return [
         OffsetToCommit(topic=TOPIC, partition=partition, offset=offset)
         for partition, offset in sorted(offsets.items())
@@ -223,7 +224,7 @@ def to_commit(offsets: dict[int, int]) -> list[OffsetToCommit]:
 
 
 def records_of(batches: bytes, start: int, end: int) -> list[tuple[int, str]]:
-    """(offset, value) of the records in [start, end)."""
+    """Return (offset, value) of the records in [start, end)."""
     found = []
     for position, header in iterate_batches(batches):
         columns = decode_columns(batches, header, position, bytes_max=1 << 20)

@@ -1,6 +1,6 @@
-"""A few seeds of consumer groups in a simulated cluster; ``python -m tests.sim.groups`` runs any number.
+"""Run a few seeds of consumer groups in a simulated cluster; ``python -m tests.sim.groups`` runs any number.
 
-Seeds that once found something stand in ``seeds.txt``, a line each: the number, then what it found.
+``seeds.txt`` has seeds that once found a fault, one per line: the number, and the fault.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""One run: a simulated cluster, writers, and two groups that read it: members of their own, and REST consumers too.
+"""One run: a simulated cluster, writers, and two groups of readers: members, and members with REST consumers.
 
-The judge is ``tests.support.groups.checker``, from what members saw; besides, every image is looked at from inside.
+``tests.support.groups.checker`` checks what members saw. In addition, every image is checked.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from tests.support.groups.members import Clock, Habits, Member, RefusedError, Un
 from tests.support.groups.rest_members import RestMember
 
 DRAIN_S = 60.0
-"""Virtual seconds after the last fault within which everything is read and committed."""
+"""The virtual seconds after the last fault within which all records must be read and committed."""
 ASSIGNORS = ("sticky", "range", "roundrobin")
 
 NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
@@ -31,7 +31,7 @@ NO_OFFSETS: Map[PartitionKey, CommittedOffset] = Map()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions(Options):
-    """What a run is made of. ``members``: of the first group; ``consumers``: REST consumers, in the second."""
+    """The parameters of a run. ``members`` are in the first group, ``consumers`` are REST consumers in the second."""
 
     partitions: int = 4
     parts: tuple[str, ...] | None = ()
@@ -39,7 +39,7 @@ class GroupOptions(Options):
     consumers: int = 3
 
     def command(self, seed: int) -> str:
-        """The command that replays a run."""
+        """Return the command that replays a run."""
         words = [f"python -m tests.sim.groups --seed {seed}"]
         default = GroupOptions()
         words += [
@@ -54,20 +54,20 @@ class GroupOptions(Options):
 
 @dataclass(slots=True)
 class Troop:
-    """A group and those who live in it."""
+    """A group and its members."""
 
     group: str
     history: GroupHistory = field(default_factory=GroupHistory)
     members: list[Member | RestMember] = field(default_factory=list)
 
     def settle(self) -> None:
-        """No breakdowns from now on."""
+        """Stop the members' breakdowns."""
         for member in self.members:
             member.is_calm = True
 
 
 class GroupClients(Clients):
-    """Writers, and members of two groups."""
+    """Writers, and the members of two groups."""
 
     def __init__(self, world: "GroupWorld") -> None:
         super().__init__(world)
@@ -106,13 +106,13 @@ class GroupClients(Clients):
         self.troops[troop].members.append(member)
 
     def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-        """Writers are counted: they come to an end. Keys would not: more partitions end what they stand for."""
+        """Return all clients. None writes with a key: a new partition would make its fate unknown."""
         writers = (self._write_plain, self._write_plain, self._write_plain)
         members = [member.run for troop in self.troops for member in troop.members]
         return [*(self._counted(writer) for writer in writers), self._grow_topic, *members]
 
     async def _grow_topic(self) -> None:
-        """Now and then the topic gets more partitions, which belong to somebody, too."""
+        """Add partitions to the topic from time to time; they must be assigned, too."""
         await asyncio.sleep(self._rng.uniform(0, 3 * self.world.options.seconds))
         if self._is_over:
             return
@@ -121,7 +121,7 @@ class GroupClients(Clients):
         self.call(lambda ports: ports.metadata.add_partitions(TOPIC, count))
 
     async def finish(self) -> None:
-        """Writers come to an end, then members."""
+        """Wait for the end of the writers, and then of the members."""
         for troop in self.troops:
             troop.settle()
         await super().finish()
@@ -130,7 +130,7 @@ class GroupClients(Clients):
                 await self._drain(troop)
 
     def _ends(self) -> dict[int, int]:
-        """Where the partitions end now: a write in doubt may be committed late."""
+        """Return the present end of each partition. It may still rise by writes of unknown fate."""
         topic_id, ledgers = self.world.topic_id, self.world.checker.ledgers
         return {
             partition: ledgers[topic_id, partition].end
@@ -174,7 +174,7 @@ class GroupClients(Clients):
         )
 
     def _knows(self, member: Member | RestMember, group: Group) -> bool:
-        """A member works on what the group says."""
+        """Return whether a member's state is that of the group."""
         held = next(m.held for m in group.members if m.member_id == member.name)
         own = {number for _, number in partitions_of(held)}
         return not isinstance(member, Member) or member.owned == own
@@ -204,7 +204,7 @@ class GroupClients(Clients):
 
 
 class GroupChecker(Checker):
-    """What every image says of groups, too."""
+    """Also checks the groups in every image."""
 
     def _on_image(self, process: NodeProcess, image: Image) -> None:
         before = self._newest
@@ -243,7 +243,7 @@ class GroupChecker(Checker):
 
 
 def partitions_of(held: PartitionSet) -> set[tuple[str, int]]:
-    """One by one."""
+    """Return the partitions of a set, one by one."""
     return {(topic_id, number) for topic_id, numbers in held for number in numbers}
 
 
@@ -260,7 +260,7 @@ class GroupWorld(World):
 
     @property
     def harms(self) -> list[str]:
-        """What members suffered."""
+        """Return the breakdowns of members."""
         return [
             harm
             for troop in self.clients.troops
@@ -270,7 +270,7 @@ class GroupWorld(World):
 
 
 def run_group_world(seed: int, options: GroupOptions | None = None) -> GroupWorld:
-    """A whole run; see ``problems``."""
+    """Run a seed to its end; see ``problems``."""
     world = GroupWorld(seed, options or GroupOptions())
     world.run()
     return world

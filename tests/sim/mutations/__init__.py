@@ -1,1 +1,1 @@
-"""Guards of the production code, taken out one by one: does the simulation notice?"""
+"""Remove guards of the production code one by one; the simulation must fail without each."""

@@ -1,16 +1,16 @@
-"""Guards of the production code, taken out one by one: does the simulation notice?
+"""Remove guards of the production code one by one; the simulation must fail without each.
 
     python -m tests.sim.mutations                    every guard; writes the table to tests/sim/mutations/mutations.md
-    python -m tests.sim.mutations --only lease,crc   some of them; writes their rows, and keeps the others
-    python -m tests.sim.mutations --one lease        this process runs without the guard: for a look at a failure
+    python -m tests.sim.mutations --only lease,crc   some guards; writes their rows, and keeps the others
+    python -m tests.sim.mutations --one lease        this process runs without the guard, to examine a failure
 
-A mutation is a piece of source text of a module and what stands there instead. It is made while the module is
-imported, in a process of its own; no file is touched. A text that is not there exactly once is an error, so that the
-table cannot outlive the code. Tests of guards against the Raft library do the same within their process
+A mutation is a piece of a module's source text, and its replacement. It is applied when the module is imported, in a
+separate process; no file changes. It is an error if the text does not occur exactly once, so the table cannot become
+outdated. Tests of guards against the Raft library apply mutations within their process
 (``tests.sim.mutations.imports.imported_anew``).
 
-A guard that random faults cannot miss, since another one stands behind it, has a directed test instead: the same
-mutation, and the test must fail.
+Some guards stand before another guard, so that random faults do not reveal their absence. Such a guard has a directed
+test instead, which must fail with the mutation.
 """
 
 import argparse
@@ -28,13 +28,13 @@ from tests.sim.mutations.table import TABLE, Verdict, row, table
 ROOT = Path(__file__).parents[3]
 SEEDS_MAX = 400
 SECONDS_MAX = 3_600.0
-"""Real ones, for one guard: the bound that counts is that of seeds, which means the same on a busy machine."""
+"""The timeout per guard in real seconds. The limit that matters is the number of seeds."""
 FOUND = 1
-"""Exit code of a simulation that found something, and of pytest when a test failed."""
+"""The exit code of a simulation with a problem, and of pytest with a failed test."""
 
 
 def run_one(mutation: Mutation, seeds: str) -> int:
-    """In this process, which ends with the simulation's exit code."""
+    """Run in this process, which ends with the simulation's exit code."""
     sys.meta_path.insert(0, MutatingFinder(mutation))
     if mutation.by not in SIMULATIONS:
         import pytest  # noqa: PLC0415 - only where a test is the judge
@@ -42,7 +42,7 @@ def run_one(mutation: Mutation, seeds: str) -> int:
         return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", str(ROOT / mutation.by)]))
     stop = ["--stop"] if mutation.by == "raft" else []
     sys.argv = [mutation.by, "--seeds", seeds, *stop, *mutation.options]
-    # Imported here: the guard must be gone before anything is loaded.
+    # Import here: the guard must be removed before any module is loaded.
     if mutation.by == "raft":
         from tests.sim.raft.__main__ import main  # noqa: PLC0415
     else:
@@ -51,7 +51,7 @@ def run_one(mutation: Mutation, seeds: str) -> int:
 
 
 def judge(mutation: Mutation) -> Verdict:
-    """Run it in a process of its own."""
+    """Run the mutation in its own process; return the verdict."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "tests.sim.mutations", "--one", mutation.name]
     environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -98,7 +98,7 @@ def _symptom(output: str) -> str:
 
 
 def main() -> int:
-    """All of them, or some."""
+    """Run all mutations, or some."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.mutations", description=__doc__)
     parser.add_argument("--only", default="", help="names, comma separated")
     parser.add_argument("--one", help="run this one here")
@@ -113,7 +113,7 @@ def main() -> int:
         verdict = judge(mutation)
         verdicts.append(verdict)
         print(f"{row(verdict)} {verdict.seconds:.0f} s", flush=True)
-        # Row by row: a long run that is cut short has not been for nothing.
+        # Write each row at once, so that an interrupted run keeps its results.
         TABLE.write_text(table(TABLE.read_text(encoding="utf-8"), verdict), encoding="utf-8")
     missed = sum(verdict.seeds is None for verdict in verdicts)
     print(f"{len(verdicts)} guards, {missed} whose absence nobody noticed")

@@ -1,4 +1,4 @@
-"""Imports of modules without a guard."""
+"""Import modules without a guard."""
 
 import importlib.abc
 import importlib.machinery
@@ -12,7 +12,7 @@ from tests.sim.mutations.mutation import Mutation, mutated
 
 
 class _MutatingLoader(importlib.machinery.SourceFileLoader):
-    """Compiles another text than the file's."""
+    """Loads a module from a changed source text."""
 
     mutation: Mutation
 
@@ -23,7 +23,7 @@ class _MutatingLoader(importlib.machinery.SourceFileLoader):
 
 
 class MutatingFinder(importlib.abc.MetaPathFinder):
-    """Finds the mutated module, and those ``anew``, by their source: a compiled one may lie beside it."""
+    """Finds the mutated module and those ``anew`` by their sources, even if compiled modules exist."""
 
     def __init__(self, mutation: Mutation, anew: Sequence[str] = ()) -> None:
         self._mutation = mutation
@@ -53,9 +53,9 @@ def _is_among(name: str, packages: Sequence[str]) -> bool:
 
 @contextmanager
 def imported_anew(mutation: Mutation, *packages: str) -> Iterator[None]:
-    """Within, an import of these packages, or modules, makes other ones, one of them without the guard.
+    """Within the block, imports of these packages or modules create new modules, one of them without the guard.
 
-    They are made of the sources, also where there are compiled ones. Afterwards all is as it was.
+    The new modules come from the sources, even if compiled modules exist. After the block the old modules are back.
     """
 
     def found() -> dict[str, types.ModuleType]:

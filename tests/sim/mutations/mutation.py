@@ -1,19 +1,19 @@
-"""A guard, and the text of the code without it."""
+"""A guard, and the change of the source text that removes it."""
 
 from dataclasses import dataclass
 
 SIMULATIONS = frozenset({"cluster", "raft"})
 
 Cut = tuple[str, str, str]
-"""(module, old, new)"""
+"""A change: (module, old text, new text)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutation:
-    """One guard. ``old`` → ``new`` in the source of ``module``; ``more``: likewise, where it stands in several places.
+    """One guard. In the source of ``module``, ``old`` is replaced by ``new``; ``more`` has further changes.
 
-    ``by``: one of ``SIMULATIONS``, which must notice, or the test that must fail. ``options``: of the simulation, say
-    kinds of faults that make the guard matter, so that fewer seeds do.
+    ``by`` is one of ``SIMULATIONS``, which must find a problem, or the test that must fail. ``options`` are for the
+    simulation, for example the kinds of faults for which the guard matters, so that fewer seeds are needed.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Mutation:
 
     @property
     def cuts(self) -> tuple[Cut, ...]:
-        """All of it."""
+        """Return all changes."""
         return ((self.module, self.old, self.new), *self.more)
 
 
 def mutated(source: str, mutation: Mutation, module: str) -> str:
-    """The module's source without the guard."""
+    """Return the source of a module without the guard."""
     for old, new in (cut[1:] for cut in mutation.cuts if cut[0] == module):
         count = source.count(old)
         if count != 1:

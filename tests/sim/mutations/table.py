@@ -1,4 +1,4 @@
-"""What became of each guard's absence, as the table beside tells it."""
+"""The table with the result of each guard's removal."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ TABLE = Path(__file__).with_name("mutations.md")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one guard's absence. ``seeds``: how many it took; None: nobody noticed."""
+    """The result of one guard's removal. ``seeds`` is the number of seeds until a problem, or None."""
 
     mutation: Mutation
     seeds: int | None
@@ -20,7 +20,7 @@ class Verdict:
 
 
 def row(verdict: Verdict) -> str:
-    """One line of the table."""
+    """Return one line of the table."""
     mutation = verdict.mutation
     is_test = mutation.by.startswith("tests/")
     by = f"`{mutation.by}`" if is_test else mutation.by
@@ -43,7 +43,7 @@ runs it took, the failing one included, beginning at seed 0. A row is from the l
 
 
 def table(kept: str, verdict: Verdict) -> str:
-    """The table with this row anew, in the order of ``MUTATIONS``; rows of guards that are no more are left out."""
+    """Return the table with this row replaced, in the order of ``MUTATIONS``, without rows of removed guards."""
     rows = {line.split(" ", 2)[1]: line for line in kept.splitlines() if line.startswith("| ")}
     rows[verdict.mutation.name] = row(verdict)
     names = [mutation.name for mutation in MUTATIONS]

@@ -1,4 +1,4 @@
-"""The list of guards, held to the code: a guard whose text has changed must be looked at again."""
+"""Compare the list of guards with the code: a guard whose text has changed must be reviewed."""
 
 from pathlib import Path
 

@@ -2,7 +2,7 @@
 
     python -m tests.sim.raft --seeds 0:1000 [--voters 5] [--observers 1] [--wipe]
 
-A failure prints what was broken and the command that fails the same way again.
+A failure prints the broken invariant, and the command that repeats it.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from tests.sim.raft.world import World
 
 
 def main() -> int:
-    """Parse, run, report; the exit code says whether anything failed."""
+    """Run the seeds and report; the exit code is 1 if one failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.raft", description=__doc__)
     parser.add_argument("--seeds", default="0:200", help="first:end")
     parser.add_argument("--voters", type=int, default=3)

@@ -1,10 +1,10 @@
-"""What must hold after every event of the simulation, and at its end.
+"""The invariants that must hold after every event of the simulation, and at its end.
 
-- One Raft leader a term, and it holds every entry that was committed in an earlier term.
-- The committed log is one: an entry, once applied anywhere, is the same everywhere and for ever.
-- No index that a node committed or applied ever falls while it runs; its state is that of its applied index.
-- A success is true (the very entry, at that index, once); a definite failure was never applied; a barrier is not
-  older than what was acknowledged before it began; every callback comes exactly once.
+- A term has at most one Raft leader, which has every entry that was committed in an earlier term.
+- There is one committed log: an entry that was applied on one node is the same on all nodes, for ever.
+- The committed and the applied index of a running node never fall; its state is that of its applied index.
+- A reported success is true: the log has this entry at this index, once. A command with a definite failure was never
+  applied. A barrier is not older than what was acknowledged before it started. Each callback runs exactly once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class ViolationError(Exception):
 
 
 def fail(kind: str, *details: object) -> None:
-    """Report a broken invariant."""
+    """Raise a broken invariant."""
     raise ViolationError(kind, " ".join(map(str, details)))
 
 
 def chained(digest: bytes, entry: bytes) -> bytes:
-    """The state after one more command; a no-op leaves it as it is."""
+    """Return the state after one more command; a no-op does not change it."""
     if entry[:1] != COMMAND:
         return digest
     return hashlib.blake2b(digest + entry, digest_size=16).digest()
@@ -43,7 +43,7 @@ START = bytes(16)
 
 @dataclass(slots=True)
 class Operation:
-    """One command of a client. ``outcome``: "open", None for success, or the failure."""
+    """One command of a client. ``outcome`` is "open", None for success, or the failure."""
 
     entry: bytes
     peer_id: int
@@ -54,7 +54,7 @@ class Operation:
 
 
 class Checker:
-    """Knows the one true log. ``log[i]`` is the (term, command) at index ``i + 2``."""
+    """Has the one committed log; ``log[i]`` is the (term, command) at index ``i + 2``."""
 
     def __init__(self) -> None:
         self.log: list[tuple[int, bytes]] = []
@@ -67,15 +67,15 @@ class Checker:
 
     @property
     def last_index(self) -> int:
-        """Highest index that was applied anywhere."""
+        """Return the highest index that any node applied."""
         return len(self.log) + 1
 
     def digest_at(self, index: int) -> bytes:
-        """The state at an index."""
+        """Return the state at an index."""
         return self.digests[index - 1]
 
     def on_apply(self, node_id: int, node_term: int, entry: Entry) -> None:
-        """A node applies an entry."""
+        """Check an entry that a node applies."""
         command, index, term = entry
         if index == self.last_index + 1:
             self.log.append((term, command))
@@ -86,13 +86,13 @@ class Checker:
             fail("diverged", "node", node_id, "applied", entry, "but there is", expected)
 
     def on_restore(self, node_id: int, index: int, digest: bytes) -> None:
-        """A node loaded a snapshot."""
+        """Check a snapshot that a node loaded."""
         self.stats["restores"] += 1
         if index > self.last_index or digest != self.digest_at(index):
             fail("bad-state", "node", node_id, "restored index", index)
 
     def on_success(self, operation: Operation, index: int) -> None:
-        """A client is told that its entry is at this index."""
+        """Check a success that a client got, with the index of its entry."""
         if index > self.last_index or self.log[index - 2][1] != operation.entry:
             fail("false-success", operation, "at", index)
         if operation.entry[:1] != COMMAND and index < operation.acknowledged_before:
@@ -101,7 +101,7 @@ class Checker:
         self.stats["acknowledged"] += 1
 
     def check_peer(self, peer: Peer, core: RaftCore) -> None:
-        """After every event on a peer."""
+        """Check a peer after each of its events."""
         library = core.library
         applied, committed = library.applied_index, library.commit_index
         if applied < peer.applied_seen:
@@ -131,7 +131,7 @@ class Checker:
                 fail("leader-incomplete", peer.id, "term", term, "index", index)
 
     def check_end(self) -> None:
-        """When all is whole again."""
+        """Check the final state, after all faults have ended."""
         counts = Counter(command for _, command in self.log)
         for operation in self.operations.values():
             count = counts[operation.entry]

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated run: a seeded choice of faults at seeded moments."""
+"""Faults of a simulated run, at times that are drawn from the seed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HARD_KINDS = (
 
 
 class Faults:
-    """Strikes again and again until ``heal``."""
+    """Injects faults until ``heal``."""
 
     def __init__(self, world: World, *, has_wipes: bool) -> None:
         rng = world.rng
@@ -50,18 +50,18 @@ class Faults:
             self._kinds += ["wipe", "wipe"]
 
     def harden(self) -> None:
-        """Strike often, and at connections and snapshots above all."""
+        """Inject faults often, mostly into connections and snapshots."""
         self._gap_s = 0.12
         self._kinds = [*_HARD_KINDS, *self._kinds[:3]]
 
     def heal(self) -> None:
-        """Undo what lasts."""
+        """Undo all lasting faults."""
         for peer in self._world.peers:
             peer.paused_until = 0.0
             peer.files.capacity = None
 
     def strike(self) -> None:
-        """One fault, and the next one later."""
+        """Inject one fault, and plan the next one."""
         world, rng = self._world, self._world.rng
         if world.healed_at is not None:
             return
@@ -139,7 +139,7 @@ class Faults:
         peer.files.fail_next_sync("wal")
 
     def _wipe(self, peer: Peer, _until: float) -> None:
-        """At most a minority of voters may be without their directory at once."""
+        """Remove the directories of at most a minority of voters at a time."""
         world = self._world
         if not peer.is_voter:
             return

@@ -1,7 +1,7 @@
-"""The network of the simulation: one connection a pair, first in first out each way, lost as a whole.
+"""The network of the simulation: one connection per pair, in order in each direction, lost as a whole.
 
-Beyond what TCP does, single messages may be dropped inside a connection (``drop``): the guards must not depend on
-more than they need.
+Unlike TCP, it may also drop single messages of a connection (``drop``): the guards must not rely on more than they
+need.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORWARDED = ("apply_command", "apply_command_response")
 
 
 class Connection:
-    """``ends``: (dialer, acceptor). ``last``: when the latest message of each end arrives."""
+    """A connection. ``ends`` is (dialer, acceptor); ``last`` has the arrival time of each end's latest message."""
 
     def __init__(self, dialer: int, acceptor: int) -> None:
         self.ends = (dialer, acceptor)
@@ -26,7 +26,7 @@ class Connection:
 
 
 class Network:
-    """Carries messages between peers; ``cuts`` maps (from, to) to when the cut ends."""
+    """Carries messages between peers; ``cuts`` has the end time of each cut (from, to)."""
 
     def __init__(self, world: World) -> None:
         rng = world.rng
@@ -38,22 +38,22 @@ class Network:
         self.connections: list[Connection] = []
 
     def heal(self) -> None:
-        """No cuts, no drops, short delays."""
+        """End all cuts and drops; make delays short."""
         self.cuts.clear()
         self.latency_s, self.tail_s, self.drop = 0.005, 0.0, 0.0
 
     def delay(self) -> float:
-        """A random one-way delay."""
+        """Return a random delay of one direction, in s."""
         rng = self.world.rng
         tail = self.tail_s * rng.expovariate(1) if self.tail_s else 0.0
         return self.latency_s * (0.3 + rng.random()) + tail
 
     def live(self) -> list[Connection]:
-        """Connections that no end gave up."""
+        """Return the connections that no end has closed."""
         return [connection for connection in self.connections if connection.is_up]
 
     def transmit(self, connection: Connection, source: int, target: int, message: Message) -> None:
-        """Put a message on the wire."""
+        """Send a message."""
         world = self.world
         if world.rng.random() < self.drop and message["type"] not in _FORWARDED:
             return
@@ -92,7 +92,7 @@ class Network:
         peer.run(lambda core: core.receive(source, message))
 
     def sever(self, connection: Connection) -> None:
-        """Break a connection; each end notices at its own time."""
+        """Break a connection; each end notices it at a different time."""
         connection.is_up = False
         for end, other in (connection.ends, connection.ends[::-1]):
             self.world.at(0.6 * self.world.rng.random() ** 2, self._notice, connection, end, other)
@@ -105,7 +105,7 @@ class Network:
                 self.redial(peer, other, 0.05 + 0.2 * self.world.rng.random())
 
     def redial(self, peer: Peer, other: int, delay: float) -> None:
-        """Dial later."""
+        """Plan to dial again."""
         self.world.at(delay, self._dial, peer, peer.incarnation, other)
 
     def _dial(self, peer: Peer, incarnation: int, other: int) -> None:

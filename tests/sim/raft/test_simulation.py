@@ -1,4 +1,4 @@
-"""A modest number of seeds of the quorum's simulation; ``python -m tests.sim.raft`` runs as many as you like."""
+"""Run a few seeds of the quorum's simulation; ``python -m tests.sim.raft`` runs any number."""
 
 import importlib
 import logging
@@ -61,7 +61,7 @@ def test_a_single_voter_and_an_observer(seed: int) -> None:
     "guard", [pytest.param("sync", marks=pytest.mark.deep), "ownsync", "trim", "snapback"]
 )
 def test_the_simulation_finds_a_missing_guard(guard: str) -> None:
-    """A simulation that cannot fail proves nothing. Which seed finds it changes with every message that is saved."""
+    """A simulation that cannot fail proves nothing. The seed that finds the problem depends on all messages."""
     (mutation,) = (m for m in MUTATIONS if m.name == f"raft-{guard}")
     with imported_anew(mutation, "raft_meta.consensus", "tests.sim.raft"):
         world = importlib.import_module("tests.sim.raft.world")

@@ -1,8 +1,7 @@
-"""N production cores in one process on virtual time: the scheduler, the nodes, their disks and their clients.
+"""Several production cores in one process on virtual time: the scheduler, the nodes, their disks and their clients.
 
-One seed decides everything. A node is a real ``RaftCore`` with a real ``Wal`` and ``SnapshotStore`` on a file system
-in memory that loses unsynced bytes; it is ticked as the driver ticks it, after every input and when it says that it
-is due.
+One seed decides everything. A node is a real ``RaftCore`` with a real ``Wal`` and ``SnapshotStore``, on a memory file
+system that loses unsynced bytes. It is ticked as the driver ticks it: after every input, and when it is due.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 
 DIRECTORY = "/raft"
 RECOVERY_SECONDS = 12.0
-"""Virtual seconds within which a healed cluster must be whole again."""
+"""The virtual seconds within which a healed cluster must work again."""
 
 _CRASH_KINDS = frozenset({"write", "sync", "rename", "sync_directory", "create", "truncate"})
 
 
 class DigestMachine:
-    """A state machine whose state is a chained hash of its commands; padded so that it takes several pieces."""
+    """A state machine whose state is a chained hash of its commands, padded to several pieces of a snapshot."""
 
     def __init__(self, padding: int) -> None:
         self.digest = START
@@ -49,21 +48,21 @@ class DigestMachine:
         return b"%d" % index
 
     def publish(self) -> None:
-        """Nobody else looks."""
+        """Do nothing: there are no readers."""
 
     def snapshot(self) -> Callable[[], Iterable[bytes]]:
-        """The digest and the padding."""
+        """Return a function that returns the digest and the padding."""
         digest = self.digest
         return lambda: [digest, self._padding]
 
     def restore(self, chunks: Iterable[bytes]) -> None:
-        """Take over a state."""
+        """Replace the state."""
         self.digest = next(iter(chunks))
         self.on_restore(self.digest)
 
 
 class _WatchedCore(RaftCore):
-    """Tells the checker of every entry, no-ops included."""
+    """A core that reports every applied entry to the checker, including no-ops."""
 
     watch: Callable[[Entry], None]
 
@@ -73,7 +72,7 @@ class _WatchedCore(RaftCore):
 
 
 class Peer:
-    """One node: what survives a crash (``files``), the running core, and its side of the network."""
+    """One node: its files, which survive a crash, the running core, and its connections."""
 
     def __init__(self, world: World, node_id: int) -> None:
         self.world = world
@@ -94,17 +93,17 @@ class Peer:
 
     @property
     def is_voter(self) -> bool:
-        """Whether it votes."""
+        """Return whether the node votes."""
         return self.id in self.world.voters
 
     @property
     def is_member(self) -> bool:
-        """Whether its directory says that it may vote."""
+        """Return whether its directory says that it may vote."""
         record = load_record(self.files, DIRECTORY)
         return record is not None and record.state is BootstrapState.MEMBER
 
     def found(self, state: BootstrapState) -> None:
-        """A directory as the first boot leaves it."""
+        """Create a directory as after the first boot."""
         self.files.make_directory(DIRECTORY)
         self._record(state)
 
@@ -113,7 +112,7 @@ class Peer:
         store_record(self.files, DIRECTORY, record)
 
     def boot(self) -> None:
-        """Start from what is on disk."""
+        """Start from the state on disk."""
         world = self.world
         self.incarnation += 1
         self.applied_seen = self.committed_seen = 0
@@ -162,7 +161,7 @@ class Peer:
     # -- running
 
     def run(self, action: Callable[[RaftCore], None]) -> None:
-        """Do something to the core, then tick it soon, as the driver does."""
+        """Do something with the core; tick it soon, like the driver."""
         core = self.core
         if core is None:
             return
@@ -172,7 +171,7 @@ class Peer:
             self.kick()
 
     def kick(self) -> None:
-        """Tick soon."""
+        """Tick the core soon."""
         if not self._has_tick and self.core is not None:
             self._has_tick = True
             self.world.at(0.002 * self.world.rng.random(), self._tick, self.incarnation)
@@ -188,7 +187,7 @@ class Peer:
         core = self.core
         self._guarded(core.advance)
         if self.core is core:
-            # Right away, or with other events in between, another tick among them.
+            # Sync at once, or with other events in between, possibly another tick.
             world.at(world.rng.choice((0.0, 0.004)) * world.rng.random(), self._sync, incarnation)
             world.checker.check_peer(self, core)
             self._arm(core)
@@ -211,7 +210,7 @@ class Peer:
             self.kick()
 
     def _guarded(self, action: Callable[[], None]) -> None:
-        """The process dies of a simulated power cut, and of what its core raises when a disk fails."""
+        """Run an action; a simulated power cut, or an error of the core about a failed disk, ends the process."""
         try:
             action()
         except SimulatedCrashError:
@@ -256,20 +255,20 @@ class Peer:
             raise SimulatedCrashError(f"before {kind} of {path}")
 
     def crash(self) -> None:
-        """Power cut: unsynced bytes are lost, torn or there."""
+        """Cut the power: unsynced bytes are lost, torn or kept."""
         rng = self.world.rng
         self.files.on_operation = None
         self.files.crash(rng, rng.choice(("none", "some", "some", "all")))
         self._die("crash")
 
     def kill(self) -> None:
-        """kill -9: what was written stays to be seen."""
+        """Kill the process (kill -9): all written bytes stay visible."""
         self.files.on_operation = None
         self.files.kill()
         self._die("kill")
 
     def wipe(self) -> None:
-        """Lose the directory; the voter comes back as a learner."""
+        """Delete the directory; the voter comes back as a learner."""
         if self.core is not None:
             self.crash()
         self.files = MemoryFiles()
@@ -301,17 +300,17 @@ class Peer:
     # -- the core's link
 
     def send(self, node_id: int, message: Message) -> None:
-        """See ``MessageSender``."""
+        """Send a message; part of ``MessageSender``."""
         connection = self.connections.get(node_id)
         if connection is not None:
             self.world.network.transmit(connection, self.id, node_id, message)
 
     def is_congested(self, _node_id: int) -> bool:
-        """See ``MessageSender``."""
+        """Return whether a link is congested; part of ``MessageSender``."""
         return self.world.rng.random() < self.world.congestion
 
     def link(self, other: int, connection: Connection) -> None:
-        """A connection is established at this end."""
+        """Add an established connection."""
         older = self.connections.get(other)
         if older is not None:
             self.world.network.sever(older)
@@ -320,14 +319,14 @@ class Peer:
         self.run(lambda core: core.connected(other))
 
     def unlink(self, other: int) -> None:
-        """A connection is gone at this end."""
+        """Remove a broken connection."""
         del self.connections[other]
         self.run(lambda core: core.disconnected(other))
 
     # -- its clients
 
     def submit(self, kind: bytes, body: bytes) -> None:
-        """A client's command or barrier."""
+        """Submit a client's command or barrier."""
         world, checker = self.world, self.world.checker
         core = self.core
         if core is None:
@@ -368,7 +367,7 @@ class Peer:
 
 
 class World:
-    """One run. ``voters`` is the number of voters; ``observers`` follow without a vote."""
+    """One run. ``voters`` and ``observers`` are the numbers of nodes with and without a vote."""
 
     def __init__(
         self,
@@ -408,7 +407,7 @@ class World:
             self._harden()
 
     def _harden(self) -> None:
-        """Slow and crowded: snapshots, transfers and elections overlap all the time."""
+        """Make everything slow, so that snapshots, transfers and elections often overlap."""
         rng = self.rng
         self.network.latency_s, self.network.tail_s = 0.06, 0.1
         self.network.drop = rng.choice((0.0, 0.05))
@@ -420,22 +419,22 @@ class World:
     # -- time
 
     def at(self, delay: float, action: Callable[..., None], *arguments: object) -> None:
-        """Do something later."""
+        """Run an action later."""
         self._serial += 1
         heapq.heappush(self._heap, (self.now + delay, self._serial, action, arguments))
 
     def serial(self) -> int:
-        """A number that was not given before."""
+        """Return a new serial number."""
         self._serial += 1
         return self._serial
 
     def trace(self, *words: object) -> None:
-        """Keep a line for the report of a failure."""
+        """Add a line to the report of a failure."""
         if self._is_traced:
             self.lines.append(f"{self.now:9.4f} " + " ".join(map(str, words)))
 
     def run(self) -> ViolationError | None:
-        """Run to the end; returns what was broken, or None."""
+        """Run to the end; return the broken invariant, or None."""
         with use_clock(lambda: self.now):
             try:
                 for peer in self.peers:

@@ -171,8 +171,6 @@ class MemoryFiles:
         """Cut the power: unsynced bytes and names are lost ("none"), lost in part ("some") or kept ("all").
 
         The result is durable. Handles and locks from before are void.
-
-        What is left is durable. Handles and locks from before are void.
         """
         rng = rng or Random(0)
         if keep == "some":
@@ -190,9 +188,6 @@ class MemoryFiles:
 
         All writes stay visible. Unsynced writes are still not durable: a later power cut may remove what the next
         process has already read.
-
-        Everything written is still to be seen, but what was not synced is still not durable: a power cut after
-        it may take back what the next process has read.
         """
         self._locks.clear()
         self._failures.clear()

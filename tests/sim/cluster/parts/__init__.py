@@ -1,6 +1,6 @@
-"""Further things that a run does, each with a topic, clients and invariants of its own; a seed draws some of them.
+"""Further parts of a run, each with its own topic, clients and invariants; a seed draws some of them.
 
-To add one: a module with a subclass of ``Part``, and its name here, among those that came later, too.
+To add a part, write a module with a subclass of ``Part``, and add its name here, also to the list of later parts.
 """
 
 from tests.sim.cluster.parts.aging import AgingTopic
@@ -29,4 +29,4 @@ PARTS: dict[str, type[Part]] = {
     "aging": AgingTopic,
 }
 LATER_PARTS = ("moving", "conditional", "transactional", "rehashed", "guarded", "audited", "aging")
-"""Of these, drawn apart from everything else: see ``World.later``."""
+"""The parts that are drawn independently of everything else; see ``World.later``."""

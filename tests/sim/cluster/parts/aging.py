@@ -1,7 +1,8 @@
-"""A topic with retention by time, and keys that come again, while clocks of a minority are wrong.
+"""A topic with retention by time, and writes that are repeated with their keys, while a minority of clocks is wrong.
 
-What is promised: no node that knows the cluster's time tells a wrong one. Nothing is deleted before it is as old as the
-topic says, which no record of a run comes to be. A request under a key that comes again later gets its first answer.
+Promises: a node that knows the cluster's time never uses a wrong time. No record is deleted before the topic's
+retention time, and no record of a run reaches that age. A request that is repeated later with its key gets its first
+response.
 """
 
 import asyncio
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 
 TOPIC = "aging"
 RETENTION_MS = 3_600_000
-"""Longer than a run, far shorter than what clocks are wrong by."""
+"""The retention time: longer than a run, and far shorter than the errors of clocks."""
 WRONG_MS_MAX = 6_000
-"""How far off a node may tell the time: right clocks, the bound on either side of them, and half a round trip."""
+"""The largest error of a node's time: of correct clocks, the bound on either side, and half a round trip."""
 
 
 class AgingClients(TopicClients):
-    """Writers, and some that come again under their keys."""
+    """Writers, some of which repeat a write later with its key."""
 
     topic = TOPIC
     prefix = "y"
@@ -84,7 +85,7 @@ class AgingClients(TopicClients):
 
 
 class AgingTopic(Part):
-    """See the module."""
+    """The topic, and the checks; see the module."""
 
     needs_right_majority = True
     level = CLOCKS_LEVEL

@@ -1,7 +1,8 @@
-"""Who changed what: users, quotas and topics' configs change all the time, and each change is in the audit topic once.
+"""The audit topic: users, quotas and topic configs change all the time, and each change is in the topic once.
 
-What is promised: whatever was applied since the topic was made stands in its log once, in the order of the numbers, as
-it was applied, with who asked for it; however often the node dies that writes it, is cut off, or gets no answer.
+Promises: every change that was applied after the topic was created is in its log once, in order, as it was applied,
+with the user who requested it. This holds although the node that writes it may die, be disconnected, or get no
+response.
 """
 
 import asyncio
@@ -34,7 +35,7 @@ class AuditedClients(TopicClients):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.acknowledged: list[int] = []
-        """Amounts of quotas that were set, for certain: no two are the same."""
+        """The amounts of quotas that were certainly set; all are different."""
         self._amounts = 0
 
     @property
@@ -45,7 +46,7 @@ class AuditedClients(TopicClients):
         return [self._counted(client) for client in (self._bound, self._bound, self._rename)]
 
     def final_values(self) -> dict[int, dict[int, str]]:
-        """Nothing that a client wrote."""
+        """Return nothing: clients write no values."""
         return {}
 
     async def _bound(self) -> None:
@@ -66,7 +67,7 @@ class AuditedClients(TopicClients):
                 await self._change(partial(_delete, user=user))
 
     async def _change(self, make: Callable[[Ports], Awaitable[object]]) -> bool:
-        """Whether it was certainly done."""
+        """Make a change; return whether it was certainly applied."""
         node = self._some_node()
         if node is None:
             return False
@@ -95,7 +96,7 @@ async def _delete(ports: Ports, *, user: str) -> None:
 
 
 class AuditTopic(Part):
-    """See the module."""
+    """The topic, and the checks; see the module."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)

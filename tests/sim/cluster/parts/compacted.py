@@ -1,8 +1,8 @@
-"""A compacted topic: few keys, written and deleted again and again, on nodes that compact while everything breaks.
+"""A compacted topic: few keys, written and deleted repeatedly, on nodes that compact during faults.
 
-What is promised: a record that is gone was replaced by a later one of its key, or deletes; the last committed record
-of a key is found on every replica, unless it is a deletion that is old enough, and then nothing of its key is found.
-Looked at whenever a replica has compacted, with every answer to a reader, and in the end.
+Promises: a record that is gone was replaced by a later record of its key, or is a deletion. Every replica has the last
+committed record of each key, unless that is a deletion of sufficient age; then it has no record of the key. This is
+checked after each compaction of a replica, for each response to a reader, and at the end.
 """
 
 from collections.abc import Callable, Coroutine
@@ -29,7 +29,7 @@ TOMBSTONE_CHANCE = 0.2
 
 
 class CompactedClients(TopicClients):
-    """Writers of keys, and readers who know what may be gone."""
+    """Writers of keys, and readers that know which records may be gone."""
 
     topic = TOPIC
     prefix = "c"
@@ -49,7 +49,7 @@ class CompactedClients(TopicClients):
         return [self._counted(client) for client in clients]
 
     def _records(self, write: Write) -> Records:
-        # The same each time that a write is tried.
+        # The records must be the same in each attempt.
         number = int(write.value.removeprefix(self.prefix))
         is_deletion = write.kind == "plain" and number * 7919 % 100 < TOMBSTONE_CHANCE * 100
         if is_deletion:
@@ -60,7 +60,7 @@ class CompactedClients(TopicClients):
         )
 
     def _take(self, who: str, partition: int, offset: int, result: FetchResult) -> int:
-        """Offsets may be missing, but only for a reason."""
+        """Check records like the base class; offsets may be missing if there is a reason."""
         ledger = self._world.checker.ledgers[self._key(partition)]
         for position, header in list(iterate_batches(result.batches)):
             columns = decode_columns(result.batches, header, position, bytes_max=READ_BYTES)
@@ -80,7 +80,7 @@ class CompactedClients(TopicClients):
 
 
 def require_gone(who: str, ledger: Ledger, start: int, end: int) -> None:
-    """Records in [start, end) are not there: each was replaced later, or is a deletion."""
+    """Check that each missing record in [start, end) was replaced later, or is a deletion."""
     for offset in range(start, end):
         if ledger.values.get(offset, TOMBSTONE) == TOMBSTONE:
             continue
@@ -90,7 +90,7 @@ def require_gone(who: str, ledger: Ledger, start: int, end: int) -> None:
 
 
 class CompactedTopic(Part):
-    """See the module."""
+    """The topic, and the checks; see the module."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
@@ -98,7 +98,7 @@ class CompactedTopic(Part):
         self._delete_retention_ms = world.rng.choice((0, 1_000, 60_000))
         self._clean_ends: dict[PartitionRunner, int] = {}
         self.runs = 0
-        """Compactions that were seen."""
+        """The number of compactions."""
 
     def topic(self) -> NewTopic:
         return NewTopic(
@@ -133,7 +133,7 @@ class CompactedTopic(Part):
         self.world.note(f"{self.runs} compactions")
 
     def _check_log(self, who: str, runner: PartitionRunner) -> None:
-        """What is left of a key is its last committed record, or nothing when that one deletes it."""
+        """Check that a log has the last committed record of each key, or none if that is a deletion."""
         if runner.log.health is not ReplicaHealth.SOUND:
             return
         ledger = self.ledger(0)
@@ -167,10 +167,11 @@ class CompactedTopic(Part):
     def _is_replaced(
         runner: PartitionRunner, ledger: Ledger, key: bytes | None, offset: int
     ) -> bool:
-        """What replaced it is in the log, above a high watermark that a restart has forgotten, or on its way there.
+        """Return whether a later record of the key is in the log, or still on its way to this copy.
 
-        It may be gone then, whatever older one is still there: this copy had that before its leader compacted the rest.
-        A copy that still catches up gets only what its leader has left of what comes next.
+        The later record may be above a high watermark that a restart has forgotten. Then the record at ``offset`` may
+        be gone although an older one is still here: this copy got the older one before its leader compacted. A copy
+        that still catches up gets only the records that its leader kept.
         """
         end = ledger.end
         if runner.is_in_sync:
@@ -179,12 +180,12 @@ class CompactedTopic(Part):
 
 
 def last_offsets(ledger: Ledger, start: int, end: int) -> dict[bytes | None, int]:
-    """Key → offset of its last committed record in [start, end)."""
+    """Return the offset of the last committed record of each key in [start, end)."""
     return {ledger.keys[offset]: offset for offset in range(start, end) if offset in ledger.keys}
 
 
 def last_records(runner: PartitionRunner, end: int) -> dict[bytes | None, int]:
-    """Key → offset of its last record below ``end``, on this replica."""
+    """Return the offset of the last record of each key below ``end`` on this replica."""
     found: dict[bytes | None, int] = {}
     offset = runner.log.log_start_offset
     while offset < end:

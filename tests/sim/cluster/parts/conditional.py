@@ -1,8 +1,8 @@
-"""A topic whose writers name the offset where their record is to be, several of them the same one.
+"""A topic whose writers name the offset of their record; several of them name the same one.
 
-What is promised: an acknowledged record lies at the offset that it named, so that of several writers for one offset at
-most one is acknowledged; a record that was refused for where the partition ends is nowhere, also when earlier tries got
-no answer; the end that a refusal tells is committed by then, and not below what was acknowledged before it was asked.
+Promises: an acknowledged record is at the offset that it named. So of several writers for one offset, at most one is
+acknowledged. A record that was refused because of the partition's end is not in the log, even if earlier attempts got
+no response. The end in a refusal is committed, and is not below what was acknowledged before the request.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 TOPIC = "conditional"
 RIVALS = 3
-"""Writers that ask one node at the same moment for the same offset."""
+"""The number of writers that send to one node at the same moment for the same offset."""
 
 
 class ConditionalClients(TopicClients):
-    """Writers under a condition, some that come between them without one, and readers."""
+    """Writers with a condition, other writers without one, and readers."""
 
     topic = TOPIC
     prefix = "i"
@@ -35,9 +35,9 @@ class ConditionalClients(TopicClients):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.end = 0
-        """Where the partition ends, as the last answer said."""
+        """The partition's end, from the latest response."""
         self.holders: dict[int, str] = {}
-        """Offset → the value that was acknowledged under it."""
+        """The acknowledged value of each offset."""
         self.refused = 0
 
     @property
@@ -56,7 +56,7 @@ class ConditionalClients(TopicClients):
         return [self._counted(client) for client in clients]
 
     async def _write_if(self) -> None:
-        """One try each."""
+        """Write with a condition, with one attempt each."""
         while not self._is_over:
             await self._pause()
             node = self._some_node()
@@ -64,7 +64,7 @@ class ConditionalClients(TopicClients):
                 await self._try(node, self._new_write("plain"), self._guess(), None)
 
     async def _write_keyed_if(self) -> None:
-        """The same request under its key, until it is known whether it was written."""
+        """Repeat a request with its key until its fate is known."""
         while not self._is_over:
             write, end = self._new_write("keyed"), self._guess()
             key = IdempotencyKey(
@@ -77,7 +77,7 @@ class ConditionalClients(TopicClients):
                     await self._try(node, write, end, key)
 
     async def _write_as_rivals(self) -> None:
-        """For one offset, at one node, at the same moment: they come to their leader in one turn of its loop."""
+        """Write for one offset on one node at the same moment, so that the leader gets all writes in one turn."""
         while not self._is_over:
             await self._pause()
             node, end = self._some_node(), self.end
@@ -88,7 +88,7 @@ class ConditionalClients(TopicClients):
                 await asyncio.gather(*tries)
 
     def _guess(self) -> int:
-        """An offset to name: mostly the end, as far as it is known."""
+        """Return an offset to name: mostly the end, as far as it is known."""
         return max(0, self.end + self._rng.choice((0, 0, 0, 0, -1, 1)))
 
     async def _try(
@@ -146,12 +146,12 @@ class ConditionalClients(TopicClients):
         if not write.is_in_doubt or told > end:
             write.is_refused, write.why = True, str(refusal)
         else:
-            # An earlier try may be on its way still, and arrive when the partition has grown that far.
+            # An earlier attempt may still be in transit, and arrive when the partition has grown to that offset.
             write.is_given_up = True
 
 
 class ConditionalTopic(Part):
-    """See the module."""
+    """The topic, and the checks; see the module."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)

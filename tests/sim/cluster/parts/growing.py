@@ -1,8 +1,8 @@
 """A topic that gets more partitions, and whose records clients delete.
 
-What is promised: partitions never become fewer, and nobody writes to one that is not there; a deletion that was
-acknowledged holds whoever leads afterwards; a log never starts above what somebody asked to be deleted; a reader is
-only told that an offset is deleted when it is.
+Promises: the number of partitions never falls, and writes go only to existing partitions. An acknowledged deletion
+holds for all later leaders. A log never starts above the highest offset below which a client requested deletion. A
+reader is told that an offset is deleted only if it is.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ TOPIC = "growing"
 PARTITIONS_MAX = 4
 DELETE_TIMEOUT_MS = 1_000
 EVERYTHING = 1 << 62
-"""In the place of an offset: all that is committed when the request arrives."""
+"""A value instead of an offset: delete everything that is committed when the request arrives."""
 
 
 class GrowingClients(TopicClients):
-    """Writers and readers of the partitions there are, and those who add and delete."""
+    """Writers and readers of the present partitions, and clients that add partitions and delete records."""
 
     topic = TOPIC
     prefix = "g"
@@ -37,9 +37,9 @@ class GrowingClients(TopicClients):
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.asked: defaultdict[int, int] = defaultdict(int)
-        """Partition → the highest offset below which somebody wanted records deleted."""
+        """The highest offset below which a client requested deletion, by partition."""
         self.deleted: defaultdict[int, int] = defaultdict(int)
-        """Partition → below which it was acknowledged."""
+        """The offset below which deletion was acknowledged, by partition."""
         self._reading = 0
 
     @property
@@ -52,13 +52,13 @@ class GrowingClients(TopicClients):
         return [
             *(self._counted(writer) for writer in writers),
             self._counted(self._read_all),
-            # What they do last is to be led, and deleted, everywhere before the run is judged.
+            # The run waits until the last added partition has a leader, and the last deletion is applied everywhere.
             self._counted(self._add_partitions),
             self._counted(self._delete),
         ]
 
     async def _read_all(self) -> None:
-        """A reader for each partition, as soon as it is there."""
+        """Read each partition, from its creation on."""
         async with asyncio.TaskGroup() as readers:
             reading = 0
             while reading < self.partition_count or not self._is_over:
@@ -102,14 +102,14 @@ class GrowingClients(TopicClients):
                 raise ViolationError(
                     f"{node.name} deleted {partition} below {before}, it says, and starts at {start}"
                 )
-            # A higher start than was asked for is somebody else's, who is told in time.
+            # A higher log start than requested is from another client's deletion, which gets its response in time.
             told = end if before is None else before
             self.deleted[partition] = max(self.deleted[partition], told)
 
     def _read_elsewhere(
         self, node: "NodeProcess", partition: int, offset: int, error: OffsetOutOfRangeError
     ) -> int:
-        """What was deleted is passed over, as a client does that asks where the log starts now."""
+        """Skip deleted records, like a client that asks where the log now starts."""
         if offset >= self.asked[partition]:
             return super()._read_elsewhere(node, partition, offset, error)
         process = self._world.checker
@@ -125,21 +125,21 @@ class GrowingClients(TopicClients):
 
 
 class GrowingTopic(Part):
-    """See the module."""
+    """The topic, and the checks; see the module."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.clients: GrowingClients = GrowingClients(world)
         self._count = 0
         self._index = 0
-        """Of the newest image that was counted in."""
+        """The number of partitions in the newest image that was checked."""
 
     def topic(self) -> NewTopic:
         return NewTopic(
             name=TOPIC,
             partition_count=1,
             replication_factor=min(3, len(self.world.node_ids)),
-            # Batches of some clients say that they are of 1970.
+            # Some clients send batches with timestamps of 1970; retention must not delete them.
             configs={"min.insync.replicas": "2", "retention.ms": "-1"},
         )
 
@@ -156,17 +156,17 @@ class GrowingTopic(Part):
                 f"{self.clients.asked[partition]}"
             )
         deleted = self.clients.deleted[partition]
-        # One that was deposed and has not heard of it yet may know of no deletion since.
+        # A deposed leader that does not know it may not know later deletions.
         is_last = runner.leader_epoch == max(self.ledger(partition).leaders, default=-1)
         if runner.leader is not None and is_last and start < deleted:
             raise ViolationError(f"{where}: leads from {start}, and {deleted} was deleted")
         self.check_count(self.world.checker.newest_image())
 
     def check_count(self, image: Image) -> None:
-        """Partitions become no fewer with time. Whoever has applied most may be down: then there is nothing to say.
+        """Check that the number of partitions never falls. If the node that has applied most is down, check nothing.
 
         Raises:
-            ViolationError: they did.
+            ViolationError: the number fell.
         """
         if image.index < self._index:
             return

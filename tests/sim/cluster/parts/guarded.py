@@ -1,11 +1,11 @@
-"""A cluster that asks who calls: tokens come and go while nodes are cut off, and who holds one knocks everywhere.
+"""A cluster with access control: tokens are created and revoked while nodes are disconnected, and clients try them.
 
-What is promised: a token that was revoked opens no node for longer than ``access_silence_ms_max`` after that was
-acknowledged, whatever the node hears and however often it starts; one that is good is refused by no node that has heard
-of it; who brings nothing gets in nowhere, from the first moment of any node's life. In the end every node agrees.
-
-Half of the runs begin open, and are closed, opened and closed again while those who hold tokens go on: none of them is
-ever refused what it may. Who brings nothing gets in nowhere there only in the end, when nobody is cut off any more.
+Promises: no node accepts a revoked token for longer than ``access_silence_ms_max`` after the revocation was
+acknowledged, whatever the node hears and however often it starts. A node that knows a valid token never refuses it. No
+node ever accepts a caller without credentials, from the first moment of its process. At the end every node agrees. Half
+of the runs start without access control, which is then enabled, disabled and enabled again while tokens are used: a
+valid token is never refused. In these runs, callers without credentials are refused only at the end, when no node is
+disconnected.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ USER = "robot"
 HOST = "10.0.0.1"
 SILENCE_MS_MAX = 2_000
 SLACK_S = 0.05
-"""Clocks differ by less."""
+"""The largest difference between two clocks, in ms."""
 READY_S = 30.0
 TOKENS = 3
 PASSWORD_FILE = Path(__file__).with_name("guarded_password.txt")
@@ -51,18 +51,18 @@ NEW = RequestedToken(note="", grants=(), lifetime_ms=None, expires_ms_max=0)
 
 @dataclass(slots=True)
 class KnownToken:
-    """A token, and since when it is there and gone, for certain; the times are of answers."""
+    """A token, with the times from which it certainly exists and is certainly revoked; the times are of responses."""
 
     token_id: str
     header: str
     made_s: float
     asked_s: float = float("inf")
-    """When it was first asked to be revoked: from then on a node may know."""
+    """The time of the first request to revoke the token; from then on a node may refuse it."""
     revoked_s: float = float("inf")
 
 
 class GuardedClients(TopicClients):
-    """One who makes and revokes tokens, and some who knock."""
+    """A client that creates and revokes tokens, and some clients that use them."""
 
     topic = TOPIC
     prefix = "g"
@@ -72,7 +72,7 @@ class GuardedClients(TopicClients):
         self.tokens: list[KnownToken] = []
         self.admitted = self.refused = self.uncertain = 0
         self.is_closed = True
-        """Whoever brings nothing must get in nowhere. Not yet, where the cluster began open."""
+        """Whether every node must refuse callers without credentials; at first false in a cluster that starts open."""
         self.begins_open = False
         self.modes_set = 0
 
@@ -95,7 +95,7 @@ class GuardedClients(TopicClients):
                 await self._revoke(self._rng.choice(alive))
 
     async def _switch(self) -> None:
-        """Close the cluster, and open it, and close it."""
+        """Enable, disable and enable access control."""
         while not self._is_over:
             await asyncio.sleep(self._rng.uniform(0.1, 1.5))
             await self._set_mode(self._rng.choice(list(AccessMode)))
@@ -148,7 +148,7 @@ class GuardedClients(TopicClients):
         world = self._world
 
         async def knock(callers: CallersPort) -> tuple[str, float]:
-            # What is judged, and when, is one moment of the node's.
+            # The decision and its time must be from one moment of the node.
             try:
                 caller = callers.known(header, HOST)
             except UnauthenticatedError:
@@ -197,19 +197,19 @@ class GuardedClients(TopicClients):
 
 
 def _has_heard(node: "NodeProcess") -> bool:
-    """Until then one without a first user's password knows the cluster as it left it: open, perhaps."""
+    """Return whether the node knows the present mode; until then, it may use the last one that it knew."""
     return node.node is not None and node.node.membership.heard_ms is not None
 
 
 class GuardedTopic(Part):
-    """See the module."""
+    """The topic, and the checks; see the module."""
 
     level = LEVEL
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.clients: GuardedClients = GuardedClients(world)
-        # Of a chance of its own: whatever else is drawn stays as it is.
+        # Use a separate random generator, so that all other draws stay the same.
         begins_open = Random(f"{world.seed} guarded").random() < 0.5
         self.clients.begins_open, self.clients.is_closed = begins_open, not begins_open
         for machine in world.machines.values():

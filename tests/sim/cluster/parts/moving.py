@@ -1,9 +1,9 @@
-"""A topic whose replicas are always on the move: begun, redirected and cancelled at any time.
+"""A topic whose replicas are always moving: moves are started, redirected and cancelled at any time.
 
-Its operators do not wait long for an answer, and what became of a move is nobody's business then. There is a node more
-than replicas, and some runs let those that are added catch up slowly. What is promised: once faults stop each move
-arrives, with as many replicas as there were, and brokers that hold none any more have nothing of it on their disks
-(which ``World`` waits for, of every topic).
+Its operators do not wait long for a response, and ignore the fate of the move then. There is one more node than
+replicas. In some runs, added replicas catch up slowly. Promises: once faults stop, each move ends, with as many
+replicas as before. Brokers without a replica then have no file of one on their disks (``World`` waits for that, for
+every topic).
 """
 
 import asyncio
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 TOPIC = "moving"
 REPLICAS_MAX = 3
 PATIENCE_S = 2.0
-"""Of whoever asks for a move."""
+"""The timeout of a request for a move, in s."""
 PAUSE_S_MAX = 1.5
 CANCEL_CHANCE = 0.2
 SLOW_BYTES_PER_S = 20_000
-"""What a node that is slow to give may send to replicas that are added: a second for what a run writes."""
+"""The throttle of a slow node for added replicas: a second for all that a run writes."""
 
 
 class MovingClients(TopicClients):
-    """Writers, readers, and those who move what they write and read."""
+    """Writers, readers, and operators that move the partitions."""
 
     topic = TOPIC
     prefix = "m"
@@ -92,15 +92,15 @@ class MovingClients(TopicClients):
 
 
 class MovingTopic(Part):
-    """See the module."""
+    """The topic, and the checks; see the module."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
         self.clients: MovingClients = MovingClients(world, self)
         self.moves = self.cancels = self.hung_up = self.arrivals = 0
-        """Asked for; asked for and not waited for; moves that took a partition elsewhere."""
+        """Counts: requested moves; moves whose response was not awaited; moves that took a partition elsewhere."""
         self.replicas = min(REPLICAS_MAX, len(world.node_ids) - 1)
-        # With two replicas, nothing could be written while one of them is away.
+        # With two replicas and two in sync required, no write would succeed while one replica is away.
         self.in_sync = min(2, self.replicas - 1)
         self._settled: dict[int, tuple[int, ...]] = {}
         rate = world.rng.choice((0, SLOW_BYTES_PER_S))
@@ -112,13 +112,13 @@ class MovingTopic(Part):
             name=TOPIC,
             partition_count=self.clients.partition_count,
             replication_factor=self.replicas,
-            # Batches of some clients say that they are of 1970.
+            # Some clients send batches with timestamps of 1970; retention must not delete them.
             configs={"min.insync.replicas": str(self.in_sync), "retention.ms": "-1"},
         )
 
     @property
     def is_at_risk(self) -> bool:
-        # Where one in sync is enough, all others may be out of it by the time at which its disk turns out to be gone.
+        # If one in-sync replica is enough, all others may be out of sync when its disk turns out to be lost.
         return self.in_sync < 2
 
     def check_replica(

@@ -1,4 +1,4 @@
-"""What a part of a run is; see the package."""
+"""The base class of the parts of a run; see the package."""
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TopicClients(Clients):
-    """Clients of a part's topic, which is made when the cluster is up."""
+    """Clients of a part's topic, which is created when the cluster is up."""
 
     _topic_id = ""
 
@@ -29,50 +29,50 @@ class TopicClients(Clients):
 
 
 class Part(ABC):
-    """One topic and what is promised of it, beside what the run checks of every topic anyway."""
+    """A topic and its promises, in addition to the checks of every topic."""
 
     clients: TopicClients
     needs_right_majority = False
-    """Whether what is promised here needs that a majority of the voters' clocks is right."""
+    """Whether the promises need correct clocks on a majority of the voters."""
     level: int = 1
-    """Feature level without which what is promised here does not hold."""
+    """The feature level below which the promises do not hold."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
 
     @abstractmethod
     def topic(self) -> NewTopic:
-        """The topic, as it is created."""
+        """Return the topic to create."""
 
     async def prepare(self) -> None:
-        """Before anything goes wrong."""
+        """Prepare the part, before any fault."""
         self.clients.topic_id = await self.world.create(self.topic())
 
     def check_replica(  # noqa: B027 - not every part has something to say
         self, process: "NodeProcess", key: PartitionKey, runner: PartitionRunner
     ) -> None:
-        """Something has moved in a replica of any topic; after the checks that are made for all of them.
+        """Check a replica of any topic after something in it changed, and after the checks of all topics.
 
         Raises:
             ViolationError: an invariant is broken.
         """
 
     def check_image(self, image: Image) -> None:  # noqa: B027 - likewise
-        """The next image, as soon as any node has applied it: none is left out.
+        """Check an image when the first node has applied it; no image is left out.
 
         Raises:
             ViolationError: an invariant is broken.
         """
 
     def check_end(self) -> None:  # noqa: B027 - likewise
-        """Faults are over, and replicas are equally far.
+        """Check the final state, after faults, when all replicas have the same end.
 
         Raises:
             ViolationError: an invariant is broken.
         """
 
     def is_rotten(self, node_id: int, key: PartitionKey) -> bool:
-        """Whether what a machine has of a partition was harmed, and is not restored yet."""
+        """Return whether a machine's copy of a partition was damaged, and is not restored yet."""
         del node_id, key
         return False
 
@@ -83,13 +83,13 @@ class Part(ABC):
 
     @property
     def is_at_risk(self) -> bool:
-        """Whether a machine that loses its disk now might take the last sound copy along."""
+        """Return whether the loss of a machine's disk now might destroy the last sound copy."""
         return False
 
     def is_settled(self) -> bool:
-        """Whether what had to happen once faults are over has happened."""
+        """Return whether everything that had to happen after the faults has happened."""
         return True
 
     def ledger(self, partition: int) -> Ledger:
-        """What is committed in a partition of it."""
+        """Return the committed records of a partition of the topic."""
         return self.world.checker.ledgers.get((self.clients.topic_id, partition), Ledger())

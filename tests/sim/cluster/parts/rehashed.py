@@ -1,7 +1,8 @@
-"""A topic that gets more partitions while writers let an idempotency key say where their records go.
+"""A topic that gets more partitions while writers let an idempotency key choose the partition.
 
-What is promised: a write under a key is there once, whichever node takes it and wherever the key's hash falls among the
-partitions of the moment; who comes again after the topic has grown gets the first answer, or is told that it has grown.
+Promises: a write with a key is in the topic once, whichever node gets it and whichever partition the key's hash chooses
+at that time. A writer that repeats its request after the topic has grown gets the first response, or the error that the
+topic has grown.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ PARTITIONS_MAX = 6
 
 
 class RehashingClients(TopicClients):
-    """Writers under keys, and one who adds partitions."""
+    """Writers with keys, and a client that adds partitions."""
 
     topic = TOPIC
     prefix = "h"
@@ -50,7 +51,7 @@ class RehashingClients(TopicClients):
 
 
 class RehashedTopic(Part):
-    """See the module."""
+    """The topic, and the checks; see the module."""
 
     level = LEVEL
 

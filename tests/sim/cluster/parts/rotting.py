@@ -1,8 +1,8 @@
-"""A topic whose stored bytes rot: bits turn over in closed segments while everybody runs, and nobody is told.
+"""A topic whose stored bytes rot: bits flip in closed segments of running nodes, without notice.
 
-What is promised: the scrub finds it, whoever reads meanwhile is never given other bytes for sound ones, and in the end
-every copy is sound and complete again. All that holds while one member in sync is sound: a copy rots only where another
-one is. Power cuts, moves and lost leaders come on top; a machine that loses its disk waits until nothing is rotten.
+Promises: the scrub finds the damage, no reader gets damaged bytes as sound ones, and at the end every copy is sound and
+complete again. This needs one sound copy in sync, so a copy rots only while there is another. Power cuts, moves and
+lost leaders happen, too. A machine loses its disk only while no copy is damaged.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TOPIC = "rotting"
 BITS_MAX = 3
-"""That turn over at once."""
+"""The number of bits that flip at a time."""
 MOVES = frozenset({"move", "drain", "cancel_moves"})
 
 
@@ -39,7 +39,7 @@ class Copy:
 
 
 class RottingClients(TopicClients):
-    """Writers and readers, who check what they get."""
+    """Writers, and readers that verify the bytes."""
 
     topic = TOPIC
     prefix = "r"
@@ -58,14 +58,14 @@ class RottingClients(TopicClients):
         return [
             *(self._counted(client) for client in (*writers, *readers)),
             self._ask_for_ends,
-            # What rots after the others are done is to be found and restored, too, before the run is judged.
+            # The run waits until damage is found and restored that happens after the other clients have ended.
             self._counted(self._rot),
         ]
 
     async def _rot(self) -> None:
         while not self._is_over:
             await asyncio.sleep(self._rng.uniform(0.1, 1))
-            # Notes what is sound again, which may rot anew.
+            # Note the copies that are sound again, which may then rot again.
             if not self._part.is_settled() and self._rng.random() < 0.5:
                 continue
             self._part.rot()
@@ -76,14 +76,14 @@ class RottingClients(TopicClients):
         try:
             return await super()._read_on(node, partition, offset, is_local)
         except CorruptBatchError:
-            # Before the scrub came to it.
+            # The scrub has not checked this segment yet.
             if not self._part.rotted:
                 raise
             return offset
 
 
 class RottingTopic(Part):
-    """See the module."""
+    """The topic, and the checks; see the module."""
 
     def __init__(self, world: "World") -> None:
         super().__init__(world)
@@ -91,7 +91,7 @@ class RottingTopic(Part):
         self._rotten: set[Copy] = set()
         self._found: set[Copy] = set()
         self.rotted = self.found = self.restored = 0
-        """Copies in which bits turned over, which were found damaged, and which are sound again."""
+        """Counts: copies that were damaged, that were found damaged, and that are sound again."""
         interval_ms = world.rng.choice((1_000, 1_000, 4_000))
         for machine in world.machines.values():
             machine.config = replace(machine.config, scrub_interval_ms=interval_ms)
@@ -101,14 +101,14 @@ class RottingTopic(Part):
             name=TOPIC,
             partition_count=self.clients.partition_count,
             replication_factor=min(3, len(self.world.node_ids)),
-            # Batches of some clients say that they are of 1970.
+            # Some clients send batches with timestamps of 1970; retention must not delete them.
             configs={"min.insync.replicas": "2", "retention.ms": "-1", "segment.ms": "500"},
         )
 
-    # What rots.
+    # Damage.
 
     def rot(self) -> None:
-        """Turn some bits over in a copy that is not the last sound one in sync, if there is one."""
+        """Flip some bits in a copy that is not the last sound one in sync, if there is one."""
         rng, copies = self.world.rng, [copy for copy in self._copies() if self._may_rot(copy)]
         if not copies:
             return
@@ -136,7 +136,7 @@ class RottingTopic(Part):
         if self.world.faults.has_lost_any and not self.world.is_whole():
             return False
         others = {other for other in self._rotten if other.key == copy.key} - {copy}
-        # A move is content with two members in sync, and takes the third one's copy away.
+        # A move needs only two members in sync, and removes the third one's copy.
         if len(others) >= (1 if self.world.faults.strikes_any(MOVES) else 2):
             return False
         doubtful = {suspect.broker_id for suspect in state.suspects}.union(state.damaged)
@@ -147,7 +147,7 @@ class RottingTopic(Part):
         )
 
     def _closed(self, copy: Copy, runner: PartitionRunner) -> list[Segment]:
-        """What may rot: what is committed, so that the checker has seen it."""
+        """Return the segments that may rot: closed and committed, so that the checker has read them."""
         end = self.ledger(copy.key[1]).end
         return [segment for segment in closed(runner) if segment.next_offset <= end]
 
@@ -160,7 +160,7 @@ class RottingTopic(Part):
     def _runner(self, copy: Copy) -> PartitionRunner | None:
         return self.world.checker.runner(copy.node_id, copy.key)
 
-    # What becomes of it.
+    # Repair.
 
     def is_rotten(self, node_id: int, key: PartitionKey) -> bool:
         copy = Copy(node_id, key)
@@ -212,7 +212,7 @@ class RottingTopic(Part):
 
 
 def closed(runner: PartitionRunner) -> list[Segment]:
-    """Segments below the recovery point, to which nothing is added any more."""
+    """Return the segments below the recovery point, which do not change any more."""
     log = runner.log
     if log.health is ReplicaHealth.DAMAGED:
         return []
@@ -226,7 +226,7 @@ def closed(runner: PartitionRunner) -> list[Segment]:
 
 
 def is_whole(runner: PartitionRunner) -> bool:
-    """Whether every batch of a log is as it was written."""
+    """Return whether every batch of a log is as it was written."""
     log = runner.log
     if log.health is not ReplicaHealth.SOUND:
         return False

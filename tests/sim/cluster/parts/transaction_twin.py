@@ -1,7 +1,7 @@
-"""What images and logs say of transactions, told again in the simplest way: the twin that nodes are held against.
+"""A second, simplest interpretation of transactions in images and logs, with which the nodes are compared.
 
-``Decisions`` follows the images in their order, ``Chronicle`` the committed batches of one partition. Both refuse what
-contradicts what they have seen before.
+``Decisions`` follows the images in order, ``Chronicle`` the committed batches of one partition. Both raise an error if
+new data contradict earlier data.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,33 +15,35 @@ from raft_meta.machine.transactions import COMMITTED
 from tests.sim.cluster.invariants import ViolationError
 
 Identity = tuple[int, int]
-"""(producer id, producer epoch)"""
+"""The identity of a transaction: (producer id, producer epoch)."""
 _NONE: Map[Identity, Ending] = Map()
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a transaction ended. ``index``: of the first image that says so. ``ends``: where it is committed: partition →
-    end (exclusive); None: it is aborted."""
+    """How a transaction ended. ``index`` is that of the first image with the decision.
+
+    ``ends`` has the end (exclusive) of the committed records by partition; None means that the transaction is aborted.
+    """
 
     index: int
     ends: Mapping[PartitionKey, int] | None
 
     def commits(self, key: PartitionKey, offset: int) -> bool:
-        """Whether a record of it counts."""
+        """Return whether a record of the transaction is committed."""
         return self.ends is not None and offset < self.ends.get(key, 0)
 
 
 def _is_set_back(known: AllocatedProducer, producer: AllocatedProducer) -> bool:
-    """Whether only the time of its last use was corrected (``CorrectTime``)."""
+    """Return whether only the time of its last use was corrected (``CorrectTime``)."""
     return producer.used_ms < known.used_ms and replace(producer, used_ms=known.used_ms) == known
 
 
 class Decisions:
-    """What the state machine has decided.
+    """The decisions of the state machine about transactions.
 
     Invariants:
-        - whatever raises a producer's epoch decides its transaction, and nothing else does, nor ever again.
+        - a change that raises a producer's epoch decides its transaction, finally; no other change does.
     """
 
     def __init__(self) -> None:
@@ -49,10 +51,10 @@ class Decisions:
         self._image = Image()
 
     def take(self, image: Image) -> list[tuple[PartitionKey, Identity]]:
-        """The next image; returns of which transactions it says that a partition's log has their marker.
+        """Process the next image; return the (partition, transaction) pairs whose log must have the marker by now.
 
         Raises:
-            ViolationError: it contradicts those before it.
+            ViolationError: the image contradicts earlier ones.
         """
         before, self._image = self._image, image
         if image.producers is before.producers and image.ending is before.ending:
@@ -99,8 +101,8 @@ class Decisions:
 class Chronicle:
     """The committed batches of a partition, from its first one to ``end`` (exclusive).
 
-    ``owners``: offset → transaction, of records that belong to one. ``controls``: offsets that hold no record.
-    ``firsts``: where each transaction begins; ``markers``: where it ends, and how.
+    ``owners`` has the transaction of each transactional record, by offset; ``controls`` has the offsets without a
+    record. ``firsts`` has the first offset of each transaction, ``markers`` the offset and the kind of its end.
     """
 
     key: PartitionKey
@@ -114,10 +116,10 @@ class Chronicle:
     def extend(
         self, headers: Iterable[BatchHeader], decisions: Mapping[Identity, Decision]
     ) -> None:
-        """Take the next batches.
+        """Process the next batches.
 
         Raises:
-            ViolationError: no leader may have written this.
+            ViolationError: a correct leader would not have written this.
         """
         for header in headers:
             if header.next_offset <= self.end:
@@ -152,7 +154,7 @@ class Chronicle:
         self.markers[identity] = (header.base_offset, marker)
 
     def stable_end(self, high_watermark: int) -> int:
-        """The last stable offset at a high watermark that is not above ``end``."""
+        """Return the last stable offset for a high watermark that is not above ``end``."""
         known = self._stable_ends.get(high_watermark)
         if known is None:
             known = min(
@@ -170,11 +172,11 @@ class Chronicle:
         return identity in self.markers and self.markers[identity][0] < high_watermark
 
     def is_decided(self, offset: int) -> bool:
-        """Whether the log says how the transaction of a record ended."""
+        """Return whether the log has the end of a record's transaction."""
         return self.owners.get(offset) in self.markers
 
     def is_committed(self, offset: int) -> bool:
-        """Whether a record below the last stable offset counts, as the log itself says."""
+        """Return whether a record below the last stable offset is committed, by the log alone."""
         owner = self.owners.get(offset)
         if owner is None:
             return offset not in self.controls

@@ -1,9 +1,9 @@
-"""Topics that take transactions, beside writers that know of none.
+"""Topics with transactions, and with writers outside of transactions.
 
-What is promised: all of a transaction takes effect or nothing, and once; a reader of committed records is given those
-of no other one, on whatever replica, and misses none; how one ended never changes, and every log comes to say it, in
-one marker behind its last record; group offsets move with it; the last stable offset never falls, and says how far a
-log is decided; whoever was answered that his transaction is committed, or is not, finds it so. In the end none is open.
+Promises: a transaction takes effect as a whole or not at all, and once. A reader of committed records gets all of them
+and no others, on any replica. The end of a transaction never changes, and every log gets one marker for it, after its
+last record. Group offsets are committed with it. The last stable offset never falls, and is the end of the decided part
+of a log. A client's response about the end of a transaction is true. At the end no transaction is open.
 """
 
 from collections import Counter
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from tests.sim.cluster.world import World
 
 LEVEL_S = 30.0
-"""Within which all nodes are known to be of a release with transactions."""
+"""The seconds within which all nodes are known to have a release with transactions."""
 
 
 class TransactionalTopics(Part):
-    """See the module."""
+    """The topics, and the checks; see the module."""
 
     level = LEVEL
 
@@ -45,19 +45,19 @@ class TransactionalTopics(Part):
         self.chronicles = self.clients.chronicles
         self.decisions = self.clients.decisions
         self.committed = self.aborted = 0
-        """Transactions with records."""
+        """The number of transactions with records."""
         self._sharers: Counter[Identity] = Counter()
-        """Of a transaction with records, how many requests' it was."""
+        """The number of requests for each transaction with records."""
         self._keyed: Counter[Identity] = Counter()
-        """The same of requests under keys."""
+        """The number of requests with a key, by transaction."""
         self._moved: dict[tuple[str, int], int] = {}
-        """(group, next offset) → index of the image in which it came there."""
+        """The index of the image in which each (group, next offset) was first seen."""
         self._offsets = Image().offsets
         self._stable: dict[PartitionKey, dict[PartitionRunner, tuple[int, int]]] = {}
-        """High watermark and last stable offset of replicas, as they were last."""
+        """The latest high watermark and last stable offset of each replica."""
 
     def topic(self) -> NewTopic:
-        # Numbered batches say that they are of 1970.
+        # Numbered batches have timestamps of 1970; retention must not delete them.
         return self._topic("ledger", 2, {"retention.ms": "-1"})
 
     def _topic(self, name: str, partitions: int, configs: dict[str, str]) -> NewTopic:
@@ -91,7 +91,7 @@ class TransactionalTopics(Part):
             self.chronicles[key], self._stable[key] = Chronicle(key), {}
         self.clients.topic_ids = topic_ids
 
-    # What moves.
+    # Changes.
 
     def check_image(self, image: Image) -> None:
         for key, identity in self.decisions.take(image):
@@ -105,7 +105,7 @@ class TransactionalTopics(Part):
                     self._moved.setdefault((group, committed.offset), image.index)
 
     def _is_behind(self, key: PartitionKey) -> bool:
-        """Whether the only copy at hand could not be read."""
+        """Return whether the only copy at hand could not be read."""
         ledger = self.world.checker.ledgers.get(key)
         return ledger is not None and self.chronicles[key].end < ledger.end
 
@@ -113,7 +113,7 @@ class TransactionalTopics(Part):
         self, process: "NodeProcess", key: PartitionKey, runner: PartitionRunner
     ) -> None:
         chronicle = self.chronicles.get(key)
-        # One that closes leads no more, and forgets how far it had led.
+        # A replica that closes stops leading, and resets its high watermark.
         if chronicle is None or runner.is_closed or runner.log.health is ReplicaHealth.DAMAGED:
             return
         self._extend(process.machine.node_id, chronicle, runner)
@@ -123,7 +123,7 @@ class TransactionalTopics(Part):
             return
         where = f"{process.name} {key} epoch {runner.leader_epoch}"
         end, highest = runner.stable_end, chronicle.stable_end(chronicle.end)
-        # A replica that was started anew may know of markers above the high watermark that it remembers.
+        # A restarted replica may know markers above the high watermark that it remembers.
         least = chronicle.stable_end(high_watermark)
         if not least <= end <= min(high_watermark, highest):
             raise ViolationError(
@@ -151,7 +151,7 @@ class TransactionalTopics(Part):
                 )
                 headers = [header for _, header in iterate_batches(span)]
             except (CorruptBatchError, CorruptLogError):
-                # The next copy that gets here is read.
+                # Read these records from the next copy that gets here.
                 if not self.world.faults.has_lost(node_id):
                     raise
                 return
@@ -159,7 +159,7 @@ class TransactionalTopics(Part):
             chronicle.extend(headers, self.decisions.by_identity)
 
     def _check_keys(self, headers: Sequence[BatchHeader]) -> None:
-        """What nodes of an earlier release would not read is not written while there may be some."""
+        """Check that keys in the newer encoding are written only if no node of an earlier release may exist."""
         if self.world.checker.newest_image().feature_level >= SHARED_KEYS_LEVEL:
             return
         for header in headers:
@@ -167,10 +167,10 @@ class TransactionalTopics(Part):
                 raise ViolationError(f"keys share a batch below their level: {header.request_keys}")
 
     def takes_short(self, key: PartitionKey) -> bool:
-        # Who asks for one replica, and leaders: markers wait for nobody.
+        # Leaders write markers with acks=1, like the clients that request only one replica.
         return key in self.chronicles
 
-    # The end.
+    # The final checks.
 
     def is_settled(self) -> bool:
         if self.world.checker.newest_image().ending:
@@ -202,7 +202,7 @@ class TransactionalTopics(Part):
             try:
                 self._check_reading(node_id, runner)
             except CorruptBatchError:
-                # A flipped bit that nobody has read yet.
+                # The flipped bit was not read by any node yet.
                 if not self.world.faults.has_lost(node_id):
                     raise
         for key, chronicle in self.chronicles.items():
@@ -221,7 +221,7 @@ class TransactionalTopics(Part):
         )
 
     def _check_reading(self, node_id: int, runner: PartitionRunner) -> None:
-        """Every replica gives readers what the log itself says is committed."""
+        """Check that readers on every replica get the records that are committed by the log alone."""
         key = (runner.topic_id, runner.partition)
         chronicle, offset = self.chronicles[key], runner.log.log_start_offset
         values = self.world.checker.values_of(key)
@@ -260,7 +260,7 @@ class TransactionalTopics(Part):
                 raise ViolationError(f"{key}: nothing of {identity} is there, {decision}")
 
     def _found(self) -> "dict[str, list[tuple[Identity, int, int]]]":
-        """Value → the transactions that have it committed: identity, place, offset."""
+        """Return, by value, the committed transactions that have it: identity, place, offset."""
         found: dict[str, list[tuple[Identity, int, int]]] = {}
         for place in range(len(PLACES)):
             key = self.clients._key(place)
@@ -280,7 +280,7 @@ class TransactionalTopics(Part):
         return found
 
     def _judge(self, work: Work, found: "dict[str, list[tuple[Identity, int, int]]]") -> None:
-        """What became of a transaction, beside what its client was told."""
+        """Check the final state of a transaction against its client's responses."""
         what = f"{work.group} {work.places}, named {work.named}, told {work.answers}"
         committed = {value: found[value] for value in work.places if value in found}
         identities = {identity for places in committed.values() for identity, _, _ in places}

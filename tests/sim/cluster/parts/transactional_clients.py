@@ -1,7 +1,7 @@
-"""Writers of transactions: whole ones in one request, sessions, and ends that come late or twice.
+"""Clients that write transactions: in one request, step by step, and with ends that come late or twice.
 
-What one of them does and is told is a ``Work``. Answers that contradict each other are noticed at once, what became of
-it in the logs when the run is over (``transactional``).
+A client notes the requests and the responses of a transaction in a ``Work``. Responses that contradict each other are
+noticed at once. The logs are compared with it at the end of the run (``transactional``).
 """
 
 import asyncio
@@ -56,27 +56,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GIVE_UP_CHANCE = 0.15
-"""Of a client that was told that nothing took effect, and does not try again."""
+"""The share of clients that do not retry after a response that nothing took effect."""
 OFFSETS_CHANCE = 0.4
 TAKE_OVER_CHANCE = 0.15
-"""Of a session that begins under the name of another one, which goes on."""
+"""The share of sessions that start with the transactional id of another one, which continues."""
 NAMES = ("one", "two", "three")
-"""Of producers, one a client of sessions."""
+"""The transactional ids of the sessions, one per client."""
 SESSION_MS = (1_000, 3_000, 5_000)
-"""How long sessions may stay open."""
+"""The timeouts of sessions, in ms."""
 PATIENCE_MS = (TIMEOUT_MS, TIMEOUT_MS, 8_000)
-"""How long those wait who commit: some for longer than one proposal takes to fail."""
+"""The timeouts of commits, in ms; some are longer than a proposal takes to fail."""
 LINGER_CHANCE = 0.1
-"""Of a client that does nothing for a while, in which its session may be ended for it."""
+"""The share of clients that pause so long that their session may time out."""
 LINGER_S_MAX = 6.0
 ENDED_KEPT = 20
-"""Sessions whose ends are said again."""
+"""The number of sessions whose ends are requested again."""
 STRANGER_CHANCE = 0.05
-"""Of a transaction that moves offsets under the name of a member that is none: it is refused."""
+"""The share of transactions that commit offsets as a member that does not exist; they must be refused."""
 
 
 class TransactionalClients(TransactionalReaders):
-    """Writers of all places, beside those who read them."""
+    """Clients that write to all places, and readers of them."""
 
     prefix = PREFIX
 
@@ -85,10 +85,10 @@ class TransactionalClients(TransactionalReaders):
         self.works: list[Work] = []
         self.by_value: dict[str, Work] = {}
         self.claims: dict[PartitionKey, dict[int, str]] = {}
-        """Offsets that somebody just called visible, and who and what."""
+        """Offsets that a response just called visible, with the transaction and the node."""
         self._ended: list[Session] = []
         self._answered: list[tuple[Work, TransactionRequest]] = []
-        """Requests under keys that are committed."""
+        """Requests with keys that are committed."""
 
     def all(self) -> list[Callable[[], Coroutine[Any, Any, None]]]:
         clients: list[Callable[[], Coroutine[Any, Any, None]]] = [
@@ -103,7 +103,7 @@ class TransactionalClients(TransactionalReaders):
         return [self._counted(client) for client in clients] + super().all()
 
     def final_values(self) -> dict[int, dict[int, str]]:
-        """Of what belongs to no transaction: number of the place → offset → value."""
+        """Return the records outside of transactions: value by place and offset."""
         return {
             place: {
                 offset: value
@@ -113,10 +113,10 @@ class TransactionalClients(TransactionalReaders):
             for place in range(len(PLACES))
         }
 
-    # What belongs to no transaction.
+    # Writes outside of transactions.
 
     async def _write_to_leader(self) -> None:
-        """acks=1: what is acknowledged may be lost, what is refused must not be there."""
+        """Write with acks=1: an acknowledged record may be lost, but a refused one must not be in the log."""
         while not self._is_over:
             await self._pause()
             node, write = self._some_node(), self._new_write("plain")
@@ -199,7 +199,7 @@ class TransactionalClients(TransactionalReaders):
         has_offsets: bool = True,
         patience_ms: int | None = None,
     ) -> tuple[Work, TransactionRequest]:
-        """Some records for some places; or, without a key, none."""
+        """Return a request with records for some places; without a key, it may have no records."""
         work = self._new_work(group, has_offsets=has_offsets)
         least = 1 if is_keyed or not work.next_offset else 0
         writes: list[TransactionWrite] = []
@@ -216,7 +216,7 @@ class TransactionalClients(TransactionalReaders):
             key = IdempotencyKey(key_hash=name.ljust(16, b"-"), body_hash=b"12345678")
         request = TransactionRequest(
             writes=tuple(writes),
-            # Under a key it would be tried for ever.
+            # A request with a key is repeated until success, so it must not have an offset that is always refused.
             offsets=self._groups(work, is_known=is_keyed or self._is_known()),
             timeout_ms=patience_ms or self._rng.choice(PATIENCE_MS),
             idempotency=key,
@@ -224,7 +224,7 @@ class TransactionalClients(TransactionalReaders):
         return work, request
 
     async def _write_at_once(self, group: str) -> None:
-        """One try each, some of them at once: those without offsets may share a transaction."""
+        """Write with one attempt each, some at the same time: requests without offsets may share a transaction."""
         while not self._is_over:
             await self._pause()
             node = self._some_node()
@@ -235,7 +235,7 @@ class TransactionalClients(TransactionalReaders):
                 await asyncio.gather(*(self._transact(node, *request) for request in requests))
 
     async def _write_keyed_at_once(self, group: str) -> None:
-        """Requests under keys, each until it is committed: some at once, on whichever nodes, and on two of them."""
+        """Repeat requests with keys until they are committed: some at the same time, on any nodes, and on two nodes."""
         while not self._is_over:
             patience_ms = self._rng.choice(PATIENCE_MS)
             left = [
@@ -263,7 +263,7 @@ class TransactionalClients(TransactionalReaders):
         return work.is_in_doubt or self._rng.random() >= GIVE_UP_CHANCE
 
     async def _ask_again(self) -> None:
-        """Requests that were committed some while ago, once more under their keys, on any node."""
+        """Repeat requests with keys that were committed some time ago, on any node."""
         while not self._is_over:
             await self._pause()
             node = self._some_node()
@@ -307,7 +307,7 @@ class TransactionalClients(TransactionalReaders):
             self._note_seen(node, work, told)
 
     def _note_seen(self, node: "NodeProcess", work: Work, told: dict[str, int]) -> None:
-        """Readers see what is said to be visible; judged when this event is over, in which it may have come about."""
+        """Note that readers must now see these records; check it after this event, in which it may become true."""
         for value, offset in told.items():
             claims = self.claims.setdefault(self._key(work.places[value]), {})
             claims[offset] = f"{node.name}: {work}"
@@ -315,7 +315,7 @@ class TransactionalClients(TransactionalReaders):
     # Sessions.
 
     async def _write_sessions(self, name: str) -> None:
-        """One transaction after the other, most of them in the epoch that the end of the one before has begun."""
+        """Write transactions one after the other, most of them in the epoch that the previous end started."""
         transaction: ProducerTransaction | None = None
         while not self._is_over:
             await self._pause()
@@ -340,7 +340,7 @@ class TransactionalClients(TransactionalReaders):
     async def _write_session(
         self, name: str, transaction: ProducerTransaction
     ) -> ProducerTransaction | None:
-        """Returns the next one, if its client knows of it."""
+        """Write a session; return the next transaction if the client knows it."""
         work = self._new_work(name)
         mode = self._rng.choice(("plain", "plain", "keyed", "numbered"))
         session = Session(work, transaction, mode)
@@ -370,7 +370,7 @@ class TransactionalClients(TransactionalReaders):
             await asyncio.sleep(self._rng.uniform(0, LINGER_S_MAX))
 
     async def _add(self, session: Session, place: int) -> None:
-        """A record more; sent again as long as its fate is not known, where it would be recognised."""
+        """Write one more record; repeat it while its fate is unknown, if a repetition is recognized."""
         value = self._new_value(session.work, place)
         sequence = session.sent.get(place, 0)
         session.sent[place] = sequence + 1
@@ -392,7 +392,7 @@ class TransactionalClients(TransactionalReaders):
             if isinstance(error, FateUnknownError):
                 is_unknown = True
             elif session.mode == "numbered":
-                # What comes next would leave a gap.
+                # A next record would leave a gap in the sequences.
                 session.is_over = True
             if session.is_over or not isinstance(error, FateUnknownError):
                 break
@@ -439,7 +439,7 @@ class TransactionalClients(TransactionalReaders):
         return receipt.offset, receipt.error
 
     def _commit_of(self, session: Session) -> TransactionCommit:
-        """What is acknowledged; sometimes a place is forgotten, which aborts what was written there."""
+        """Return a commit of the acknowledged records; sometimes without one place, whose records are then aborted."""
         work, places = session.work, list(session.ends)
         if places and self._rng.random() < GIVE_UP_CHANCE:
             forgotten = places.pop()
@@ -460,7 +460,7 @@ class TransactionalClients(TransactionalReaders):
         )
 
     async def _end(self, session: Session, fate: str) -> int | None:
-        """End it, or leave it to its timeout; the next epoch, if it was told."""
+        """End a transaction, or leave it to its timeout; return the next epoch, if the response has it."""
         while fate != "leave" and not self._is_over:
             node = self._some_node()
             if node is None:
@@ -513,7 +513,7 @@ class TransactionalClients(TransactionalReaders):
         return error, epoch
 
     async def _end_again(self) -> None:
-        """Ends of some while ago, once more or the other way, on any node."""
+        """Request ends of some time ago again, the same or the opposite, on any node."""
         while not self._is_over:
             await self._pause()
             node = self._some_node()

@@ -1,6 +1,6 @@
-"""Readers of the places where transactions are written: nothing that is not committed, and nothing left out.
+"""Readers of the places of transactions: they must get all committed records, and no others.
 
-Whatever they are given is held at once against what the cluster has decided, and against what the logs say.
+Every response is checked at once against the decisions of the cluster and against the logs.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HANG_UP_CHANCE = 0.05
-"""Of a call whose client does not wait for its answer."""
+"""The share of calls whose client does not wait for the response."""
 ASK_CHANCE = 0.3
-"""Of a question what is open, after a look at some partition."""
+"""The share of reads after which the client asks for open transactions."""
 EVERYTHING = 1 << 60
 DELETE_TIMEOUT_MS = 2_000
 
 
 class TransactionalReaders(TopicClients):
-    """They read all places, ask where each ends and what is open, and have records deleted."""
+    """Clients that read all places, ask for their ends and for open transactions, and delete records."""
 
     topic = "ledger"
 
@@ -44,11 +44,11 @@ class TransactionalReaders(TopicClients):
         self.decisions = Decisions()
         self.chronicles: dict[PartitionKey, Chronicle] = {}
         self.read_to = [0] * len(PLACES)
-        """How far readers of committed records have come."""
+        """The offset that readers of committed records have reached, by place."""
         self.asked = [0] * len(PLACES)
-        """Below it somebody wanted records deleted."""
+        """The offset below which a client requested deletion."""
         self.most_open = 0
-        """Parts of transactions that somebody was told of at a time."""
+        """Parts of open transactions from responses, with the time of the response."""
         self.is_compacting = self._rng.random() < 0.5
         """Whether the last place is compacted."""
         self._is_deleting = self._rng.random() < 0.4
@@ -70,7 +70,8 @@ class TransactionalReaders(TopicClients):
             *(lambda place=place: self._read_all(place) for place in range(len(PLACES))),
             lambda: self._read_all(0, is_uncommitted=True),
         ]
-        # What is gone before the judge could read it, for a flipped bit, would be missing.
+        # A flipped bit may delay the checker's read of a record; deleted before that, the record would count as
+        # missing.
         if self._is_deleting and not self._world.faults.strikes_any({"flip_bit"}):
             clients.append(self._delete)
         return [self._counted(client) for client in clients]
@@ -78,12 +79,12 @@ class TransactionalReaders(TopicClients):
     async def _call(
         self, node: "NodeProcess", make: Callable[[Ports], Coroutine[Any, Any, T]]
     ) -> T:
-        """Call a port; some clients hang up: then it is a ``TimeoutError``."""
+        """Call a port; some clients hang up, which raises a ``TimeoutError``."""
         is_patient = self._rng.random() >= HANG_UP_CHANCE
         return await node.ask(make, patience_s=None if is_patient else self._rng.uniform(0, 0.5))
 
     async def _read_all(self, place: int, *, is_uncommitted: bool = False) -> None:
-        """From the beginning, from whichever node and whichever replica; to the very end once faults are over."""
+        """Read from the start, from any node and replica; after the end of faults, to the final end."""
         offset = 0
         while not (self._is_over and offset >= self._ledger_end(place) and self._world.is_whole()):
             node = self._some_node()
@@ -135,7 +136,7 @@ class TransactionalReaders(TopicClients):
     def _read_elsewhere(
         self, node: "NodeProcess", partition: int, offset: int, error: OffsetOutOfRangeError
     ) -> int:
-        """Somebody says that there is nothing at an offset up to which somebody has read."""
+        """Check a response that there is nothing at an offset that a client has already read."""
         if offset >= self.asked[partition]:
             raise ViolationError(f"{node.name} says of a committed offset: {error}") from error
         starts = [
@@ -151,7 +152,8 @@ class TransactionalReaders(TopicClients):
         try:
             return self._take_all(who, place, offset, result, is_uncommitted)
         except CorruptBatchError:
-            # A reader checks what it gets: one machine may have flipped bits, and so may the network.
+            # A fault may have damaged the bytes: bits flipped on a disk, or in the network. Only the client notices
+            # that.
             if not self._world.faults.has_lost_any and not self._world.wires.tampered:
                 raise
             return offset
@@ -159,7 +161,7 @@ class TransactionalReaders(TopicClients):
     def _take_all(
         self, who: str, place: int, offset: int, result: FetchResult, is_uncommitted: bool
     ) -> int:
-        """Check and count what was read; returns where to read on."""
+        """Check and count the records; return the next offset to read."""
         key = self._key(place)
         for position, header in list(iterate_batches(result.batches)):
             columns = decode_columns(result.batches, header, position, bytes_max=1 << 20)
@@ -186,7 +188,7 @@ class TransactionalReaders(TopicClients):
     def _require_nothing(
         self, who: str, place: int, start: int, end: int, is_uncommitted: bool
     ) -> None:
-        """A reader passed over [start, end): there is no record for it."""
+        """Check that [start, end), which a reader skipped, has no record for it."""
         key, chronicle = self._key(place), self._chronicle(place)
         for offset in range(start, min(end, chronicle.end)):
             if offset in chronicle.controls or self._is_replaced(place, offset):
@@ -199,7 +201,7 @@ class TransactionalReaders(TopicClients):
                 )
 
     def _is_replaced(self, place: int, offset: int) -> bool:
-        """Whether compaction may have dropped a record: a later one of its key counts, or it counts for nobody."""
+        """Return whether compaction may have removed a record: it is aborted, or was replaced by a later one."""
         if place != STOCK or not self.is_compacting:
             return False
         keys = self._world.checker.ledgers[self._key(place)].keys
@@ -209,7 +211,7 @@ class TransactionalReaders(TopicClients):
         )
 
     def _counts(self, place: int, offset: int) -> bool:
-        """Whether a record belongs to no transaction, or is committed with it, as far as it is decided."""
+        """Return whether a record is outside of transactions or committed, as far as that is decided."""
         key, chronicle = self._key(place), self._chronicle(place)
         owner = chronicle.owners.get(offset)
         if owner is None:
@@ -218,7 +220,7 @@ class TransactionalReaders(TopicClients):
         return decision is not None and decision.commits(key, offset)
 
     async def _look_about(self) -> None:
-        """Reads that begin somewhere, and questions where a partition ends and what is open in it."""
+        """Read from random offsets, and ask for the end of a partition and for its open transactions."""
         while not self._is_over:
             await self._pause()
             node, place = self._some_node(), self._rng.randrange(len(PLACES))
@@ -242,7 +244,7 @@ class TransactionalReaders(TopicClients):
                 await self._ask_for_open(node)
 
     def _check_end(self, who: str, place: int, end: int, request: FetchRequest, known: int) -> None:
-        """Where a partition is said to end is not below what was read before, nor above what is decided by now."""
+        """Check that a reported end is neither below an offset that was read nor above the decided part of the log."""
         chronicle = self._chronicle(place)
         highest = chronicle.end if request.is_uncommitted else chronicle.stable_end(chronicle.end)
         is_behind = self._ledger_end(place) > chronicle.end
@@ -261,7 +263,7 @@ class TransactionalReaders(TopicClients):
         self.most_open = max(self.most_open, len(rows))
 
     async def _delete(self) -> None:
-        """Records go, up to where the log is decided."""
+        """Delete records below a decided offset."""
         while not self._is_over:
             await asyncio.sleep(self._rng.uniform(0.5, 3))
             node, place = self._some_node(), self._rng.randrange(len(PLACES))

@@ -1,6 +1,6 @@
-"""What clients of transactions know: where they write, what they wrote, and what they were told of it.
+"""The knowledge of clients about their transactions: the places, the values, and the responses.
 
-Each value is sent in one ``Work`` alone, so that the judge can tell what became of it from the logs.
+Each value belongs to one ``Work`` only, so the checker can find the fate of each from the logs.
 """
 
 from dataclasses import dataclass, field
@@ -16,11 +16,11 @@ from tests.sim.cluster.history import encoded
 from tests.sim.cluster.invariants import ViolationError
 
 PREFIX = "x"
-"""Of values."""
+"""The prefix of values."""
 
 
 class Place(NamedTuple):
-    """A partition of one of the topics. Clients number them."""
+    """A partition of one of the topics. Clients number the places."""
 
     topic: str
     partition: int
@@ -28,16 +28,16 @@ class Place(NamedTuple):
 
 PLACES = (Place("ledger", 0), Place("ledger", 1), Place("stock", 0))
 STOCK = 2
-"""The number of the last one, which is compacted in some runs."""
+"""The number of the last place, which is compacted in some runs."""
 KEYS = 6
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A transaction, as its client knows it. ``group``: its client's own.
+    """A transaction, as its client knows it. ``group`` is the client's own group.
 
-    ``places``: value → number of the partition to which it was sent. ``named``: the values that its commit names, of
-    which it was told the offsets, if at all: ``offsets``. ``next_offset``: to which it moves its group, 0: it does not.
+    ``places`` has the place of each sent value. ``named`` has the values that its commit names; ``offsets`` their
+    offsets, as far as they are known. ``next_offset`` is the group's new offset; 0 means that there is none.
     """
 
     group: str
@@ -46,20 +46,20 @@ class Work:
     named: set[str] = field(default_factory=set)
     offsets: dict[str, int] = field(default_factory=dict)
     is_keyed: bool = False
-    """It is one request, under an idempotency key."""
+    """Whether it is one request with an idempotency key."""
     is_committed: bool = False
-    """Somebody said so."""
+    """Whether a response called it committed."""
     is_aborted: bool = False
-    """Likewise, for good."""
+    """Whether a response called it aborted, which is final."""
     is_in_doubt: bool = False
-    """It may have been committed by a call that got no answer."""
+    """Whether a call that got no response may have committed it."""
     answers: list[str] = field(default_factory=list)
 
     def note_commit(self, error: BaseException | None) -> None:
-        """The answer to a call that would commit it.
+        """Note the response to a call that would commit it.
 
         Raises:
-            ViolationError: it contradicts another one.
+            ViolationError: the response contradicts an earlier one.
         """
         self.answers.append("committed" if error is None else repr(error))
         match error:
@@ -74,10 +74,10 @@ class Work:
         self._check()
 
     def note_abort(self, error: BaseException | None) -> None:
-        """The answer to a call that would abort it.
+        """Note the response to a call that would abort it.
 
         Raises:
-            ViolationError: likewise.
+            ViolationError: the response contradicts an earlier one.
         """
         self.answers.append("aborted" if error is None else repr(error))
         match error:
@@ -96,31 +96,31 @@ class Work:
 
 @dataclass(slots=True)
 class Session:
-    """A work that is written step by step. ``commit``: how it was to be committed."""
+    """A transaction that is written step by step; ``commit`` is the latest request to commit it."""
 
     work: Work
     transaction: ProducerTransaction
     mode: str
-    """plain, keyed or numbered: how its writes are recognised."""
+    """plain, keyed or numbered: how a repeated write is recognized."""
     ends: dict[int, int] = field(default_factory=dict)
-    """Place → end of what was acknowledged there; ``counts``: how many records."""
+    """The end of the acknowledged records by place; ``counts`` has their number."""
     counts: dict[int, int] = field(default_factory=dict)
     sent: dict[int, int] = field(default_factory=dict)
-    """Place → records that were sent: the next sequence."""
+    """The number of sent records by place, which is the next sequence."""
     is_doubtful: bool = False
-    """A write got no answer."""
+    """Whether a write got no response."""
     is_over: bool = False
-    """So somebody said."""
+    """Whether a response said that it is over."""
     commit: TransactionCommit | None = None
 
 
 def key_of(value: str) -> bytes:
-    """Of its record: few, so that compaction has something to do."""
+    """Return the key of a value's record: there are few keys, so that compaction can remove records."""
     return b"k%d" % (int(value.removeprefix(PREFIX)) * 104_729 % KEYS)
 
 
 def records_of(*values: str) -> Records:
-    """Values under their keys."""
+    """Return records of these values, with keys."""
     return Records(
         keys=[key_of(value) for value in values], values=[encoded(value) for value in values]
     )

@@ -1,4 +1,4 @@
-"""All guards that are taken out, a module for each part of the code."""
+"""All guards that are removed, with one module for each part of the code."""
 
 from tests.sim.mutations.guards.access import ACCESS
 from tests.sim.mutations.guards.consensus import CONSENSUS

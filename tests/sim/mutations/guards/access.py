@@ -1,4 +1,4 @@
-"""Guards of who calls, and what they may do."""
+"""Guards of authentication and authorization."""
 
 from tests.sim.mutations.mutation import Mutation
 

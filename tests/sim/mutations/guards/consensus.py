@@ -1,4 +1,4 @@
-"""Guards of consensus and of its log on disk."""
+"""Guards of consensus, and of its log on disk."""
 
 from tests.sim.mutations.mutation import Cut, Mutation
 
@@ -11,9 +11,9 @@ _ACKNOWLEDGED = (
 def _raft(
     name: str, guard: str, *cuts: Cut, by: str = "", options: tuple[str, ...] = ()
 ) -> Mutation:
-    """A guard against a fault of the library: ``raft_meta.consensus.guards`` lists them.
+    """Return a guard against a fault of the Raft library; ``raft_meta.consensus.guards`` lists them.
 
-    Where nothing else is named, it is judged by its scenario in ``tests.support.clusters.guard_scenarios``.
+    By default, its scenario in ``tests.support.clusters.guard_scenarios`` must fail without it.
     """
     first, *more = ((f"raft_meta.consensus.{module}", old, new) for module, old, new in cuts)
     return Mutation(

@@ -1,4 +1,4 @@
-"""Guards of the state machine, of elections, and of what a node keeps of the metadata."""
+"""Guards of the state machine, of elections, and of a node's copy of the metadata."""
 
 from tests.sim.mutations.mutation import Mutation
 

@@ -1,4 +1,4 @@
-"""Guards of leaders, followers, and of what is read and written through them."""
+"""Guards of leaders and followers, and of reads and writes through them."""
 
 from tests.sim.mutations.mutation import Mutation
 
