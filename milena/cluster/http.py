@@ -429,7 +429,7 @@ class HttpSession:
             return f"; the node may not take the client certificate {self._credentials.cert}"
         if self._origin(url).scheme == "https":
             return "; the node may want a client certificate, and this client has none to show"
-        return "; the port may want https, or be the one on which nodes talk to each other"
+        return "; the port may want https://, or be the one on which nodes talk to each other"
 
 
 def segment(name: str) -> str:
@@ -567,5 +567,5 @@ def _reason(error: BaseException | None) -> str:
         return "connection refused"
     # Look at the attribute instead of the class, so that a client of plain HTTP need not import ``ssl``.
     if getattr(error, "reason", None) in _NO_TLS_REASONS:
-        return "it answers without TLS; the port may want http"
+        return "it answers without TLS: use http://"
     return str(error) or ("timed out" if isinstance(error, TimeoutError) else type(error).__name__)

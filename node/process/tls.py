@@ -20,6 +20,36 @@ log = logging.getLogger(__name__)
 _Value = TypeVar("_Value")
 
 
+_SENTENCE = (
+    b'{"error_code":400,"message":"This port speaks TLS: use https:// in place of http://."}'
+)
+PLAIN_HTTP_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s\n" % (len(_SENTENCE) + 1, _SENTENCE)
+)
+"""The response to a request of plain HTTP on a port with TLS. Without it, the client only sees a closed connection."""
+
+
+class AnsweringObject(ssl.SSLObject):
+    """The node's end of an API connection. It answers plain HTTP once, in plain text; the handshake has failed then."""
+
+    outgoing: ssl.MemoryBIO | None = None
+
+    def do_handshake(self) -> None:
+        """Continue the handshake. If a plain response must be sent first, ask for more input, as before any send."""
+        try:
+            super().do_handshake()
+        except ssl.SSLError as error:
+            if error.reason != "HTTP_REQUEST" or self.outgoing is None:
+                raise
+            outgoing, self.outgoing = self.outgoing, None
+            outgoing.read()
+            outgoing.write(PLAIN_HTTP_ANSWER)
+            # Event loops drop what is outgoing after an error, but send it before they wait for more input. The
+            # connection ends with the client, or with the timeout of the handshake.
+            raise ssl.SSLWantReadError from error
+
+
 class RenewableContext(ssl.SSLContext):
     """A context that passes each new connection to the newest context that was made of its files.
 
@@ -44,7 +74,10 @@ class RenewableContext(ssl.SSLContext):
     ) -> ssl.SSLObject:
         """Start a connection. Both event loops that nodes use call this method, on both sides of a connection."""
         make = super().wrap_bio if self._newest is None else self._newest.wrap_bio
-        return make(incoming, outgoing, server_side, server_hostname, session)
+        found = make(incoming, outgoing, server_side, server_hostname, session)
+        if isinstance(found, AnsweringObject):
+            found.outgoing = outgoing
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +98,7 @@ def api_tls(config: NodeConfig) -> RenewableContext | None:
     if certificate is None or key is None:
         return None
     context = _context(ssl.PROTOCOL_TLS_SERVER, "tls", certificate, key)
+    context.sslobject_class = AnsweringObject
     if config.tls_client_ca_file is not None and config.client_auth != "none":
         _trust(context, "tls_client_ca_file", config.tls_client_ca_file)
         if config.client_auth == "optional":

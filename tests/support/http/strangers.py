@@ -100,7 +100,7 @@ PLACES: dict[str, tuple[Callable[[], Place], str]] = {
     "name that does not resolve": (no_name, "host name cannot be resolved"),
     "port of another protocol": (
         lambda: bytes_server(b"", closes=True),
-        "the port may want https, or be the one on which nodes talk to each other",
+        "the port may want https://, or be the one on which nodes talk to each other",
     ),
     "port that greets": (
         lambda: bytes_server(b"SSH-2.0-OpenSSH_9.6\r\n", closes=False),
@@ -110,7 +110,7 @@ PLACES: dict[str, tuple[Callable[[], Place], str]] = {
     "TLS in plain HTTP": (tls_in_plain, "the port may want https"),
     "plain HTTP in TLS": (
         lambda: web_server(200, "{}", scheme="https"),
-        "the port may want http",
+        "it answers without TLS: use http://",
     ),
     "closed cluster": (lambda: web_server(401, REFUSAL), "The request has no credentials"),
     "web site": (lambda: web_server(200, "<html>It works!</html>"), "is this a Milena node?"),

@@ -88,7 +88,7 @@ async def test_a_view_that_may_be_old_is_called_so(api, milena, command):
 async def test_https_of_a_port_without_it_is_told_that_the_port_may_want_http(api, capsys):
     url = api.url.replace("http://", "https://")
     assert await asyncio.to_thread(cli.run, ["--url", url, "status"]) == 2
-    told = f"milena: cannot reach {url}: it answers without TLS; the port may want http\n"
+    told = f"milena: cannot reach {url}: it answers without TLS: use http://\n"
     assert capsys.readouterr().err == told
 
 

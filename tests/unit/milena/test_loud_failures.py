@@ -62,7 +62,7 @@ ADMIN: dict[str, Call] = {
     "transactions": lambda admin: admin.transactions(),
     "abort_transaction": lambda admin: admin.abort_transaction(1, 0),
 }
-ADMIN_OF_ONE_NODE = {"node_metrics", "examine", "drain"}
+ADMIN_OF_ONE_NODE = {"node_metrics", "examine", "drain", "node_id"}
 """They name the node, and have a limit of their own."""
 
 ACCESS: dict[str, Call] = {

@@ -140,7 +140,9 @@ async def test_only_a_node_that_never_answered_may_want_https():
     app = web.Application()
     app.add_routes([web.get("/x", hang_up)])
     async with serving(app) as url, HttpSession(url, timeout_s=5) as http:
-        with pytest.raises(UnreachableError, match="Server disconnected; the port may want https"):
+        with pytest.raises(
+            UnreachableError, match="Server disconnected; the port may want https://"
+        ):
             await http.get("/x")
         await http.get("/x", {"whole": "1"})
         with pytest.raises(UnreachableError, match=r"Server disconnected$"):

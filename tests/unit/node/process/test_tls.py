@@ -1,6 +1,7 @@
 """Contexts from files, refusals that name the file, renewal, and peers that trust one authority."""
 
 import asyncio
+import json
 import ssl
 from pathlib import Path
 
@@ -13,8 +14,47 @@ from node.config.sources import load_config
 from node.peers.port import PeerChannel, PeerClient, PeerListener, PeerServer, PeerUnreachableError
 from node.process.tls import PeerTls, api_tls, peer_tls, watches_of
 from raft_meta.consensus.frames import PeerIdentity
+from tests.support.time.virtual_time import settle
 
 FILES = Path(__file__).parents[3] / "data" / "tls"
+
+
+async def plain_answer(context: ssl.SSLContext, request: bytes) -> bytes:
+    """The bytes that a server with this context sends to a client without TLS."""
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+        try:
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n") if b"HTTP" in request else b""
+            writer.write_eof()
+            return head + await reader.read()
+        finally:
+            writer.close()
+            await writer.wait_closed()
+            await settle()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_plain_http_on_the_port_of_https_gets_a_sentence(run) -> None:
+    context = api_tls(config("cluster"))
+    assert context is not None
+    renewed = api_tls(config("cluster"))
+    assert renewed is not None
+    for _ in range(2):
+        answer = run(plain_answer(context, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert f"Content-Length: {len(body)}".encode() in head
+        assert (
+            json.loads(body)["message"] == "This port speaks TLS: use https:// in place of http://."
+        )
+        context.renew(renewed)
+    # A TLS alert at most: these bytes are neither TLS nor a request.
+    assert len(run(plain_answer(context, b"\x00\x01garbage\r\n\r\n"))) < 10
+    between = peers("cluster").server
+    with pytest.raises(asyncio.IncompleteReadError):
+        run(plain_answer(between, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
 
 
 def config(name: str, authority: str | None = None) -> NodeConfig:
