@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:8082"
 FILE = click.Path(dir_okay=False)
+CALLERS = frozenset({"user", "token", "token_file"})
+"""The settings that name a caller."""
 COMMAND_GROUP = "milena.commands"
 OWN_COMMANDS = {
     "access": "access.access",
@@ -292,8 +294,14 @@ def chosen_target(
     chosen = found.get(name)
     is_timeout_said = ctx.get_parameter_source("timeout_s") is not ParameterSource.DEFAULT
     timeout_s = target.timeout_s if is_timeout_said else chosen.timeout_s or target.timeout_s
-    asked_as = _credentials(nearer(said, chosen.credentials))
-    return ClusterTarget(url=chosen.url, timeout_s=timeout_s, credentials=asked_as)
+    merged = nearer(said, chosen.credentials)
+    is_caller_of_profile = CALLERS & merged.keys() - said.keys()
+    return ClusterTarget(
+        url=chosen.url,
+        timeout_s=timeout_s,
+        credentials=_credentials(merged),
+        credentials_from=f"profile {name} in {found.path}" if is_caller_of_profile else None,
+    )
 
 
 def _credentials(texts: Mapping[str, str]) -> Credentials:

@@ -56,6 +56,7 @@ ALLOWED: dict[frozenset[str], str] = {
             "HeldRow FinishedMarker",
             "TransactionWrite WrittenExtent",
             "RawAnswer _Said",
+            "ClusterTarget Profile",
             "AclEntry AclFilter",
             "GroupOffsets MemberOffsets",
             "ConsumerKeywords ConsumerOptions",

@@ -132,9 +132,12 @@ class Credentials:
         if status == 403:
             return f"asked by {self._asker()}"
         if self.user is not None:
-            return f"asked by {self._asker()}"
+            return f"asked by {self._asker()}; give another user and password_file, or token_file"
         if not self.is_anonymous:
-            return f"{self._asker()} is unknown: it is expired, revoked or of another cluster"
+            return (
+                f"{self._asker()} is unknown: it is expired, revoked or of another cluster; "
+                "give another token_file, or user and password_file"
+            )
         shown = "" if self.cert is None else f" and {self.cert} names no user"
         return f"this client does not say who it is{shown}: give it token_file, or user and password_file"
 

@@ -1,7 +1,7 @@
 """The target of every command: the cluster that it calls, and the exit codes of its errors."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from milena.cluster.view import ClusterView
 from milena.errors import (
     BadCredentialsError,
     ClientError,
+    CredentialsRefusedError,
     TargetExistsError,
     TargetNotFoundError,
     UnknownResultError,
@@ -56,6 +57,8 @@ class ClusterTarget:
     url: str
     timeout_s: float
     credentials: Credentials = ANONYMOUS
+    credentials_from: str | None = None
+    """The profile that names the caller, and its file; None if options, variables or none do."""
 
     def run(self, work: Callable[[AdminClient], Awaitable[T]]) -> T:
         """Run one piece of administration with its own client."""
@@ -66,7 +69,15 @@ class ClusterTarget:
             ) as client:
                 return await work(client)
 
-        return asyncio.run(inside())
+        return self._run(inside())
+
+    def _run(self, work: Coroutine[object, object, T]) -> T:
+        try:
+            return asyncio.run(work)
+        except CredentialsRefusedError as error:
+            if self.credentials_from is not None:
+                error.add_note(f"these are of {self.credentials_from}")
+            raise
 
     def cluster(self) -> ClusterView:
         """Return the view of the cluster; warn on standard error if the view may be outdated."""
@@ -91,7 +102,7 @@ class ClusterTarget:
             ) as client:
                 return await work(client)
 
-        return asyncio.run(inside())
+        return self._run(inside())
 
 
 def url_fault(text: str) -> str | None:
@@ -113,6 +124,10 @@ def exit_code(error: ClientError) -> int:
 
 def told(error: ClientError) -> str:
     """Return an error's message for people, and the id under which nodes log the request."""
+    message = error.message
+    if isinstance(error, CredentialsRefusedError):
+        options = "on the command line: --user and --password-file, or --token-file"
+        message = f"{message} ({'; '.join([options, *getattr(error, '__notes__', ())])})"
     if error.request_id is None:
-        return error.message
-    return f"{error.message} (request {error.request_id})"
+        return message
+    return f"{message} (request {error.request_id})"

@@ -160,11 +160,15 @@ async def test_a_token_that_was_renewed_in_its_file_is_read_again(node, tmp_path
     ("who", "error", "told"),
     [
         (ANONYMOUS, CredentialsRefusedError, "does not say who it is"),
-        (Credentials(token=Secret(CANARY)), CredentialsRefusedError, "expired, revoked"),
+        (
+            Credentials(token=Secret(CANARY)),
+            CredentialsRefusedError,
+            "expired, revoked or of another cluster; give another token_file, or user and password_file",
+        ),
         (
             Credentials(user="bob", password=Secret(CANARY)),
             CredentialsRefusedError,
-            "asked by user 'bob'",
+            "asked by user 'bob'; give another user and password_file, or token_file",
         ),
         (Credentials(token=Secret("known")), NotPermittedError, "asked by a token"),
     ],

@@ -1,5 +1,6 @@
 """Names for clusters: how the file is read, what is said of its mistakes, and what counts before what."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from milena.cluster.credentials import ANONYMOUS, VARIABLES, Credentials
 from milena.commands.profiles import BadProfileError, Profile, load_profiles, profile_path
 from milena.commands.target import EXIT_USAGE, ClusterTarget
 from milena.model.secret import Secret
+from tests.support.fakes.api import FakeApi
+from tests.support.http.http_server import serving
 
 GOOD = """
 default = "a"
@@ -47,6 +50,32 @@ def test_the_file_is_where_the_desktop_says_and_only_if_that_is_absolute(monkeyp
     assert profile_path({"XDG_CONFIG_HOME": "/etc/x"}) == Path("/etc/x/milena/config.toml")
     usual = Path("/home/me/.config/milena/config.toml")
     assert profile_path({}) == profile_path({"XDG_CONFIG_HOME": "x"}) == usual
+
+
+async def test_refused_credentials_of_a_profile_are_told_with_its_file(
+    written, capsys, monkeypatch
+):
+    api = FakeApi()
+    api.answer = (
+        401,
+        {"error_code": 40101, "message": "There is no user of this name and password."},
+    )
+    async with serving(api.app()) as url:
+        path = written(f"[profiles.a]\nurl = '{url}'\nuser = 'bob'\npassword = 'mine'\n")
+        path.chmod(0o600)
+        assert await asyncio.to_thread(cli.run, ["--profile", "a", "topics", "list"]) == 1
+        refused = "milena: There is no user of this name and password; asked by user 'bob'"
+        options = "on the command line: --user and --password-file, or --token-file"
+        told = capsys.readouterr().err
+        assert told.startswith(refused)
+        assert f"{options}; these are of profile a in {path}" in told
+        assert "mine" not in told
+        monkeypatch.setenv("MILENA_TOKEN", "mine")
+        for words in (["--url", url, "status"], ["--url", url, "consume", "t"]):
+            assert await asyncio.to_thread(cli.run, words) == 1
+            told = capsys.readouterr().err
+            assert "a token is unknown: it is expired, revoked or of another cluster" in told
+            assert f"({options})" in told
 
 
 def test_profiles_are_read(written):
