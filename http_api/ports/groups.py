@@ -116,6 +116,16 @@ class GroupState(StrEnum):
     STABLE = "STABLE"
 
 
+@unique
+class GroupKind(StrEnum):
+    """Kinds of groups."""
+
+    SERVER = "server"
+    """The coordinator computes the assignment."""
+    CLASSIC = "classic"
+    """A member computes the assignment, by Kafka's classic protocol."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
     """One member and its partitions: those it works on, must release (``revoking``) and waits for (``pending``)."""
@@ -135,7 +145,10 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHead:
-    """A summary of a group, as the quorum knows it. ``coordinator``: broker id, None without one."""
+    """A summary of a group, as the quorum knows it. ``coordinator``: broker id, None without one.
+
+    ``assignor`` of a classic group: the protocol that its members chose.
+    """
 
     group_id: str
     state: GroupState
@@ -143,6 +156,7 @@ class GroupHead:
     assignor: str
     coordinator: int | None
     member_count: int
+    kind: GroupKind = GroupKind.SERVER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

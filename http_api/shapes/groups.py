@@ -315,6 +315,7 @@ _OFFSETS = mapping(
 )
 _HEAD: dict[str, Part] = {
     "group_id": text(),
+    "kind": choice("server", "classic", description="classic: by Kafka's classic protocol"),
     "state": choice("EMPTY", "RECONCILING", "STABLE"),
     "generation": count("grows with each rebalance"),
     "assignor": text("how partitions are shared out; empty before the first time"),

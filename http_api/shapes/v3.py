@@ -149,7 +149,7 @@ GROUP = _item(
         "is_simple": boolean("no member ever joined it; it only has committed offsets"),
         "partition_assignor": text("empty before partitions were shared out for the first time"),
         "state": choice("EMPTY", "RECONCILING", "STABLE"),
-        "type": constant("CONSUMER"),
+        "type": choice("CONSUMER", "CLASSIC"),
         "is_mixed_consumer_group": boolean("false"),
     },
     "coordinator?",

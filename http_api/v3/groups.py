@@ -7,6 +7,7 @@ from http_api.groups.lags import Lag, lags_of, places_of, sum_of_known, with_end
 from http_api.ports.groups import (
     GroupDescription,
     GroupHead,
+    GroupKind,
     MemberDescription,
     TopicPartition,
 )
@@ -30,7 +31,7 @@ def _group(links: Links, group: GroupHead) -> Resource:
         "is_simple": group.generation == 0,
         "partition_assignor": group.assignor,
         "state": group.state.value,
-        "type": "CONSUMER",
+        "type": "CLASSIC" if group.kind is GroupKind.CLASSIC else "CONSUMER",
         "is_mixed_consumer_group": False,
         "coordinator": None if coordinator is None else links.related("brokers", coordinator),
         "consumer": links.related(*parts, "consumers"),

@@ -41,7 +41,8 @@ class GroupMember:
 class GroupSummary:
     """A group in a list.
 
-    ``state`` is EMPTY, RECONCILING or STABLE. ``coordinator`` is a broker's id, None while there is none.
+    ``state`` is EMPTY, RECONCILING or STABLE. ``coordinator`` is a broker's id, None while there is none. ``kind`` is
+    server, or classic: then a member computes the assignment, by Kafka's classic protocol.
     """
 
     group_id: str
@@ -50,6 +51,7 @@ class GroupSummary:
     assignor: str
     coordinator: int | None
     member_count: int
+    kind: str = "server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ def group_summary(fields: AnswerFields, member_count: int) -> GroupSummary:
         assignor=fields.text("assignor", default=""),
         coordinator=fields.optional_integer("coordinator"),
         member_count=member_count,
+        kind=fields.text("kind", default="server"),
     )
 
 

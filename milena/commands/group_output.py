@@ -13,9 +13,17 @@ from milena.model.plain_text import escaped
 def groups_text(groups: Iterable[GroupSummary]) -> str:
     """Return one line per group."""
     return table(
-        ("GROUP", "STATE", "MEMBERS", "GENERATION", "ASSIGNOR", "COORDINATOR"),
+        ("GROUP", "KIND", "STATE", "MEMBERS", "GENERATION", "ASSIGNOR", "COORDINATOR"),
         [
-            (g.group_id, g.state, g.member_count, g.generation, g.assignor or None, g.coordinator)
+            (
+                g.group_id,
+                g.kind,
+                g.state,
+                g.member_count,
+                g.generation,
+                g.assignor or None,
+                g.coordinator,
+            )
             for g in groups
         ],
     )
@@ -25,9 +33,10 @@ def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
     """Return all about one group: a line per member, a line per partition, and the total lag if known."""
     behind = total_lag(lags)
     head = group.summary
+    is_classic = head.kind == "classic"
     heading = (
-        f"group {escaped(head.group_id)}: {head.state}, generation {head.generation}, "
-        f"{head.member_count} members, coordinator {head.coordinator or 'none'}, "
+        f"group {escaped(head.group_id)}: {'classic, ' if is_classic else ''}{head.state}, "
+        f"generation {head.generation}, {head.member_count} members, coordinator {head.coordinator or 'none'}, "
         f"lag {'-' if behind is None else behind}"
     )
     members = table(
@@ -37,7 +46,7 @@ def group_text(group: GroupView, lags: Sequence[PartitionLag]) -> str:
                 m.member_id,
                 m.client_id or None,
                 m.host or None,
-                "rest" if m.is_rest else "native",
+                "classic" if is_classic else "rest" if m.is_rest else "native",
                 m.member_epoch,
                 len(m.assignment),
                 len(m.revoking),

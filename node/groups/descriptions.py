@@ -5,12 +5,14 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from http_api.ports.groups import (
     GroupDescription,
     GroupHead,
+    GroupKind,
     GroupState,
     MemberDescription,
     PartitionCommit,
     PartitionsByTopic,
     TopicPartition,
 )
+from node.groups.classic import consumer_protocol
 from node.groups.rebalance import effective, to_give_back, waited_for
 from raft_meta.machine.groups.coordinators import Coordinators
 from raft_meta.machine.image import Group, GroupMember, Image, PartitionSet
@@ -51,9 +53,10 @@ def head_of(group: Group, coordinators: Coordinators) -> GroupHead:
         group_id=group.group_id,
         state=_state(group),
         generation=group.generation,
-        assignor=group.assignor,
+        assignor=group.assignor if group.classic is None else group.classic.protocol,
         coordinator=coordinators.of(group.group_id),
-        member_count=len(group.members),
+        member_count=group.member_count,
+        kind=GroupKind.SERVER if group.classic is None else GroupKind.CLASSIC,
     )
 
 
@@ -67,7 +70,11 @@ def describe(image: Image, group: Group, coordinators: Coordinators) -> GroupDes
         assignor=head.assignor,
         coordinator=head.coordinator,
         member_count=head.member_count,
-        members=[_member(image, member) for member in group.members],
+        kind=head.kind,
+        members=[
+            *(_member(image, member) for member in group.members),
+            *_classic_members(image, group),
+        ],
         offsets=offsets_of(image, group.group_id),
     )
 
@@ -99,7 +106,7 @@ def _offsets(
 
 
 def _state(group: Group) -> GroupState:
-    if not group.members:
+    if not group.member_count:
         return GroupState.EMPTY
     is_stable = all(member.held == member.target for member in group.members)
     return GroupState.STABLE if is_stable else GroupState.RECONCILING
@@ -119,6 +126,36 @@ def _member(image: Image, member: GroupMember) -> MemberDescription:
         revoking=_names(image, to_give_back(member)),
         pending=_names(image, waited_for(member)),
     )
+
+
+def _classic_members(image: Image, group: Group) -> Iterator[MemberDescription]:
+    """Yield the members of a classic group. Only consumers name topics and partitions in a known form."""
+    classic = group.classic
+    if classic is None:
+        return
+    is_consumer = classic.protocol_type == consumer_protocol.PROTOCOL_TYPE
+    for member in classic.members:
+        said = consumer_protocol.assigned_partitions(member.assignment) if is_consumer else None
+        assignment = [one for one in said or () if _exists(image, one)]
+        yield MemberDescription(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            host=member.host,
+            is_rest=False,
+            # The image has no subscriptions of classic members.
+            topics=sorted({topic for topic, _ in assignment}),
+            pattern=None,
+            member_epoch=group.generation,
+            assignment=assignment,
+            revoking=(),
+            pending=(),
+        )
+
+
+def _exists(image: Image, partition: TopicPartition) -> bool:
+    topic = image.topic(partition[0])
+    return topic is not None and 0 <= partition[1] < topic.partition_count
 
 
 def _names(image: Image, partitions: PartitionSet) -> Sequence[TopicPartition]:

@@ -280,7 +280,11 @@ class OffsetExpiry:
 def expirable(image: Image, before_ms: WallMs) -> Iterator[str]:
     """Yield the ids of groups with offsets to expire, and of empty groups without offsets."""
     for group in image.groups.values():
-        if not group.members and group.emptied_ms < before_ms and _is_due(image, group, before_ms):
+        if (
+            not group.member_count
+            and group.emptied_ms < before_ms
+            and _is_due(image, group, before_ms)
+        ):
             yield group.group_id
 
 

@@ -163,9 +163,9 @@ class GroupService:
         """Refuse a group with members early, before many leaders are asked; the commit decides."""
         image = await self._metadata.barrier(timeout_ms=BARRIER_MS)
         known = image.groups.get(group)
-        if known is not None and known.members:
+        if known is not None and known.member_count:
             raise GroupNotEmptyError(
-                f"group {group!r} has {len(known.members)} members; stop them before its offsets are reset"
+                f"group {group!r} has {known.member_count} members; stop them before its offsets are reset"
             )
 
     async def places(

@@ -33,6 +33,7 @@ function List({ query, view }) {
     <${PagedTable} caption="Groups" paged=${paged} rows=${groups} total=${total} keyOf=${(g) => g.group_id} empty=${paged.asked.contains ? "No group matches." : "No groups yet: a group starts with its first member or commit."} columns=${[
       { head: "Group", cell: (g) => html`<a href=${href("groups", g.group_id)}><${Name} text=${g.group_id} /></a>`, by: "group" },
       { head: "State", cell: state, by: "state" },
+      { head: "Kind", cell: (g) => g.kind },
       { head: "Members", num: true, cell: (g) => number(g.member_count), by: "members" },
       { head: "Lag", num: true, cell: (g) => lagBadge(g.lag ?? summary(g)?.total_lag), by: "lag" },
       { head: "Most behind", cell: (g) => { const most = summary(g); return most?.max_lag > 0 ? html`<${Topic} name=${most.max_lag_topic_name} /> ${most.max_lag_partition_id}: ${number(most.max_lag)}` : "–"; } },
@@ -56,6 +57,7 @@ function One({ group_id, query, view }) {
     ${!group ? (lags.answer.error ? html`<${Failure} error=${lags.answer.error} />` : html`<p class="dim" role="status">Loading …</p>`) : html`
       <${Facts} facts=${[
         ["State", state(group)],
+        ["Kind", group.kind],
         ["Members", number(group.member_count)],
         ["Lag", number(summary.data?.total_lag)],
         ["Generation", number(group.generation)],

@@ -198,6 +198,7 @@ async def get_group(call: Call) -> web.Response:
 def _head(group: GroupHead) -> dict[str, object]:
     return {
         "group_id": group.group_id,
+        "kind": group.kind.value,
         "state": group.state.value,
         "generation": group.generation,
         "assignor": group.assignor,

@@ -32,10 +32,12 @@ class FakeGroupApi:
         members: Iterable[dict[str, Any]] = (),
         offsets: Mapping[str, Mapping[int, int]] | None = None,
         state: str = "EMPTY",
+        kind: str = "server",
     ) -> None:
         """Add a group; ``offsets`` is {topic: {partition: offset}}."""
         self.described[group_id] = {
             "group_id": group_id,
+            "kind": kind,
             "state": state,
             "generation": 3,
             "assignor": "sticky",

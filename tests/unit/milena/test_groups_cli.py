@@ -32,14 +32,14 @@ def milena(api, capsys):
 
 async def test_list_has_a_line_a_group(api, milena):
     assert await milena("groups", "list") == (0, "", "no groups\n")
-    api.groups.describe("b", members=[api.groups.member("m")], state="STABLE")
+    api.groups.describe("b", members=[api.groups.member("m")], state="STABLE", kind="classic")
     api.groups.describe("a")
     code, out, _ = await milena("groups", "list")
     assert code == 0
     assert out.splitlines() == [
-        "GROUP  STATE   MEMBERS  GENERATION  ASSIGNOR  COORDINATOR",
-        "a      EMPTY         0           3  sticky              2",
-        "b      STABLE        1           3  sticky              2",
+        "GROUP  KIND     STATE   MEMBERS  GENERATION  ASSIGNOR  COORDINATOR",
+        "a      server   EMPTY         0           3  sticky              2",
+        "b      classic  STABLE        1           3  sticky              2",
     ]
     _, out, _ = await milena("groups", "list", "--json")
     assert [(g["group_id"], g["member_count"]) for g in json.loads(out)] == [("a", 0), ("b", 1)]
@@ -181,3 +181,10 @@ async def test_a_member_of_a_group_needs_a_topic_that_is_there(milena):
 async def test_a_reset_to_what_is_no_offset_is_refused_before_anybody_is_asked(position, error):
     with pytest.raises(error, match=r"no position|not to a number"):
         await reset(None, "g", "t", position, partitions=None)
+
+
+async def test_a_classic_group_is_named_as_one(api, milena):
+    api.groups.describe("g", members=[api.groups.member("m1")], state="STABLE", kind="classic")
+    _, out, _ = await milena("groups", "describe", "g")
+    assert out.startswith("group g: classic, STABLE, generation 3, 1 members")
+    assert "10.0.0.1  classic" in out

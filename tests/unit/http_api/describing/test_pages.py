@@ -75,8 +75,8 @@ async def test_a_groups_lag_is_told_by_partition(api):
     node.groups.join("g", "m1", ["many"], None)
     first = (await api.get("/groups/g/lags?limit=1")).json
     assert first == {
-        "group_id": "g", "state": "STABLE", "generation": 1, "assignor": "sticky", "coordinator": 1,
-        "member_count": 1, "total": 4,
+        "group_id": "g", "kind": "server", "state": "STABLE", "generation": 1, "assignor": "sticky",
+        "coordinator": 1, "member_count": 1, "total": 4,
         "lags": [
             {
                 "topic": "many", "partition": 0, "offset": 2, "end_offset": 5, "lag": 3,

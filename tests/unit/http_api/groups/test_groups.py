@@ -155,8 +155,8 @@ async def test_a_group_is_described(api):
     await commit(api, ("t", 0, 3))
     await join(api, client_id="here", instance_id="i")
     head = {
-        "group_id": "g", "state": "STABLE", "generation": 1, "assignor": "sticky", "coordinator": 1,
-        "member_count": 1,
+        "group_id": "g", "kind": "server", "state": "STABLE", "generation": 1, "assignor": "sticky",
+        "coordinator": 1, "member_count": 1,
     }  # fmt: skip
     assert (await api.get("/groups")).json == {"total": 1, "groups": [head]}
     assert (await api.get(f"{G}/")).json == {

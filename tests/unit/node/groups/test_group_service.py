@@ -1,8 +1,11 @@
 """Groups on any node: what is asked for is checked where it arrives, and told as of now."""
 
+import struct
+
 import pytest
 
 from http_api.ports.groups import (
+    GroupKind,
     GroupState,
     Heartbeat,
     OffsetToCommit,
@@ -23,7 +26,9 @@ from milena.model.errors import (
     StaleMemberEpochError,
     TopicNotFoundError,
 )
-from tests.support.groups.sim_members import Member, coordinator, started
+from raft_meta.machine.groups import group_rules
+from tests.support.groups.classic_members import ClassicMember
+from tests.support.groups.sim_members import Member, coordinator, other, started
 from tests.support.time.virtual_time import virtual
 
 
@@ -123,4 +128,36 @@ async def test_a_member_without_an_id_is_given_one() -> None:
         await service.heartbeat(
             Heartbeat(group_id="g", member_id=answer.member_id, member_epoch=99)
         )
+    await cluster.close()
+
+
+@virtual
+async def test_a_classic_group_is_described_and_listed_as_one() -> None:
+    cluster = await started()
+    await cluster.until(lambda: cluster.image.feature_level >= group_rules.CLASSIC_LEVEL)
+    one = ClassicMember(cluster, "one", instance_id="i")
+    await one.join()
+    partitions = struct.pack(">hih1si2ii", 0, 1, 1, b"t", 2, 1, 7, -1)
+    await one.sync({one.member_id: partitions})
+    await one.commit(1, 5)
+    service = cluster.nodes[other(cluster)].groups.service
+    (head,) = await service.groups()
+    assert (head.kind, head.state, head.member_count) == (GroupKind.CLASSIC, GroupState.STABLE, 1)
+    described = await service.describe("g")
+    assert (described.kind, described.assignor, described.generation) == (
+        GroupKind.CLASSIC,
+        "range",
+        1,
+    )
+    (member,) = described.members
+    assert (member.member_id, member.instance_id) == (one.member_id, "i")
+    assert (member.client_id, member.host, member.is_rest) == ("one", "10.0.0.7", False)
+    assert member.assignment == [("t", 1)], "the topic has no partition 7"
+    assert [(row.partition, row.offset) for row in described.offsets] == [(1, 5)]
+    with pytest.raises(GroupNotEmptyError):
+        await service.reset("g", "t", None, ResetTarget(name=Reset.EARLIEST))
+    with pytest.raises(GroupNotEmptyError):
+        await service.delete("g")
+    await one.leave()
+    await service.delete("g")
     await cluster.close()
